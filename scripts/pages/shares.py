@@ -29,8 +29,10 @@ DECIDES = ("rounding", "order", "form")
 LEVELS = tuple(reversed(LOWEST_FIRST))
 
 _GEMM = frozenset({"order", "splits", "split", "splits_order", "rows", "blocks", "tf32"})
-_ATTENTION = frozenset({"implementation", "kv_block", "kv_order", "exponential", "normalize", "probabilities", "row_sum",
-                        "scores", "softmax", "output", "splits", "rows", "blocks", "tf32"})  # fmt: skip
+_SOFTMAX = {"exponential", "normalize", "probabilities", "row_sum", "scores", "softmax"}
+_ATTENTION = frozenset(
+    {"implementation", "kv_block", "kv_order", "output", "splits", "rows", "blocks", "tf32"} | _SOFTMAX
+)
 TENSOR_CORES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("linear", "gate", "lm_head", "mla_expand", "experts"), _GEMM),
     **dict.fromkeys(("attention", "mla"), _ATTENTION),
@@ -52,8 +54,8 @@ What no run verifies, of all choices, by why:
 - **Opaque**: sums by atomics, in the order of arrival.
 - **Not stated**: defaults of an op, which a profile does not vouch for; its header says what it leaves open.
 - **Stated**: in the tables below, each with what was read. Among them: what no kernel could be had of (TensorRT-LLM's
-  sources beside those in FlashInfer's wheel, and the FlashInfer that it pins; sgl-kernel's binaries; TransformerEngine's
-  GEMMs, whose operands are handed over in C++), and what has no other value to be told from.
+  sources beside those in FlashInfer's wheel, and the FlashInfer that it pins; sgl-kernel's binaries;
+  TransformerEngine's GEMMs, whose operands are handed over in C++), and what has no other value to be told from.
 """
 
 HEAD = """# What the engine profiles rest on

@@ -1,8 +1,8 @@
 """Kernels of other projects that run on CPU, each version in a folder of its own and each run in a process of its own.
 
 `python -m tests.engines.live` installs them below the environment's prefix, without their dependencies: some 1.1 GB,
-nearly all of it Triton and CuTe-DSL, and nothing else in the environment changes. Tests that need them are marked `live` and say so
-where they are not there.
+nearly all of it Triton and CuTe-DSL, and nothing else in the environment changes. Tests that need them are marked
+`live` and say so where they are not there.
 """
 
 from __future__ import annotations

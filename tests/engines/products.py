@@ -56,7 +56,9 @@ def embedding(name: str, file: str, **told: Any) -> Function:
     """A function that looks rows of a table in bf16 up."""
 
     def ours(case: Case, at: At) -> Outputs:
-        rows = elementwise.embedding(case["ids"][None], w={"weight": case["x"]}, p={}, at={"tensor": 1, **at["embedding"]})
+        rows = elementwise.embedding(
+            case["ids"][None], w={"weight": case["x"]}, p={}, at={"tensor": 1, **at["embedding"]}
+        )
         return {"output": rows[0]}
 
     others = ({"embedding:output": FP16},)

@@ -106,7 +106,11 @@ _ALL = (
         "it changes nothing: squares of 16-bit numbers are exact",
     ),
     _rule("flashinfer.cutedsl_rms_norm", launches.cutedsl, _CUTEDSL),
-    _rule("flashinfer.cutedsl_qk_rms_norm_sm100", launches.cutedsl_qk, f"{_CUTEDSL}; QKRMSNormKernel; that a thread adds in sequence, no fma, is inferred"),
+    _rule(
+        "flashinfer.cutedsl_qk_rms_norm_sm100",
+        launches.cutedsl_qk,
+        f"{_CUTEDSL}; QKRMSNormKernel; that a thread adds in sequence, no fma, is inferred",
+    ),
     _rule(
         "trtllm.rms_norm",
         launches.trtllm,

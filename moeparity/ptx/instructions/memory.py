@@ -44,7 +44,11 @@ def _(opcode: Opcode) -> Operation:
         return parts if count > 1 else parts[0]
 
     return Operation(
-        results=(type_,) * count, sources=("address", *_policy(opcode)), compute=compute, lanes=True, memory=_shared(space)
+        results=(type_,) * count,
+        sources=("address", *_policy(opcode)),
+        compute=compute,
+        lanes=True,
+        memory=_shared(space),
     )
 
 

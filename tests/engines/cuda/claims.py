@@ -62,7 +62,7 @@ class Claim:
 
 def _others(attribute: Attribute, value: object) -> list[object]:
     """Values to be told from this one: all that are listed, dtypes, orders, usual numbers and one that is none."""
-    if isinstance(value, torch.dtype):
+    if isinstance(value, torch.dtype) or attribute.kind == "rounding":
         return [dtype for dtype in _DTYPES if dtype != value]
     listed: list[object] = [*attribute.values, *(_ORDERS if attribute.order else ()), *attribute.usual]
     if attribute.number and isinstance(value, float):

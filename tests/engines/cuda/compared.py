@@ -28,7 +28,12 @@ from tests.engines.cuda.claims import Claim
 BF16, FP32 = torch.bfloat16, torch.float32
 VLLM = f"vLLM {toolchain.VLLM}"
 FLASHINFER = f"FlashInfer {toolchain.FLASHINFER.partition('==')[2]}"
-VERSIONS = {"vLLM": VLLM, "FlashInfer": FLASHINFER, "SGLang": "SGLang 0.5.23", "TransformerEngine": "TransformerEngine d0067d0da6"}
+VERSIONS = {
+    "vLLM": VLLM,
+    "FlashInfer": FLASHINFER,
+    "SGLang": "SGLang 0.5.23",
+    "TransformerEngine": "TransformerEngine d0067d0da6",
+}
 COMPILER = "nvcc 13.5.37"
 
 

@@ -38,8 +38,8 @@ def main(kind: str, hidden: int, folder: Path) -> None:
         package.__path__ = [str(_FLASHINFER.joinpath(*name.split(".")[1:]))]
         sys.modules[name] = package
     h100 = SimpleNamespace(major=9, minor=0, multi_processor_count=132, shared_memory_per_block_optin=232448)
-    torch.cuda.current_device = lambda: 0  # type: ignore[assignment]
-    torch.cuda.get_device_properties = lambda *_: h100  # type: ignore[assignment,return-value]
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.get_device_properties = lambda *_: h100  # type: ignore[assignment]
     module = import_module(f"flashinfer.norm.kernels.{kind}")
     compiled, form = _KINDS[kind]
     kernel: Any = getattr(module, form)(module.get_cutlass_dtype("bfloat16"), hidden, 0.0, sm_version=90)

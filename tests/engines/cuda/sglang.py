@@ -32,8 +32,8 @@ def rotary() -> ptx.Module:
     """rope.cuh for heads of 128 in halves and of 64 in pairs."""
     params = "(const __grid_constant__ sglang::FusedRopeParams);\n"
     instances = "".join(
-        f"template __global__ void sglang::fused_rope_kernel<{halves}, {dim}, false, {_T}, {_T}, int64_t, {threads}>{params}"
-        for halves, dim, threads in (("true", 128, 16), ("false", 64, 8))
+        f"template __global__ void sglang::fused_rope_kernel<{form}, {dim}, false, {_T}, {_T}, int64_t, {n}>{params}"
+        for form, dim, n in (("true", 128, 16), ("false", 64, 8))
     )
     return ptx.load(toolchain.sglang("elementwise/rope.cuh", instances))
 
@@ -71,15 +71,17 @@ def head_norms(tokens: int, heads: int, groups: int) -> Compared:
 
 def rope(tokens: int, heads: int, groups: int, *, pairs: bool) -> Compared:
     """`fused_rope_kernel`: cos and sin in fp32, here numbers that bf16 holds, so that products are exact."""
-    dim, at = (64, plan_values("sglang", "deepseek_v3", "rope")) if pairs else (128, plan_values("sglang", "qwen3_moe", "rope"))
+    dim, at = (
+        (64, plan_values("sglang", "deepseek_v3", "rope"))
+        if pairs
+        else (128, plan_values("sglang", "qwen3_moe", "rope"))
+    )
     positions = (torch.arange(tokens) * 37) % 512
     cache = ropes.table(512, dim, BF16).to(FP32)
     q, k = (ropes.drawn(cache[positions], count, dim, pairs=pairs) for count in (heads, groups))
     x = torch.cat([q, k], 1).contiguous()
     stride = (heads + groups) * dim * 2
-    params = ptx.Struct(
-        "PPPPqqqIII0P", (x, x, cache, positions, stride, stride, dim * 2, heads, groups, tokens)
-    )
+    params = ptx.Struct("PPPPqqqIII0P", (x, x, cache, positions, stride, stride, dim * 2, heads, groups, tokens))
     threads = 8 if pairs else 16
     blocks = -(-tokens * (heads + groups) * threads // 128)
     name = f"fused_rope_kernelILb{int(not pairs)}ELl{dim}"

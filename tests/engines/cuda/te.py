@@ -59,7 +59,8 @@ def rms_norm(hidden: int, count: int) -> Compared:
 
     return compare(
         f"TransformerEngine rmsnorm_fwd_{kind}_kernel", rows.shape, launch, [(y, by_node("transformer_engine"))],
-        against="`statistic: transformer_engine`", claims=norm_claims(rows.x, rows, "native", statistic="transformer_engine"),
+        against="`statistic: transformer_engine`",
+        claims=norm_claims(rows.x, rows, "native", statistic="transformer_engine"),
         control=profile_norm(rows.x, rows.weight, "sequential"),
     )  # fmt: skip
 

@@ -173,4 +173,3 @@ class _Kernel:
 def outputs(function: Callable[..., Any], *given: Tensor, rows: tuple[int, ...] = (0,)) -> list[list[Tensor]]:
     """Of each launch that Inductor would try the function's outputs."""
     return list(run(source(function, *given, rows=rows), *given))
-

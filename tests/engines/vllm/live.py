@@ -168,5 +168,17 @@ def log_probs(x: Tensor, temperature: float) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
-        functions = (rms_norm, swiglu, swigluoai, rotary, router, reduce, shared_add, log_probs, gate, lm_head, embedding)
+        functions = (
+            rms_norm,
+            swiglu,
+            swigluoai,
+            rotary,
+            router,
+            reduce,
+            shared_add,
+            log_probs,
+            gate,
+            lm_head,
+            embedding,
+        )
         answer({"linear": product, **{f.__name__: f for f in functions}})

@@ -63,9 +63,7 @@ def laddered(row: Row, offsets: tuple[int, ...], step: Callable[[float, float], 
     return shared(row, next(count for widest, count in ladder.items() if len(row) <= widest), offsets, step)
 
 
-def shared(
-    row: Row, count: int, offsets: tuple[int, ...], step: Callable[[float, float], float] = then_added
-) -> float:
+def shared(row: Row, count: int, offsets: tuple[int, ...], step: Callable[[float, float], float] = then_added) -> float:
     held = threads(row, count, math.gcd(8, len(row)), step)
     if count < 32:
         return butterfly(held, tuple(offset for offset in offsets if offset < count))
@@ -162,7 +160,10 @@ KERNELS: dict[str, tuple[Callable[[Row, int], float], list[tuple[int, int]]]] = 
         [(h, 5) for h in (16, 96, 128, 528, 1008, 2880, 4096, 7168)],
     ),
     "flashinfer.rms_norm": (flashinfer, [(h, 5) for h in (*WIDTHS, 37, 10000)]),
-    "flashinfer.cutedsl_rms_norm": (lambda row, _: laddered(row, LOW, square_added), [(h, 5) for h in (*WIDTHS, 37, 10000, 20000)]),
+    "flashinfer.cutedsl_rms_norm": (
+        lambda row, _: laddered(row, LOW, square_added),
+        [(h, 5) for h in (*WIDTHS, 37, 10000, 20000)],
+    ),
     "flashinfer.cutedsl_qk_rms_norm_sm100": (cutedsl_qk, [(h, 5) for h in (37, 40, 96, 128, 136, 256, 1000, 2880)]),
     "quack.rms_norm": (lambda row, _: laddered(row, HIGH), [(h, 5) for h in (*WIDTHS, 37, 10000)]),
     "sglang.rms_norm": (sglang, [(h, 5) for h in (64, 128, 256, 768, 2816, 7168)]),

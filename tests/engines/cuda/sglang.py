@@ -10,6 +10,7 @@ import torch
 
 from moeparity import ptx
 from tests.engines.cuda import activations, ropes, toolchain
+from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
 from tests.engines.cuda.norms import EPS, Rows, norm_claims, profile_norm
 
@@ -94,7 +95,7 @@ def rope(tokens: int, heads: int, groups: int, *, pairs: bool) -> Compared:
     return compare(
         "SGLang fused_rope_kernel", f"{tokens} x {heads}+{groups} x {dim}, {'pairs' if pairs else 'halves'}", launch,
         list(zip(x.split([heads, groups], 1), expected, strict=True)), against="`rope`",
-        claims=[activations.Claim("rope", at, by_node)], control=by_node({**at, "products": BF16})[0],
+        claims=[Claim("rope", at, by_node)], control=by_node({**at, "products": BF16})[0],
     )  # fmt: skip
 
 

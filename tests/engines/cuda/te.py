@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from moeparity import ptx
+from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import ropes, toolchain
 from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
@@ -107,6 +108,6 @@ def turned(x: torch.Tensor, freqs: torch.Tensor) -> Turned:
     tokens, heads, dim = x.shape
     y, warps = torch.zeros_like(x), 4 if heads < 16 else 8
     strides = (heads * dim, heads * dim, dim, 1)
-    args = [x, 0, freqs, 0, y, 0, 1, 0, tokens, heads, dim, dim, *strides, *strides]
+    args: list[Argument] = [x, 0, freqs, 0, y, 0, 1, 0, tokens, heads, dim, dim, *strides, *strides]
     name = "fused_rope_forward_kernelI" + ("13__nv_bfloat16" if x.dtype == BF16 else "f")
     return Turned(y, rotary().launch(name, (tokens, 1), (32, warps), args, shared=8 * dim))

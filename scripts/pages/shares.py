@@ -28,6 +28,36 @@ DECIDES = ("rounding", "order", "form")
 """Kinds of choices that are counted: those that compute the same model."""
 LEVELS = tuple(reversed(LOWEST_FIRST))
 
+_GEMM = frozenset({"order", "splits", "split", "splits_order", "rows", "blocks", "tf32"})
+_SOFTMAX = {"exponential", "normalize", "probabilities", "row_sum", "scores", "softmax"}
+_ATTENTION = frozenset(
+    {"implementation", "kv_block", "kv_order", "output", "splits", "rows", "blocks", "tf32"} | _SOFTMAX
+)
+TENSOR_CORES: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("linear", "gate", "lm_head", "mla_expand", "experts"), _GEMM),
+    **dict.fromkeys(("attention", "mla"), _ATTENTION),
+}
+"""By op, the attributes that say what happens inside of a kernel that goes through tensor cores."""
+INSIDE = (("linear", "gate", "lm_head", "mla_expand", "experts"), ("attention", "mla"))
+"""Ops that are GEMMs, and those of attention."""
+WITHOUT_A_RUN = """
+What no run verifies, of all choices, by why:
+
+| profile | model | inside a GEMM | inside attention | opaque | stated, further | not stated, further |
+|---|---|---|---|---|---|---|
+{rows}
+
+- **Inside a GEMM, inside attention** (cuBLAS, CUTLASS, FlashAttention 3): `wgmma` and `mma` are refused by the PTX
+  interpreter, since no document fixes how their adder rounds, and of cuBLAS there is no source. What goes in and comes
+  out of a GEMM (`inputs`, `output`) is not counted there. FlashAttention's softmax between its two products cannot be
+  run without them. A GPU is needed.
+- **Opaque**: sums by atomics, in the order of arrival.
+- **Not stated**: defaults of an op, which a profile does not vouch for; its header says what it leaves open.
+- **Stated**: in the tables below, each with what was read. Among them: what no kernel could be had of (TensorRT-LLM's
+  sources beside those in FlashInfer's wheel, and the FlashInfer that it pins; sgl-kernel's binaries;
+  TransformerEngine's GEMMs, whose operands are handed over in C++), and what has no other value to be told from.
+"""
+
 HEAD = """# What the engine profiles rest on
 
 Written by `python -m scripts.pages verified` from `graphs/profiles/` and `moeparity/profiles/evidence.json`.
@@ -36,12 +66,13 @@ Each profile is bound in bf16 to the graphs of {models} (`graphs/configs`), as i
 as it decodes, on one rank. A choice is one attribute of one node of a layer (equal layers count once) that decides a
 rounding, an order or a form and is in effect there, with what the profile sets on edges; its level is the lowest that
 it has in any layer or phase. *By a run*: `verified` and `verified: ptx` together, of all choices, and of those that the
-profile states. `unknown`: it says nothing of them, or takes them over from another engine. At commit be61a02 both were
+profile states; *without tensor cores*: of those that it states and that are not inside of a GEMM's or an attention's
+kernel. `unknown`: it says nothing of them, or takes them over from another engine. At commit be61a02 both were
 0 %: no rule of these profiles was verified (`git grep -c 'level: verified' be61a02 -- graphs/profiles` names none of
 them).
 
-| profile | model | choices | {levels} | by a run, of all | of those stated |
-|---|---|---|{rules}---|---|
+| profile | model | choices | {levels} | by a run, of all | of those stated | without tensor cores |
+|---|---|---|{rules}---|---|---|
 {rows}
 """
 
@@ -69,7 +100,8 @@ def page(_: str = "") -> str:
     counted = {(profile, model): choices(profile, model) for profile in PROFILES for model in MODELS}
     rows = "\n".join(_row(*key, found) for key, found in counted.items())
     head = HEAD.format(models=" and ".join(MODELS), levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows)
-    parts = [head.rstrip()]
+    without = "\n".join(_without(*key, of) for key, of in counted.items())
+    parts = [head.rstrip(), WITHOUT_A_RUN.format(rows=without).rstrip()]
     for profile in PROFILES:
         own = [choice for model in MODELS for choice in counted[profile, model]]
         parts += [f"\n## {profile}: what no run verifies\n", *_rest(own)]
@@ -117,10 +149,26 @@ def _choice(node: str, op: str, name: str, stands: Sequence[tuple[str, str, str]
 
 def _row(profile: str, model: str, found: Sequence[Choice]) -> str:
     levels = Counter(choice.level for choice in found)
-    by_run, stated = sum(choice.by_run for choice in found), len(found) - levels[UNKNOWN]
+    stated = [choice for choice in found if choice.level != UNKNOWN]
+    outside = [choice for choice in stated if choice.attribute not in TENSOR_CORES.get(choice.op, ())]
     counts = " | ".join(str(levels[level]) for level in LEVELS)
-    shares = " | ".join(f"{100 * by_run / whole:.0f} %" for whole in (len(found), stated))
+    shares = " | ".join(f"{100 * _by_run(of) / len(of):.0f} %" for of in (found, stated, outside))
     return f"| `{profile}` | {model} | {len(found)} | {counts} | {shares} |"
+
+
+def _by_run(found: Sequence[Choice]) -> int:
+    return sum(choice.by_run for choice in found)
+
+
+def _without(profile: str, model: str, found: Sequence[Choice]) -> str:
+    """How many choices rest on no run, by why."""
+    left = [choice for choice in found if not choice.by_run]
+    inside = [choice for choice in left if choice.attribute in TENSOR_CORES.get(choice.op, ())]
+    kernels = [sum(choice.op in ops for choice in inside) for ops in INSIDE]
+    opaque = sum(choice.level == "opaque" for choice in left)
+    silent = sum(choice.level == UNKNOWN and choice not in inside for choice in left)
+    further = len(left) - len(inside) - opaque - silent
+    return f"| `{profile}` | {model} | {' | '.join(map(str, (*kernels, opaque, further, silent)))} |"
 
 
 def _rest(found: Sequence[Choice]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Kernels of other projects that run on CPU, each version in a folder of its own and each run in a process of its own.
 
-`python -m tests.engines.live` installs them below the environment's prefix, without their dependencies: some 700 MB,
-nearly all of it Triton, and nothing else in the environment changes. Tests that need them are marked `live` and say so
-where they are not there.
+`python -m tests.engines.live` installs them below the environment's prefix, without their dependencies: some 1.1 GB,
+nearly all of it Triton and CuTe-DSL, and nothing else in the environment changes. Tests that need them are marked
+`live` and say so where they are not there.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ aiohappyeyeballs==2.7.1 aiohttp==3.14.5 aiosignal==1.4.0 certifi==2026.10.18 fro
 multidict==7.2.1 propcache==0.5.4 psutil==7.2.2 pybase64==1.5.1 pyzmq==27.3.0 requests==2.34.2 starlette==1.10.0
 urllib3==2.8.0 yarl==1.25.1
 """
+_CUTE_DSL = """
+nvidia-cutlass-dsl==4.8.1 nvidia-cutlass-dsl-libs-base==4.8.1 nvidia-cutlass-dsl-libs-core==4.8.1
+nvidia-cutlass-dsl-libs-cu13==4.8.1 cuda-bindings==13.1.1 cuda-pathfinder==1.9.0 protobuf==7.36.2
+apache-tvm-ffi==0.1.15.post2
+"""
 _OF_VLLM = """
 apache-tvm-ffi==0.1.15.post2 cachetools==8.0.1 cbor2==6.3.0 cloudpickle==3.1.2 fastapi==0.165.0 llguidance==1.9.1
 openai==3.54.0 opentelemetry-api==1.45.2 oss-harmony==0.0.11 partial-json-parser==0.2.1.1.post7
@@ -48,6 +53,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "trl": ("trl==1.16.0",),
     "openrlhf": ("openrlhf==0.11.2",),
     "flashinfer": ("flashinfer-python==0.7.2.post1",),
+    "cutlass-dsl": tuple(_CUTE_DSL.split()),
     "vllm-arguments": (*_SERVED.split(), *_OF_VLLM.split()),
     "slime-arguments": (
         *("httpx==0.28.1", "httpcore==1.0.9", "h11==0.16.0"),

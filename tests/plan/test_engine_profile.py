@@ -135,7 +135,7 @@ def active(name: str, architecture: str, node: str, key: str, tensor: int = 1) -
 @pytest.mark.parametrize("architecture", ["deepseek_v3", "glm4_moe"])
 def test_vllm_scales_the_routed_output_not_the_weights(architecture: str) -> None:
     router = next(n.name for n in graph(architecture).nodes if n.op.name == "router")
-    assert active("vllm", architecture, router, "scaling") == ("shared_fma", "inferred")
+    assert active("vllm", architecture, router, "scaling") == ("shared_fma", "verified: ptx")
     for eager in ("vllm-eager", "vllm-batch-invariant-eager"):
         assert active(eager, architecture, router, "scaling") == ("output", "read")
 

@@ -173,10 +173,10 @@ def test_the_command_tells_two_engines_apart(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
     process = alone("engines", "hf-eager", "vllm", "--json", out)
     assert process.returncode == 0, process.stderr
-    assert "14 toggles" in process.stdout
+    assert "15 toggles" in process.stdout
     assert "expert (verified)" in process.stdout
     data = json.loads(out.read_text("utf-8"))
-    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/2", 14)
+    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/2", 15)
     same = run("vllm", "vllm")
     assert "They differ in nothing that takes effect here." in same.stdout
 
@@ -223,7 +223,7 @@ def test_show_prints_the_evidence_of_every_value() -> None:
     rows = outline_checkpoint(ROOT / "checkpoints" / "quickstart", "vllm").rows
     evidence = {(row.op, row.attribute): row.evidence for row in rows}
     assert (evidence["combine", "accumulate"], evidence["rope", "products"]) == ("verified: ptx", "verified")
-    assert (evidence["experts", "tf32"], evidence["add", "output->norm"]) == ("unknown", "inferred")
+    assert (evidence["experts", "tf32"], evidence["add", "output->norm"]) == ("unknown", "verified: ptx")
 
 
 def test_phases_stand_side_by_side_where_they_differ(tmp_path: Path) -> None:

@@ -116,19 +116,22 @@ def test_what_profiles_call_verified_is_in_the_data_file() -> None:
 
 
 def proofs_for(claim: fidelity.Claim) -> tuple[Proof, ...]:
-    """Those of at least its level; of a run of PTX only that of a kernel of the profile's own engine."""
+    """Those of at least its level, of the profile's own engine or of a kernel that the source names in full."""
     proofs = [proof for proof in OF[claim.key].proofs if LEVELS.index(proof.level) <= LEVELS.index(claim.level)]
-    return tuple(proof for proof in proofs if claim.level == "verified" or claim.engine in proof.against)
+    return tuple(proof for proof in proofs if claim.engine in proof.against or proof.against in claim.source)
 
 
-def test_a_claim_of_ptx_needs_a_kernel_of_that_engine() -> None:
+def test_a_claim_needs_a_run_of_that_engine_or_of_what_its_source_names() -> None:
     key = ("combine", "order", "sequential")
     own = fidelity.Claim(
         key=key, level="verified: ptx", source="x", profile="vllm", engine="vLLM", where=Where(Path("x.yaml"))
     )
     assert OF[key].proofs
     assert not any("Megatron" in proof.against for proof in OF[key].proofs)
-    assert proofs_for(replace(own, engine="Megatron-LM")) == ()
+    others = replace(own, engine="Megatron-LM")
+    assert proofs_for(others) == proofs_for(replace(others, level="verified")) == ()
+    against = OF[key].proofs[0].against
+    assert {proof.against for proof in proofs_for(replace(others, level="verified: ptx", source=against))} == {against}
 
 
 def test_what_collectives_call_verified_is_in_the_data_file() -> None:

@@ -58,11 +58,14 @@ CASES: dict[str, tuple[str, list[int], Sequence[int | None]]] = {
                  "cp.async.wait_all; ld.shared.u32 %r2, [sh+4];", [5, 6] + [0] * 30, [6] * 32),
     "nothing": ("membar.gl; fence.acq_rel.gpu; nanosleep.u32 20; prefetch.global.L2 [%o]; griddepcontrol.wait; pmevent 1; "
                 "prefetchu.L1 [%o]; mov.u32 %r2, %r1;", LANES, LANES),
+    "createpolicy": ("createpolicy.fractional.L2::evict_last.b64 %d1, 1.0; st.global.L2::cache_hint.u32 [%o], %r1, %d1; "
+                     "ld.global.L1::evict_last.L2::cache_hint.b32 %r2, [%o], %d1;", LANES, LANES),
     "mapa, getctarank": ("mov.u32 %r3, sh; mapa.shared::cluster.u32 %r4, %r3, 0; st.shared.u32 [%r3+4], 77; "
                          "ld.shared::cluster.u32 %r5, [%r4+4]; getctarank.shared::cluster.u32 %r6, %r4; add.u32 %r2, %r5, %r6;",
                          LANES, [77] * 32),
     "barrier.cluster": ("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned; mov.u32 %r2, "
                         "%cluster_nctarank;", LANES, [1] * 32),
+    "add.s16x2": ("add.s16x2 %r2, %r1, 0xFFFFFFFF;", [0x00010000, 0x80000001] + [0] * 30, [0x0000FFFF, 0x7FFF0000] + [0xFFFFFFFF] * 30),
     "WARP_SZ": ("mov.u32 %r2, WARP_SZ;", LANES, [32] * 32),
     "mad.f32": ("cvt.rn.f32.u32 %f1, %r1; mad.rn.f32 %f2, %f1, %f1, %f1; cvt.rni.u32.f32 %r2, %f2;", LANES, [i * i + i for i in LANES]),
 }  # fmt: skip

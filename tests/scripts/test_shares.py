@@ -32,7 +32,7 @@ def test_a_run_of_the_engines_own_kernel_may_be_claimed_and_another_engines_may_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     proof = Proof(against="vLLM 0.33.0 moe_sum", device="x", torch="2", date="d", tests=(), how="ptx", compiled=PTX)
-    key = ("combine", "leaves", "slot")
+    key = ("attention", "own_keys", "stored")
     for against, names in (("vLLM 0.33.0 moe_sum", ("vLLM 0.33.0 moe_sum",)), ("transformers 5", ())):
         proofs = {key: (replace(proof, against=against),)}
         monkeypatch.setattr(fidelity, "verified", lambda proofs=proofs: proofs)
@@ -58,3 +58,23 @@ def test_a_rule_that_claims_a_run_counts(monkeypatch: pytest.MonkeyPatch) -> Non
     (order,) = [one for one in by_run if (one.op, one.attribute) == ("combine", "order")]
     assert order.level == "verified: ptx"
     assert order.source.startswith("vLLM 0.33.0, csrc/moe/moe_align_sum_kernels.cu moe_sum")
+
+
+def test_every_choice_without_a_run_has_a_reason_that_is_counted() -> None:
+    """Of vLLM's those inside FlashAttention and cuBLAS, and the rest, each in one column."""
+    left = [one for one in choices("vllm", "qwen3_moe") if not one.by_run]
+    row = shares._without("vllm", "qwen3_moe", left)
+    gemm, attention, opaque, stated, silent = (int(cell) for cell in row.split("|")[3:-1])
+    assert gemm + attention + opaque + stated + silent == len(left)
+    inside = [one for one in left if one.op == "attention" and one.attribute in shares.TENSOR_CORES["attention"]]
+    assert attention == len(inside) > 0
+    assert gemm > 0
+    assert stated + opaque < sum(one.level != "unknown" for one in left)
+
+
+@pytest.mark.parametrize("profile", ["vllm", "sglang", "megatron", "flashinfer-fused"])
+@pytest.mark.parametrize("model", shares.MODELS)
+def test_most_of_what_is_stated_rests_on_a_run(profile: str, model: str) -> None:
+    """Attributes that are stated nowhere are not among them: what a profile does not say it cannot get wrong."""
+    stated = [one for one in choices(profile, model) if one.level != "unknown"]
+    assert sum(one.by_run for one in stated) >= 0.6 * len(stated)

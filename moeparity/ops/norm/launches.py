@@ -81,11 +81,14 @@ def _ladder(hidden: int) -> int:
 
 
 def cutedsl(launch: Launch) -> str:
-    """8 to 256 threads a row; the CuTe-DSL kernels, the default where nvidia-cutlass-dsl is installed."""
+    """8 to 256 threads a row; the CuTe-DSL kernels, the default where nvidia-cutlass-dsl is installed.
+
+    Their PTX (CuTe-DSL 4.8.1, sm_90) contracts squares, which shows where x is a sum in fp32.
+    """
     # With a residual two rows are kept in half of an H100's shared memory.
     if launch.hidden * launch.itemsize > 56 << 10:
         raise refuse("flashinfer.cutedsl_rms_norm", "rows of at most 56 KiB (longer ones may be split)", launch)
-    return f"threads({_ladder(launch.hidden)}, vector={launch.vector}) | fold_lo(32) | fold_lo"
+    return f"threads({_ladder(launch.hidden)}, vector={launch.vector}, fma) | fold_lo(32) | fold_lo"
 
 
 def cutedsl_qk(launch: Launch) -> str:

@@ -60,7 +60,7 @@ WELFORD_SOURCE = (
     "(commit not recorded) RowwiseMomentsCUDAKernel"
 )
 _FLASHINFER = "flashinfer fb28d7242b and 0.7.2.post1"
-_CUTEDSL = "flashinfer 0.7.2.post1, norm/kernels, norm/utils.py; that a thread adds in sequence, no fma, is inferred"
+_CUTEDSL = "flashinfer 0.7.2.post1, norm/kernels, norm/utils.py"
 _PRESETS = (
     "flashinfer 0.7.2.post1, comm/mnnvl_cutedsl, {}; that a thread adds its vector in sequence, no fma, is inferred"
 )
@@ -106,7 +106,11 @@ _ALL = (
         "it changes nothing: squares of 16-bit numbers are exact",
     ),
     _rule("flashinfer.cutedsl_rms_norm", launches.cutedsl, _CUTEDSL),
-    _rule("flashinfer.cutedsl_qk_rms_norm_sm100", launches.cutedsl_qk, f"{_CUTEDSL}; QKRMSNormKernel"),
+    _rule(
+        "flashinfer.cutedsl_qk_rms_norm_sm100",
+        launches.cutedsl_qk,
+        f"{_CUTEDSL}; QKRMSNormKernel; that a thread adds in sequence, no fma, is inferred",
+    ),
     _rule(
         "trtllm.rms_norm",
         launches.trtllm,

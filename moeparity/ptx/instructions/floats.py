@@ -10,7 +10,7 @@ import numpy as np
 from moeparity.ptx import arithmetic
 from moeparity.ptx.formats import Array, canonical, dtype_of, flush, saturate
 from moeparity.ptx.instructions.integers import INTEGERS, integer_arithmetic
-from moeparity.ptx.instructions.packed import HALVES, half_arithmetic
+from moeparity.ptx.instructions.packed import HALVES, INTEGER_PAIRS, half_arithmetic, pairs_sum
 from moeparity.ptx.table import Opcode, Operation, declare
 
 FLOATS = ("f32", "f64")
@@ -23,6 +23,8 @@ def _(opcode: Opcode) -> Operation:
     type_ = opcode.types[-1] if opcode.types else ""
     if type_ in INTEGERS and opcode.root != "fma":
         return integer_arithmetic(opcode)
+    if type_ in INTEGER_PAIRS:
+        return pairs_sum(opcode)
     if type_ in HALVES and opcode.root != "mad":
         return half_arithmetic(opcode)
     type_ = opcode.type_of(FLOATS)

@@ -31,6 +31,17 @@ def half_arithmetic(opcode: Opcode) -> Operation:
     )
 
 
+INTEGER_PAIRS = ("u16x2", "s16x2")
+
+
+def pairs_sum(opcode: Opcode) -> Operation:
+    """Two integers of 16 bits at once, modulo 2^16 each; of such only sums are built."""
+    type_ = opcode.type_of(INTEGER_PAIRS)
+    if opcode.root != "add" or opcode.modifiers:
+        raise opcode.unknown("pairs of integers are added")
+    return Operation(results=(type_,), sources=(type_, type_), compute=both(np.add))
+
+
 def both(compute: Callable[..., Array]) -> Callable[..., Array]:
     """A computation on 16 bits done on both halves of 32."""
 

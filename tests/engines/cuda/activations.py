@@ -50,6 +50,16 @@ def by_node(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     return swiglu(gate, up, w={}, p={}, at=at)
 
 
+def claims(x: torch.Tensor, at: Mapping[str, Any]) -> list[Claim]:
+    """Of a gated activation by itself, and between the projections of experts."""
+    within = {"activation": at["activation"], "product": at["output"], "logistic": at["logistic"]}
+
+    def node(values: Mapping[str, Any]) -> list[torch.Tensor]:
+        return [by_node(x, {**values, "output": values["product"]})]
+
+    return [Claim("swiglu", at, lambda values: [by_node(x, values)]), Claim("experts", within, node)]
+
+
 def vllm_silu_and_mul(tokens: int, width: int) -> Compared:
     """LAUNCH_ACTIVATION_GATE_KERNEL: vectors of 8 where they divide the width, else single elements; on sm_90."""
     at = plan_values("vllm-eager", "qwen3_moe", "experts")
@@ -63,7 +73,7 @@ def vllm_silu_and_mul(tokens: int, width: int) -> Compared:
     launch = timed(lambda: vllm().launch(name, tokens, threads, args))
     return compare(
         "vLLM act_and_mul_kernel (silu)", f"{tokens} x {width}", launch, [(y, by_node(x, at))],
-        against="`swiglu`, within `experts` too", claims=[Claim("swiglu", at, lambda values: [by_node(x, values)])],
+        against="`swiglu`, within `experts` too", claims=claims(x, at),
         control=by_node(x, {**at, "logistic": "native", "activation": FP32}),
     )  # fmt: skip
 

@@ -28,6 +28,12 @@ from tests.engines.cuda.claims import Claim
 BF16, FP32 = torch.bfloat16, torch.float32
 VLLM = f"vLLM {toolchain.VLLM}"
 FLASHINFER = f"FlashInfer {toolchain.FLASHINFER.partition('==')[2]}"
+VERSIONS = {
+    "vLLM": VLLM,
+    "FlashInfer": FLASHINFER,
+    "SGLang": "SGLang 0.5.23",
+    "TransformerEngine": "TransformerEngine d0067d0da6",
+}
 COMPILER = "nvcc 13.5.37"
 
 
@@ -37,6 +43,7 @@ class Compared:
 
     kernel: str
     version: str
+    compiler: str
     flags: tuple[str, ...]
     shape: str
     against: str
@@ -54,7 +61,7 @@ class Compared:
     def compiled(self) -> Compiled:
         """What the run rests on beside the source."""
         return Compiled(
-            compiler=COMPILER,
+            compiler=self.compiler,
             architecture=toolchain.ARCHITECTURE,
             flags=self.flags,
             assumed=self.assumed,
@@ -92,14 +99,20 @@ def compare(
     against: str,
     claims: Sequence[Claim] = (),
     control: torch.Tensor | None = None,
+    flags: tuple[str, ...] = (),
+    compiler: str = COMPILER,
 ) -> Compared:
-    """The kernel's outputs and ours, bit for bit; `kernel` begins with its engine's name."""
+    """The kernel's outputs and ours, bit for bit; `kernel` begins with its engine's name.
+
+    `flags`: of the compiler, beside those that nvcc is given for all of FlashInfer's.
+    """
     distances = [(int_view(a).long() - int_view(b).long()).abs() for a, b in pairs]
     engine, _, name = kernel.partition(" ")
     return Compared(
         kernel=name,
-        version={"vLLM": VLLM, "FlashInfer": FLASHINFER}[engine],
-        flags=toolchain.FAST_MATH if engine == "FlashInfer" else (),
+        version=VERSIONS[engine],
+        flags=toolchain.FAST_MATH if (engine, compiler) == ("FlashInfer", COMPILER) else flags,
+        compiler=compiler,
         shape=shape,
         against=against,
         numbers=sum(distance.numel() for distance in distances),

@@ -9,7 +9,19 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 
-from tests.engines.cuda import activations, collectives, combines, merges, norms, quantisers, ropes, routers
+from tests.engines.cuda import (
+    activations,
+    collectives,
+    combines,
+    cute_dsl,
+    merges,
+    norms,
+    quantisers,
+    ropes,
+    routers,
+    sglang,
+    te,
+)
 from tests.engines.cuda.compared import Compared
 from tests.engines.cuda.norms import Rows
 from tests.engines.cuda.routers import Case
@@ -68,6 +80,26 @@ def of_rows(tokens: int) -> Iterator[Comparison]:
     yield lambda: merges.flashinfer_merge(tokens, 4, 128)
 
 
+def of_jit(tokens: int) -> Iterator[Comparison]:
+    """What SGLang compiles when it is used: its own kernels, and FlashInfer's norms in CuTe-DSL."""
+    yield lambda: sglang.head_norms(tokens, 32, 4)
+    for pairs in (False, True):
+        yield lambda p=pairs: sglang.rope(9, 8, 2, pairs=p)  # type: ignore[misc]
+    yield lambda: sglang.silu_and_mul(tokens, 1408)
+    for hidden, count in ((2048, 3 * tokens // 2), (7168, tokens // 3), (1536, 99), (512, 99)):
+        rows = Rows.drawn(hidden, count)
+        yield lambda rows=rows: cute_dsl.rms_norm(rows)  # type: ignore[misc]
+        if hidden > 512:
+            yield lambda rows=rows: cute_dsl.add_rms_norm(rows)  # type: ignore[misc]
+
+
+def of_transformer_engine() -> Iterator[Comparison]:
+    """Rows in whole groups of 4 and not, at hidden sizes that have a kernel of their own and at others."""
+    for hidden, count in ((2048, 400), (2048, 201), (128, 2001), (7168, 64), (512, 400), (1536, 199)):
+        yield lambda h=hidden, n=count: te.rms_norm(h, n)  # type: ignore[misc]
+    yield lambda: te.rope(40, 32, 128)
+
+
 def of_ranks(ranks: tuple[int, ...], shapes: list[tuple[int, int]]) -> Iterator[Comparison]:
     """All-reduces at shapes (hidden, tokens)."""
     for count in ranks:
@@ -89,6 +121,8 @@ def small() -> Mapping[str, list[Comparison]]:
         "norms": list(of_norms([(2048, 8), (7168, 3), (1024, 260), (2880, 5), (128, 9), (1001, 4)])),
         "routers": list(of_routers(24)),
         "rows": list(of_rows(9)),
+        "jit": list(of_jit(200)),
+        "transformer engine": list(of_transformer_engine()),
         "ranks": list(of_ranks((2, 4, 6, 8), [(2048, 3), (2880, 9)])),
     }
 
@@ -99,6 +133,8 @@ def large() -> Iterator[Comparison]:
     yield lambda: routers.single_group_top_k(Case(tokens=1030, experts=256, k=8, biased=True))
     yield from of_routers(256)
     yield from of_rows(64)
+    yield from of_jit(200)
+    yield from of_transformer_engine()
     yield from of_ranks((8,), [(7168, 64)])
     yield from of_ranks((2, 4, 6), [(2880, 9)])
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from moeparity import ptx
+from moeparity.ops.kernels.elementwise import add
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ptx.arguments import Argument
 from tests.engines.cuda import toolchain
@@ -42,18 +43,25 @@ def vllm() -> ptx.Module:
     return ptx.load(toolchain.vllm("layernorm_kernels.cu"))
 
 
-def values(order: str, *, offset: int = 0, ranks: int = 1) -> Mapping[str, Any]:
+def values(order: str, *, offset: int = 0, ranks: int = 1, statistic: str = "mean_square") -> Mapping[str, Any]:
     """RMSNorm as the profiles of servers have it: squares and everything else in fp32, one rounding to bf16."""
     return {"offset": float(offset), "weight": FP32, "output": BF16, "scaled": FP32, "normalized": FP32,
-            "eps": "config", "rsqrt": "ieee", "statistic": "mean_square", "order": order, "mean": "divide",
+            "eps": "config", "rsqrt": "ieee", "statistic": statistic, "order": order, "mean": "divide",
             "square": FP32, "association": "x_rstd_first", "tensor": ranks}  # fmt: skip
 
 
 def profile_norm(
-    x: torch.Tensor, weight: torch.Tensor, order: str, *, offset: int = 0, ranks: int = 1, heads: int | None = None
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    order: str,
+    *,
+    offset: int = 0,
+    ranks: int = 1,
+    heads: int | None = None,
+    statistic: str = "mean_square",
 ) -> torch.Tensor:
     """x [rows, hidden] by the node."""
-    at = values(order, offset=offset, ranks=ranks)
+    at = values(order, offset=offset, ranks=ranks, statistic=statistic)
     return rms_norm(x, w={"weight": weight}, p={"eps": EPS, "heads": heads}, at=at)
 
 
@@ -72,12 +80,14 @@ class Rows:
         """Of a seed that is the shape's."""
         g = torch.Generator().manual_seed(hidden * 1000 + rows)
         size = 3 * torch.rand(rows, 1, generator=g)
+        # Every tenth weight is less than fp16 holds.
+        small = torch.where(torch.arange(hidden) % 10 == 3, 2.0**-20, 1.0)
         return cls(
             hidden=hidden,
             rows=rows,
             x=(torch.randn(rows, hidden, generator=g) * size).to(BF16),
             residual=torch.randn(rows, hidden, generator=g).to(BF16),
-            weight=(1 + 0.1 * torch.randn(hidden, generator=g)).to(BF16),
+            weight=((1 + 0.1 * torch.randn(hidden, generator=g)) * small).to(BF16),
         )
 
     @property
@@ -86,15 +96,28 @@ class Rows:
         return f"{self.rows} x {self.hidden}"
 
 
-def _claims(x: torch.Tensor, rows: Rows, order: str, *, offset: int = 0) -> list[Claim]:
+def norm_claims(
+    x: torch.Tensor, rows: Rows, order: str, *, offset: int = 0, statistic: str = "mean_square"
+) -> list[Claim]:
     """What equal bits of the norm of x would verify; not the root, which is assumed to be rounded correctly."""
-    own = values(order, offset=offset)
+    own = values(order, offset=offset, statistic=statistic)
     at = {name: value for name, value in own.items() if name not in {"tensor", "rsqrt"}}
 
     def node(changed: Mapping[str, Any]) -> list[torch.Tensor]:
         return [rms_norm(x, w={"weight": rows.weight}, p={"eps": EPS, "heads": None}, at={**own, **changed})]
 
-    return [Claim("rms_norm", at, node)]
+    # An order with fma has no rounded squares.
+    beside = {"square": {"order": "sequential", "statistic": "mean_square"}}
+    return [Claim("rms_norm", at, node, beside)]
+
+
+def add_claims(rows: Rows) -> list[Claim]:
+    """Of the addition before a norm that reads the sum before it is rounded."""
+
+    def node(values: Mapping[str, Any]) -> list[torch.Tensor]:
+        return [add(rows.x, rows.residual, w={}, p={}, at=values)]
+
+    return [Claim("add", {"output": BF16}, node, edges={"output->rms_norm": "fp32"})]
 
 
 def flashinfer_rms_norm(rows: Rows, *, gemma: bool = False) -> Compared:
@@ -106,7 +129,7 @@ def flashinfer_rms_norm(rows: Rows, *, gemma: bool = False) -> Compared:
     expected = profile_norm(rows.x, rows.weight, order, offset=int(gemma))
     return compare(
         f"FlashInfer RMSNormKernel{' (gemma)' if gemma else ''}", rows.shape, launch, [(y, expected)],
-        against=f"`order: {order}`", claims=_claims(rows.x, rows, order, offset=int(gemma)),
+        against=f"`order: {order}`", claims=norm_claims(rows.x, rows, order, offset=int(gemma)),
         control=profile_norm(rows.x, rows.weight, "sequential", offset=int(gemma)),
     )  # fmt: skip
 
@@ -122,7 +145,8 @@ def flashinfer_add_rms_norm(rows: Rows) -> Compared:
     pairs = [(x, profile_norm(total, rows.weight, order)), (residual, total.to(BF16))]
     return compare(
         "FlashInfer FusedAddRMSNormKernel", rows.shape, launch, pairs, against=f"`order: {order}`, sum in fp32",
-        claims=_claims(total, rows, order), control=profile_norm(total, rows.weight, "sequential"),
+        claims=[*norm_claims(total, rows, order), *add_claims(rows)],
+        control=profile_norm(total.to(BF16), rows.weight, order),
     )  # fmt: skip
 
 
@@ -137,7 +161,7 @@ def flashinfer_qk_rms_norm(tokens: int, heads: int, dim: int) -> Compared:
     return compare(
         "FlashInfer QKRMSNormKernel", f"{tokens} x {heads} x {dim}", launch,
         [(y, profile_norm(rows.x, rows.weight, order))], against=f"`order: {order}`",
-        claims=_claims(rows.x, rows, order),
+        claims=norm_claims(rows.x, rows, order),
         control=profile_norm(rows.x, rows.weight, "sequential"),
     )  # fmt: skip
 
@@ -151,7 +175,7 @@ def vllm_rms_norm(rows: Rows) -> Compared:
     launch = timed(lambda: vllm().launch(name, rows.rows, threads, args))
     return compare(
         "vLLM rms_norm_kernel", rows.shape, launch, [(y, profile_norm(rows.x, rows.weight, "vllm.rms_norm"))],
-        against="`order: vllm.rms_norm`", claims=_claims(rows.x, rows, "vllm.rms_norm"),
+        against="`order: vllm.rms_norm`", claims=norm_claims(rows.x, rows, "vllm.rms_norm"),
         control=profile_norm(rows.x, rows.weight, "sequential"),
     )  # fmt: skip
 
@@ -167,5 +191,5 @@ def vllm_add_rms_norm(rows: Rows) -> Compared:
     pairs = [(x, profile_norm(total, rows.weight, order)), (residual, total)]
     return compare(
         "vLLM fused_add_rms_norm_kernel", rows.shape, launch, pairs, against=f"`order: {order}`",
-        claims=_claims(total, rows, order), control=profile_norm(total, rows.weight, "sequential"),
+        claims=norm_claims(total, rows, order), control=profile_norm(total, rows.weight, "sequential"),
     )  # fmt: skip

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,11 +21,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import live
+
 FOLDER = Path(sys.prefix) / "live" / "cuda"
 PROGRAMS = Path(__file__).parents[2] / "ptx" / "programs"
 COMPILER = ("nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-nvdisasm==13.5.37", "nvidia-cuda-runtime==13.5.37",
             "nvidia-cuda-cccl==13.3.5.0.6", "nvidia-cuda-crt==13.5.37", "nvidia-nvvm==13.5.37")  # fmt: skip
-HEADERS = ("nvidia-cublas==13.10.0.20", "nvidia-curand==10.4.5.25")
+HEADERS = ("nvidia-cublas==13.10.0.20", "nvidia-curand==10.4.5.25", "nvidia-nvtx==13.5.25")
 _METADATA = ("setuptools", "setuptools-scm", "setuptools-rust", "packaging", "jinja2", "cmake", "ninja", "wheel",
              "grpcio-tools")  # fmt: skip
 """What vLLM's sdist is asked for its metadata with."""
@@ -33,6 +36,13 @@ TVM = "apache-tvm-ffi==0.1.15.post2"
 """Headers that FlashInfer's host code includes."""
 VLLM = "0.33.0"
 ARCHITECTURE = "sm_90"
+_STAND_IN = """#pragma once
+typedef int nameStatus_t;
+typedef int nameResult;
+typedef int nameResult_t;
+enum { NAME_STATUS_SUCCESS, NAME_SUCCESS = 0, nameSuccess = 0 };
+inline const char *nameGetErrorString(int) { return ""; }
+"""
 FLASHINFER_DATA = FOLDER / "flashinfer" / "flashinfer" / "data"
 FAST_MATH = ("-use_fast_math",)
 
@@ -166,6 +176,81 @@ def flashinfer(header: str, instances: str, *flags: str) -> str:
     defined = (f"-DFLASHINFER_ENABLE_{name}" for name in ("F16", "BF16", "FP8_E4M3", "FP8_E5M2"))
     options = (*FAST_MATH, *defined, "-DENABLE_BF16", "-DENABLE_FP8", *flags, *(f"-I{folder}" for folder in folders))
     return _cached(source, *options, architecture=f"{ARCHITECTURE}a")
+
+
+def sglang(header: str, instances: str, *flags: str) -> str:
+    """The PTX of instances of templates in one of the kernels that SGLang's wheel compiles when it is used."""
+    compiler()
+    root = FOLDER.parent / "sglang" / "sglang" / "kernels" / "jit"
+    if not root.is_dir():
+        pytest.skip("not run through PTX: no SGLang (python -m tests.engines.live)")
+    source = _written(header, instances)
+    folders = (root / "include", root / "csrc", *_runtime(), FOLDER / "tvm" / "tvm_ffi" / "include")
+    own = ("-std=c++20", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=900", *flags)
+    return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=f"{ARCHITECTURE}a")
+
+
+def transformer_engine(header: str, instances: str, *flags: str) -> str:
+    """The PTX of instances of templates in one of TransformerEngine's files, as its own runtime compiler includes them.
+
+    Its repository is in no package index: the files lie where tests/engines/live.py says.
+    """
+    compiler()
+    root = FOLDER.parent / "transformer-engine-source" / "transformer_engine" / "common"
+    if not root.is_dir():
+        pytest.skip(f"not run through PTX: no sources of TransformerEngine in {root}")
+    source = _written(header, instances)
+    # Its host code names errors of these; no kernel here knows of them.
+    (FOLDER / "stand_ins").mkdir(exist_ok=True)
+    for name in ("cudnn", "nvrtc", "nccl"):
+        text = _STAND_IN.replace("NAME", name.upper()).replace("name", name)
+        (FOLDER / "stand_ins" / f"{name}.h").write_text(text)
+    folders = (root, root / "normalization", root / "include", FOLDER / "stand_ins", *_runtime())
+    own = ("--expt-relaxed-constexpr", *flags)
+    return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
+
+
+def cute_dsl(kind: str, hidden: int) -> tuple[str, dict[str, int]]:
+    """The PTX that CuTe-DSL makes of one of FlashInfer's norms, and how it is launched; compiled once."""
+    key = _digest(" ".join((kind, str(hidden), FLASHINFER, *live.PACKAGES["cutlass-dsl"])))
+    kept = FOLDER / f"cute_dsl.{kind}.{hidden}.{key}"
+    if not kept.exists():
+        _compiled_by_cute_dsl(kind, hidden, kept)
+    return (kept / "kernel.ptx").read_text(), json.loads((kept / "launch.json").read_text())
+
+
+def _compiled_by_cute_dsl(kind: str, hidden: int, kept: Path) -> None:
+    absent = [name for name in ("cutlass-dsl", "flashinfer") if not (live.FOLDER / name).is_dir()]
+    if absent:
+        pytest.skip(f"not run through PTX: no {', '.join(absent)} (python -m tests.engines.live)")
+    packages = live.FOLDER / "cutlass-dsl"
+    path = os.pathsep.join(map(str, (packages / "nvidia_cutlass_dsl" / "dsl_packages", packages)))
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "-W", "ignore", "-m", "tests.engines.cuda.live_cutedsl", kind, str(hidden), place]
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(
+            command, cwd=live.ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.mkdir(parents=True)
+        for name in ("kernel.ptx", "launch.json"):
+            shutil.copy(Path(place) / name, partial / name)
+        partial.rename(kept)
+
+
+def _written(header: str, instances: str) -> Path:
+    """A file that includes a header and makes instances of its templates."""
+    text = f"#include <{header}>\n{instances}"
+    source = FOLDER / f"{Path(header).stem}.{_digest(text)}.cu"
+    source.write_text(text)
+    return source
+
+
+def _runtime() -> tuple[Path, ...]:
+    """Folders of the CUDA runtime's headers."""
+    kit = FOLDER / "toolkit" / "nvidia" / "cu13"
+    return kit / "cccl/include", kit / "include"
 
 
 def _digest(text: str) -> str:

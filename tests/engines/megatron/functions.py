@@ -11,7 +11,7 @@ from torch import Tensor
 from moeparity.ops.kernels import elementwise
 from moeparity.ops.kernels import experts as expert
 from moeparity.ops.kernels import linear as linears
-from tests.engines import inputs, ours
+from tests.engines import inputs, ours, products
 from tests.engines.function import At, Case, Engine, Function, Outputs
 from tests.ops.plain import BF16, FP32, random
 
@@ -204,9 +204,17 @@ FUNCTIONS = (
         f"{CORE}/fusions/fused_bias_dropout.py",
         ADDED,
         add,
-        lambda case: {"add": {"output": case["x"].dtype}},
+        lambda case: {"add": {"output": case["x"].dtype, "output->rms_norm": "stored"}},
         ({"add:output": BF16},),
+        assumed="what it gives is all that the norm is handed",
     ),
+    products.product(
+        "lm_head",
+        "LinearWithGradAccumulationAndAsyncCommunication.forward",
+        f"{CORE}/tensor_parallel/layers.py",
+        assumed="one rank",
+    ),
+    products.embedding("VocabParallelEmbedding.forward", f"{CORE}/tensor_parallel/layers.py", assumed="one rank"),
     Function(
         "shared_add",
         "MoELayer.postprocess",

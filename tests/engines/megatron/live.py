@@ -21,6 +21,7 @@ from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.models.common.embeddings.yarn_rotary_pos_embedding import YarnRotaryEmbedding
 from megatron.core.tensor_parallel.cross_entropy import VocabParallelCrossEntropy
+from megatron.core.tensor_parallel.layers import LinearWithGradAccumulationAndAsyncCommunication, VocabParallelEmbedding
 from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.moe_layer import MoELayer
@@ -115,6 +116,21 @@ def shared_add(x: Tensor, shared: Tensor, scale: float) -> dict[str, Tensor]:
     return {"output": MoELayer.postprocess(SimpleNamespace(token_dispatcher=dispatcher, config=config), x, shared)}
 
 
+ALONE = SimpleNamespace(size=lambda: 1, rank=lambda: 0)
+
+
+def lm_head(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """What ColumnParallelLinear, the output layer, calls on one rank, without fused accumulation of gradients."""
+    product = LinearWithGradAccumulationAndAsyncCommunication
+    return {"output": product.apply(x, weight, None, False, False, False, None, None, ALONE, 1, None)}
+
+
+def embedding(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+    names = ("deterministic_mode", "reduce_scatter_embeddings")
+    table = SimpleNamespace(tp_group=ALONE, weight=x, gtp_remat_size=1, **dict.fromkeys(names, False))
+    return {"output": VocabParallelEmbedding.forward(table, ids)}
+
+
 def log_probs(x: Tensor, ids: Tensor, temperature: float) -> dict[str, Tensor]:
     """x: logits [T, V] of one rank, whose maxima and sums nothing is reduced with."""
     of = VocabParallelCrossEntropy
@@ -124,5 +140,5 @@ def log_probs(x: Tensor, ids: Tensor, temperature: float) -> dict[str, Tensor]:
 
 
 if __name__ == "__main__":
-    functions = (rms_norm, router, gate, combine, mlp, rotary, add, shared_add, log_probs)
+    functions = (rms_norm, router, gate, combine, mlp, rotary, add, shared_add, log_probs, lm_head, embedding)
     answer({f.__name__: f for f in functions})

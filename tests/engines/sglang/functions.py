@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tests.engines import inputs, ours
+from tests.engines import inputs, ours, products
 from tests.engines.function import At, Case, Engine, Function
 from tests.ops.plain import BF16, FP32
 
@@ -183,6 +183,11 @@ FUNCTIONS = (
         assumed="torch's add with alpha on CPU, contracted there",
     ),
     *LM_HEADS,
+    products.product("linear", "UnquantizedLinearMethod.apply", f"{LAYERS}/quantization/unquant.py"),
+    products.product(
+        "gate", "UnquantizedLinearMethod.apply of a gate", f"{LAYERS}/quantization/unquant.py", kind="linear"
+    ),
+    products.embedding("UnquantizedEmbeddingMethod.embedding", f"{LAYERS}/quantization/unquant.py"),
     *(
         Function(
             "log_probs",

@@ -27,6 +27,7 @@ with left_out(*LEFT_OUT.split()):
     from sglang.srt.layers import activation, layernorm, logits_processor, sampler
     from sglang.srt.layers.moe import fused_moe_native, topk
     from sglang.srt.layers.moe.moe_runner.base import MoeRunnerConfig
+    from sglang.srt.layers.quantization import unquant
     from sglang.srt.layers.rotary_embedding import base, rope_variant, yarn
     from sglang.srt.models.deepseek_v2 import _scale_routed_and_add_shared
 
@@ -108,6 +109,18 @@ def lm_head(x: Tensor, weight: Tensor, form: str) -> dict[str, Tensor]:
     return {"output": logits}
 
 
+def product(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """Of a linear layer, the gates of Qwen3-MoE and its like among them."""
+    assert not unquant.get_bf16_gemm_backend().is_cutedsl()
+    method: Any = object.__new__(unquant.UnquantizedLinearMethod)
+    return {"output": method.apply(SimpleNamespace(weight=weight), x)}
+
+
+def embedding(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+    method: Any = object.__new__(unquant.UnquantizedEmbeddingMethod)
+    return {"output": method.embedding(SimpleNamespace(weight=x), ids)}
+
+
 def log_probs(x: Tensor, temperature: float, form: str) -> dict[str, Tensor]:
     """x: logits [T, V]. All that Sampler.forward hands its processor, clamped there.
 
@@ -148,4 +161,5 @@ def log_probs(x: Tensor, temperature: float, form: str) -> dict[str, Tensor]:
 
 
 if __name__ == "__main__":
-    answer({f.__name__: f for f in (rms_norm, swiglu, rotary, router, experts, shared_add, lm_head, log_probs)})
+    functions = (rms_norm, swiglu, rotary, router, experts, shared_add, lm_head, log_probs, embedding)
+    answer({"linear": product, **{f.__name__: f for f in functions}})

@@ -16,10 +16,13 @@ from moeparity.numerics.bits import int_view
 from moeparity.profiles.fidelity import Compiled, How
 from tests.engines import live
 from tests.engines.triton_kernels.alone import ROOTS
+from tests.evidence import FOLDER
 
 ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23",
-           "live_te": "TransformerEngine 2.20.2"}  # fmt: skip
-PACKAGES = {"live_vllm": "vllm", "live_sglang": "sglang", "live_te": "transformer_engine"}
+           "live_te": "TransformerEngine 2.20.2", "live_inductor": "vLLM 0.33.0, Inductor 2.13.0"}  # fmt: skip
+PACKAGES = {"live_vllm": "vllm", "live_sglang": "sglang", "live_te": "transformer_engine", "live_inductor": "vllm"}
+ALSO = {"live_inductor": ("vllm",)}
+"""Folders of programs that import a whole engine."""
 HOW = "RUN_KERNELS"
 """The environment variable that `backend` goes by."""
 ASSUMED = "assumed"
@@ -57,6 +60,8 @@ class Case:
     other: Callable[..., Outputs]
     says: str
     seen: tuple[Seen, ...] = ()
+    nodes: tuple[Callable[[], Seen], ...] = ()
+    """As `seen`, of nodes that are run with other values to know which of them the numbers tell."""
     blind: str = ""
     by_logs: bool = False
     """`ours` and `other` are given what the engine made, for the logarithms of their sums."""
@@ -88,7 +93,7 @@ def run(cases: list[Case], how: str = "interpreter") -> dict[str, Outputs]:
         _there(PACKAGES[program])
         own = {case.name: {"kind": case.kind, **case.given} for case in cases if case.program == program}
         with patch.dict(os.environ, {HOW: how}):
-            found |= live.ask(f"triton_kernels.{program}", FOLDERS[how], own)
+            found |= live.ask(f"triton_kernels.{program}", (*ALSO.get(program, ()), *FOLDERS[how]), own)
     return found
 
 
@@ -142,6 +147,7 @@ def evidence(case: Case, made: Outputs, how: str = "interpreter") -> Iterator[di
         else None
     )
     against = f"{case.engine} {SAYS[how]}"
-    for seen in case.seen:
+    nodes = case.nodes if FOLDER in os.environ else ()
+    for seen in (*case.seen, *(node() for node in nodes)):
         yield {"op": seen.op, "at": seen.at, "against": against, "operands": seen.operands, "p": seen.p,
                "blind": seen.blind, "how": ran, "compiled": compiled}  # fmt: skip

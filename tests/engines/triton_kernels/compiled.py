@@ -13,6 +13,7 @@ from tests.engines.live import FOLDER
 
 os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TRITON_CACHE_DIR": str(FOLDER / "triton-cache")}
 
+from collections.abc import Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -31,10 +32,10 @@ ASSUMED: set[str] = set()
 CONTRACTIBLE: dict[str, int] = {}
 """How many products and sums ptxas may still make one fma, of the kernels that were met."""
 
-_target = GPUTarget("cuda", 90, 32)
+target = GPUTarget("cuda", 90, 32)
 driver.set_active(
     SimpleNamespace(
-        get_current_target=lambda: _target,
+        get_current_target=lambda: target,
         get_current_device=lambda: 0,
         get_current_stream=lambda _: 0,
         get_device_interface=lambda: torch.cuda,
@@ -51,7 +52,12 @@ def _launched(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> 
     binder = self.device_caches[0][4]
     bound, _, _ = binder(*args, **kwargs)
     extents = grid(bound) if callable(grid) else grid
-    values = [_argument(bound[name]) for name, kind in kernel.src.signature.items() if kind != "constexpr"]
+    launched(kernel, extents, [bound[name] for name, kind in kernel.src.signature.items() if kind != "constexpr"])
+
+
+def launched(kernel: Any, extents: Any, arguments: Sequence[Any]) -> None:
+    """A compiled kernel with what its signature takes, run through its PTX over so many blocks."""
+    values = [_argument(value) for value in arguments]
     module = _loaded(kernel.asm["ptx"])
     name = kernel.metadata.name
     scratch = len(module.parameters(name)) - len(values)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.engines import inputs, ours
+from tests.engines import inputs, ours, products
 from tests.engines.function import At, Case, Engine, Function, Outputs
 from tests.ops.plain import BF16, FP32
 
 LAYERS = "vllm/model_executor/layers"
+PLATFORM = "the platform answers as an H100; no --linear-backend"
 EAGER = "torch.compile off: as written, rounded at every step"
 DEEPSEEK = {"top_k": 6, "score": "sigmoid", "renormalize": True, "groups": 4, "top_groups": 2, "scale": 2.5}
 SOFTMAX = {"top_k": 6, "score": "softmax", "renormalize": True, "groups": 1, "top_groups": 1, "scale": 1.0}
@@ -157,6 +158,10 @@ FUNCTIONS = (
         ({"shared_add:scaling": "shared_add"}, {"shared_add:scaling": "shared_fma"}),
         assumed="one rank; torch.compile off",
     ),
+    products.product("linear", "UnquantizedLinearMethod.apply", f"{LAYERS}/linear.py, utils.py", assumed=PLATFORM),
+    products.product("gate", "GateLinear.forward", f"{LAYERS}/fused_moe/router/gate_linear.py", assumed=PLATFORM),
+    products.product("lm_head", "LogitsProcessor._get_logits", f"{LAYERS}/logits_processor.py", assumed=PLATFORM),
+    products.embedding("UnquantizedEmbeddingMethod.embedding", f"{LAYERS}/vocab_parallel_embedding.py"),
     Function(
         "log_probs",
         "Sampler.compute_logprobs",

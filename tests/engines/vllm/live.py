@@ -12,6 +12,7 @@ os.environ["TORCHDYNAMO_DISABLE"] = "1"
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -22,8 +23,10 @@ from tests.engines.vllm.left_out import LEFT_OUT
 
 with left_out(*LEFT_OUT.split()):
     from vllm.config import DeviceConfig, VllmConfig, set_current_vllm_config
-    from vllm.model_executor.layers import activation, layernorm, rotary_embedding
-    from vllm.model_executor.layers.fused_moe.router import cpu_router, grouped_topk_router
+    from vllm.distributed import parallel_state
+    from vllm.model_executor.layers import activation, layernorm, linear, logits_processor, rotary_embedding, utils
+    from vllm.model_executor.layers import vocab_parallel_embedding as vocabulary
+    from vllm.model_executor.layers.fused_moe.router import cpu_router, gate_linear, grouped_topk_router
     from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
     from vllm.model_executor.layers.fused_moe.topk_weight_and_reduce import TopKWeightAndReduceNaiveBatched
     from vllm.model_executor.layers.rotary_embedding import deepseek_scaling_rope, llama3_rope, yarn_scaling_rope
@@ -95,6 +98,49 @@ def router(x: Tensor, bias: Tensor | None, p: dict[str, Any], form: str) -> dict
     return {"ids": ids.long(), "weights": weights}
 
 
+H100 = SimpleNamespace(
+    is_cuda=lambda: True,
+    is_cuda_alike=lambda: True,
+    is_rocm=lambda: False,
+    is_xpu=lambda: False,
+    is_cpu=lambda: False,
+    is_device_capability=lambda capability: capability in (90, (9, 0)),
+    is_device_capability_family=lambda _: False,
+)
+
+
+def on_h100(method: type[Any]) -> Any:
+    """A method of unquantised layers as it is made where the platform is an H100: F.linear, no kernel of FlashInfer."""
+    with patch.object(utils, "current_platform", H100):
+        return method()
+
+
+def product(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    return {"output": on_h100(linear.UnquantizedLinearMethod).apply(SimpleNamespace(weight=weight), x)}
+
+
+def gate(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    """GateLinear without `out_dtype`, as Qwen3-MoE and DeepSeek-V3 have it."""
+    alone = patch.object(parallel_state, "_TP", SimpleNamespace(rank_in_group=0, world_size=1))
+    platforms = [patch.object(place, "current_platform", H100) for place in (gate_linear, utils)]
+    with alone, platforms[0], platforms[1]:
+        module = gate_linear.GateLinear(x.shape[-1], len(weight), params_dtype=weight.dtype)
+    module.weight.data = weight
+    return {"output": module(x)[0]}
+
+
+def lm_head(x: Tensor, weight: Tensor) -> dict[str, Tensor]:
+    processor = logits_processor.LogitsProcessor(len(weight))
+    method = on_h100(vocabulary.UnquantizedEmbeddingMethod)
+    head = SimpleNamespace(weight=weight, quant_method=method, tp_size=1)
+    with patch.object(utils, "current_platform", H100):
+        return {"output": processor._get_logits(x, head, None)}
+
+
+def embedding(x: Tensor, ids: Tensor) -> dict[str, Tensor]:
+    return {"output": vocabulary.UnquantizedEmbeddingMethod().embedding(SimpleNamespace(weight=x), ids)}
+
+
 def reduce(x: Tensor, ids: Tensor, weights: Tensor, experts: int) -> dict[str, Tensor]:
     """x: rows [T, K, H] by slot, handed over as that class takes them: by expert, in order of tokens."""
     count, hidden = x.shape[0], x.shape[2]
@@ -122,5 +168,17 @@ def log_probs(x: Tensor, temperature: float) -> dict[str, Tensor]:
 
 if __name__ == "__main__":
     with set_current_vllm_config(VllmConfig(device_config=DeviceConfig(device="cpu"))):
-        functions = (rms_norm, swiglu, swigluoai, rotary, router, reduce, shared_add, log_probs)
-        answer({f.__name__: f for f in functions})
+        functions = (
+            rms_norm,
+            swiglu,
+            swigluoai,
+            rotary,
+            router,
+            reduce,
+            shared_add,
+            log_probs,
+            gate,
+            lm_head,
+            embedding,
+        )
+        answer({"linear": product, **{f.__name__: f for f in functions}})

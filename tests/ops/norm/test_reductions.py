@@ -24,6 +24,7 @@ from tests.ops.norm.threads import (
     ours,
     plus,
     row_of,
+    square_added,
     sums,
     then_added,
     threads,
@@ -57,13 +58,13 @@ def flashinfer(row: Row, rows: int) -> float:
     return twice_by(HIGH, threads(row, 32 * math.ceil(min(1024, len(row) // vector) / 32), vector))
 
 
-def laddered(row: Row, offsets: tuple[int, ...]) -> float:
+def laddered(row: Row, offsets: tuple[int, ...], step: Callable[[float, float], float] = then_added) -> float:
     ladder = {64: 8, 128: 16, 3072: 32, 6144: 64, 16384: 128, 1 << 20: 256}
-    return shared(row, next(count for widest, count in ladder.items() if len(row) <= widest), offsets)
+    return shared(row, next(count for widest, count in ladder.items() if len(row) <= widest), offsets, step)
 
 
-def shared(row: Row, count: int, offsets: tuple[int, ...]) -> float:
-    held = threads(row, count, math.gcd(8, len(row)), then_added)
+def shared(row: Row, count: int, offsets: tuple[int, ...], step: Callable[[float, float], float] = then_added) -> float:
+    held = threads(row, count, math.gcd(8, len(row)), step)
     if count < 32:
         return butterfly(held, tuple(offset for offset in offsets if offset < count))
     return twice_by(offsets, held)
@@ -80,7 +81,7 @@ def sglang(row: Row, rows: int) -> float:
 
 
 def sglang_qk(row: Row, rows: int) -> float:
-    return sglang(row, rows) if len(row) in {64, 128, 256, 512, 1024} else laddered(row, LOW)
+    return sglang(row, rows) if len(row) in {64, 128, 256, 512, 1024} else laddered(row, LOW, square_added)
 
 
 def trtllm(row: Row, rows: int) -> float:
@@ -159,7 +160,10 @@ KERNELS: dict[str, tuple[Callable[[Row, int], float], list[tuple[int, int]]]] = 
         [(h, 5) for h in (16, 96, 128, 528, 1008, 2880, 4096, 7168)],
     ),
     "flashinfer.rms_norm": (flashinfer, [(h, 5) for h in (*WIDTHS, 37, 10000)]),
-    "flashinfer.cutedsl_rms_norm": (lambda row, _: laddered(row, LOW), [(h, 5) for h in (*WIDTHS, 37, 10000, 20000)]),
+    "flashinfer.cutedsl_rms_norm": (
+        lambda row, _: laddered(row, LOW, square_added),
+        [(h, 5) for h in (*WIDTHS, 37, 10000, 20000)],
+    ),
     "flashinfer.cutedsl_qk_rms_norm_sm100": (cutedsl_qk, [(h, 5) for h in (37, 40, 96, 128, 136, 256, 1000, 2880)]),
     "quack.rms_norm": (lambda row, _: laddered(row, HIGH), [(h, 5) for h in (*WIDTHS, 37, 10000)]),
     "sglang.rms_norm": (sglang, [(h, 5) for h in (64, 128, 256, 768, 2816, 7168)]),

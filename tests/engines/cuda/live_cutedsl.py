@@ -1,0 +1,59 @@
+"""The PTX that CuTe-DSL makes of FlashInfer's norms, with how they are launched; in a process of its own, on no GPU.
+
+`python -m tests.engines.cuda.live_cutedsl KIND HIDDEN FOLDER` leaves `kernel.ptx` and `launch.json` in the folder. Its
+norms' files are imported by themselves; the device answers as an H100.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from tests.engines.live import FOLDER
+
+_FLASHINFER = FOLDER / "flashinfer" / "flashinfer"
+_KINDS = {
+    "rmsnorm": ("_get_compiled_rmsnorm_kernel", "RMSNormKernel"),
+    "fused_add_rmsnorm": ("_get_compiled_fused_add_rmsnorm_kernel", "FusedAddRMSNormKernel"),
+}
+
+
+def main(kind: str, hidden: int, folder: Path) -> None:
+    """Compiles one kernel for contiguous rows in bf16."""
+    os.environ |= {
+        "CUTE_DSL_ARCH": "sm_90a",
+        "CUTE_DSL_KEEP_PTX": "1",
+        "CUTE_DSL_DUMP_DIR": str(folder),
+        "CUTE_DSL_NO_CACHE": "1",
+    }
+    for name in ("flashinfer", "flashinfer.norm", "flashinfer.norm.kernels", "flashinfer.cute_dsl"):
+        package = ModuleType(name)
+        package.__path__ = [str(_FLASHINFER.joinpath(*name.split(".")[1:]))]
+        sys.modules[name] = package
+    h100 = SimpleNamespace(major=9, minor=0, multi_processor_count=132, shared_memory_per_block_optin=232448)
+    torch.cuda.current_device = lambda: 0
+    torch.cuda.get_device_properties = lambda *_: h100  # type: ignore[assignment]
+    module = import_module(f"flashinfer.norm.kernels.{kind}")
+    compiled, form = _KINDS[kind]
+    kernel: Any = getattr(module, form)(module.get_cutlass_dtype("bfloat16"), hidden, 0.0, sm_version=90)
+    getattr(module, compiled)("bfloat16", hidden, 0.0, False, 90, True)
+    (made,) = folder.glob("*.ptx")
+    made.rename(folder / "kernel.ptx")
+    launch = {
+        "rows": kernel.rows_per_block,
+        "threads": kernel.num_threads,
+        "cluster": kernel.cluster_n,
+        "shared": kernel._smem_size_in_bytes(),
+    }
+    (folder / "launch.json").write_text(json.dumps(launch))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

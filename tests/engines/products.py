@@ -1,0 +1,65 @@
+"""Products with a weight, and rows of an embedding: which dtype their operands and results are in, engine by engine.
+
+What an engine's own Python hands torch's GEMM, and what it does with the result, holds on a GPU as on a CPU: operands
+are read, and results rounded, in the dtypes that it names. Each number here is one product, so that no kernel's order
+of addition, tensor cores' adder among them, takes part, and some are smaller than fp16 holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from moeparity.ops.kernels import elementwise, linear
+from tests.engines import titan
+from tests.engines.function import At, Case, Function, Outputs
+from tests.engines.ours import GEMM
+from tests.ops.plain import BF16, FP32, random
+
+FP16 = torch.float16
+KERNELS: dict[str, Callable[..., torch.Tensor]] = {
+    "linear": linear.linear, "gate": linear.gate, "lm_head": linear.lm_head,
+}  # fmt: skip
+UNTOLD = tuple(name for name in GEMM if name != "tensor")
+"""What products of one term do not show."""
+CASES: Mapping[str, Case] = {
+    f"{tokens}x{hidden}": {
+        "x": random(tokens, hidden, dtype=BF16, seed=hidden),
+        "weight": titan.one_term(300, hidden, seed=3).mul(1 + random(300, 1, dtype=FP32, seed=4) / 3).to(BF16) / 2**20,
+    }
+    for tokens, hidden in ((1, 64), (9, 256), (40, 96))
+}
+ROWS: Mapping[str, Case] = {
+    str(tokens): {"x": random(300, 64, dtype=BF16, seed=1) / 2**20, "ids": torch.arange(tokens) * 7 % 300}
+    for tokens in (1, 40)
+}
+"""x is the table."""
+
+
+def product(op: str, name: str, file: str, *, output: torch.dtype = BF16, kind: str = "", **told: Any) -> Function:
+    """A function that stands for the node `op`, of operands in bf16; run by `kind`, by default the op's name."""
+
+    def ours(case: Case, at: At) -> Outputs:
+        made = KERNELS[op](case["x"][None], w={"weight": case["weight"]}, p={"heads": None}, at=at[op])
+        return {"output": made[0]}
+
+    others = ({f"{op}:inputs": FP16}, {f"{op}:output": FP16}, {f"{op}:output": FP32 if output == BF16 else BF16})
+    own = {**GEMM, "inputs": BF16, "output": output}
+    if op == "gate":
+        own = {name: value for name, value in own.items() if name in {"inputs", "output", "order", "rows", "splits"}}
+    return Function(kind or op, name, file, CASES, ours, lambda _: {op: own}, others, blind=UNTOLD, **told)
+
+
+def embedding(name: str, file: str, **told: Any) -> Function:
+    """A function that looks rows of a table in bf16 up."""
+
+    def ours(case: Case, at: At) -> Outputs:
+        rows = elementwise.embedding(
+            case["ids"][None], w={"weight": case["x"]}, p={}, at={"tensor": 1, **at["embedding"]}
+        )
+        return {"output": rows[0]}
+
+    others = ({"embedding:output": FP16},)
+    return Function("embedding", name, file, ROWS, ours, lambda _: {"embedding": {"output": BF16}}, others, **told)

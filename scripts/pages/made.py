@@ -1,13 +1,15 @@
 """What the guides and the gallery run on beside the shipped recipes: logs, checkpoints and launch files, made anew.
 
 All of it comes from the shipped checkpoint: tokens are sampled from it, and what a server or a trainer is said to have
-recorded is what it computes.
+recorded is what it computes. `python -m scripts.pages.made NAME FOLDER` makes it for a reader who runs a guide's
+commands.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from moeparity.bisection.sample import generate
 from moeparity.engine.forward import forward
 from moeparity.metrics.tokens import log_probs
 from scripts.pages.page import ROOT
+from scripts.pages.paths import prepared
 
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
 PROMPTS = ROOT / "recipes" / "quickstart.safetensors"
@@ -161,3 +164,11 @@ def _step_back(checkpoint: Path, folder: Path) -> None:
         for name, tensor in load_file(file).items()
     }
     save_file(tensors, file, {"format": "pt"})
+
+
+MAKERS = {make.__name__.replace("_", "-"): make for make in (raw_log_probs, weight_sync, launch_files, log_check)}
+
+if __name__ == "__main__":
+    _, chosen_name, place = sys.argv
+    Path(place).mkdir(parents=True)
+    prepared(Path(place), MAKERS[chosen_name])

@@ -13,7 +13,9 @@ from scripts.pages import (
     evidence,
     fidelity,
     launch_files,
+    made,
     metrics,
+    paths,
     sessions,
     shares,
 )
@@ -138,4 +140,23 @@ MEASURED = {
 }
 """Figures of one machine; a check of these measures again."""
 
+GUIDES = {
+    "high-k3": made.raw_log_probs,
+    "noise": None,
+    "fusion": None,
+    "weight-sync": made.weight_sync,
+    "decode": None,
+    "ratio": None,
+    "flags": made.launch_files,
+    "ci": made.log_check,
+}
+"""Guides by their files in `docs/guides/`, with what is made for them beside the shipped recipes."""
+
+PATHS = {
+    f"guide-{name}": Page(path=f"docs/guides/{name}.md", takes="a minute", write=paths.path(make), measured=True)
+    for name, make in GUIDES.items()
+} | {"gallery": Page(path="docs/gallery.md", takes="two minutes", write=paths.path(made.raw_log_probs), measured=True)}
+"""Pages that run commands behind each other."""
+
+MEASURED |= PATHS
 PAGES = dict(sorted((FROM_CODE | MEASURED).items()))

@@ -81,14 +81,14 @@ def saturated(folder: Path) -> None:
 
 def record(folder: Path) -> None:
     """The server sampled at temperature 0.8 and recorded what it sampled from; the recipe knows of no temperature."""
-    tokens(folder, logprobs=_logprobs(temperature=0.8))
+    tokens(folder, logprobs=logprobs(temperature=0.8))
     recipe(folder, EAGER, DEFAULT, 1e-2)
 
 
 def log(folder: Path) -> None:
     """The trainer's log-probabilities stand one token too late."""
-    sampled = _logprobs("hf-default")[:, 1:]
-    scored = _logprobs("hf-eager")[:, 1:].roll(1, -1)
+    sampled = logprobs("hf-default")[:, 1:]
+    scored = logprobs("hf-eager")[:, 1:].roll(1, -1)
     ids = load_file(TOKENS)["input_ids"][:SEQUENCES, 1:POSITIONS]
     rows = (
         {
@@ -127,7 +127,7 @@ def refused(folder: Path) -> None:
     recipe(folder, EAGER, {"profile": "VLLM", "micro_batch": 8}, 1e-4)
 
 
-def _logprobs(profile: str = "hf-default", temperature: float = 1.0) -> torch.Tensor:
+def logprobs(profile: str = "hf-default", temperature: float = 1.0) -> torch.Tensor:
     """Log-probabilities of the tokens, fp32 [B, T]; of the first of each sequence, which nothing scores, 0."""
     ids = load_file(TOKENS)["input_ids"][:SEQUENCES, :POSITIONS].contiguous()
     logits = forward(CHECKPOINT, ids, profile=profile, micro_batch=8, device="cpu")["logits"]

@@ -22,18 +22,20 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import RenderableType
 
 from moeparity.bisection.report import PARTS
-from moeparity.output.html.page import Block
+
+if TYPE_CHECKING:
+    from moeparity.output.html.page import Block
 
 Shown = Iterator[tuple[str, RenderableType]]
 """Titles and bodies; an empty title for what stands without one."""
 
 
-Figures = Iterator[Block]
+Figures = Iterator["Block"]
 """Pictures with what the page's scripts draw in them."""
 
 

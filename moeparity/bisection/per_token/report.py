@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
-Array = NDArray[Any]
+    Array = NDArray[Any]
+else:
+    # Plans and their outlines know reports, and are made without numpy.
+    Array = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

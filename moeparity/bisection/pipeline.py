@@ -46,7 +46,8 @@ def bisect(
     Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, where the run would
     not fit into memory, and for a folder that another run has, or holds.
     """
-    request = {"device": device, **asdict(options or Options())}
+    options = replace(options or Options(), digests=True) if run is not None else options or Options()
+    request = {"device": device, **asdict(options)}
     with open_run(run, "bisect", recipe, plain(request)) as folder:
         plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
         if folder is not None:

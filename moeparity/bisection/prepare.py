@@ -173,7 +173,7 @@ def prepare(
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
     _check_gate(recipe, tokens, path)
-    variants = (recipe.reference, recipe.candidate)
+    variants, where = (recipe.reference, recipe.candidate), Where(path)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = _profiles(path, variants)
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
@@ -181,12 +181,11 @@ def prepare(
     rules_of_sides = [overrides(addresses(options.overrides, side), OVER, evidence="set by --over") for side in SIDES]
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
-    count = len(tokens.input_ids)
     grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
-    phases = _phases(schedules, grid, options.phases, Where(path), has_floor=recipe.floor or tokens.has_records)
-    cases = cases_of(model.graph, phases, variants, profiles, Where(path), rules_of_sides)
+    phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
+    cases = cases_of(model.graph, phases, variants, profiles, where, rules_of_sides)
     reference, candidate = (
-        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), count, rules, cases)
+        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), grid.sequences, rules, cases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
     )
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))

@@ -18,7 +18,8 @@ else:
 class PerToken:
     """Every token of the run: B sequences of T tokens, L layers that route, N flips, K experts per token.
 
-    input_ids: int64 [B, T]; they are text, and go into no file unless text is asked for.
+    input_ids: int64 [B, T]; they are text, and go onto no page and into no file of tokens unless text is
+        asked for; a run's folder holds them.
     real: bool [B, T], False at pads. scored: bool [B, T], the token counts.
     k3, kl, delta: fp32 [B, T] in nats: k3, KL(candidate || reference) and delta of scored tokens, as `TokenMetrics`
         defines them; 0 where none is scored.

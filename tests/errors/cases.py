@@ -29,6 +29,8 @@ from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
 
 Command = tuple[str | Path, ...]
 BISECT = {
+    "recipe-sample-too-many-tokens-of-all",
+    "recipe-envelope-of-too-many-orders",
     "recipe-tokens-missing",
     "recipe-gate-of-a-record-that-is-not-there",
     "recipe-impl-without-leave",
@@ -48,6 +50,8 @@ MINE = "{tmp}/mine/recipe.yaml"
 SWEEP: Command = ("sweep", RECIPE, "--device", "cpu", "--over")
 
 COMMAND_LINES: dict[str, Command] = {
+    "cli-engines-merge-of-a-word": ("engines", "--config", "beside/merge-of-a-word.yaml"),
+    "cli-recipe-of-too-many-cases": ("show", "{tmp}/cases.yaml"),
     "cli-recipe-missing": ("bisect", "no-such-recipe.yaml"),
     "cli-recipe-a-folder": ("bisect", "base"),
     "cli-recipe-a-checkpoint-file": ("show", "base/model.safetensors"),
@@ -152,7 +156,11 @@ class Outcome:
 
 def files() -> dict[str, Path]:
     """The committed bad inputs by name."""
-    return {path.stem: path for path in sorted(BAD.iterdir()) if path.name not in {"base", "base-shared", "messages"}}
+    return {
+        path.stem: path
+        for path in sorted(BAD.iterdir())
+        if path.name not in {"base", "base-shared", "beside", "messages"}
+    }
 
 
 def names() -> list[str]:
@@ -165,6 +173,7 @@ def command(name: str, tmp: Path) -> Command | None:
     """The command line that meets the defect, with everything it needs made in `tmp`; None where there is none."""
     if name in COMMAND_LINES:
         (tmp / "large.yaml").write_text("# x\n" * 300_000, "utf-8")
+        (tmp / "cases.yaml").write_text(_many_cases(), "utf-8")
         _copy(tmp / "mine")
         arguments = (str(argument).replace("{tmp.name}", tmp.name) for argument in COMMAND_LINES[name])
         return tuple(argument.replace("{tmp}", str(tmp)) for argument in arguments)
@@ -187,6 +196,15 @@ def command(name: str, tmp: Path) -> Command | None:
     if name in CALLS or name.startswith(("graph-", "schedule-")):
         return None
     return ("bisect" if name in BISECT else "show", files()[name].name, *OPTIONS.get(name, ()))
+
+
+def _many_cases() -> str:
+    """A recipe that sets a value by each of many numbers of rows."""
+    cases = (f'"layers[*].moe.gate:output@decode[rows {n}:{n + 1}]": fp32' for n in range(1, 300))
+    text = (BASE / "recipe.yaml").read_text("utf-8").replace("checkpoint: .", f"checkpoint: {BASE}")
+    text = text.replace("tokens.safetensors", f"{BASE}/tokens.safetensors")
+    assert "hf-default}" in text
+    return text.replace("hf-default}", f"hf-default, schedule: {{decode: {{from: 1, batch: all}}}}, set: {{{', '.join(cases)}}}}}")
 
 
 def _copy(folder: Path) -> None:

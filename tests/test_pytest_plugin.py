@@ -11,13 +11,22 @@ from unittest.mock import patch
 
 import pytest
 
+import moeparity.bisection.digests.measure
+import moeparity.pytest_plugin  # noqa: F401
 from tests.baseline.project import RECIPE, Project
+from tests.warm import load
 
 pytest_plugins = ["pytester"]
 ROOT = Path(__file__).parents[1]
 INSTALLED = any(entry.value == "moeparity.pytest_plugin" for entry in entry_points(group="pytest11"))
 PLUGIN = () if INSTALLED else ("-p", "moeparity.pytest_plugin")
 MACHINE = "moeparity.bisection.digests.measure.instruction_set"
+
+
+@pytest.fixture(autouse=True)
+def _loaded() -> None:
+    """What a run in this process imports is forgotten after it: loaded twice, a module would not be the patched one."""
+    load()
 
 
 @pytest.fixture

@@ -204,7 +204,8 @@ def _many_cases() -> str:
     text = (BASE / "recipe.yaml").read_text("utf-8").replace("checkpoint: .", f"checkpoint: {BASE}")
     text = text.replace("tokens.safetensors", f"{BASE}/tokens.safetensors")
     assert "hf-default}" in text
-    return text.replace("hf-default}", f"hf-default, schedule: {{decode: {{from: 1, batch: all}}}}, set: {{{', '.join(cases)}}}}}")
+    schedule = "schedule: {decode: {from: 1, batch: all}}"
+    return text.replace("hf-default}", f"hf-default, {schedule}, set: {{{', '.join(cases)}}}}}")
 
 
 def _copy(folder: Path) -> None:

@@ -61,7 +61,7 @@ _AFTER_ONE = (
 _FOLDER = (
     *(("moeparity.bisection.runs.folder", name) for name in ("write_text", "write_whole", "RunFolder._write_file")),
     *(("moeparity.bisection.runs.folder", name) for name in ("RunFolder._tidy", "plan_record", "open_run")),
-    *(("moeparity.bisection.runs.lock", "_held"), ("moeparity.bisection.resume.passes", "Passes.save")),
+    *(("moeparity.bisection.runs.hold", "_held"), ("moeparity.bisection.resume.passes", "Passes.save")),
 )
 """Steps of writing a run's folder."""
 WRITTEN = {"Path.write_text", "save_file", "write_tensors", "Passes.save", "write_text", "write_whole"}

@@ -16,7 +16,7 @@ from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.resume.fingerprint import joined, parts
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.runs.file import LOCK, NAME, PLAN, RECIPE, REPORT, Kind, Outcome, RunFile, read_run
-from moeparity.bisection.runs.lock import locked, now
+from moeparity.bisection.runs.hold import locked, now
 from moeparity.bisection.runs.surroundings import environment, plan_record
 from moeparity.errors import RunError, Where, display_path, listed
 from moeparity.output.writing import write_text, write_whole

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from moeparity import paths
 from moeparity.bisection.runs.file import NAME, RunFile, read_run
-from moeparity.bisection.runs.lock import holder
+from moeparity.bisection.runs.hold import holder
 from moeparity.errors import RunError, Where, display_path
 
 

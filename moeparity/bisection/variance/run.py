@@ -209,7 +209,7 @@ def _of_run(plan: Plan, walkers: Sequence[Walker]) -> Run:
         sampled_from=plan.recipe.tokens.sampler,
         device=device_name(plan.model.device),
         cpu=cpu_name(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         threads=torch.get_num_threads(),
         variants=len(walkers),
         pads=plan.tokens.pads,

@@ -1,4 +1,4 @@
-"""One process at a time in a run's folder: a lock that the system takes away when the process ends, however it does."""
+"""One process at a time in a run's folder: the system takes the hold away when the process ends, however it does."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.errors import shown
 from moeparity.metrics.gating import gated_name
 from moeparity.metrics.verdict import EXIT_CODES
-from moeparity.output.status import state_of, status, status_line
+from moeparity.output.status import state_of, status, status_line, unit
 from moeparity.output.tables import COLOUR, Words, plain_grid
 from moeparity.output.words import between, percent, quantity
 
@@ -49,9 +49,11 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
         side, points = reports[0].record.side, quantity(len(reports), "point")
         console.print(Text(f"\nIn {contradictions} of {points} the {side} does not reproduce the record."))
     if reports:
+        verdict = reports[0].verdict
         note = (
-            f"k3 in nats with its {reports[0].verdict.value.level:.0%} interval, KL(candidate || reference) over the "
-            "vocabulary in nats per token.\nflips: tokens with another expert set in some layer, then token-layers."
+            f"{_gated(sweep)}: {unit(verdict)}, with its {verdict.value.level:.0%} interval. "
+            "KL(candidate || reference) over the vocabulary in nats per token.\n"
+            "flips: tokens with another expert set in some layer, then token-layers."
         )
         console.print(Text(f"\n{note}", style="dim"))
     console.print()
@@ -65,6 +67,11 @@ def _status(sweep: Sweep) -> str:
     verdict = next((point.report.verdict for point in sweep.points if point.report is not None), None)
     gate = "no gate" if verdict is None else f"gate {gated_name(verdict.metric)} {verdict.below:g}"
     return status(f"{quantity(len(sweep.points), 'point')}: {words}", gate, sweep.exit_code)
+
+
+def _gated(sweep: Sweep) -> str:
+    """The metric that the gate bounds; k3, which it does by default, where no point ran."""
+    return next((gated_name(point.report.verdict.metric) for point in sweep.points if point.report is not None), "k3")
 
 
 def _head(sweep: Sweep) -> RenderableType:
@@ -86,7 +93,7 @@ def _table(sweep: Sweep, width: int) -> RenderableType:
     values = [[_word(point.values[key]) for key in sweep.keys] for point in sweep.points]
     key_widths = [min(key_width, _WIDE) for key_width in _widths([keys, *values])]
     space = width - sum(key_widths) - GAP * len(key_widths)
-    heads: list[Cell] = [("verdict", ""), ("k3", ""), ("KL", ""), ("flips", ""), ("first divergence", "")]
+    heads: list[Cell] = [("verdict", ""), (_gated(sweep), ""), ("KL", ""), ("flips", ""), ("first divergence", "")]
     cells = [heads, *(list(_cells(point)) for point in sweep.points)]
     for separator in (" ", "\n"):
         texts = [[separator.join(filter(None, cell)) for cell in row] for row in cells]
@@ -118,7 +125,7 @@ def _blocks(sweep: Sweep, rows: Sequence[RenderableType]) -> RenderableType:
 
 
 def _cells(point: Point) -> Iterator[Cell]:
-    """Verdict, k3, KL, flips and first divergence of a point; verdict and reason of one that could not run."""
+    """Verdict, gated metric, KL, flips, first divergence of a point; verdict and reason of one that could not run."""
     report = point.report
     if report is None:
         yield from ((_CANNOT, ""), (str(point.error), ""))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -118,7 +119,15 @@ def test_the_head_and_the_warnings_are_those_of_the_points() -> None:
     assert found[1] == "recipe      recipes/[/bold].yaml"
     assert "gate        k3 below 0.0001 per token" in found
     assert [line for line in found if "synthetic" in line] == ["warning: The weights are synthetic(0)."]
-    assert "k3 in nats with its 95% interval" in "\n".join(found)
+    assert "k3: nats per token, with its 95% interval." in "\n".join(found)
+
+
+def test_the_column_is_called_by_the_metric_that_is_gated() -> None:
+    gated = replace(FAIL, verdict=replace(FAIL.verdict, metric="mean_abs_delta"))
+    text = "\n".join(lines(swept(reports=(gated, gated), dtype=("bf16", "fp32")), 160))
+    assert re.search(r"^dtype +verdict +mean_abs_delta +KL", text, re.MULTILINE)
+    assert "mean_abs_delta: nats per token, with its 95% interval." in text
+    assert "k3" not in text
 
 
 def test_a_sweep_of_which_nothing_ran_shows_why() -> None:

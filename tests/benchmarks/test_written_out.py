@@ -11,8 +11,10 @@ from benchmarks.written_out.__main__ import FAMILIES, opened, tokens
 from benchmarks.written_out.trials import Compared, compared
 from moeparity.plan import toggles
 
-SEEDS = (4, 27)
-"""Recipes in which values rest and go along: in one every trial can be written, the other has two dtypes and a swap."""
+SEEDS = (3, 10, 12)
+"""Recipes in which values rest and go along: in one nearest solves for an eps that a word stood for, one has two dtypes
+and a swap, in the others every trial can be written.
+"""
 
 
 def rows(folder: Path, seed: int) -> list[Compared]:

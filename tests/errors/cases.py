@@ -278,7 +278,7 @@ def normalised(text: str, tmp: Path) -> str:
     """Without the paths and the line numbers that another checkout or an edit of a shipped graph would change."""
     graphs = Path(str(resources.files("moeparity.graphs")))
     for path in (tmp, tmp.resolve()):
-        text = text.replace(str(path), "<tmp>")
+        text = text.replace(str(path), "<tmp>").replace(f"../{path.name}/", "../<tmp>/")
     for path in (graphs, graphs.resolve()):
         text = text.replace(str(path), "<graphs>")
     text = text.replace(str(BAD.resolve()), "<bad>").replace(str(BAD), "<bad>")

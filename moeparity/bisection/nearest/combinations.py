@@ -171,7 +171,7 @@ def _solved(tries: Tries, parent: Choices) -> Iterator[Choices]:
     for place, at in numbers(replaced, replaced.bound(parent)):
         others = frozenset(choice for choice in parent if choice[0] != place)
         if place in values:
-            again = _solutions(tries, others, place, float(values[place]), near=True)
+            again = _solutions(tries, others, place, at, near=True)
             yield from (better for better in again if tries.remainder(better) < BETTER * tries.remainder(parent))
         elif len(parent) < MOST and _matters(tries, others, place, at):
             yield from _solutions(tries, others, place, at, near=False)

@@ -26,7 +26,7 @@ def test_bisect_does_not_pass_what_the_record_contradicts(rollout: Rollout) -> N
     assert "record        not reproduced: mean |delta|" in summary
     assert below.index("NOT REPRODUCED") < below.index("INCONCLUSIVE")
     written = json.loads(report.read_text("utf-8"))
-    assert list(written)[:5] == ["schema", "run", "reference", "candidate", "record"]
+    assert list(written)[:6] == ["schema", "digest", "run", "reference", "candidate", "record"]
     assert written["record"]["status"] == "not reproduced"
     assert written["record"]["logprobs"]["mean_abs_delta"] == pytest.approx(0.5)
     assert written["verdict"]["status"] == "inconclusive"

@@ -171,7 +171,9 @@ def _solved(tries: Tries, parent: Choices) -> Iterator[Choices]:
     for place, at in numbers(replaced, replaced.bound(parent)):
         others = frozenset(choice for choice in parent if choice[0] != place)
         if place in values:
-            again = _solutions(tries, others, place, at, near=True)
+            # A word, such as an eps of `config`, stands for the number that is there.
+            start = at if isinstance(values[place], str) else float(values[place])
+            again = _solutions(tries, others, place, start, near=True)
             yield from (better for better in again if tries.remainder(better) < BETTER * tries.remainder(parent))
         elif len(parent) < MOST and _matters(tries, others, place, at):
             yield from _solutions(tries, others, place, at, near=False)

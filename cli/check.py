@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from moeparity.baseline.held import Baseline
-    from moeparity.check import Checked
+    from moeparity.check.baseline.held import Baseline
+    from moeparity.check.recipes import Checked
 
 
 def check(
@@ -69,7 +69,7 @@ def check(
 
 def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
     """The lock that is asked for. Raises MoeparityError for one that cannot be used."""
-    from moeparity.baseline.held import Baseline
+    from moeparity.check.baseline.held import Baseline
 
     if path is None:
         if update:
@@ -81,10 +81,10 @@ def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
 
 
 def _run(recipes: list[Path], files: Outputs, *, baseline: Baseline | None, **settings: Any) -> int:
-    from moeparity.check import junit as as_junit
+    from moeparity.check.recipes import junit as as_junit
+    from moeparity.check.step_summary import picture, step_summary
     from moeparity.output.findings import combined
     from moeparity.output.status import state_of
-    from moeparity.step_summary import picture, step_summary
 
     results = []
     for recipe in recipes:
@@ -141,8 +141,8 @@ def _update(baseline: Baseline, results: Mapping[Path, Checked], files: Outputs)
 
 
 def _check_recipe(recipe: Path, *, baseline: Baseline | None, **settings: Any) -> Checked:
-    from moeparity.check import Checked
-    from moeparity.check import check as run
+    from moeparity.check.recipes import Checked
+    from moeparity.check.recipes import check as run
     from moeparity.cli.progress import progress_line
 
     try:

@@ -77,9 +77,9 @@ def schema(
     Editors check files by it. In one, `# yaml-language-server: $schema=profile.schema.json` names the file it was
     written to.
     """
+    from moeparity.cli.reports import report_schema
     from moeparity.plan.editor import json_schema
     from moeparity.plan.spec.reader import KINDS
-    from moeparity.reports import report_schema
 
     printed = json_schema(kind.value) if kind.value in KINDS else report_schema(kind.value)
     print(json.dumps(printed, indent=2, ensure_ascii=False))

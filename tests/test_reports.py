@@ -15,8 +15,8 @@ from typing import Any
 import jsonschema
 import pytest
 
+from moeparity.cli.reports import REPORTS, report_schema
 from moeparity.output.json import digest, to_json
-from moeparity.reports import REPORTS, report_schema
 from tests.command import inside
 from tests.errors.base import BASE
 

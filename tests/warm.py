@@ -31,7 +31,7 @@ def load() -> None:
     import moeparity.bisection.init
     import moeparity.bisection.pipeline
     import moeparity.bisection.text
-    import moeparity.check
+    import moeparity.check.recipes
     import moeparity.cli.commands
     import moeparity.cli.progress
     import moeparity.cli.render

@@ -14,7 +14,7 @@ from moeparity.bisection.expectations import expectations, refuse_unknown
 from moeparity.bisection.record.report import Record
 from moeparity.bisection.report import Report
 from moeparity.bisection.verdict.report import Metrics
-from moeparity.check import Checked
+from moeparity.check.recipes import Checked
 from moeparity.errors import MoeparityError, Where
 from moeparity.metrics.verdict import Status
 from moeparity.output.findings import Finding, combined

@@ -15,7 +15,7 @@ from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
-from moeparity.check import check
+from moeparity.check.recipes import check
 from moeparity.cli.commands import app
 from moeparity.errors import MoeparityError, Where
 from moeparity.logs.chunks import Chunker

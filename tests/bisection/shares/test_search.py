@@ -16,7 +16,7 @@ from moeparity.bisection.pipeline import bisect, passes
 from moeparity.bisection.prepare import Options, Plan
 from moeparity.bisection.shares.search import Blame, blame
 from moeparity.bisection.summarise import summarise
-from moeparity.check import check
+from moeparity.check.recipes import check
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError
 from moeparity.plan.toggles import split

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from moeparity import paths
-from moeparity.baseline import lock
-from moeparity.baseline.compare import BITS, KEPT, Now, compare
-from moeparity.baseline.entry import entry, first_budget, measured, stated
-from moeparity.baseline.lock import Entry, Lock
 from moeparity.bisection.outline import Outline
 from moeparity.bisection.report import Report
+from moeparity.check.baseline import lock
+from moeparity.check.baseline.compare import BITS, KEPT, Now, compare
+from moeparity.check.baseline.entry import entry, first_budget, measured, stated
+from moeparity.check.baseline.lock import Entry, Lock
 from moeparity.errors import MoeparityError, Where, listed
 from moeparity.output.findings import Finding
 from moeparity.output.words import few, quantity

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from moeparity.baseline.changes import changed_choices, changed_evidence, other_nodes, pairs, renamed, under_names
-from moeparity.baseline.entry import CONFIG
-from moeparity.baseline.lock import Entry, Side
+from moeparity.check.baseline.changes import changed_choices, changed_evidence, other_nodes, pairs, renamed, under_names
+from moeparity.check.baseline.entry import CONFIG
+from moeparity.check.baseline.lock import Entry, Side
 from moeparity.errors import counted
 from moeparity.output.findings import Finding, Status
 from moeparity.output.words import few, quantity

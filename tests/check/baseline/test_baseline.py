@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.baseline.project import RECIPE, Project, findings
+from tests.check.baseline.project import RECIPE, Project, findings
 from tests.command import inside
 
 MACHINE = "moeparity.bisection.digests.measure.instruction_set"

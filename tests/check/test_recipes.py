@@ -18,12 +18,12 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
-from moeparity.check import check
+from moeparity.check.recipes import check
 from moeparity.cli.commands import app
 from moeparity.plan.spec import reader
 from tests.command import launcher
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
 DOCUMENT = (ROOT / "docs" / "ci.md").read_text("utf-8")
 EQUAL = "expect: {first_divergence: none, culprits: none}\n"
@@ -118,7 +118,7 @@ def test_a_crash_is_no_divergence_and_stops_no_other_recipe(recipes: dict[int, s
             raise ZeroDivisionError("in a kernel")
         return check(recipe, device="cpu")
 
-    with patch("moeparity.check.check", crashing):
+    with patch("moeparity.check.recipes.check", crashing):
         done = run(recipes[0], recipes[0], "--junit", str(tmp_path / "x.xml"))
     assert done.exit_code == 70
     assert "Traceback" not in done.stderr

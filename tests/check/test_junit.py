@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from moeparity.check import Checked, junit
+from moeparity.check.recipes import Checked, junit
 from moeparity.output.findings import Finding, Status
 from tests.bisection.reports import REPORT
 

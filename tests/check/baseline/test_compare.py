@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from moeparity.baseline.compare import Now
-from moeparity.baseline.held import Baseline, now, updated
-from moeparity.baseline.lock import Entry, Lock, read, text
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.prepare import Options
+from moeparity.check.baseline.compare import Now
+from moeparity.check.baseline.held import Baseline, now, updated
+from moeparity.check.baseline.lock import Entry, Lock, read, text
 from moeparity.errors import MoeparityError
 from moeparity.output.findings import findings_code
-from tests.baseline.project import Project
+from tests.check.baseline.project import Project
 from tests.test_reports import refused
 
 RECIPE = Path("a.parity.yaml")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from moeparity.baseline.held import Baseline
-    from moeparity.check import Checked
+    from moeparity.check.baseline.held import Baseline
+    from moeparity.check.recipes import Checked
     from moeparity.output.findings import Finding
 
 SUFFIX = ".parity.yaml"
@@ -59,7 +59,7 @@ class ParityFile(pytest.File):
     @cached_property
     def lock(self) -> Baseline | str | None:
         """The lock of the recipe, or why it cannot be used; None without one."""
-        from moeparity.baseline.held import Baseline
+        from moeparity.check.baseline.held import Baseline
         from moeparity.errors import MoeparityError
 
         if self._lock_path is None:
@@ -75,7 +75,7 @@ class ParityFile(pytest.File):
     @cached_property
     def checked(self) -> Checked:
         """What the run found."""
-        from moeparity.check import check
+        from moeparity.check.recipes import check
 
         options = self.config.option
         return check(
@@ -129,7 +129,7 @@ class ExpectationItem(_Item):
 
     def runtest(self) -> None:
         """Run the recipe, unless another item has, and judge what was found."""
-        from moeparity.baseline.compare import KEPT
+        from moeparity.check.baseline.compare import KEPT
 
         found = [finding for finding in self.findings() if not finding.expectation.startswith(KEPT)]
         self.judge(found if self.name == "log" else found[self.number : self.number + 1])
@@ -147,7 +147,7 @@ class BaselineItem(_Item):
         """Judge the run; bits of another machine are skipped."""
         if isinstance(self.file.lock, str):
             raise ParityError(self.file.lock)
-        from moeparity.baseline.compare import BITS, KEPT
+        from moeparity.check.baseline.compare import BITS, KEPT
 
         kept = [finding for finding in self.findings() if finding.expectation.startswith(KEPT)]
         own = [finding for finding in kept if finding.expectation.startswith(BITS) == self.bits]

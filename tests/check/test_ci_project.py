@@ -13,9 +13,9 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from tests.baseline.project import Project
-from tests.test_check import ROOT, blocks, git, shell_with_moeparity
-from tests.test_pytest_plugin import PLUGIN
+from tests.check.baseline.project import Project
+from tests.check.test_pytest_plugin import PLUGIN
+from tests.check.test_recipes import ROOT, blocks, git, shell_with_moeparity
 
 pytest_plugins = ["pytester"]
 Shell = dict[str, str]
@@ -125,7 +125,7 @@ def test_a_change_is_read_in_git_diff(folder: Path, shell: Shell) -> None:
     ],
 )
 def test_the_other_exit_codes(folder: Path, shell: Shell, pair: tuple[str, str], code: int, words: str) -> None:
-    """0 and 1 are those of the job above, 70 is in tests/test_check.py."""
+    """0 and 1 are those of the job above, 70 is in tests/check/test_recipes.py."""
     change(folder, "a.parity.yaml", pair)
     done = run(CHECK, folder, shell)
     assert done.returncode == code

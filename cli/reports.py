@@ -76,7 +76,7 @@ def _fidelity() -> Schema:
 
 
 def _baseline() -> Schema:
-    from moeparity.baseline import lock
+    from moeparity.check.baseline import lock
 
     return lock.json_schema()
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from moeparity.baseline.compare import Now
-from moeparity.baseline.held import Baseline
-from moeparity.baseline.lock import Lock, read, text
+from moeparity.check.baseline.compare import Now
+from moeparity.check.baseline.held import Baseline
+from moeparity.check.baseline.lock import Lock, read, text
 from moeparity.errors import MoeparityError
 from moeparity.output.findings import findings_code
-from tests.baseline.test_compare import RECIPE, ran
+from tests.check.baseline.test_compare import RECIPE, ran
 
 __all__ = ["ran"]
 ODD: list[Any] = [None, True, -1, 1e400, "", "\x1b[31m\u202e", "a" * 5000, [], {}, [["fp32", "read"]], {"at_most": -1}]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from moeparity.check.step_summary import picture, shown, step_summary
 from moeparity.output.findings import Finding, Status
-from moeparity.step_summary import picture, shown, step_summary
 from tests.bisection.reports import grown
 from tests.bisection.test_markdown import SUMMARY
+from tests.check.test_junit import BROKEN, GOOD, MIXED
 from tests.output.test_markdown import shown as rendered
-from tests.test_junit import BROKEN, GOOD, MIXED
 
 REPORT = replace(grown([1e-3, 1e-2]), summary=SUMMARY)
 

@@ -9,10 +9,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from moeparity import paths
-from moeparity.baseline.lock import Bits, Budget, Choices, Entry, Side
 from moeparity.bisection.digests.report import Digests
 from moeparity.bisection.outline import Choice, Outline, choices
 from moeparity.bisection.report import Report
+from moeparity.check.baseline.lock import Bits, Budget, Choices, Entry, Side
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 

@@ -12,14 +12,14 @@ from unittest.mock import patch
 import pytest
 
 import moeparity.bisection.digests.measure
-import moeparity.pytest_plugin  # noqa: F401
-from tests.baseline.project import RECIPE, Project
+import moeparity.check.pytest_plugin  # noqa: F401
+from tests.check.baseline.project import RECIPE, Project
 from tests.warm import load
 
 pytest_plugins = ["pytester"]
-ROOT = Path(__file__).parents[1]
-INSTALLED = any(entry.value == "moeparity.pytest_plugin" for entry in entry_points(group="pytest11"))
-PLUGIN = () if INSTALLED else ("-p", "moeparity.pytest_plugin")
+ROOT = Path(__file__).parents[2]
+INSTALLED = any(entry.value == "moeparity.check.pytest_plugin" for entry in entry_points(group="pytest11"))
+PLUGIN = () if INSTALLED else ("-p", "moeparity.check.pytest_plugin")
 MACHINE = "moeparity.bisection.digests.measure.instruction_set"
 
 
@@ -46,7 +46,7 @@ def outcomes(result: pytest.RunResult) -> dict[str, int]:
 
 def test_the_entry_point_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert project["entry-points"]["pytest11"] == {"pytest-moeparity": "moeparity.pytest_plugin"}
+    assert project["entry-points"]["pytest11"] == {"pytest-moeparity": "moeparity.check.pytest_plugin"}
 
 
 def test_an_item_for_each_expectation_and_a_run_for_each_recipe(pytester: pytest.Pytester, project: Project) -> None:
@@ -131,6 +131,8 @@ def test_collecting_imports_no_torch_and_costs_nothing_where_no_recipe_is(tmp_pa
     command = [sys.executable, "-c", COLLECTS, str(tmp_path / "other"), str(project.folder), *PLUGIN]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
-    before = lines.index("False False ['moeparity', 'moeparity.errors', 'moeparity.pytest_plugin']")
+    before = lines.index(
+        "False False ['moeparity', 'moeparity.check', 'moeparity.check.pytest_plugin', 'moeparity.errors']"
+    )
     assert "a.parity.yaml::verdict inconclusive" in lines[before:]
     assert lines[-1] == "False False False"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from moeparity.bisection.markdown import drawing, parts
 from moeparity.bisection.report import Report
-from moeparity.check import Checked
+from moeparity.check.recipes import Checked
 from moeparity.output.findings import PRECEDENCE, combined
 from moeparity.output.markdown import escaped, table
 from moeparity.output.status import state_of

@@ -7,15 +7,20 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from moeparity.errors import SpecError, Where, listed, shown
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan.engine_profile import Rule
+from moeparity.plan.faults.fault import FaultyNode
 from moeparity.plan.graph import UNSET, Graph, Node
 from moeparity.plan.match import assignments
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import OF_ATTENTION
-from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
+from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 
 
 def settings(
-    graph: Graph, dtype: str, layers: Iterable[Iterable[Rule]], regions: Sequence[Region]
+    graph: Graph,
+    dtype: str,
+    layers: Iterable[Iterable[Rule]],
+    regions: Sequence[Region],
+    faults: Sequence[FaultyNode] = (),
 ) -> Mapping[Place, Setting]:
     """What the rules of one phase set, later layers winning, on top of the ops' defaults and a variant's dtype.
 
@@ -25,7 +30,7 @@ def settings(
     settings: dict[Place, Setting] = {}
     for node in graph.nodes:
         settings[node.name, DTYPE] = Setting(value=dtype, rule=None)
-        settings[node.name, IMPL] = Setting(value="", rule=None)
+        settings[node.name, IMPL] = settings[node.name, FAULT] = Setting(value="", rule=None)
         settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
         for site, consumer in edges_of(graph, node):
             settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
@@ -33,6 +38,8 @@ def settings(
         settings |= _layer(graph, layer, settings.keys())
     for region in regions:
         settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
+    for faulty in faults:
+        settings[faulty.node, FAULT] = Setting(value=faulty.text, rule=faulty.rule)
     return settings
 
 

@@ -90,6 +90,11 @@ class BoundGraph:
         computation, rewritten = self._as_run.get(node.name, ("", node))
         return rewritten if node.computation == computation else node
 
+    @property
+    def nodes_as_run(self) -> tuple[Node, ...]:
+        """All nodes as this plan runs them."""
+        return tuple(map(self.as_run, self.graph.nodes))
+
     def _refuse_other_partials(self, phase: Case, other: BoundGraph) -> None:
         """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
         for node in self.graph.nodes:

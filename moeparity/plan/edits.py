@@ -1,4 +1,4 @@
-"""What a fault makes of one node: where each part of its weights comes from, and what becomes of what goes in and out."""
+"""What a fault makes of one node: where parts of its weights come from, and what becomes of what goes in and out."""
 
 from __future__ import annotations
 

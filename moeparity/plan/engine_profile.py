@@ -37,9 +37,9 @@ class Rule:
     `set_by` is what a user of that engine gives it to have these values (None: nothing), `changed_by` what would give
     others (`none`: nothing; None: leaving `set_by` out), `profile` the profile it stands in.
 
-    Exactly one of `op`, `nodes`, `fusion`, `placement` and `fault` (faults, by their text) is set; a fusion has its `chain` of ops and keys that start
-    with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`. `cases` are the steps
-    of a schedule in which it holds (None: all).
+    Exactly one of `op`, `nodes`, `fusion`, `placement` and `fault` (faults, by their text) is set; a fusion has its
+    `chain` of ops and keys that start with an op; a placement (`tensor`) concerns all ops with its attribute but those
+    in `without`. `cases` are the steps of a schedule in which it holds (None: all).
     """
 
     op: str | None = None
@@ -132,7 +132,7 @@ class Rule:
 
     @property
     def is_overlay(self) -> bool:
-        """Whether all it sets is one choice seen from outside, whatever it consists of: a fusion, placement or fault."""
+        """Whether all it sets is one choice seen from outside, whatever it is made of: a fusion, placement or fault."""
         return any(part is not None for part in (self.fusion, self.placement, self.fault))
 
     @property

@@ -71,7 +71,7 @@ class WeightStore:
 
     `stream` keeps at most two segments: the one in use and the next, which is prepared meanwhile. `resident` keeps all
     of them for as long as the store lives. `progress` hears of a pass that waits for weights, from the thread that
-    waits.
+    waits. `others` are the checkpoints that faults take weights from, by folder.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class WeightStore:
         self.progress = progress
         self._resident: dict[tuple[str, tuple[str, ...]], Loaded] = {}
         self._spares: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
-        self._others: dict[str, Checkpoint] = {}
+        self.others: dict[str, Checkpoint] = {}
 
     def segments(self, dtypes: Sequence[str], *, reuse: bool = False) -> _Pass:
         """One pass over the segments in order, each with its weights in every dtype asked for.
@@ -135,9 +135,9 @@ class WeightStore:
         return tensor
 
     def _other(self, folder: str) -> Checkpoint:
-        if folder not in self._others:
-            self._others[folder] = other_checkpoint(folder)
-        return self._others[folder]
+        if folder not in self.others:
+            self.others[folder] = other_checkpoint(folder)
+        return self.others[folder]
 
     def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """One node's weights by port."""

@@ -164,3 +164,8 @@ def sibling(graph: Graph, node: Node, layer: int) -> Node | None:
             theirs = {port: (ref.shape, ref.stacked, ref.count) for port, ref in other.weights.items()}
             return other if theirs == shapes else None
     return None
+
+
+def experts_of(node: Node) -> int:
+    """How many experts a node has weights of; 0 where it has none."""
+    return max((ref.count for ref in node.weights.values() if ref.each), default=0)

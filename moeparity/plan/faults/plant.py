@@ -11,7 +11,7 @@ from typing import Any
 
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import BoundGraph
-from moeparity.plan.faults.apply import applied, sibling, sits_at
+from moeparity.plan.faults.apply import applied, experts_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, Values, planted, spelled
 from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph, Node
@@ -36,12 +36,12 @@ def candidates(graph: Graph, node: Node) -> Iterator[Fault]:
 def domain(graph: Graph, node: Node, free: FreeValue) -> Domain:
     """What to try for a free value of a fault at a node; empty where it can only be given."""
     if free.type == "expert":
-        return tuple(range(_experts(node)))
+        return tuple(range(experts_of(node)))
     if free.type == "layer":
         layers = (layer for layer in range(graph.whole.layers) if layer != node.layer)
         return tuple(layer for layer in layers if sibling(graph, node, layer) is not None)
     if free.type == "order":
-        return tuple(_orders(_experts(node)))
+        return tuple(_orders(experts_of(node)))
     if free.type == "whole":
         return tuple(free.tried)
     return None if free.type == "number" else ()
@@ -90,10 +90,6 @@ def _changes(graph: Graph, node: Node, fault: Fault) -> bool:
         else:
             return False
     return applied(graph, node, (planted(fault, values),)) is not node
-
-
-def _experts(node: Node) -> int:
-    return max((ref.count for ref in node.weights.values() if ref.each), default=0)
 
 
 def _orders(experts: int) -> Iterator[str]:

@@ -33,8 +33,8 @@ class BoundGraph:
     the first of them; `others` are the plans of those in which something is set otherwise. `regions` are the users'
     functions either side of a mixture knows, by closing node and call; a region is in force where the setting of its
     closing node names it. `faults` are those either side of a mixture knows, by the text that settings have for them.
-    `like` is a plan of the same graph that has been checked: where this one is set alike, what
-    was found there holds here too.
+    `dormant` is what the profile says of attributes that nodes do not have, and a fault may wake. `like` is a plan of the
+    same graph that has been checked: where this one is set alike, what was found there holds here too.
     """
 
     graph: Graph
@@ -42,6 +42,7 @@ class BoundGraph:
     settings: Mapping[Place, Setting]
     regions: Mapping[Place, Region] = field(default_factory=dict)
     faults: Mapping[str, tuple[Planted, ...]] = field(default_factory=dict)
+    dormant: Mapping[Place, Setting] = field(default_factory=dict, repr=False, compare=False)
     phases: tuple[Case, ...] = (FORWARD,)
     others: Mapping[Case, BoundGraph] = field(default_factory=dict)
     like: InitVar[BoundGraph | None] = None
@@ -89,6 +90,10 @@ class BoundGraph:
         """
         computation, rewritten = self._as_run.get(node.name, ("", node))
         return rewritten if node.computation == computation else node
+
+    @property
+    def _dormant_of(self) -> ByPhase:
+        return {phase: self.at_phase(phase).dormant for phase in self.phases}
 
     @property
     def nodes_as_run(self) -> tuple[Node, ...]:
@@ -158,9 +163,9 @@ class BoundGraph:
         return sizes
 
     def _values(self, node: Node) -> dict[str, Value]:
-        """What is set for each attribute of a node as it is run; of one that a fault wakes, the op's default."""
-        attributes = self.as_run(node).attributes
-        known = ((a, self.settings.get((node.name, a.name))) for a in attributes)
+        """What is set for each attribute of a node as it is run; of one that a fault wakes, what the profile says."""
+        places = {(node.name, attribute.name): attribute for attribute in self.as_run(node).attributes}
+        known = ((a, self.settings.get(place) or self.dormant.get(place)) for place, a in places.items())
         return {a.name: a.default if setting is None else setting.value for a, setting in known}
 
     def dtype_of(self, node: str) -> str:
@@ -271,7 +276,7 @@ class BoundGraph:
             taken = {place: theirs[place] for place in places_of.get(phase, ())}
             settings_of[phase] = {**self.at_phase(phase).settings, **taken}
         regions, faults = {**self.regions, **source.regions}, {**self.faults, **source.faults}
-        return _plan(self.graph, self.dtype, settings_of, regions, faults, like=self)
+        return _plan(self.graph, self.dtype, settings_of, regions, faults, self._dormant_of, like=self)
 
     def in_all_phases(self, settings: Mapping[Place, Setting]) -> BoundGraph:
         """This plan with these settings in all phases. Raises SpecError."""
@@ -280,12 +285,13 @@ class BoundGraph:
     def in_phases(self, changes: ByPhase) -> BoundGraph:
         """This plan with other settings in some phases. Raises SpecError."""
         settings_of = {phase: {**self.at_phase(phase).settings, **changes.get(phase, {})} for phase in self.phases}
-        return _plan(self.graph, self.dtype, settings_of, self.regions, self.faults, like=self)
+        return _plan(self.graph, self.dtype, settings_of, self.regions, self.faults, self._dormant_of, like=self)
 
     def with_faults(self, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]) -> BoundGraph:
         """This plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
         settings_of = {phase: {**self.at_phase(phase).settings, **settings} for phase in self.phases}
-        return _plan(self.graph, self.dtype, settings_of, self.regions, {**self.faults, **faults}, like=self)
+        every = {**self.faults, **faults}
+        return _plan(self.graph, self.dtype, settings_of, self.regions, every, self._dormant_of, like=self)
 
 
 def _plan(
@@ -294,6 +300,7 @@ def _plan(
     settings_of: ByPhase,
     regions: Mapping[Place, Region],
     faults: Mapping[str, tuple[Planted, ...]],
+    dormant_of: ByPhase,
     like: BoundGraph | None = None,
 ) -> BoundGraph:
     """A plan of several phases, those with equal settings as one. Raises SpecError, saying in which phases if not in
@@ -302,19 +309,20 @@ def _plan(
     (first, settings), *rest = settings_of.items()
     same = None if like is None else like.at_phase(first)
     made = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
-    base = partial(made, settings=settings, like=same)
+    base = partial(made, settings=settings, dormant=dormant_of[first], like=same)
     groups: list[tuple[Case, ...]] = []
-    for phase, theirs in rest:
-        alike = next((i for i, group in enumerate(groups) if settings_of[group[0]] == theirs), None)
+    of = {phase: (theirs, dormant_of[phase] if faults else {}) for phase, theirs in settings_of.items()}
+    for phase, _ in rest:
+        alike = next((i for i, group in enumerate(groups) if of[group[0]] == of[phase]), None)
         if alike is not None:
             groups[alike] += (phase,)
-        elif theirs != settings:
+        elif of[phase] != of[first]:
             groups.append((phase,))
     others: dict[Case, BoundGraph] = {}
     for group in groups:
         known = None if like is None else like.at_phase(group[0])
         try:
-            plan = made(settings=settings_of[group[0]], phases=group, like=known)
+            plan = made(settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group, like=known)
         except SpecError as error:
             base()
             raise SpecError(f"{error} So it is in {listed(group)}.") from None
@@ -360,16 +368,18 @@ def bind(
     phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
     for rule in (*overrides, *over):
         _refuse_other_phases(rule, phases)
-    bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
+    bound: dict[tuple[bool, ...], tuple[Mapping[Place, Setting], Mapping[Place, Setting]]] = {}
     settings_of: dict[Case, Mapping[Place, Setting]] = {}
+    dormant_of: dict[Case, Mapping[Place, Setting]] = {}
     for phase in phases:
         holding = tuple(rule.holds_in(phase) for layer in layers for rule in layer)
         if holding not in bound:
             in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in layers)
             bound[holding] = layered.settings(graph, dtype, in_phase, regions, faults)
-        settings_of[phase] = bound[holding]
+        settings_of[phase], dormant_of[phase] = bound[holding]
     plants = {faulty.text: faulty.plants for faulty in faults}
-    return _plan(graph, dtype, settings_of, {(region.nodes[-1], region.call): region for region in regions}, plants)
+    by_end = {(region.nodes[-1], region.call): region for region in regions}
+    return _plan(graph, dtype, settings_of, by_end, plants, dormant_of)
 
 
 def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:

@@ -21,8 +21,9 @@ def settings(
     layers: Iterable[Iterable[Rule]],
     regions: Sequence[Region],
     faults: Sequence[FaultyNode] = (),
-) -> Mapping[Place, Setting]:
-    """What the rules of one phase set, later layers winning, on top of the ops' defaults and a variant's dtype.
+) -> tuple[Mapping[Place, Setting], Mapping[Place, Setting]]:
+    """What the rules of one phase set, later layers winning, on top of the ops' defaults and a variant's dtype; behind
+    it what they say of attributes that their nodes do not have, which a fault may wake.
 
     Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
     selector matches nothing.
@@ -34,13 +35,16 @@ def settings(
         settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
         for site, consumer in edges_of(graph, node):
             settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
+    dormant: dict[Place, Setting] = {}
     for layer in layers:
-        settings |= _layer(graph, layer, settings.keys())
+        of_layer = _layer(graph, layer, settings.keys())
+        settings |= {place: setting for place, setting in of_layer.items() if place in settings}
+        dormant |= {place: setting for place, setting in of_layer.items() if place not in settings}
     for region in regions:
         settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
     for faulty in faults:
         settings[faulty.node, FAULT] = Setting(value=faulty.text, rule=faulty.rule)
-    return settings
+    return settings, dormant
 
 
 def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict[Place, Setting]:
@@ -54,7 +58,7 @@ def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict
             place = (node, name)
             if place in graph_places:
                 _refuse_conflict(place, settings.get(place), rule, value)
-                settings[place] = Setting(value=value, rule=rule)
+            settings[place] = Setting(value=value, rule=rule)
     return settings
 
 

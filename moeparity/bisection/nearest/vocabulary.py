@@ -73,6 +73,7 @@ class Replaced:
             dtype=base.dtype,
             settings=settings_of[base.phases[0]],
             faults=base.faults,
+            dormant=base.dormant,
             phases=base.phases,
         )
         return cls(

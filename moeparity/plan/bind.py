@@ -33,8 +33,8 @@ class BoundGraph:
     the first of them; `others` are the plans of those in which something is set otherwise. `regions` are the users'
     functions either side of a mixture knows, by closing node and call; a region is in force where the setting of its
     closing node names it. `faults` are those either side of a mixture knows, by the text that settings have for them.
-    `dormant` is what the profile says of attributes that nodes do not have, and a fault may wake. `like` is a plan of the
-    same graph that has been checked: where this one is set alike, what was found there holds here too.
+    `dormant` is what the profile says of attributes that nodes do not have, and a fault may wake. `like` is a plan of
+    the same graph that has been checked: where this one is set alike, what was found there holds here too.
     """
 
     graph: Graph

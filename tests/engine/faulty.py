@@ -26,9 +26,11 @@ Values = dict[str, Tensor]
 """What every node computes, by the names of its values."""
 
 
-def fault(name: str, nodes: str | None = None, layers: list[int] | None = None, **values: Any) -> StatedFault:
+def fault(
+    name: str, nodes: str | None = None, layers: list[int] | None = None, values: Mapping[str, Any] | None = None
+) -> StatedFault:
     """As a recipe states it."""
-    return StatedFault(name=name, nodes=nodes, layers=layers, values=values)
+    return StatedFault(name=name, nodes=nodes, layers=layers, values=dict(values or {}))
 
 
 def plan_of(model: Model, faults: Sequence[StatedFault] = (), profile: str = "hf-eager") -> BoundGraph:

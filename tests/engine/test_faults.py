@@ -83,7 +83,7 @@ def walked(checkpoints: Checkpoints, tmp_path_factory: pytest.TempPathFactory) -
             for i, case in enumerate(CASES):
                 if name in case.models:
                     values = {k: str(folder) if k == "checkpoint" else value for k, value in case.values.items()}
-                    plans[str(i)] = plan_of(model, [fault(case.name, case.nodes, case.layers, **values)])
+                    plans[str(i)] = plan_of(model, [fault(case.name, case.nodes, case.layers, values)])
             passes[name] = Walked(values=walk(model, plans, IDS)[0], others=others)
         return passes[name]
 
@@ -116,9 +116,9 @@ def test_a_fresh_walker_beside_faulty_ones_computes_what_it_does_alone(
 def test_a_stale_weight_beside_a_fresh_walker_shares_nothing(checkpoints: Checkpoints) -> None:
     model = opened(checkpoints("qwen3_moe"))
     node = "layers[1].attention.o_proj"
-    stale = plan_of(model, [fault("weights-of-another-layer", node, layer=2)])
-    again = plan_of(model, [fault("weights-of-another-layer", node, layer=2)])
-    other = plan_of(model, [fault("weights-of-another-layer", node, layer=0)])
+    stale = plan_of(model, [fault("weights-of-another-layer", node, values={"layer": 2})])
+    again = plan_of(model, [fault("weights-of-another-layer", node, values={"layer": 2})])
+    other = plan_of(model, [fault("weights-of-another-layer", node, values={"layer": 0})])
     walked, counts = walk(model, {"fresh": plan_of(model), "stale": stale, "again": again, "other": other}, IDS)
     assert counts.evaluations[node] == 3
     assert counts.evaluations["layers[1].attention.attend"] == 1
@@ -130,7 +130,7 @@ def test_a_stale_weight_beside_a_fresh_walker_shares_nothing(checkpoints: Checkp
 def test_another_parameter_beside_a_fresh_walker_shares_nothing(checkpoints: Checkpoints) -> None:
     model = opened(checkpoints("qwen3_moe"))
     node = "layers[1].attention.norm"
-    plans = {str(eps): plan_of(model, [fault("norm-eps", node, eps=eps)]) for eps in (0.5, 0.25)}
+    plans = {str(eps): plan_of(model, [fault("norm-eps", node, values={"eps": eps})]) for eps in (0.5, 0.25)}
     walked, counts = walk(model, {"fresh": plan_of(model), **plans}, IDS)
     assert counts.evaluations[node] == 3
     assert not same_bits(walked["0.5"][node], walked["0.25"][node])
@@ -138,7 +138,10 @@ def test_another_parameter_beside_a_fresh_walker_shares_nothing(checkpoints: Che
 
 def test_streamed_weights_are_rewritten_as_resident_ones(checkpoints: Checkpoints) -> None:
     folder = checkpoints("qwen3_moe")
-    faults = [fault("expert-scaled", layers=[1], expert=2, factor=0.5), fault("gate-and-up-exchanged", layers=[2])]
+    faults = [
+        fault("expert-scaled", layers=[1], values={"expert": 2, "factor": 0.5}),
+        fault("gate-and-up-exchanged", layers=[2]),
+    ]
     resident, streamed = opened(folder), open_model(folder, device="cpu")
     values = [walk(model, {"x": plan_of(model, faults)}, IDS)[0]["x"] for model in (resident, streamed)]
     assert different(*values) == []
@@ -148,8 +151,8 @@ def test_two_faults_at_one_node_are_applied_in_order(checkpoints: Checkpoints) -
     model = opened(checkpoints("qwen3_moe"))
     node = "layers[1].moe.experts"
     both = [
-        fault("expert-of-another-expert", node, expert=3, other=5),
-        fault("expert-scaled", node, expert=5, factor=2),
+        fault("expert-of-another-expert", node, values={"expert": 3, "other": 5}),
+        fault("expert-scaled", node, values={"expert": 5, "factor": 2}),
     ]
     experts = next(n for n in model.graph.nodes if n.name == node)
     weights, own = (model.weights.node(n, "bf16") for n in (plan_of(model, both).as_run(experts), experts))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -45,9 +47,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     return {name: opened(make_random(of, tmp_path_factory.mktemp(name))) for name, of in fields.items()}
 
 
-def both(model: Model, name: str, nodes: str, ids: Tensor = IDS, **values: float) -> tuple[Values, Values]:
+def both(
+    model: Model, name: str, nodes: str, values: Mapping[str, float] | None = None, ids: Tensor = IDS
+) -> tuple[Values, Values]:
     """What a fresh plan and one with a fault compute, in one pass."""
-    plans = {"fresh": plan_of(model), "faulty": plan_of(model, [fault(name, nodes, **values)])}
+    plans = {"fresh": plan_of(model), "faulty": plan_of(model, [fault(name, nodes, values=values)])}
     walked, _ = walk(model, plans, ids, mask=MASK if ids is IDS else None)
     return walked["fresh"], walked["faulty"]
 
@@ -118,13 +122,13 @@ def test_a_residual_left_out_leaves_the_stream(models: dict[str, Model]) -> None
 
 
 def test_a_temperature_in_the_head_divides_logits(models: dict[str, Model]) -> None:
-    fresh, faulty = both(models["gpt_oss"], "temperature-in-the-head", "lm_head", temperature=0.7)
+    fresh, faulty = both(models["gpt_oss"], "temperature-in-the-head", "lm_head", {"temperature": 0.7})
     assert same_bits(faulty["lm_head"], (fresh["lm_head"].float() / 0.7).to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("capacity", [1, 4])
 def test_beyond_its_capacity_an_expert_drops_tokens(models: dict[str, Model], capacity: int) -> None:
-    fresh, faulty = both(models["qwen3_moe"], "capacity-drop", f"{LAYER}moe.router", capacity=capacity)
+    fresh, faulty = both(models["qwen3_moe"], "capacity-drop", f"{LAYER}moe.router", {"capacity": capacity})
     ids, weights = (fresh[f"{LAYER}moe.router.{port}"] for port in ("ids", "weights"))
     expected, taken = weights.clone(), dict[int, int]()
     for row in range(2):
@@ -142,7 +146,7 @@ def test_beyond_its_capacity_an_expert_drops_tokens(models: dict[str, Model], ca
 def test_positions_counted_from_another_number_turn_further(models: dict[str, Model]) -> None:
     longer = random_tokens(2, 14, vocab=300)
     fresh, _ = walk(models["qwen3_moe"], {"fresh": plan_of(models["qwen3_moe"])}, longer)
-    _, faulty = both(models["qwen3_moe"], "rope-offset", "rotary", longer[:, :11], offset=3)
+    _, faulty = both(models["qwen3_moe"], "rope-offset", "rotary", {"offset": 3}, longer[:, :11])
     assert same_bits(faulty["rotary.cos"], fresh["fresh"]["rotary.cos"][:, 3:])
 
 
@@ -171,7 +175,7 @@ def test_attention_sees_what_the_mask_says(
     models: dict[str, Model], model: str, name: str, values: dict[str, int], seen: Tensor
 ) -> None:
     node = f"{LAYER}attention.attend"
-    fresh, faulty = both(models[model], name, node, **values)
+    fresh, faulty = both(models[model], name, node, values)
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
     assert same_bits(faulty[node], eager(faulty, seen, window))
     assert not same_bits(faulty[node], fresh[node])

@@ -188,6 +188,7 @@ def prepare(
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), grid.sequences, rules, cases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
     )
+    model.weights.refuse_unfit(node for side in (reference, candidate) for node in side.plan.nodes_as_run)
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
     return Plan(

@@ -28,6 +28,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
+from moeparity.inputs.weights.store import Loaded
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
@@ -99,7 +100,7 @@ class Question:
 
     def forget(self) -> None:
         """Keep the answer, and nothing else."""
-        self.kernels.loaded = {}
+        self.kernels.loaded = Loaded()
         self.kept, self.searched_on = [], []
 
     @property

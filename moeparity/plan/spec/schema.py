@@ -164,6 +164,25 @@ class Impl(Model):
     call: Call
 
 
+class StatedFault(Model):
+    """A fault planted on one side: a shipped one by name (docs/faults.md), or a file of one's own.
+
+    `nodes` are selectors, `layers` the numbers of layers; without either it stands wherever it can. `values` are what
+    the fault leaves open.
+    """
+
+    name: str
+    nodes: str | list[str] | None = None
+    layers: Annotated[list[int], Field(min_length=1)] | None = None
+    values: dict[str, str | int | float | list[int]] = {}
+
+    @model_validator(mode="after")
+    def _one_place(self) -> StatedFault:
+        if self.nodes is not None and self.layers is not None:
+            raise ValueError("`nodes` and `layers` both say where the fault stands; give one")
+        return self
+
+
 class Placement(Model):
     """Over how many ranks one variant lies: `tensor` cuts heads, widths and vocabulary, `expert` the routed experts.
 
@@ -182,7 +201,10 @@ class Placement(Model):
 
 
 class Variant(Model):
-    """One side of a recipe. `micro_batch` whole sequences go through an op together, or what `schedule` says."""
+    """One side of a recipe. `micro_batch` whole sequences go through an op together, or what `schedule` says.
+
+    `faults` are planted in it: it computes another model, as a program with these mistakes would.
+    """
 
     profile: str
     placement: Placement = Placement()
@@ -191,6 +213,7 @@ class Variant(Model):
     dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
     set: Settings = {}
     impl: list[Impl] = []
+    faults: list[StatedFault] = []
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Variant:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -71,6 +71,13 @@ class ModuleMap:
             if self._shown(value, graph)
         }
 
+    def every(self, layers: int) -> Iterator[tuple[str, str, str]]:
+        """Every module that some value is shown at, for so many layers: its path, which side of it, and the value."""
+        for value, shown in self.file.values.items():
+            for one in shown if isinstance(shown, list) else [shown]:
+                for layer in range(layers if LAYER in value else 1):
+                    yield _path(one.module, layer), _side(one), value.replace(LAYER, f"[{layer}]")
+
     def refuse_unknown(self, graph: Graph) -> None:
         """Raises SpecError for a value that no node of a graph has."""
         values = dict.fromkeys(role(value) for node in graph.nodes for value in node.values)
@@ -88,8 +95,7 @@ class ModuleMap:
 
     def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
         layer = 0 if node.layer is None else node.layer
-        module = shown.module.replace("{i}", str(layer)).replace("{next}", str(layer + 1))
-        place = Place(module, _side(shown), shown.slots, repeated=shown.repeated)
+        place = Place(_path(shown.module, layer), _side(shown), shown.slots, repeated=shown.repeated)
         return replace(place, columns=self._columns(shown, value, graph)) if shown.columns else place
 
     def _columns(self, shown: Shown, value: str, graph: Graph) -> tuple[int, int]:
@@ -139,6 +145,10 @@ def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
     names = listed([one.file.program for one in fitting or known])
     fault = f"its modules fit the maps of {names}" if fitting else f"its modules are none that the maps of {names} know"
     raise TraceError(f"{where}: {fault}. Name one with `map:`, or a YAML file of your own (docs/traces.md).")
+
+
+def _path(module: str, layer: int) -> str:
+    return module.replace("{i}", str(layer)).replace("{next}", str(layer + 1))
 
 
 def _side(shown: Shown) -> Literal["input", "output"]:

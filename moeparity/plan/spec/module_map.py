@@ -51,8 +51,8 @@ class MapFile(Model):
     """`kind: map`: where the modules of a program show the values of nodes.
 
     `shown_by`: modules of which one must be there, for a trace to be taken for this program's. `tokens`: the ids that
-    go in. `values`: by value of a node, with `layers[*]` for every layer, where it is shown: the first of several places
-    that a trace has. What is not named stays unknown.
+    go in. `values`: by value of a node, with `layers[*]` for every layer, where it is shown: the first of several
+    places that a trace has. What is not named stays unknown.
     """
 
     kind: Literal["map"]

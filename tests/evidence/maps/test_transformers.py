@@ -27,7 +27,7 @@ INSIDE |= {"combine_reduce", "shared_add", "shared_reduce"}
 
 def captured(model: Model, ids: torch.Tensor, folder: Path) -> RankTrace:
     program = load(model.folder, "hf-eager", torch.bfloat16)
-    with recorded(program, folder), torch.no_grad():
+    with recorded(folder), torch.no_grad():
         program(ids, attention_mask=torch.ones_like(ids), use_cache=False)
     return open_trace(folder).ranks[0]
 

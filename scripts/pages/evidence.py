@@ -1,6 +1,6 @@
 """What tests have seen to be equal to a kernel that runs: moeparity/profiles/evidence.json, made anew.
 
-Every test file that writes down evidence (tests/evidence.py) is run, and replaces all that the file holds of this
+Every test file that writes down evidence (`tests.evidence`) is run, and replaces all that the file holds of this
 machine's devices; what other machines have verified stays.
 """
 

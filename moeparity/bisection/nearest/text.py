@@ -8,9 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Group
 from rich.text import Text
 
-from moeparity.bisection.nearest.report import ChoiceMatch, Nearest
+from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
+from moeparity.evidence.explain.report import ChoiceMatch
 from moeparity.output.words import percent
 
 SHOWN_OTHERS = 3

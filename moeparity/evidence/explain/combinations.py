@@ -1,4 +1,4 @@
-"""Which choices give a function's bits: combinations are searched by what they leave unexplained."""
+"""Which choices give the bits that are to be explained: combinations are searched by what they leave unexplained."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from itertools import islice, takewhile
 from operator import itemgetter
 from typing import Final
 
-from moeparity.bisection.nearest.calls import Kernels, Sample, Score
-from moeparity.bisection.nearest.numbers import alike, digits, solve
-from moeparity.bisection.nearest.vocabulary import (
+from moeparity.errors import SpecError
+from moeparity.evidence.explain.calls import Kernels, Sample, Score
+from moeparity.evidence.explain.numbers import alike, digits, solve
+from moeparity.evidence.explain.vocabulary import (
     THETA,
     Choices,
     Replaced,
@@ -22,7 +23,6 @@ from moeparity.bisection.nearest.vocabulary import (
     numbers,
     places,
 )
-from moeparity.errors import SpecError
 from moeparity.plan.setting import Place
 
 MOST: Final = 4

@@ -1,4 +1,4 @@
-"""The known choices at the nodes a user's function replaces: listed values, whole numbers, numbers to be solved for."""
+"""The known choices at the nodes of what is to be explained: listed values, whole numbers, numbers to be solved for."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any, Final
 
 import networkx as nx
 
-from moeparity.bisection.nearest.numbers import digits
 from moeparity.errors import MoeparityError, Where
+from moeparity.evidence.explain.numbers import digits
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
 from moeparity.plan.graph import Node, Segment
-from moeparity.plan.region import Region
 from moeparity.plan.setting import IMPL, Place, Setting, edges_of
 from moeparity.plan.spec import reader
 
@@ -39,12 +38,12 @@ ROPE, THETA = "rope", "rope_theta"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """The nodes that a user's function replaces, in a plan that is cut down to them and what they read in their
-    segment, in each of its phases, and runs no function.
+    """The nodes that a user's function or another program computes in place of, in a plan that is cut down to them and
+    what they read in their segment, in each of its phases, and runs no function.
 
     tail: the node that reads the last one's value as logits, whose choices may explain it too; None elsewhere.
-    own: the settings of the function's side, which its profile makes and nobody runs, phase by phase where they are
-        others. segment: all nodes of it.
+    own: the settings of its side, which its profile makes and nobody runs, phase by phase where they are others.
+    segment: all nodes of theirs.
     """
 
     plan: BoundGraph
@@ -56,15 +55,15 @@ class Replaced:
     _latest: dict[Choices, BoundGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @classmethod
-    def of(cls, region: Region, base: BoundGraph, own: BoundGraph) -> Replaced:
-        """The nodes of a region as the plan `base` of the other side runs them."""
-        graph, closing = base.graph, region.nodes[-1]
+    def of(cls, region: Sequence[str], base: BoundGraph, own: BoundGraph) -> Replaced:
+        """The nodes of a region, in execution order, as the plan `base` runs them."""
+        graph, closing = base.graph, region[-1]
         segment = next(s for s in graph.segments if any(node.name == closing for node in s.nodes))
         nodes = {node.name: node for node in segment.nodes}
         is_output = graph.output in nodes[closing].values
         tail = next((n for n in segment.nodes if n.op.reports and graph.output in n.inputs and is_output), None)
         behind = () if tail is None else (tail.name,)
-        names = {*region.nodes, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region.nodes)) & nodes.keys()
+        names = {*region, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region)) & nodes.keys()
         cut = Segment(name=segment.name, nodes=tuple(node for node in segment.nodes if node.name in names))
         none = {(name, IMPL): Setting(value="", rule=None) for name in names}
         settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in base.phases}
@@ -78,7 +77,7 @@ class Replaced:
         )
         return cls(
             plan=plan.in_phases(settings_of),
-            nodes=tuple(node for node in cut.nodes if node.name in region.nodes),
+            nodes=tuple(node for node in cut.nodes if node.name in region),
             tail=tail,
             own=tuple(_of_nodes(one, names) for one in own.distinct),
             segment=frozenset(nodes),

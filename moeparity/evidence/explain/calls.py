@@ -1,4 +1,4 @@
-"""Kernels called again on the values a user's function met, under other choices, and how near they come to it."""
+"""Kernels called again on inputs that were met, under other choices, and how near they come to what was given there."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from moeparity.bisection.nearest.vocabulary import Choices, Replaced
 from moeparity.engine.computation import op_numerics
 from moeparity.errors import SpecError
+from moeparity.evidence.explain.vocabulary import Choices, Replaced
 from moeparity.inputs.weights.store import Loaded
 from moeparity.metrics.divergence import compare
 from moeparity.numerics.bits import same_bits

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from moeparity.bisection.envelope.legal_orders import Call, orders_of
-from moeparity.bisection.envelope.observe import SLACK, band
 from moeparity.bisection.prepare import Options, Plan, prepare
 from moeparity.engine.lockstep import run
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
+from moeparity.numerics.band import SLACK, band
 from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import REFERENCE
 from tests.planted.places import random_tokens, write_recipe

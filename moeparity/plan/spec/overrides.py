@@ -107,7 +107,7 @@ def _axis(text: str) -> Axis:
         )
     scalars = [yaml.scalar(value, Where(Path(f"--over {name}"))) for value in _values(values)]
     for value in scalars:
-        _with_value(schema.Variant(profile=""), ["set", key] if address else key.split("."), value)
+        _with_value(schema.Variant(profile="any"), ["set", key] if address else key.split("."), value)
     return tuple(Override(name=name, sides=_SIDES[prefix or "candidate."], key=key, value=value) for value in scalars)
 
 

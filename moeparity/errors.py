@@ -7,7 +7,8 @@ MoeparityError             exit code 2 on the command line
 ├── TokensError            the token file
 ├── LogError               a log of log-probabilities that a framework wrote
 ├── DeviceError            a device that is not there
-└── RunError               the folder of a run
+├── RunError               the folder of a run
+└── TraceError             the trace of a program
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ class DeviceError(MoeparityError):
 
 class RunError(MoeparityError):
     """A run's folder that cannot be used: another's, held, damaged, newer."""
+
+
+class TraceError(MoeparityError):
+    """A trace that cannot be written or used as it is."""
 
 
 _LONGEST_PATH = 300

@@ -120,9 +120,9 @@ def _own_signals() -> Iterator[None]:
 @pytest.fixture
 def brief_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which known choices a user's function made is looked for, but not for long: for tests of something else."""
-    from moeparity.bisection.nearest import observe
+    from moeparity.evidence.explain import inquiry
 
-    monkeypatch.setattr(observe, "WORK", observe.LEAST)
+    monkeypatch.setattr(inquiry, "WORK", inquiry.LEAST)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """What tests have seen to be equal to a kernel that runs: moeparity/profiles/evidence.json, made anew.
 
-Every test file that writes down evidence (tests/evidence.py) is run, and replaces all that the file holds of this
+Every test file that writes down evidence (tests/verified.py) is run, and replaces all that the file holds of this
 machine's devices; what other machines have verified stays.
 """
 
@@ -38,7 +38,7 @@ def today() -> str:
 def targets() -> list[str]:
     """The test files that write down evidence; tests of all that is written down lie above these folders."""
     tests = sorted((ROOT / "tests").glob("*/**/test_*.py"))
-    return [str(path.relative_to(ROOT)) for path in tests if "from tests.evidence import" in path.read_text("utf-8")]
+    return [str(path.relative_to(ROOT)) for path in tests if "from tests.verified import" in path.read_text("utf-8")]
 
 
 def run(folder: Path) -> None:

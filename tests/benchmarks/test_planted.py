@@ -23,7 +23,7 @@ from benchmarks.planted.patches import PATCHES
 from benchmarks.planted.program import Program, matches, sample
 from benchmarks.planted.score import score
 from benchmarks.planted.truth import judged, unclear
-from moeparity.bisection.nearest import observe as nearest
+from moeparity.evidence.explain import inquiry
 from moeparity.numerics.bits import same_bits
 
 FOLDER = Path(checkpoints.__file__).parent
@@ -166,7 +166,7 @@ def test_a_draw_is_the_same_every_time_and_holds_enough() -> None:
 def test_a_hidden_change_is_found_and_named(tmp_path: Path, name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == UNNAMED:
         # What no choice gives is looked for to the end, which may come sooner.
-        monkeypatch.setattr(nearest, "WORK", 1024)
+        monkeypatch.setattr(inquiry, "WORK", 1024)
     known = map(hidden_case, range(FIRST, FIRST + len(PATCHES) + 10))
     case = next(case for case in known if (case.patch.name if case.patch else None) == name)
     answer = hidden.ask(case, tmp_path)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from moeparity.bisection.envelope.observe import Band, NodeBands
+from moeparity.bisection.envelope.observe import NodeBands
 from moeparity.bisection.legal import is_legal
 from moeparity.bisection.observed import Observed
 from moeparity.errors import Where
+from moeparity.evidence.envelope.band import Band
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.config import Config

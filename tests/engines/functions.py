@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tests.engines.all_engines import ENGINES
 from tests.engines.function import Engine, Function, compared, unequal
-from tests.evidence import DTYPES
+from tests.verified import DTYPES
 
 HEAD = "| function | file | cases | numbers | unequal | values it shows | assumed |"
 RULE = "|---|---|---|---|---|---|---|"

@@ -9,7 +9,7 @@ import torch
 
 from tests.engines.all_engines import ENGINES
 from tests.engines.function import Case, Engine, Function, compared, other, unequal
-from tests.evidence import record
+from tests.verified import record
 
 pytestmark = pytest.mark.live
 FUNCTIONS = [(engine, function) for engine in ENGINES for function in engine.functions]

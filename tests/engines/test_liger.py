@@ -20,8 +20,8 @@ from moeparity.ops.kernels.experts import experts
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.kernels.rope import rope, rotary
 from tests.engines.live import Found, ask
-from tests.evidence import record as record_run
 from tests.ops.plain import FP16, FP32, assert_bits, coarse, random
+from tests.verified import record as record_run
 
 pytestmark = pytest.mark.live
 LIVE = "Liger 0.8.5 in Triton 3.7.1's interpreter"

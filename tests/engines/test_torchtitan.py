@@ -15,8 +15,8 @@ from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.kernels.rope import rope, rotary
 from tests.engines import titan
 from tests.engines.live import Found, ask
-from tests.evidence import record
 from tests.ops.plain import BF16, FP32, assert_bits, random
+from tests.verified import record
 
 pytestmark = pytest.mark.live
 LIVE = "torchtitan 0.3.0"

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from moeparity.numerics.bits import same_bits
 from tests.engines import titan
 from tests.engines.live import Found, ask
-from tests.evidence import record
 from tests.ops.plain import BF16, FP32, assert_bits, random
+from tests.verified import record
 
 pytestmark = pytest.mark.live
 LIVE = "torchtitan 0.2.2"

@@ -12,8 +12,8 @@ from moeparity.ops.kernels.combine import combine
 from moeparity.ops.kernels.elementwise import shared_add, swiglu
 from moeparity.ops.kernels.experts import experts
 from moeparity.ops.kernels.router import router
-from tests.evidence import record
 from tests.ops.plain import BF16, FP32, random
+from tests.verified import record
 
 EXPERTS, TOP_K, HIDDEN, SCALE = 12, 5, 40, 2.5
 WIDTH = 96

@@ -11,9 +11,9 @@ import torch
 
 from moeparity.engine.forward import forward
 from moeparity.numerics.bits import same_bits
-from tests.evidence import record_plan
 from tests.hf.compare import LIVE, assert_is, opened, tokens
 from tests.hf.reference import reference
+from tests.verified import record_plan
 
 PROFILE = "hf-autocast-bf16"
 MODELS = (

@@ -11,9 +11,9 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_fp32, make_small
-from tests.evidence import record_plan
 from tests.hf.compare import DTYPES, LIVE, PROFILES, assert_is, opened, tokens
 from tests.hf.reference import load, reference
+from tests.verified import record_plan
 
 QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
 # As many rows as GEMMs take differently: one, few, more than a block, and many (the wide model has 4 x 128).

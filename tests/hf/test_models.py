@@ -14,10 +14,10 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_small
-from tests.evidence import record_plan
 from tests.hf.compare import DTYPES, LIVE, PROFILES, assert_is, opened, padded, tokens
 from tests.hf.reference import Routes, Truth, load, reference
 from tests.small_models import SMALL
+from tests.verified import record_plan
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
 """All but those whose expert width torch's grouped GEMM refuses."""

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from moeparity.engine.forward import forward
-from tests.evidence import record_plan
 from tests.hf.compare import DTYPES, LIVE, assert_is, opened, tokens
 from tests.hf.reference import reference
+from tests.verified import record_plan
 
 LANES = {"AVX2": 8, "AVX512": 16, "AVX512_BF16": 16}
 """fp32 lanes of a register, by what ATen chose for this processor."""

@@ -21,9 +21,9 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
-from tests.evidence import record_plan
 from tests.hf.compare import LIVE
 from tests.hf.live_tensor_parallel import CHECKPOINTS, MOST, Case, Plan, cases
+from tests.verified import record_plan
 
 ROOT = Path(__file__).parents[2]
 WORLDS = (2, 4, MOST)

@@ -18,10 +18,10 @@ from torch import Tensor
 from moeparity.errors import SpecError
 from moeparity.ops.kernels.log_softmax import log_softmax
 from moeparity.ops.log_softmax import LOG_PROBS
-from tests.evidence import record
 from tests.numerics.scalar import FP64
 from tests.ops.log_softmax import COLLECTIVES, DEFAULTS, RANKS, SUMS, expected, logits
 from tests.ops.plain import BF16, FP16, FP32, assert_bits, random
+from tests.verified import record
 
 TORCH = f"torch {torch.__version__}"
 FORMS = ("log_softmax", "log_of_softmax", "minus_logsumexp", "shifted")

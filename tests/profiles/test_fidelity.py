@@ -27,7 +27,7 @@ from moeparity.profiles.fidelity import LEVELS, NO_ENGINE, PROVED, Compiled, Fin
 from scripts.pages.evidence import DATA, as_text, merged, targets
 from scripts.pages.fidelity import tables_of
 from tests.command import ROOT, Done, alone, inside
-from tests.evidence import FOLDER, record
+from tests.verified import FOLDER, record
 
 FOUND = fidelity.findings()
 OF = {(f.op, f.attribute, f.value): f for f in FOUND}
@@ -231,7 +231,7 @@ def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER, raising=False)
     record("combine", at, "this test")
     monkeypatch.setenv(FOLDER, str(tmp_path))
-    monkeypatch.setattr("tests.evidence._written", set())
+    monkeypatch.setattr("tests.verified._written", set())
     assert written(tmp_path) == []
     record("combine", at, "this test", operands=torch.bfloat16)
     record("combine", at, "this test", operands=torch.bfloat16)
@@ -245,7 +245,7 @@ def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (full["source"]["against"], full["source"]["torch"]) == ("this test", torch.__version__)
     assert blind["values"] == {**sites, "expert": ["1"]}
     assert plain["values"] == {}
-    monkeypatch.setattr("tests.evidence._written", set())
+    monkeypatch.setattr("tests.verified._written", set())
     record("combine", {"order": "sequential"}, "a kernel", how="ptx", compiled=PTX)
     assert Compiled(**written(tmp_path)[-1]["source"]["compiled"]).contractible == 8
     with pytest.raises(AssertionError, match="names its compiler"):

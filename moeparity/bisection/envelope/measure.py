@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeparity.bisection.divergence.observe import NodeRecord
-from moeparity.bisection.envelope.observe import Band, NodeBands
+from moeparity.bisection.envelope.observe import NodeBands
 from moeparity.bisection.envelope.report import Envelope, EnvelopedNode, OrderBand, Verdict
 from moeparity.bisection.envelope.words import envelope_reading, envelope_verdict
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
+from moeparity.evidence.envelope.band import Band
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -9,54 +9,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from moeparity.bisection.envelope.legal_orders import Call, orders_of
 from moeparity.bisection.kernels import Settings, settings_of
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
-from moeparity.numerics.bits import int_view
+from moeparity.evidence.envelope.band import Band, band
+from moeparity.evidence.envelope.legal_orders import Call, orders_of
 from moeparity.ops.declaration import RefusedError
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import REFERENCE, Side
 
-AT_ONCE = 1 << 18
-"""Output elements whose draws are compared together."""
 TOKENS = 512
 """So many tokens of the first sequences are drawn for; where an op needs whole sequences, at least one."""
 STEPS = 1 << 27
 """Products that a draw of a GEMM adds up at most: it then takes fewer tokens, since orders written out are slow."""
-SLACK = 2
-"""Elements outside that are no evidence, and how many times more of them a value may have than a draw does."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Band:
-    """A value against one side's own value and N legal orders of that side's numerics, all on the same inputs.
-
-    An element's band goes from the least to the greatest of the side's value and the draws'.
-
-    draws, tokens, elements: how many were drawn and compared.
-    differing: elements whose bits differ between the side's value and the other one; outside: of these, how many lie
-        outside their band; furthest: how far at most, in ulps of the coarser dtype at the row's greatest magnitude.
-    own_outside: by draw, how many elements lie outside the band of the side's value and the *other* draws: what a
-        legal order looks like.
-    varying: elements whose band is wider than one value.
-    """
-
-    draws: int
-    tokens: int
-    elements: int
-    differing: int = 0
-    outside: int = 0
-    furthest: float = 0.0
-    own_outside: tuple[int, ...] = ()
-    varying: int = 0
-
-    @property
-    def inside(self) -> bool:
-        """No more elements outside than a draw has among the others, up to `SLACK`."""
-        return self.outside <= SLACK * max(self.own_outside, default=0) + SLACK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,63 +37,6 @@ class NodeBands:
     reference: Band | None = None
     candidate: Band | None = None
     not_drawn: str | None = None
-
-
-def band(base: Tensor, value: Tensor, draws: Sequence[Tensor], tokens: int) -> Band:
-    """`value` in the band of `base` and the draws: all of one shape [..., C], any float dtypes, draws in `base`'s."""
-    total = Band(draws=len(draws), tokens=tokens, elements=base.numel(), own_outside=(0,) * len(draws))
-    rows = max(1, AT_ONCE // base.shape[-1])
-    flat = (torch.split(x.reshape(-1, base.shape[-1]), rows) for x in (base, value, *draws))
-    for base_rows, value_rows, *draw_rows in zip(*flat, strict=True):
-        part = _part(base_rows, value_rows, torch.stack(draw_rows))
-        total = Band(
-            draws=total.draws,
-            tokens=tokens,
-            elements=total.elements,
-            differing=total.differing + part.differing,
-            outside=total.outside + part.outside,
-            furthest=max(total.furthest, part.furthest),
-            own_outside=tuple(a + b for a, b in zip(total.own_outside, part.own_outside, strict=True)),
-            varying=total.varying + part.varying,
-        )
-    return total
-
-
-def _part(base: Tensor, value: Tensor, draws: Tensor) -> Band:
-    """base, value [n, C], draws [N, n, C]."""
-    order_statistics = torch.cat([base.unsqueeze(0), draws]).double().sort(0).values
-    low, high = order_statistics[0], order_statistics[-1]
-    dtype = torch.promote_types(base.dtype, value.dtype)
-    differences, wide_value = int_view(base.to(dtype)) != int_view(value.to(dtype)), value.double()
-    # A NaN lies in no band.
-    outliers = differences & ~((low <= wide_value) & (wide_value <= high))
-    draw_values = draws.double()
-    extremes = (draw_values < order_statistics[1]) | (draw_values > order_statistics[-2])
-    return Band(
-        draws=len(draws),
-        tokens=0,
-        elements=base.numel(),
-        differing=int(differences.sum()),
-        outside=int(outliers.sum()),
-        furthest=_furthest(
-            wide_value, low, high, outliers, max(base.dtype, value.dtype, key=lambda d: torch.finfo(d).eps)
-        ),
-        own_outside=tuple(extremes.flatten(1).sum(-1).tolist()),
-        varying=int((low < high).sum()),
-    )
-
-
-def _furthest(value: Tensor, low: Tensor, high: Tensor, outliers: Tensor, dtype: torch.dtype) -> float:
-    """The greatest distance from the band, in ulps of `dtype` at the greatest magnitude of the row: an ulp of an
-    element that cancelled to nearly 0 would say nothing. Infinite where a value or its band is not finite.
-    """
-    if not bool(outliers.any()):
-        return 0.0
-    greatest = torch.maximum(low.abs(), high.abs()).nan_to_num(0.0, posinf=0.0)
-    _, exponent = torch.frexp(greatest.amax(-1, keepdim=True))
-    ulp = torch.ldexp(torch.full_like(low, torch.finfo(dtype).eps), (exponent - 1).expand_as(low))
-    distance = torch.maximum(low - value, value - high) / ulp
-    return float(distance[outliers].nan_to_num(math.inf).max())
 
 
 @dataclass(slots=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from moeparity.bisection.nearest.report import ChoiceMatch, Nearest, NumberRange
+from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.nearest.text import nearest_lines
+from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
 
 
 def match(*choices: str, equal: float = 1.0, **more: object) -> ChoiceMatch:

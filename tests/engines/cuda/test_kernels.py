@@ -8,7 +8,7 @@ from tests.engines.cuda import activations, collectives, combines, kernels, norm
 from tests.engines.cuda.compared import BF16
 from tests.engines.cuda.norms import Rows
 from tests.engines.cuda.routers import Case
-from tests.evidence import record
+from tests.verified import record
 
 pytestmark = pytest.mark.live
 

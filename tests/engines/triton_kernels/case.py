@@ -16,7 +16,7 @@ from moeparity.numerics.bits import int_view
 from moeparity.profiles.fidelity import Compiled, How
 from tests.engines import live
 from tests.engines.triton_kernels.alone import ROOTS
-from tests.evidence import FOLDER
+from tests.verified import FOLDER
 
 ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23",
            "live_te": "TransformerEngine 2.20.2", "live_inductor": "vLLM 0.33.0, Inductor 2.13.0"}  # fmt: skip
@@ -36,7 +36,7 @@ Outputs = Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """The node whose values a case verifies, as `tests.evidence.record` takes them."""
+    """The node whose values a case verifies, as `tests.verified.record` takes them."""
 
     op: str
     at: Mapping[str, Any]
@@ -134,7 +134,7 @@ def approximate(made: Outputs) -> tuple[str, ...]:
 
 
 def evidence(case: Case, made: Outputs, how: str = "interpreter") -> Iterator[dict[str, Any]]:
-    """What the case has seen, as `tests.evidence.record` takes it."""
+    """What the case has seen, as `tests.verified.record` takes it."""
     ran: How = "ptx" if how == "ptx" else "triton_interpreter"
     compiled = (
         Compiled(

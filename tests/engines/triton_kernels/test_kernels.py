@@ -6,7 +6,7 @@ import pytest
 
 from tests.engines.triton_kernels.case import Outputs, compared, evidence, run
 from tests.engines.triton_kernels.every import CASES
-from tests.evidence import record
+from tests.verified import record
 
 pytestmark = pytest.mark.live
 NAMES = [(how, name) for how, cases in CASES.items() for name in cases]

@@ -16,9 +16,9 @@ from moeparity.numerics.collectives import gloo, nccl
 from moeparity.numerics.collectives.execute import all_reduce, reduce_scatter
 from moeparity.numerics.order_map import Rotation, Whole
 from moeparity.ops.kernels.log_softmax import log_softmax
-from tests.evidence import record
 from tests.numerics.collectives.live_gloo import Case, Kind, cases, digest
 from tests.ops.log_softmax import DEFAULTS
+from tests.verified import record
 
 ROOT = Path(__file__).parents[3]
 WORLDS = (2, 3, 4, 8)

@@ -23,8 +23,8 @@ from moeparity.numerics.collectives import mpi
 from moeparity.numerics.collectives.execute import all_reduce
 from moeparity.numerics.collectives.registry import find
 from moeparity.numerics.order_map import Message
-from tests.evidence import record
 from tests.numerics.collectives.data import zero_sum
+from tests.verified import record
 
 ROOT = Path(__file__).parents[3]
 ELEMENTS = (1, 2, 7, 64, 1001, 458753)

@@ -27,9 +27,9 @@ from moeparity.inputs.model import open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.norm.rms_norm import RMS_NORM
-from tests.evidence import record
 from tests.numerics.scalar import FP64, cast, fma, nearest
 from tests.ops.plain import BF16, FP16, FP32, SITES, assert_bits, random, times
+from tests.verified import record
 
 EPS, LIVE = 1e-6, f"transformers {transformers.__version__}"
 DEFAULTS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The known choices at the nodes a user's function replaces: listed values, whole numbers, numbers to be solved for."""
+"""The known choices at the nodes of what is to be explained: listed values, whole numbers, numbers to be solved for."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import networkx as nx
 
-from moeparity.bisection.nearest.numbers import digits
 from moeparity.errors import MoeparityError, Where
+from moeparity.evidence.explain.faults import is_fault, planted_at, with_faults
+from moeparity.evidence.explain.numbers import digits
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
 from moeparity.plan.graph import Node, Segment
-from moeparity.plan.region import Region
-from moeparity.plan.setting import IMPL, Place, Setting, edges_of
+from moeparity.plan.setting import FAULT, IMPL, Place, Setting, edges_of
 from moeparity.plan.spec import reader
 
 Choice = tuple[Place, Value]
@@ -39,12 +39,12 @@ ROPE, THETA = "rope", "rope_theta"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """The nodes that a user's function replaces, in a plan that is cut down to them and what they read in their
-    segment, in each of its phases, and runs no function.
+    """The nodes that a user's function or another program computes in place of, in a plan that is cut down to them and
+    what they read in their segment, in each of its phases, and runs no function.
 
     tail: the node that reads the last one's value as logits, whose choices may explain it too; None elsewhere.
-    own: the settings of the function's side, which its profile makes and nobody runs, phase by phase where they are
-        others. segment: all nodes of it.
+    own: the settings of its side, which its profile makes and nobody runs, phase by phase where they are others.
+    segment: all nodes of theirs.
     """
 
     plan: BoundGraph
@@ -56,15 +56,15 @@ class Replaced:
     _latest: dict[Choices, BoundGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @classmethod
-    def of(cls, region: Region, base: BoundGraph, own: BoundGraph) -> Replaced:
-        """The nodes of a region as the plan `base` of the other side runs them."""
-        graph, closing = base.graph, region.nodes[-1]
+    def of(cls, region: Sequence[str], base: BoundGraph, own: BoundGraph) -> Replaced:
+        """The nodes of a region, in execution order, as the plan `base` runs them."""
+        graph, closing = base.graph, region[-1]
         segment = next(s for s in graph.segments if any(node.name == closing for node in s.nodes))
         nodes = {node.name: node for node in segment.nodes}
         is_output = graph.output in nodes[closing].values
         tail = next((n for n in segment.nodes if n.op.reports and graph.output in n.inputs and is_output), None)
         behind = () if tail is None else (tail.name,)
-        names = {*region.nodes, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region.nodes)) & nodes.keys()
+        names = {*region, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region)) & nodes.keys()
         cut = Segment(name=segment.name, nodes=tuple(node for node in segment.nodes if node.name in names))
         none = {(name, IMPL): Setting(value="", rule=None) for name in names}
         settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in base.phases}
@@ -78,7 +78,7 @@ class Replaced:
         )
         return cls(
             plan=plan.in_phases(settings_of),
-            nodes=tuple(node for node in cut.nodes if node.name in region.nodes),
+            nodes=tuple(node for node in cut.nodes if node.name in region),
             tail=tail,
             own=tuple(_of_nodes(one, names) for one in own.distinct),
             segment=frozenset(nodes),
@@ -92,12 +92,13 @@ class Replaced:
     def bound(self, choices: Choices) -> BoundGraph:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
         settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}
-        if not settings:
+        faults = {place: value for place, value in choices if is_fault(place)}
+        if not settings and not faults:
             return self.plan
         if choices not in self._latest:
             if len(self._latest) == KEPT:
                 del self._latest[next(iter(self._latest))]
-            self._latest[choices] = self.plan.in_all_phases(settings)
+            self._latest[choices] = with_faults(self.plan.in_all_phases(settings), faults)
         return self._latest[choices]
 
     def params(self, node: Node, choices: Choices) -> Mapping[str, Any]:
@@ -117,7 +118,7 @@ class Replaced:
             (place, setting.value)
             for place, setting in settings.items()
             if place[0] in names
-            and place[1] != IMPL
+            and place[1] not in (IMPL, FAULT)
             and place in self.plan.settings
             and (EDGE not in place[1] or place[1].partition(EDGE)[2] in names)
             and self._differs(place, setting.value)
@@ -228,8 +229,8 @@ def _profiles() -> tuple[Profile, ...]:
 
 
 def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tuple[object, ...]:
-    """A key that sorts the plainest first: fewest settings, then values of the function's side or the op's default,
-    then values that some engine's profile has, then the shortest numbers, then what is listed first.
+    """A key that sorts the plainest first: fewest settings, then no faults, then values of the function's side or the
+    op's default, then values that some engine's profile has, then the shortest numbers, then what is listed first.
     """
     nodes = {node.name: node for node in replaced.all_nodes}
 
@@ -246,6 +247,7 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
     strangers = [choice for choice in choices if not at_home(choice)]
     return (
         len(choices),
+        sum(is_fault(place) for place, _ in choices),
         len(strangers),
         sum(choice not in in_profiles for choice in strangers),
         _length(choices),
@@ -297,8 +299,14 @@ def in_order(nodes: Sequence[Node], choices: Choices) -> list[Choice]:
 
 
 def in_words(nodes: Sequence[Node], choices: Choices) -> tuple[str, ...]:
-    """As `node:attribute=value`, in the order in which the nodes are run."""
-    return tuple(f"{node}:{name}={_written(value)}" for (node, name), value in in_order(nodes, choices))
+    """As `node:attribute=value`, or `node:fault=name(values)`, in the order in which the nodes are run."""
+    return tuple(_in_words(place, value) for place, value in in_order(nodes, choices))
+
+
+def _in_words(place: Place, value: Value) -> str:
+    if is_fault(place):
+        return f"{place[0]}:{FAULT}={planted_at(place, value)}"
+    return f"{place[0]}:{place[1]}={_written(value)}"
 
 
 def _written(value: Value) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeparity.bisection.nearest.numbers import alike, digits, plain, shortest, solve
+from moeparity.evidence.explain.numbers import alike, digits, plain, shortest, solve
 
 
 @pytest.mark.parametrize("truth", [3.7e-4, 1e-20, 0.8, 1.7, -0.37, 12345.0, 2.0**-12, 50.0])

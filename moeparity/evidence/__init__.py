@@ -1,0 +1,1 @@
+"""What real programs computed: recorded, compared, explained."""

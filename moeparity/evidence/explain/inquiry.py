@@ -1,0 +1,177 @@
+"""One inquiry: micro-batches of one piece of a program are met, and known choices that give their bits searched for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+from moeparity.evidence.explain import faults
+from moeparity.evidence.explain.calls import Kernels, Sample, Score
+from moeparity.evidence.explain.combinations import Tries, minimal, scored, search
+from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
+from moeparity.evidence.explain.vocabulary import (
+    Choices,
+    Replaced,
+    absolute,
+    in_order,
+    in_words,
+    number_ranges,
+    places,
+    plainest_numbers,
+    plainness,
+    profiles_choices,
+    relative,
+    without_numbers,
+)
+from moeparity.inputs.weights.store import Loaded
+
+WORK: Final = 4096
+"""What the searches that share one memory may take over all nodes at which they stand, in calls of small kernels; a
+node may use half of what is left.
+"""
+LEAST: Final = 64
+"""A search is begun with at least so much; where less is left, only what was nearest elsewhere is tried. The first one
+tries so many combinations, however large the kernels are.
+"""
+KEPT: Final = 1 << 26
+"""Bytes of micro-batches that are kept for a further search, until they are forgotten."""
+SAMPLES: Final = 4
+"""Micro-batches that are searched on, at most; all others confirm or refute."""
+SHOWN: Final = 3
+"""So many combinations are told where none gives all bits."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is known from the nodes before: what searches spent, and what was exact or nearest, with nodes by their
+    places in what was replaced.
+    """
+
+    spent: float = 0.0
+    answers: dict[Choices, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Inquiry:
+    """What a piece of a program gave at the nodes of `replaced`: searched for on the first micro-batch on which the
+    plan's own kernels give other bits; every later one confirms the answer, or refutes it and is searched on too.
+    """
+
+    replaced: Replaced
+    memory: Memory
+    kernels: Kernels = field(init=False)
+    kept: list[Sample] = field(default_factory=list)
+    searched_on: list[Sample] = field(default_factory=list)
+    base: Score = field(default_factory=Score)
+    answers: dict[Choices, Score] = field(default_factory=dict)
+    tried: set[Choices] = field(default_factory=set)
+    given_up: bool = False
+
+    def __post_init__(self) -> None:
+        """No call yet."""
+        self.kernels = Kernels(self.replaced)
+
+    def forget(self) -> None:
+        """Keep the answer, and nothing else."""
+        self.kernels.loaded = Loaded()
+        self.kept, self.searched_on = [], []
+
+    def meet(self, sample: Sample, *, same: bool = False) -> None:
+        """Look at a further micro-batch; `same` where the plan's own kernels are known to give its bits."""
+        base = Score.of(sample.given, sample.given) if same else scored(self.kernels, frozenset(), [sample])
+        if base is None:
+            return
+        self.base.add(base)
+        for choices, score in self.answers.items():
+            score.add(scored(self.kernels, choices, [sample]) or Score.of_refused(sample))
+        if not self.kept or sum(kept.bytes for kept in self.kept) + sample.bytes <= KEPT:
+            self.kept.append(sample)
+        explained = any(score.exact for score in self.answers.values())
+        if not (explained or self.given_up or self.base.exact):
+            self._search(sample)
+        self.kernels.let_go()
+
+    @property
+    def matches(self) -> tuple[ChoiceMatch, ...]:
+        """What gives every bit, the plainest first; where nothing does what comes nearest, the best first."""
+        groups: dict[Choices, list[Choices]] = {}
+        for choices, score in self.answers.items():
+            if score.exact:
+                groups.setdefault(without_numbers(choices), []).append(choices)
+        matches = [self._match(plainest_numbers(group), group) for group in self._plainest_first(groups)]
+        return tuple(matches or (self._match(choices, [choices]) for choices in self._best_first()))
+
+    def _plainest_first(self, groups: Mapping[Choices, Sequence[Choices]]) -> list[Sequence[Choices]]:
+        """Exact answers that differ in more than numbers, ranked; none at the places of another and further ones."""
+        in_profiles = frozenset(chain.from_iterable(profiles_choices(self.replaced) if len(groups) > 1 else ()))
+        plain = [g for g in groups if not any(places(other) < places(g) for other in groups)]
+        ranked = sorted(plain, key=lambda g: plainness(self.replaced, plainest_numbers(groups[g]), in_profiles))
+        return [groups[group] for group in ranked]
+
+    def _best_first(self) -> list[Choices]:
+        return sorted(self.answers, key=lambda choices: (-self.answers[choices].equal, self.answers[choices].remainder))
+
+    def _match(self, choices: Choices, variants: Sequence[Choices]) -> ChoiceMatch:
+        score, ranges = self.answers[choices], number_ranges(variants)
+        nodes = self.replaced.all_nodes
+        order = [place for place, _ in in_order(nodes, choices)]
+        words = (faults.in_words(nodes, place, value) for place, value in in_order(nodes, choices))
+        return ChoiceMatch(
+            choices=in_words(self.replaced.all_nodes, choices),
+            equal=score.equal,
+            mean_ulp=score.mean_ulp,
+            exact=score.exact,
+            compared=score.elements / self.base.elements,
+            faults=tuple(filter(None, words)),
+            between=tuple(
+                NumberRange(place=f"{place[0]}:{place[1]}", least=ranges[place][0], greatest=ranges[place][1])
+                for place in order
+                if place in ranges and ranges[place][0] < ranges[place][1]
+            ),
+        )
+
+    def _search(self, sample: Sample) -> None:
+        """Search on a micro-batch, beside those searched on before; then confirm on all that were kept."""
+        self.searched_on.append(sample)
+        first = LEAST if self.memory.spent == 0 else 0
+        tries = Tries(kernels=self.kernels, samples=self.searched_on, limit=self._limit, least=first)
+        exact = self._known(tries) or search(tries, self._starts())
+        self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}
+        self.memory.spent += tries.spent
+        samples = [sample, *(kept for kept in self.kept if kept is not sample)]
+        scores = {choices: scored(self.kernels, choices, samples) for choices in exact or tries.ranked()[:SHOWN]}
+        self.answers = {choices: score for choices, score in scores.items() if score is not None}
+        self.memory.answers |= dict.fromkeys(relative(self.replaced, choices) for choices in self.answers)
+        refuting = next((s for s in samples if exact and not self._any_exact_on(s)), None)
+        if refuting is not None and len(self.searched_on) < SAMPLES:
+            self._search(refuting)
+        elif not exact or refuting is not None:
+            self.given_up = True
+
+    def _any_exact_on(self, sample: Sample) -> bool:
+        scores = (scored(self.kernels, choices, [sample]) for choices in self.answers)
+        return any(score is not None and score.exact for score in scores)
+
+    def _known(self, tries: Tries) -> list[Choices]:
+        """What was found at the nodes before, where it gives every bit here too."""
+        exact = []
+        for known in self.memory.answers:
+            choices = absolute(self.replaced, known)
+            score = scored(self.kernels, choices, tries.samples)
+            tries.scores[choices] = score
+            if score is not None and score.exact:
+                exact.append(minimal(tries, choices))
+        return exact
+
+    def _starts(self) -> Iterator[Choices]:
+        """What the piece's own side sets there, and what each engine profile does."""
+        own_choices = [self.replaced.as_chosen(settings) for settings in self.replaced.own]
+        yield from dict.fromkeys(choices for choices in (*own_choices, *profiles_choices(self.replaced)) if choices)
+
+    @property
+    def _limit(self) -> float:
+        """How much a search may spend; nothing where too little is left to begin with."""
+        left = (WORK - self.memory.spent) / 2
+        return left if left >= LEAST else 0.0

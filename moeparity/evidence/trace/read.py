@@ -1,0 +1,185 @@
+"""The reader of a trace: strict about what is damaged, plain about what is not there yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from moeparity import paths
+from moeparity.errors import TraceError, Where
+from moeparity.evidence.trace.records import KINDS, SCHEMA, Call, End, Head, Note, Record, Stack, Value
+from moeparity.evidence.trace.write import EVENTS, HEAD, TENSORS
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All records of a rank's trace in memory.
+
+    `calls` are in the order in which they returned. `whole`: whether the program got to the end of its recording.
+    """
+
+    calls: tuple[Call, ...]
+    values: Mapping[int, Value]
+    stacks: Mapping[int, Stack]
+    notes: tuple[str, ...]
+    whole: bool
+
+
+class RankTrace:
+    """One rank's part of a trace, `TRACE/rank-N`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.head = _head(folder / HEAD)
+
+    def records(self) -> Iterator[Record]:
+        """The records in the order of the file, one at a time; a last line that is not whole is left out.
+
+        Raises TraceError for a line that is no record.
+        """
+        path = self.folder / EVENTS
+        longest = paths.limit(paths.LIMITS["line of a trace"])
+        try:
+            with paths.opened(path) as file:
+                number = 0
+                while line := file.readline(longest + 1):
+                    number += 1
+                    if not line.endswith(b"\n"):
+                        if len(line) > longest:
+                            raise TraceError(f"{Where(path, number)}: a line of more than {longest:,} bytes.")
+                        return
+                    yield _record(line, Where(path, number))
+        except OSError as error:
+            raise TraceError(f"{Where(path)}: can't be read: {error.strerror}.") from None
+
+    @cached_property
+    def contents(self) -> Contents:
+        """All records at once, some 500 bytes of memory each. Raises TraceError."""
+        gathered = _Gathered()
+        for record in self.records():
+            gathered.add(record)
+        return Contents(
+            tuple(gathered.calls), gathered.values, gathered.stacks, tuple(gathered.notes), gathered.end is not None
+        )
+
+    def rows(self, value: Value) -> torch.Tensor | None:
+        """The digests of a value's rows, int64 [rows]; None where none were kept. Raises TraceError."""
+        return self._kept(value, f"{value.id}.rows") if value.rows else None
+
+    def tensor(self, value: Value) -> torch.Tensor | None:
+        """The whole value, where it was kept; of a view of a kept value its elements. Raises TraceError."""
+        if value.tensor:
+            return self._kept(value, str(value.id))
+        base = self.contents.values.get(value.base) if value.base is not None else None
+        whole = None if base is None else self.tensor(base)
+        if base is None or whole is None or not whole.is_contiguous() or value.dtype != base.dtype:
+            return None
+        offset = value.offset - base.offset
+        reach = offset + sum((size - 1) * step for size, step in zip(value.shape, value.strides, strict=True))
+        if offset < 0 or not value.shape or reach >= whole.numel() or not _is_contiguous(base):
+            return None
+        return whole.as_strided(value.shape, value.strides, offset)
+
+    def _kept(self, value: Value, key: str) -> torch.Tensor:
+        path = self.folder / TENSORS / f"{value.file:06}.safetensors"
+        try:
+            paths.checked(path)
+            with safe_open(path, framework="pt") as file:
+                tensor: torch.Tensor = file.get_tensor(key)
+        except OSError as error:
+            raise TraceError(
+                f"{Where(path)}: can't be read: {error.strerror or error}. It holds value {key}."
+            ) from None
+        except SafetensorError as error:
+            raise TraceError(f"{Where(path)}: value {key} can't be read: {error}.") from None
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace of one program, one part for each rank that wrote one, by rank."""
+
+    folder: Path
+    ranks: tuple[RankTrace, ...]
+
+
+def open_trace(folder: Path) -> Trace:
+    """A trace as it is on disk now. Raises TraceError for a folder that is none."""
+    parts = sorted(folder.glob("rank-*"), key=lambda part: (len(part.name), part.name))
+    if not parts:
+        raise TraceError(
+            f"{Where(folder)}: no trace: expected a folder with rank-0, rank-1 ..., as `moeparity capture` writes it."
+        )
+    return Trace(folder, tuple(RankTrace(part) for part in parts))
+
+
+@dataclass(slots=True)
+class _Gathered:
+    calls: list[Call] = field(default_factory=list)
+    values: dict[int, Value] = field(default_factory=dict)
+    stacks: dict[int, Stack] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    end: End | None = None
+
+    def add(self, record: Record) -> None:
+        if isinstance(record, Call):
+            self.calls.append(record)
+        elif isinstance(record, Value):
+            self.values[record.id] = record
+        elif isinstance(record, Stack):
+            self.stacks[record.id] = record
+        elif isinstance(record, Note):
+            self.notes.append(record.text)
+        else:
+            self.end = record
+
+
+def _head(path: Path) -> Head:
+    try:
+        document = json.loads(paths.contents(path, "head of a trace"))
+    except OSError as error:
+        raise TraceError(f"{Where(path)}: can't be read: {error.strerror}.") from None
+    except (ValueError, RecursionError):
+        raise TraceError(f"{Where(path)}: no JSON; expected the head of a trace.") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
+        raise TraceError(f"{Where(path)}: schema {schema!r}; this version reads {SCHEMA}.")
+    return _made(Head, document, Where(path))
+
+
+def _record(line: bytes, where: Where) -> Record:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        raise TraceError(f"{where}: no JSON; expected one record of a trace.") from None
+    kind: Callable[..., Record] | None = KINDS.get(document.pop("e", "")) if isinstance(document, dict) else None
+    if kind is None:
+        raise TraceError(f"{where}: no record of a trace; expected one with e: {', '.join(KINDS)}.")
+    return _made(kind, document, where)
+
+
+def _made(kind: Callable[..., Made], document: dict[str, Any], where: Where) -> Made:
+    """A record of a JSON object; lists become tuples."""
+    plain = {key: tuple(value) if isinstance(value, list) else value for key, value in document.items()}
+    try:
+        return kind(**plain)
+    except TypeError as error:
+        raise TraceError(f"{where}: {str(error).rpartition('() ')[2]}: expected the fields of a record.") from None
+
+
+def _is_contiguous(value: Value) -> bool:
+    expected = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.strides), strict=True):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

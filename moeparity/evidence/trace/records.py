@@ -1,0 +1,143 @@
+"""The records of a trace, each one JSON line of `events.jsonl`, and the head that says what made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+SCHEMA = "moeparity.trace/1"
+
+DIGEST = "mix64/1"
+"""The name of the digests of `evidence/trace/digest.py`; digests of another name are compared with nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What a rank's trace was made by and on: `head.json`, written before anything else.
+
+    `made_by`: the tool and its version, or what the trace was imported from. `levels`: which calls are recorded, of
+    `op`, `module`, `collective`. `selected`: what whole tensors were kept of, in words; empty for none. `unseen`: what
+    this trace can't show, in sentences. `rank` counts from 0.
+    """
+
+    rank: int = 0
+    ranks: int = 1
+    made_by: str
+    program: tuple[str, ...] = ()
+    started: str = ""
+    levels: tuple[str, ...] = ("op", "module")
+    selected: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    unseen: tuple[str, ...] = ()
+    digest: str = DIGEST
+    schema: str = SCHEMA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A tensor as it was at one moment: one storage at one version, seen by one shape and strides.
+
+    `base`: the value whose bytes it is a view of, if any: such a value has no digest of its own. `digest`: 16
+    hexadecimal digits, None where none was taken; `rows`: whether one for each row is kept, under the key `ID.rows`, as
+    int64 [product of all axes but the last]. `tensor`: whether the whole tensor is kept, under the key `ID`. `file`:
+    the number of the file of both. `label`: `random` for what a generator drew, `unwritten` for what was allocated and
+    not written, else None. `stats`: min, max, mean, absmax of the finite numbers, and how many are zero, nan, inf.
+    """
+
+    kind: ClassVar[str] = "value"
+    id: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    offset: int = 0
+    device: str = "cpu"
+    storage: int | None = None
+    version: int | None = None
+    base: int | None = None
+    digest: str | None = None
+    rows: bool = False
+    tensor: bool = False
+    file: int | None = None
+    label: str | None = None
+    stats: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of an op, a module or a collective, written when it has returned.
+
+    `id` counts calls as they were entered, so a module's is below those inside it, whose `inside` it is. `name`: of the
+    op with its overload, of the module's class, of the collective. `path`: of the innermost module, as in
+    `named_modules`, empty outside all. `nth`: how many calls of that name under that path came before in this `step`.
+    `phase`: `forward`, `backward`, `optimizer` or empty. `inputs`, `outputs` and `written` (arguments that were
+    changed in place) map a slot to a value's id: `0`, `2.1` for the second of a list, a keyword's name. `scalars`:
+    arguments that are no tensors, by slot. `flags`: `random`, `nan_born`, `inf_born` (in its outputs, and in no input).
+    """
+
+    kind: ClassVar[str] = "call"
+    id: int
+    level: str
+    name: str
+    path: str = ""
+    nth: int = 0
+    step: int = 0
+    phase: str = "forward"
+    inside: int | None = None
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[str, int] = field(default_factory=dict)
+    written: Mapping[str, int] = field(default_factory=dict)
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+    stack: int | None = None
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Python frames, innermost last, each `file:line function`; calls name it by its id."""
+
+    kind: ClassVar[str] = "stack"
+    id: int
+    frames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something a reader of the trace must know, in a sentence: what was not seen, what was skipped."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The last line of a whole trace: how many calls and values lie before it."""
+
+    kind: ClassVar[str] = "end"
+    calls: int
+    values: int
+
+
+Record = Value | Call | Stack | Note | End
+
+KINDS: Mapping[str, type[Record]] = {record.kind: record for record in (Value, Call, Stack, Note, End)}
+
+
+def document(record: Record | Head) -> dict[str, Any]:
+    """A record as it is written: what has its default is left out, but for the schema and the digest's name."""
+    plain = {name: value for name, value in asdict(record).items() if value != _DEFAULTS[type(record)].get(name, ...)}
+    if isinstance(record, Head):
+        return {"schema": record.schema, "digest": record.digest, **plain}
+    return {"e": record.kind, **plain}
+
+
+def _defaults(record: type[Record | Head]) -> dict[str, Any]:
+    fields = record.__dataclass_fields__.values()
+    plain = {entry.name: entry.default for entry in fields if isinstance(entry.default, (str, int, tuple, bool))}
+    absent = {entry.name: None for entry in fields if entry.default is None}
+    return plain | absent | {entry.name: {} for entry in fields if entry.default_factory is dict}
+
+
+_DEFAULTS: Mapping[type[Record | Head], dict[str, Any]] = {
+    record: _defaults(record) for record in (Head, *KINDS.values())
+}

@@ -1,0 +1,122 @@
+"""The writer of one rank's trace: buffered, and valid to the last flush whenever the process ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import torch
+from safetensors.torch import save_file
+
+from moeparity.errors import TraceError, Where
+from moeparity.evidence.trace.records import Call, End, Head, Note, Record, Stack, Value, document
+
+HEAD, EVENTS, TENSORS = "head.json", "events.jsonl", "tensors"
+
+BUFFER = 64 << 20
+"""Bytes of tensors, and as many records of some 200 bytes, that are held back before they are written."""
+
+_RECORD = 200
+"""Bytes that a record is counted as."""
+
+
+class TraceWriter:
+    """Writes `FOLDER/rank-N`. Tensors are on disk before the line that names them; a line is whole when it ends.
+
+    Use it as a context; leaving it by an exception writes what there is, without the end.
+
+    Raises TraceError where that rank's folder is there already or can't be written.
+    """
+
+    def __init__(self, folder: Path, head: Head, *, buffer: int = BUFFER) -> None:
+        self.folder = folder / f"rank-{head.rank}"
+        self._buffer, self._held = buffer, 0
+        self._lines: list[str] = []
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._stacks: dict[tuple[str, ...], int] = {}
+        self._files = self._calls = self._values = 0
+        try:
+            (self.folder / TENSORS).mkdir(parents=True)
+            _write_whole(self.folder / HEAD, json.dumps(document(head), indent=1))
+            self._events = (self.folder / EVENTS).open("a", encoding="utf-8")
+        except FileExistsError:
+            raise TraceError(
+                f"{Where(self.folder)}: there is something already. Name a folder that is not there."
+            ) from None
+        except OSError as error:
+            raise TraceError(f"{Where(self.folder)}: can't be written: {error.strerror}.") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(whole=kind is None)
+
+    def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
+        """A value, with the digests of its rows and the whole tensor where these are to be kept.
+
+        Both are taken over as they are: whoever may write to them hands in a copy.
+        """
+        keys = {f"{value.id}.rows": rows, str(value.id): tensor}
+        kept = {key: held.detach().cpu().contiguous() for key, held in keys.items() if held is not None}
+        if kept:
+            value = replace(value, rows=rows is not None, tensor=tensor is not None, file=self._files)
+        self._tensors.update(kept)
+        self._values += 1
+        self._append(value, sum(held.numel() * held.element_size() for held in kept.values()))
+
+    def call(self, call: Call) -> None:
+        """A call that has returned, whose values are written."""
+        self._calls += 1
+        self._append(call)
+
+    def stack(self, frames: Iterable[str]) -> int:
+        """The number of a stack; one that was met before is not written again."""
+        key = tuple(frames)
+        if key not in self._stacks:
+            self._stacks[key] = len(self._stacks)
+            self._append(Stack(id=self._stacks[key], frames=key))
+        return self._stacks[key]
+
+    def note(self, text: str) -> None:
+        """A sentence for the reader."""
+        self._append(Note(text=text))
+
+    def flush(self) -> None:
+        """Hand everything held back to the operating system: a killed process has lost nothing before this."""
+        if self._tensors:
+            path = self.folder / TENSORS / f"{self._files:06}.safetensors"
+            unfinished = path.with_suffix(".part")
+            save_file(self._tensors, unfinished)
+            unfinished.replace(path)
+            self._files += 1
+        self._events.write("".join(self._lines))
+        self._events.flush()
+        self._lines, self._tensors, self._held = [], {}, 0
+
+    def close(self, *, whole: bool = True) -> None:
+        """Flush, and write the end where the program got there."""
+        if self._events.closed:
+            return
+        if whole:
+            self._append(End(calls=self._calls, values=self._values))
+        self.flush()
+        self._events.close()
+
+    def _append(self, record: Record, held: int = 0) -> None:
+        self._lines.append(json.dumps(document(record), allow_nan=True, separators=(",", ":")) + "\n")
+        self._held += held + _RECORD
+        if self._held >= self._buffer:
+            self.flush()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)

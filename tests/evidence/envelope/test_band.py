@@ -1,0 +1,57 @@
+"""A value in a band of draws, against a plain evaluation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from moeparity.evidence.envelope.band import SLACK, band
+
+
+def test_the_band_by_hand() -> None:
+    own = torch.tensor([[1.0, 2.0, 4.0, 0.0, 3.0, 1.0, math.nan]])
+    draws = [
+        torch.tensor([[1.5, 2.0, 4.0, 0.0, 3.0, 1.0, math.nan]]),
+        torch.tensor([[1.5, 2.0, 5.0, 0.0, 3.0, 1.0, math.nan]]),
+        torch.tensor([[0.5, 2.0, 4.0, 0.0, 3.0, 1.0, math.nan]]),
+    ]
+    #                    inside, equal, above 5, -0, below 3, equal, no NaN any more
+    other = torch.tensor([[1.25, 2.0, 6.0, -0.0, 2.5, 1.0, 1.0]])
+    found = band(own, other, draws, tokens=1)
+    assert (found.elements, found.differing, found.outside, found.varying) == (7, 5, 3, 2)
+    assert found.own_outside == (0, 1, 1)
+    assert found.furthest == math.inf
+    finite = band(own[:, :-1], other[:, :-1], [draw[:, :-1] for draw in draws], tokens=1)
+    # 6 is 1 above the band; the greatest of the row, 5, has the spacing of 4.
+    assert (finite.outside, finite.furthest) == (2, 1 / (4 * torch.finfo(torch.float32).eps))
+
+
+def test_values_of_another_dtype_lie_between_the_values_of_a_band() -> None:
+    own = torch.linspace(1, 2, 200).reshape(20, 10)
+    found = band(own.bfloat16(), own, [own.bfloat16()] * 4, tokens=20)
+    assert found.differing == found.outside == int((own != own.bfloat16().float()).sum())
+    assert found.furthest <= 0.5
+    assert not found.inside
+    one = band(own, own, [own] * 4, tokens=20)
+    assert (one.differing, one.outside, one.inside) == (0, 0, True)
+
+
+def test_a_further_draw_is_inside_and_a_coarser_sum_is_not() -> None:
+    leaves = torch.randn(256, 64, 32, generator=torch.Generator().manual_seed(0))
+    sums = [leaves[:, torch.randperm(64, generator=torch.Generator().manual_seed(i))] for i in range(10)]
+    drawn = [_sequential(x) for x in sums]
+    further = band(drawn[0], drawn[1], drawn[2:], tokens=256)
+    assert further.differing > 4000
+    assert 0 < further.outside <= SLACK * max(further.own_outside) + SLACK
+    assert further.inside
+    coarse = band(drawn[0], _sequential(leaves.bfloat16()).float(), drawn[2:], tokens=256)
+    assert coarse.outside > 0.9 * coarse.elements
+    assert not coarse.inside
+
+
+def _sequential(x: torch.Tensor) -> torch.Tensor:
+    total = x[:, 0]
+    for i in range(1, x.shape[1]):
+        total = total + x[:, i]
+    return total

@@ -118,9 +118,7 @@ def asked(folder: Path, checkpoint: Path, nodes: str, function: str) -> list[Nea
         ("layers[*].moe.router", "routed", "the chosen scores are divided by their sum where they must not be"),
     ],
 )
-def test_a_fault_is_said_in_words(
-    tmp_path: Path, qwen3_moe: Path, nodes: str, function: str, sentence: str
-) -> None:
+def test_a_fault_is_said_in_words(tmp_path: Path, qwen3_moe: Path, nodes: str, function: str, sentence: str) -> None:
     (answer,) = asked(tmp_path, qwen3_moe, nodes, function)
     assert answer.node == nodes.replace("*", "1")
     assert answer.explained

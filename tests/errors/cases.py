@@ -34,6 +34,8 @@ BISECT = {
     "recipe-tokens-missing",
     "recipe-gate-of-a-record-that-is-not-there",
     "recipe-impl-without-leave",
+    "recipe-fault-checkpoint-of-another-model",
+    "recipe-fault-checkpoint-without-a-tensor",
     "recipe-swap-matches-nothing",
     "recipe-costs-unknown",
     "recipe-costs-missing",

@@ -5,14 +5,26 @@ A `Reference` is `$name`, one of the fault's free `values`, or a literal.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from moeparity.plan.spec.base import Model, Name
 
 Reference = str | int | float
-FaultName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")]
+_NAME = "[a-z][a-z0-9]*(-[a-z0-9]+)*"
+
+
+def _named(text: str) -> str:
+    if not re.fullmatch(_NAME, text):
+        raise ValueError(
+            f"{text!r} is no name of a fault; expected words of a-z and 0-9 joined by `-`, as in `norm-eps`"
+        )
+    return text
+
+
+FaultName = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": f"^{_NAME}$"})]
 
 
 class Sits(Model):

@@ -16,10 +16,13 @@ from moeparity.plan.sides import Side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How one side's kernels are called: settings of a node as its kernel takes them, and its weights, read anew."""
+    """How one side's kernels are called: settings of a node as its kernel takes them, its weights, read anew, and the
+    node as the side runs it.
+    """
 
     at: Callable[[Node], Mapping[str, Any]]
     weights: Callable[[Node], Mapping[str, Tensor]]
+    node: Callable[[Node], Node]
 
 
 def settings_of(plan: Plan, side: Side, phase: Case) -> Settings:
@@ -27,5 +30,6 @@ def settings_of(plan: Plan, side: Side, phase: Case) -> Settings:
     bound = side.plan.at_phase(phase)
     return Settings(
         at=lambda node: node.op.settings({**bound.told_to(node), **bound.active(node)}),
-        weights=lambda node: plan.model.weights.node(node, bound.dtype_of(node.name)),
+        weights=lambda node: plan.model.weights.node(bound.as_run(node), bound.dtype_of(node.name)),
+        node=bound.as_run,
     )

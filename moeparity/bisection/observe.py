@@ -12,7 +12,7 @@ from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.sections import modules
-from moeparity.bisection.trials import SHADOW, Trials, toggle_trials, walker
+from moeparity.bisection.trials import Trials, shadow, sides, toggle_trials, walker
 from moeparity.engine.lockstep import Counts
 from moeparity.engine.memory import Memory, Peak
 from moeparity.engine.view import NodeView, Observer
@@ -106,16 +106,15 @@ class Observation:
 
 def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
     """Both sides and the trials; those with forced routes come last."""
-    sides = [walker(plan, REFERENCE, plan.reference), walker(plan, CANDIDATE, plan.candidate)]
     trial_walkers = [walker(plan, key, trial.side, routes=trial.routes) for key, trial in trials.items()]
-    return [*sides, *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
+    return [*sides(plan), *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
 
 
 def _beside(plan: Plan) -> list[Walker]:
     """The oracle, and the shadow that shows local errors; the latter only where toggles are tried."""
     oracle = [] if plan.oracle is None else [walker(plan, ORACLE, plan.oracle)]
-    shadow = [walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE)] if plan.attribution else []
-    return [*oracle, *shadow]
+    own = shadow(plan)
+    return [*oracle, *([] if own is None else [own])]
 
 
 def _sections(plan: Plan, trials: Trials) -> dict[str, SectionObserver]:

@@ -112,7 +112,7 @@ def outline_recipe(path: Path) -> Outline:
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
-    variants = (recipe.reference, recipe.candidate)
+    variants = recipe.variants
     schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line)) for v in variants]
     may_have = [possible_phases(schedule) for schedule in schedules]
     phases = tuple(phase for phase in PHASES if any(phase in phases_of_side for phases_of_side in may_have))
@@ -130,7 +130,7 @@ def outline_recipe(path: Path) -> Outline:
     return Outline(
         title=(
             f"{display_path(path)}: {display_path(folder)} ({graph.model_type}, {graph.layers} layers), "
-            f"reference {recipe.reference.profile}, candidate {recipe.candidate.profile}"
+            f"reference {recipe.reference.profile}, candidate {recipe.candidate.named}"
         ),
         sides=("reference", "candidate"),
         graph=graph,

@@ -13,6 +13,7 @@ from moeparity import user_code
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
 from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
+from moeparity.evidence.maps.side import RecordedSide, recorded_side, refuse_without_logits
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.continuation import widened_grid
@@ -24,7 +25,9 @@ from moeparity.metrics.gating import declared, parity
 from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
 from moeparity.paths import LIMIT_FACTOR, limit
+from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
+from moeparity.plan.graph import Graph
 from moeparity.plan.region import nodes_within
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit
@@ -88,7 +91,8 @@ class Plan:
     """A recipe made ready: both sides bound, and every difference between them as a toggle.
 
     `swaps` are the blocks the recipe asks to restore, by selector: the nodes, and all that differs there as one
-    toggle (None: nothing does). `functions` are users' functions by `module:function`.
+    toggle (None: nothing does). `functions` are users' functions by `module:function`. `recorded` is what the candidate
+    is where it is a trace: then both sides are bound alike, and its values are what was recorded.
     """
 
     path: Path
@@ -105,6 +109,7 @@ class Plan:
     memory_limit: float | None
     attribution: bool
     digests: bool
+    recorded: RecordedSide | None = None
 
     @property
     def trial_toggles(self) -> tuple[Toggle, ...]:
@@ -173,7 +178,7 @@ def prepare(
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
     _check_gate(recipe, tokens, path)
-    variants, where = (recipe.reference, recipe.candidate), Where(path)
+    variants, where = recipe.variants, Where(path)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = _profiles(path, variants)
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
@@ -188,8 +193,7 @@ def prepare(
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), grid.sequences, rules, cases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
     )
-    recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
-    _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
+    model.weights.refuse_unfit(node for side in (reference, candidate) for node in side.plan.nodes_as_run)
     return Plan(
         path=path,
         recipe=recipe,
@@ -199,13 +203,33 @@ def prepare(
         reference=reference,
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
-        toggles=recipe_toggles,
+        toggles=_toggles(recipe, reference, candidate, path),
         swaps=_swaps(recipe, reference, candidate, path),
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,
         digests=options.digests,
+        recorded=_recorded(recipe, path, model.graph, tokens, reference.plan),
     )
+
+
+def _recorded(
+    recipe: schema.RecipeFile, path: Path, graph: Graph, tokens: TokenSet, plan: BoundGraph
+) -> RecordedSide | None:
+    """The trace that is the candidate, held to the tokens; None where it is a profile.
+
+    Raises TraceError for one that can't be held to them, and where scored tokens have no logits.
+    """
+    variant = recipe.candidate
+    if variant.trace is None:
+        return None
+    where = Where(path, variant.line_of("trace"))
+    folder = reader.find_file(variant.trace, where, "trace")
+    side = recorded_side(folder, graph, tokens.input_ids, tokens.attention_mask, where=where, map_name=variant.map)
+    refuse_without_logits(side, graph, tokens.loss_mask)
+    # What the reference leaves in partial sums is no value that a program has.
+    whole = {value: graft for value, graft in side.grafts.items() if plan.partials[value] == 1}
+    return replace(side, grafts=whole)
 
 
 def _recipe(path: Path, options: Options) -> schema.RecipeFile:
@@ -298,6 +322,13 @@ def _swaps(
     where = Where(path, recipe.line_of("swap"))
     blocks = {selector: tuple(nodes_within(selector, reference.plan.graph, where)) for selector in recipe.swap}
     return {selector: (nodes, swap(selector, nodes, reference, candidate)) for selector, nodes in blocks.items()}
+
+
+def _toggles(recipe: schema.RecipeFile, reference: Side, candidate: Side, path: Path) -> tuple[Toggle, ...]:
+    """All that differs between the sides. Raises SpecError for costs that are not one for each toggle."""
+    recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
+    _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
+    return recipe_toggles
 
 
 def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from moeparity.engine import functions
+from moeparity.engine.edits import edited, edits_see_rows
 from moeparity.errors import SpecError
-from moeparity.inputs.weights.store import Loaded
+from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined import Steps
 from moeparity.ops.declaration import RefusedError
@@ -45,7 +46,12 @@ class Numerics:
 
 
 def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
-    """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise."""
+    """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise.
+
+    Parameters, weights and edits are those of the node as the plan runs it, and stand in the key: the same choices on
+    other weights are another computation.
+    """
+    node = plan.as_run(node)
     choices = {**plan.told_to(node), **plan.active(node)}
     active = {**choices, **rounded}
     at = node.op.settings(active)
@@ -55,24 +61,33 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         tensors: Sequence[torch.Tensor | None], loaded: Loaded, _: Size, steps: Steps | None
     ) -> tuple[torch.Tensor, ...]:
         joined = {} if steps is None else {"steps": steps}
+
+        def called(*reads: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
+            out: Any = kernel(*reads, w=weights_of(loaded, node, dtype), p=node.params, at=at, **joined)
+            return out if isinstance(out, tuple) else (out,)
+
         try:
-            out: Any = kernel(*tensors, w=loaded[node.name, dtype], p=node.params, at=at, **joined)
+            return edited(node, called, tensors) if node.edits else called(*tensors)
         except RefusedError as error:
             origin = plan.settings[node.name, error.attribute].origin
             raise SpecError(f"{origin}: {node.name}:{error.attribute}: {error.reason}") from None
-        return out if isinstance(out, tuple) else (out,)
 
     partials = plan.partials[node.values[0]]
     return Numerics(
-        key=(dtype, *active.items()),
+        key=(dtype, node.computation, *active.items()),
         partials=partials,
         active=active,
         compute=compute,
-        sees_rows=node.op.sees_rows(choices, node.params),
-        joins=node.op.joins(choices),
+        sees_rows=edits_see_rows(node) or node.op.sees_rows(choices, node.params),
+        joins=node.op.joins(choices) and not node.edits,
         varlen=node.op.varlen(choices),
         copies_history=node.op.copies_history(choices),
     )
+
+
+def weights_of(loaded: Loaded, node: Node, dtype: str) -> Weights:
+    """The weights of a node as it is run."""
+    return loaded[node.name, dtype] if node.own_weights else loaded.of(node, dtype)
 
 
 def region_numerics(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:

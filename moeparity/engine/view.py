@@ -49,7 +49,7 @@ class NodeView:
     regions: Mapping[Name, Region]
     entered: Mapping[tuple[Name, str], list[int]]
     again: Callable[[Name], tuple[torch.Tensor, ...]]
-    loaded: Loaded = field(default_factory=dict)
+    loaded: Loaded = field(default_factory=Loaded)
     packs: Mapping[Name, Sequence[Batch]] = field(default_factory=dict)
     turns: Mapping[Name, Sequence[Turn]] = field(default_factory=dict)
 

@@ -12,12 +12,14 @@ from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan import layered
 from moeparity.plan.engine_profile import Profile, Rule
+from moeparity.plan.faults.apply import applied
+from moeparity.plan.faults.fault import FaultyNode, Planted
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.partials import Partials, Told, inputs_read, partials, told
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of, cut, described, parse
 from moeparity.plan.schedule.steps import FORWARD
-from moeparity.plan.setting import DTYPE, IMPL, ByPhase, Place, Setting, edges_of
+from moeparity.plan.setting import DTYPE, FAULT, IMPL, ByPhase, Place, Setting, edges_of
 
 MOST_CASES: Final = 256
 """Cases of one plan: each is bound by itself."""
@@ -30,24 +32,29 @@ class BoundGraph:
     `phases` are those it was bound for, cut into cases where rules go by numbers, and all that is said here holds in
     the first of them; `others` are the plans of those in which something is set otherwise. `regions` are the users'
     functions either side of a mixture knows, by closing node and call; a region is in force where the setting of its
-    closing node names it. `like` is a plan of the same graph that has been checked: where this one is set alike, what
-    was found there holds here too.
+    closing node names it. `faults` are those either side of a mixture knows, by the text that settings have for them.
+    `dormant` is what the profile says of attributes that nodes do not have, and a fault may wake. `like` is a plan of
+    the same graph that has been checked: where this one is set alike, what was found there holds here too.
     """
 
     graph: Graph
     dtype: str
     settings: Mapping[Place, Setting]
     regions: Mapping[Place, Region] = field(default_factory=dict)
+    faults: Mapping[str, tuple[Planted, ...]] = field(default_factory=dict)
+    dormant: Mapping[Place, Setting] = field(default_factory=dict, repr=False, compare=False)
     phases: tuple[Case, ...] = (FORWARD,)
     others: Mapping[Case, BoundGraph] = field(default_factory=dict)
     like: InitVar[BoundGraph | None] = None
     told: Told = field(init=False)
     partials: Partials = field(init=False)
     _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _as_run: dict[str, tuple[str, Node]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def __post_init__(self, like: BoundGraph | None) -> None:
         """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
         replacements = self.replaced()
+        self._plant()
         values = {node.name: self._values(node) for node in self.graph.nodes}
         object.__setattr__(self, "told", told(self.graph, values))
         object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told))
@@ -60,13 +67,38 @@ class BoundGraph:
         for node in self.graph.nodes:
             if node.name in replacements or node.name in same_nodes or not node.op.refuses:
                 continue
-            shapes = {port: ref.shape for port, ref in node.weights.items()} | self._sizes(node, makers)
+            as_run = self.as_run(node)
+            shapes = {port: ref.shape for port, ref in as_run.weights.items()} | self._sizes(as_run, makers)
             message = {"message": str(self.message_dtype(node, makers))}
             refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
             if refusal is not None:
                 attribute, reason = refusal
                 origin = self.settings[node.name, attribute].origin
                 raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
+
+    def _plant(self) -> None:
+        """Work out the nodes that have faults."""
+        for node in self.graph.nodes if self.faults else ():
+            text = str(self.settings[node.name, FAULT].value)
+            if text:
+                self._as_run[node.name] = (node.computation, applied(self.graph, node, self.faults[text]))
+
+    def as_run(self, node: Node) -> Node:
+        """A node of the graph as this plan runs it: with the parameters, weights and edits of the faults there.
+
+        A node that is none of the graph's any more, since somebody has put other parameters in, is left as it is.
+        """
+        computation, rewritten = self._as_run.get(node.name, ("", node))
+        return rewritten if node.computation == computation else node
+
+    @property
+    def _dormant_of(self) -> ByPhase:
+        return {phase: self.at_phase(phase).dormant for phase in self.phases}
+
+    @property
+    def nodes_as_run(self) -> tuple[Node, ...]:
+        """All nodes as this plan runs them."""
+        return tuple(map(self.as_run, self.graph.nodes))
 
     def _refuse_other_partials(self, phase: Case, other: BoundGraph) -> None:
         """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
@@ -131,7 +163,10 @@ class BoundGraph:
         return sizes
 
     def _values(self, node: Node) -> dict[str, Value]:
-        return {a.name: self.settings[node.name, a.name].value for a in node.attributes}
+        """What is set for each attribute of a node as it is run; of one that a fault wakes, what the profile says."""
+        places = {(node.name, attribute.name): attribute for attribute in self.as_run(node).attributes}
+        known = ((a, self.settings.get(place) or self.dormant.get(place)) for place, a in places.items())
+        return {a.name: a.default if setting is None else setting.value for a, setting in known}
 
     def dtype_of(self, node: str) -> str:
         """The dtype a node runs in: the variant's own, or the other side's in a mixture."""
@@ -155,7 +190,9 @@ class BoundGraph:
     def _active_values(self, node: Node) -> dict[str, Value]:
         choices = self.choices(node)
         return {
-            a.name: choices[a.name] for a in node.attributes if holds(a.when, choices) and self._met(a, node, choices)
+            a.name: choices[a.name]
+            for a in self.as_run(node).attributes
+            if holds(a.when, choices) and self._met(a, node, choices)
         }
 
     def choices(self, node: Node) -> dict[str, Value]:
@@ -220,7 +257,9 @@ class BoundGraph:
 
     def sees_rows(self, node: Node) -> bool:
         """Whether a token's result at a node may depend on which others are computed with it, as a function's may."""
-        return node.name in self.replaced() or node.op.sees_rows(self.active(node), node.params)
+        as_run = self.as_run(node)
+        edited = any(edit.verb == "capacity" for edit in as_run.edits)
+        return node.name in self.replaced() or edited or node.op.sees_rows(self.active(node), as_run.params)
 
     def with_settings(self, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
         """This plan with the settings at `places` taken from `source`, in all phases. Raises SpecError, ValueError."""
@@ -236,7 +275,8 @@ class BoundGraph:
             theirs = source.at_phase(phase).settings
             taken = {place: theirs[place] for place in places_of.get(phase, ())}
             settings_of[phase] = {**self.at_phase(phase).settings, **taken}
-        return _plan(self.graph, self.dtype, settings_of, {**self.regions, **source.regions}, like=self)
+        regions, faults = {**self.regions, **source.regions}, {**self.faults, **source.faults}
+        return _plan(self.graph, self.dtype, settings_of, regions, faults, self._dormant_of, like=self)
 
     def in_all_phases(self, settings: Mapping[Place, Setting]) -> BoundGraph:
         """This plan with these settings in all phases. Raises SpecError."""
@@ -245,32 +285,44 @@ class BoundGraph:
     def in_phases(self, changes: ByPhase) -> BoundGraph:
         """This plan with other settings in some phases. Raises SpecError."""
         settings_of = {phase: {**self.at_phase(phase).settings, **changes.get(phase, {})} for phase in self.phases}
-        return _plan(self.graph, self.dtype, settings_of, self.regions, like=self)
+        return _plan(self.graph, self.dtype, settings_of, self.regions, self.faults, self._dormant_of, like=self)
+
+    def with_faults(self, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]) -> BoundGraph:
+        """This plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
+        settings_of = {phase: {**self.at_phase(phase).settings, **settings} for phase in self.phases}
+        every = {**self.faults, **faults}
+        return _plan(self.graph, self.dtype, settings_of, self.regions, every, self._dormant_of, like=self)
 
 
 def _plan(
-    graph: Graph, dtype: str, settings_of: ByPhase, regions: Mapping[Place, Region], like: BoundGraph | None = None
+    graph: Graph,
+    dtype: str,
+    settings_of: ByPhase,
+    regions: Mapping[Place, Region],
+    faults: Mapping[str, tuple[Planted, ...]],
+    dormant_of: ByPhase,
+    like: BoundGraph | None = None,
 ) -> BoundGraph:
     """A plan of several phases, those with equal settings as one. Raises SpecError, saying in which phases if not in
     the first.
     """
     (first, settings), *rest = settings_of.items()
     same = None if like is None else like.at_phase(first)
-    base = partial(BoundGraph, graph=graph, dtype=dtype, settings=settings, regions=regions, like=same)
+    made = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
+    base = partial(made, settings=settings, dormant=dormant_of[first], like=same)
     groups: list[tuple[Case, ...]] = []
-    for phase, theirs in rest:
-        alike = next((i for i, group in enumerate(groups) if settings_of[group[0]] == theirs), None)
+    of = {phase: (theirs, dormant_of[phase] if faults else {}) for phase, theirs in settings_of.items()}
+    for phase, _ in rest:
+        alike = next((i for i, group in enumerate(groups) if of[group[0]] == of[phase]), None)
         if alike is not None:
             groups[alike] += (phase,)
-        elif theirs != settings:
+        elif of[phase] != of[first]:
             groups.append((phase,))
     others: dict[Case, BoundGraph] = {}
     for group in groups:
         known = None if like is None else like.at_phase(group[0])
         try:
-            plan = BoundGraph(
-                graph=graph, dtype=dtype, settings=settings_of[group[0]], regions=regions, phases=group, like=known
-            )
+            plan = made(settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group, like=known)
         except SpecError as error:
             base()
             raise SpecError(f"{error} So it is in {listed(group)}.") from None
@@ -301,6 +353,7 @@ def bind(
     placement: tuple[Rule, ...] = (),
     over: tuple[Rule, ...] = (),
     phases: tuple[Case, ...] = (FORWARD,),
+    faults: Sequence[FaultyNode] = (),
 ) -> BoundGraph:
     """The plan of one variant; later wins: op defaults, extended profiles, fusions, rules, `placement`,
     `overrides`, `over`.
@@ -315,15 +368,18 @@ def bind(
     phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
     for rule in (*overrides, *over):
         _refuse_other_phases(rule, phases)
-    bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
+    bound: dict[tuple[bool, ...], tuple[Mapping[Place, Setting], Mapping[Place, Setting]]] = {}
     settings_of: dict[Case, Mapping[Place, Setting]] = {}
+    dormant_of: dict[Case, Mapping[Place, Setting]] = {}
     for phase in phases:
         holding = tuple(rule.holds_in(phase) for layer in layers for rule in layer)
         if holding not in bound:
             in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in layers)
-            bound[holding] = layered.settings(graph, dtype, in_phase, regions)
-        settings_of[phase] = bound[holding]
-    return _plan(graph, dtype, settings_of, {(region.nodes[-1], region.call): region for region in regions})
+            bound[holding] = layered.settings(graph, dtype, in_phase, regions, faults)
+        settings_of[phase], dormant_of[phase] = bound[holding]
+    plants = {faulty.text: faulty.plants for faulty in faults}
+    by_end = {(region.nodes[-1], region.call): region for region in regions}
+    return _plan(graph, dtype, settings_of, by_end, plants, dormant_of)
 
 
 def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:

@@ -16,13 +16,14 @@ from moeparity.plan.region import Region
 from moeparity.plan.resting import Pair
 from moeparity.plan.schedule.cases import Case, described, merged
 from moeparity.plan.schedule.steps import FORWARD
-from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
+from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 from moeparity.plan.sides import SIDES
 
 Class = Kind | Literal["dtype", "implementation"]
-"""The class of a choice: a kind of attribute, the dtype of a node, or a user's function."""
+"""The class of a choice: a kind of attribute, which a fault has too; the dtype of a node, or a user's function."""
 
-_OF_EVERY_NODE: Mapping[str, Class] = {DTYPE: "dtype", IMPL: "implementation"}
+_OF_EVERY_NODE: Mapping[str, Class] = {DTYPE: "dtype", IMPL: "implementation", FAULT: "semantics"}
+_NOTHING: Mapping[str, str] = {IMPL: "own kernel", FAULT: "no fault"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +87,10 @@ def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference
 
 
 def _places(node: Node, pair: Pair) -> Iterator[Place]:
-    """Every place of a node but its `impl`."""
+    """Every place of a node but its `impl`, its faults first."""
     names = [attribute.name for attribute in node.attributes]
     names += [f"{site}{EDGE}{consumer}" for site, consumer in edges_of(pair.plans[0].graph, node)]
-    yield from ((node.name, name) for name in (*names, DTYPE))
+    yield from ((node.name, name) for name in (FAULT, *names, DTYPE))
 
 
 def _regions(pair: Pair) -> Iterator[Difference]:
@@ -124,7 +125,7 @@ def _with_parts(places: tuple[Place, ...], pair: Pair) -> Difference:
     """The difference at a place and, where there are several phases, what it is in each; a dtype is one in all."""
     phases = pair.phases_of(places[0])
     whole = _difference(places, pair, phases, shown=pair.phases)
-    if len(pair.phases) == 1 or places[0][1] == DTYPE:
+    if len(pair.phases) == 1 or places[0][1] in (DTYPE, FAULT):
         return whole
     return replace(whole, parts=tuple(_parts(places, pair, phases)))
 
@@ -187,7 +188,7 @@ def by_phase(values: Mapping[Case, str]) -> str:
 def _words(place: Place, plan: BoundGraph) -> str:
     """The value at a place in one phase, as people read it."""
     value = plan.settings[place].value
-    return f"model ({plan.dtype_of(place[0])})" if value == MODEL else str(value) or "own kernel"
+    return f"model ({plan.dtype_of(place[0])})" if value == MODEL else str(value) or _NOTHING[place[1]]
 
 
 def _naming_rule(reference: Setting, candidate: Setting) -> Rule | None:

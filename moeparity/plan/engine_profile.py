@@ -37,9 +37,9 @@ class Rule:
     `set_by` is what a user of that engine gives it to have these values (None: nothing), `changed_by` what would give
     others (`none`: nothing; None: leaving `set_by` out), `profile` the profile it stands in.
 
-    Exactly one of `op`, `nodes`, `fusion` and `placement` is set; a fusion has its `chain` of ops and keys that start
-    with an op; a placement (`tensor`) concerns all ops with its attribute but those in `without`. `cases` are the steps
-    of a schedule in which it holds (None: all).
+    Exactly one of `op`, `nodes`, `fusion`, `placement` and `fault` (faults, by their text) is set; a fusion has its
+    `chain` of ops and keys that start with an op; a placement (`tensor`) concerns all ops with its attribute but those
+    in `without`. `cases` are the steps of a schedule in which it holds (None: all).
     """
 
     op: str | None = None
@@ -47,6 +47,7 @@ class Rule:
     fusion: str | None = None
     chain: tuple[str, ...] | None = None
     placement: str | None = None
+    fault: str | None = None
     without: tuple[str, ...] = ()
     model_types: tuple[str, ...] | None = None
     cases: tuple[Case, ...] | None = None
@@ -113,17 +114,26 @@ class Rule:
         """The rule behind a recipe's `impl:`; `nodes` are its selectors."""
         return cls(nodes=nodes, values=(("impl", call),), where=where, evidence="run by the recipe")
 
+    @classmethod
+    def of_fault(cls, text: str, where: Where) -> Rule:
+        """The rule behind a recipe's `faults:`; `text` is what they are called, values included."""
+        return cls(fault=text, values=(("fault", text),), where=where, evidence=BY_RECIPE)
+
     @property
     def label(self) -> str:
-        """What a report calls this rule: `op combine`, `fusion ar_norm`, `placement tensor`, or the selector."""
+        """What a report calls this rule: `op combine`, `fusion ar_norm`, `placement tensor`, `fault norm-eps(eps=0.1)`,
+        or the selector.
+        """
         if self.placement is not None:
             return f"placement {self.placement}"
+        if self.fault is not None:
+            return f"fault {self.fault}"
         return f"op {self.op}" if self.op else f"fusion {self.fusion}" if self.fusion else str(self.nodes)
 
     @property
     def is_overlay(self) -> bool:
-        """Whether all it sets is one choice seen from outside, a fusion or a placement, whatever it consists of."""
-        return self.fusion is not None or self.placement is not None
+        """Whether all it sets is one choice seen from outside, whatever it is made of: a fusion, placement or fault."""
+        return any(part is not None for part in (self.fusion, self.placement, self.fault))
 
     @property
     def narrowness(self) -> int:

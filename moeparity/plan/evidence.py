@@ -9,7 +9,7 @@ from moeparity.plan.bind import BoundGraph
 from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import BY_RECIPE, EVIDENCE_LEVELS, UNKNOWN
 from moeparity.plan.graph import Node
-from moeparity.plan.setting import DTYPE, IMPL, Place
+from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 
 LOWEST_FIRST: Final = (UNKNOWN, *reversed(EVIDENCE_LEVELS))
 """Levels from the least sure on; what a recipe says itself is surer than any."""
@@ -64,4 +64,4 @@ def _stated(node: Node, plan: BoundGraph) -> Iterator[str]:
 
 def _level(place: Place, plan: BoundGraph) -> str:
     setting = plan.settings[place]
-    return BY_RECIPE if place[1] == DTYPE and setting.rule is None else setting.level or UNKNOWN
+    return BY_RECIPE if place[1] in (DTYPE, FAULT) and setting.rule is None else setting.level or UNKNOWN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ import networkx as nx
 
 from moeparity.errors import Where
 from moeparity.ops.declaration import Attribute, Op, holds
+from moeparity.plan.edits import Edit, Part
 
 SOURCES = ("tokens", "positions", "mask")
 """Values that come from outside: token ids and positions [B, T] int64, and mask [B, T] bool, true on real tokens."""
@@ -24,7 +26,8 @@ class WeightRef:
     """Which tensor, or tensors with `each`, of the checkpoint a weight port takes.
 
     `shape` is that of one tensor, or of one expert's part of a tensor that holds all, of the shape `stacked`, inputs
-    before outputs. `keep_fp32` marks tensors that stay fp32 whatever dtype the variant runs in.
+    before outputs. `keep_fp32` marks tensors that stay fp32 whatever dtype the variant runs in. `parts` are those of a
+    weight that a fault rewrites, one for each expert; none: it is as the checkpoint has it.
     """
 
     names: tuple[str, ...]
@@ -33,6 +36,7 @@ class WeightRef:
     keep_fp32: bool
     where: Where
     stacked: tuple[int, ...] | None = None
+    parts: tuple[Part, ...] = ()
 
     @property
     def count(self) -> int:
@@ -52,7 +56,9 @@ class Node:
     `attributes` are those that exist on the node: of its op, those for which it has what they need to exist at all.
     `values` are the names of the values it produces: its own name, or `name.part` for each part. `ports` are the op's
     input ports that are there: optional ones may be left out. `edge_sites` are the attributes that an edge may have
-    its own value of.
+    its own value of. `edits` are what a fault does beside other parameters and weights; `own_weights` says that these
+    are as the checkpoint has them. `computation` is equal where parameters, weights and edits are, so that nodes of one
+    name with the same choices compute the same.
     """
 
     name: str
@@ -63,6 +69,9 @@ class Node:
     params: Mapping[str, Any]
     layer: int | None
     where: Where
+    edits: tuple[Edit, ...] = ()
+    own_weights: bool = True
+    computation: str = field(init=False, repr=False, compare=False)
     attributes: tuple[Attribute, ...] = field(init=False, repr=False, compare=False)
     values: tuple[str, ...] = field(init=False, repr=False, compare=False)
     ports: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -75,6 +84,9 @@ class Node:
         object.__setattr__(self, "edge_sites", tuple(a.name for a in self.attributes if a.edge))
         parts = tuple(f"{self.name}.{part}" for part in self.outputs)
         object.__setattr__(self, "values", (self.name,) if self.outputs == ("out",) else parts)
+        weights = [(port, ref.names, ref.parts) for port, ref in self.weights.items()]
+        made_of = repr((sorted(self.params.items()), weights, self.edits)).encode()
+        object.__setattr__(self, "computation", hashlib.blake2b(made_of, digest_size=8).hexdigest())
 
     def _has(self, attribute: Attribute) -> bool:
         return (
@@ -104,6 +116,7 @@ class Graph:
 
     `config` holds the fields of the config.json it was expanded with, under the names the file spells. `output` are the
     logits, `scores` what log-probabilities are read from: their log-softmax, or they themselves where there is none.
+    `cut_from` is the whole graph of which this one is a part (None: it is whole).
     """
 
     path: Path
@@ -113,6 +126,7 @@ class Graph:
     output: str
     ignore: tuple[str, ...]
     digraph: nx.DiGraph[str] = field(compare=False)
+    cut_from: Graph | None = field(default=None, repr=False, compare=False)
     nodes: tuple[Node, ...] = field(init=False, repr=False, compare=False)
     scores: str = field(init=False, repr=False, compare=False)
 
@@ -120,6 +134,11 @@ class Graph:
         """Every node of every segment, put together once; and `scores`, see there."""
         object.__setattr__(self, "nodes", tuple(node for segment in self.segments for node in segment.nodes))
         object.__setattr__(self, "scores", next(iter(log_probs(self.nodes, self.output)), self.output))
+
+    @property
+    def whole(self) -> Graph:
+        """The whole graph, of which this one may be a part."""
+        return self.cut_from or self
 
     @property
     def layers(self) -> int:

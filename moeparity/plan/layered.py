@@ -7,17 +7,23 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from moeparity.errors import SpecError, Where, listed, shown
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan.engine_profile import Rule
+from moeparity.plan.faults.fault import FaultyNode
 from moeparity.plan.graph import UNSET, Graph, Node
 from moeparity.plan.match import assignments
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import OF_ATTENTION
-from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
+from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 
 
 def settings(
-    graph: Graph, dtype: str, layers: Iterable[Iterable[Rule]], regions: Sequence[Region]
-) -> Mapping[Place, Setting]:
-    """What the rules of one phase set, later layers winning, on top of the ops' defaults and a variant's dtype.
+    graph: Graph,
+    dtype: str,
+    layers: Iterable[Iterable[Rule]],
+    regions: Sequence[Region],
+    faults: Sequence[FaultyNode] = (),
+) -> tuple[Mapping[Place, Setting], Mapping[Place, Setting]]:
+    """What the rules of one phase set, later layers winning, on top of the ops' defaults and a variant's dtype; behind
+    it what they say of attributes that their nodes do not have, which a fault may wake.
 
     Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
     selector matches nothing.
@@ -25,15 +31,20 @@ def settings(
     settings: dict[Place, Setting] = {}
     for node in graph.nodes:
         settings[node.name, DTYPE] = Setting(value=dtype, rule=None)
-        settings[node.name, IMPL] = Setting(value="", rule=None)
+        settings[node.name, IMPL] = settings[node.name, FAULT] = Setting(value="", rule=None)
         settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
         for site, consumer in edges_of(graph, node):
             settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
+    dormant: dict[Place, Setting] = {}
     for layer in layers:
-        settings |= _layer(graph, layer, settings.keys())
+        of_layer = _layer(graph, layer, settings.keys())
+        settings |= {place: setting for place, setting in of_layer.items() if place in settings}
+        dormant |= {place: setting for place, setting in of_layer.items() if place not in settings}
     for region in regions:
         settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
-    return settings
+    for faulty in faults:
+        settings[faulty.node, FAULT] = Setting(value=faulty.text, rule=faulty.rule)
+    return settings, dormant
 
 
 def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict[Place, Setting]:
@@ -47,7 +58,7 @@ def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict
             place = (node, name)
             if place in graph_places:
                 _refuse_conflict(place, settings.get(place), rule, value)
-                settings[place] = Setting(value=value, rule=rule)
+            settings[place] = Setting(value=value, rule=rule)
     return settings
 
 

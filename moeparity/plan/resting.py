@@ -15,7 +15,7 @@ from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
-from moeparity.plan.setting import DTYPE, IMPL, Place
+from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 
 Name = tuple[str, str]
 """What reports call the differences that one rule makes: its label and an attribute."""
@@ -132,13 +132,15 @@ class InPhase:
     def _is_nobodys(self, place: Place, resting: int) -> bool:
         """Whether numerics that nobody set rest there in this one of the two only."""
         attribute = self.nodes[place[0]].op.attribute(place[1])
-        is_numerics = attribute is None or attribute.kind != "semantics"
+        is_numerics = place[1] != FAULT and (attribute is None or attribute.kind != "semantics")
         return is_numerics and self.plans[resting].settings[place].rule is None and self.resting(place) == (resting,)
 
     def _rests(self, place: Place, index: int) -> bool:
         node, name = place
         if name in (DTYPE, IMPL):
             return False
+        if name == FAULT:
+            return node in self.replaced[index]
         is_site = edge_of(name) is not None
         return node in self.replaced[index] or not (is_site or name in self.plans[index].active(self.nodes[node]))
 

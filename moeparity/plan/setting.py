@@ -1,8 +1,8 @@
 """Places, and the settings that stand at them.
 
 A *place* is a node with the name of one of its choices: an attribute of its op, `site->consumer` for a site on one
-edge, `dtype`, or `impl`. Everything two variants of a graph may differ in, schedule aside, is a place, so that a
-mixture of both is made by taking places from the other. A place may have another value in each phase of a schedule.
+edge, `dtype`, `impl` or `fault`. Everything two variants of a graph may differ in, schedule aside, is a place, so that
+a mixture of both is made by taking places from the other. A place may have another value in each phase of a schedule.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from moeparity.plan.schedule.cases import Case
 Place = tuple[str, str]
 """A node name and the name of a choice there."""
 
-DTYPE, IMPL = "dtype", "impl"
-"""Choices every node has: the dtype it runs in, and a user's function in place of its kernel ("": none)."""
+DTYPE, IMPL, FAULT = "dtype", "impl", "fault"
+"""Choices every node has: the dtype it runs in, a user's function in place of its kernel, and faults ("": none)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

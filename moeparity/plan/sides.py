@@ -10,6 +10,7 @@ from typing import Final
 from moeparity.errors import Where
 from moeparity.plan.bind import BoundGraph, bind, cut_by
 from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
+from moeparity.plan.faults.stated import stated
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.cases import Case
@@ -50,8 +51,8 @@ def bound_side(
     """
     set_rules = overrides(variant.set, where)
     placement = placement_rules(variant.placement, where)
-    functions = regions(graph, variant.impl, where)
-    plan = bind(graph, profile, variant.dtype or dtype, set_rules, functions, placement, over, phases)
+    functions, faults = regions(graph, variant.impl, where), stated(graph, variant.faults, where)
+    plan = bind(graph, profile, variant.dtype or dtype, set_rules, functions, placement, over, phases, faults)
     return Side(plan=plan, schedule=settings(variant.schedule, variant.micro_batch, sequences, where))
 
 

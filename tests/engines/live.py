@@ -53,6 +53,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "trl": ("trl==1.16.0",),
     "openrlhf": ("openrlhf==0.11.2",),
     "flashinfer": ("flashinfer-python==0.7.2.post1",),
+    "flashinfer-0.6.18": ("flashinfer-python==0.6.18",),
     "cutlass-dsl": tuple(_CUTE_DSL.split()),
     "vllm-arguments": (*_SERVED.split(), *_OF_VLLM.split()),
     "slime-arguments": (
@@ -68,6 +69,8 @@ REPOSITORIES = {
     "slime": "THUDM/slime at 624b824a89",
     "skyrl": "NovaSky-AI/SkyRL at a9564572e",
     "transformer-engine-source": "NVIDIA/TransformerEngine at d0067d0da6",
+    "tensorrt-llm": "of NVIDIA/TensorRT-LLM _torch/modules/swiglu.py at 07b7b618eb and linear.py at 00bbf71e79, "
+    "_torch/pyexecutor/sampler/ops/vanilla.py at 09009fbfba",
 }
 """What is in no package index: its files are unpacked into the folder by hand, and nowhere else by this project."""
 SOURCES = "cuda/vllm/vllm-0.33.0"
@@ -90,7 +93,7 @@ def install() -> None:
         (FOLDER / "vllm" / "vllm").symlink_to(FOLDER / SOURCES / "vllm")
 
 
-def _how(name: str) -> str:
+def how_filled(name: str) -> str:
     """How the folder `name` is filled."""
     if name in REPOSITORIES:
         return f"{REPOSITORIES[name]}, unpacked into {FOLDER / name}"
@@ -108,7 +111,9 @@ def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
     """
     absent = [name for name in folders if not (FOLDER / name).is_dir()]
     if absent:
-        pytest.skip(f"not compared with live kernels: no {', '.join(f'{name} ({_how(name)})' for name in absent)}")
+        pytest.skip(
+            f"not compared with live kernels: no {', '.join(f'{name} ({how_filled(name)})' for name in absent)}"
+        )
     path = os.pathsep.join(str(FOLDER / name) for name in folders)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:

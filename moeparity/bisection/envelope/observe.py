@@ -91,7 +91,10 @@ class Envelope:
         parts: list[tuple[Call, Tensor]] = []
         for phase, of_phase in view.tokens_by_case(self.walkers[side], self.sides[side]).items():
             settings, own = self.sides[side][phase], of_phase[:sequences, :tokens]
-            call = Call(node=view.node, inputs=inputs, weights=settings.weights(view.node), at=settings.at(view.node))
+            node = settings.node(view.node)
+            if node.edits:
+                return "a fault changes what goes into its kernel, or what comes out"
+            call = Call(node=node, inputs=inputs, weights=settings.weights(view.node), at=settings.at(view.node))
             same = next((i for i, (other, _) in enumerate(parts) if other.at == call.at), None)
             if same is not None:
                 parts[same] = call, parts[same][1] | own

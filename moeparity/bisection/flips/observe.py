@@ -231,7 +231,9 @@ def rankings(plan: Plan, side: Side, node: Node) -> Rankings:
     """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
     by_case = {case: settings_of(plan, side, case) for case in side.plan.phases}
     w = by_case[side.plan.phases[0]].weights(node)
-    return {case: Ranking(w=w, p=node.params, at=settings.at(node)) for case, settings in by_case.items()}
+    return {
+        case: Ranking(w=w, p=settings.node(node).params, at=settings.at(node)) for case, settings in by_case.items()
+    }
 
 
 def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -180,6 +180,7 @@ class _Miner:
                 token=int(prompts.input_ids[row, column]),
                 probability=float(near_ties.probability[row, column]),
                 layer=layers[int(near_ties.layer[row, column])],
+                margin=float(near_ties.margin[row, column]),
             )
             for row, column in zip(rows[top_rows].tolist(), columns[top_rows].tolist(), strict=True)
         ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import Profile
 from moeparity.plan.graph import Node
+from moeparity.plan.setting import FAULT
 from moeparity.plan.sides import Side
 
 ORACLE = "oracle"
@@ -24,7 +25,8 @@ def oracle_side(reference: Side, profile: Profile, dtype: str) -> Side:
 
 
 def _semantics(node: Node) -> Iterator[str]:
-    """The attributes of a node that are no numerics, and those that may leave them nothing to decide."""
+    """The choices of a node that are no numerics, and the attributes that may leave them nothing to decide."""
     semantics = [attribute for attribute in node.attributes if attribute.kind == "semantics"]
     conditions = {name for attribute in semantics for name in attribute.when}
     yield from (a.name for a in node.attributes if a in semantics or a.name in conditions)
+    yield FAULT

@@ -61,6 +61,7 @@ def parts(plan: Plan) -> dict[str, str]:
         "tokens": plan.tokens,
         "digests": plan.digests,
         "weights": _files(plan.model.weights.checkpoint, plan.model.folder),
+        "other weights": [_files(source, Path(f)) for f, source in sorted(plan.model.weights.others.items())],
         "graph": paths.contents(plan.model.graph.path, "YAML file"),
         "machine": _machine(plan.model.device),
         "source": source(),
@@ -79,7 +80,10 @@ def digest(content: object) -> str:
 
 def _side(side: Side) -> list[Any]:
     plans = [(phase, side.plan.at_phase(phase)) for phase in side.plan.phases]
-    nodes = {phase: {n.name: (plan.active(n), plan.read_inputs(n)) for n in plan.graph.nodes} for phase, plan in plans}
+    nodes = {
+        phase: {n.name: (plan.active(n), plan.read_inputs(n), plan.as_run(n).computation) for n in plan.graph.nodes}
+        for phase, plan in plans
+    }
     return [side.plan.dtype, repr(side.schedule), nodes]
 
 

@@ -148,7 +148,8 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
             variant=variant(_recipe(plan, names[0]), _side(plan, names[0])),
             seeing=seeing(_side(plan, names[0]).plan),
             groups=tuple(
-                group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid) for group in of_side
+                group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid, plan.model.graph)
+                for group in of_side
             ),
         )
         for names, of_side in groups_of.items()

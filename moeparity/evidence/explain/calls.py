@@ -160,7 +160,7 @@ class Kernels:
     """
 
     replaced: Replaced
-    loaded: Loaded = field(default_factory=dict)
+    loaded: Loaded = field(default_factory=Loaded)
     calls: int = 0
     work: float = 0.0
     _base: dict[int, tuple[Sample, dict[str, Tensor]]] = field(default_factory=dict)

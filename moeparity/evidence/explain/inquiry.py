@@ -24,6 +24,7 @@ from moeparity.evidence.explain.vocabulary import (
     relative,
     without_numbers,
 )
+from moeparity.inputs.weights.store import Loaded
 
 WORK: Final = 4096
 """What the searches that share one memory may take over all nodes at which they stand, in calls of small kernels, where
@@ -74,7 +75,7 @@ class Inquiry:
 
     def forget(self) -> None:
         """Keep the answer, and nothing else."""
-        self.kernels.loaded = {}
+        self.kernels.loaded = Loaded()
         self.kept, self.searched_on = [], []
 
     def meet(self, sample: Sample, *, same: bool = False) -> None:

@@ -72,9 +72,11 @@ class Replaced:
         none = {(name, IMPL): Setting(value="", rule=None) for name in names}
         settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in base.phases}
         plan = BoundGraph(
-            graph=replace(graph, segments=(cut,), digraph=graph.digraph.subgraph(names)),
+            graph=replace(graph, segments=(cut,), digraph=graph.digraph.subgraph(names), cut_from=graph.whole),
             dtype=base.dtype,
             settings=settings_of[base.phases[0]],
+            faults=base.faults,
+            dormant=base.dormant,
             phases=base.phases,
         )
         return cls(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Literal
 
@@ -13,14 +13,47 @@ import torch
 
 from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.inputs.weights.rewritten import other_checkpoint, refuse_others, weights_of
 from moeparity.inputs.weights.source import WIDTHS, Source
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.memory import weight_bytes
 from moeparity.plan.graph import Graph, Node, Segment, WeightRef
 from moeparity.progress import Callback, Progress
 
-Loaded = Mapping[tuple[str, str], Mapping[str, torch.Tensor]]
-"""(node name, dtype name) -> weights by port."""
+Weights = Mapping[str, torch.Tensor]
+"""A node's weights by port."""
+
+
+class Loaded(dict[tuple[str, str], Weights]):
+    """(node name, dtype name) -> weights by port, of the nodes of a segment as their graph has them.
+
+    What a fault makes of a node's weights is read when it is first asked for, and kept as long as the rest.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[tuple[str, str], Weights] | None = None,
+        read: Callable[[Node, str], Weights] | None = None,
+    ) -> None:
+        """`read` gives the weights of a rewritten node in a dtype."""
+        super().__init__(weights or {})
+        self._read = read
+        self._rewritten: dict[tuple[str, str, str], Weights] = {}
+
+    def of(self, node: Node, dtype: str) -> Weights:
+        """The weights of a node as it is run."""
+        if node.own_weights:
+            return self[node.name, dtype]
+        key = (node.name, node.computation, dtype)
+        if key not in self._rewritten:
+            assert self._read is not None, "these weights were loaded without a source of others"
+            self._rewritten[key] = self._read(node, dtype)
+        return self._rewritten[key]
+
+    def beside(self) -> Loaded:
+        """The same weights, with rewritten ones of its own, which go when it does."""
+        return Loaded(self, self._read)
+
 
 Residency = Literal["stream", "resident"]
 
@@ -38,7 +71,7 @@ class WeightStore:
 
     `stream` keeps at most two segments: the one in use and the next, which is prepared meanwhile. `resident` keeps all
     of them for as long as the store lives. `progress` hears of a pass that waits for weights, from the thread that
-    waits.
+    waits. `others` are the checkpoints that faults take weights from, by folder.
     """
 
     def __init__(
@@ -54,6 +87,7 @@ class WeightStore:
         self.progress = progress
         self._resident: dict[tuple[str, tuple[str, ...]], Loaded] = {}
         self._spares: dict[tuple[tuple[int, ...], torch.dtype], list[torch.Tensor]] = {}
+        self.others: dict[str, Checkpoint] = {}
 
     def segments(self, dtypes: Sequence[str], *, reuse: bool = False) -> _Pass:
         """One pass over the segments in order, each with its weights in every dtype asked for.
@@ -67,7 +101,8 @@ class WeightStore:
         """The weights of one segment."""
         if (segment.name, dtypes) in self._resident:
             return self._resident[segment.name, dtypes]
-        weights = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
+        nodes = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
+        weights = Loaded(nodes, self.rewritten)
         self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
         if self.residency == "resident":
             self._resident[segment.name, dtypes] = weights
@@ -85,8 +120,29 @@ class WeightStore:
         """Give back what was kept for a next segment."""
         self._spares.clear()
 
+    def refuse_unfit(self, nodes: Iterable[Node]) -> None:
+        """Raise CheckpointError where a checkpoint that faults take weights from does not fit the nodes as run."""
+        refuse_others(nodes, self._other)
+
+    def rewritten(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
+        """The weights of a node that a fault rewrites. Raises CheckpointError."""
+        return weights_of(node, dtype, self.device, self._read)
+
+    def _read(self, name: str, folder: str) -> torch.Tensor:
+        source = self._other(folder) if folder else self.checkpoint
+        tensor: torch.Tensor = source.tensor(name)
+        self.bytes_read += tensor.nbytes
+        return tensor
+
+    def _other(self, folder: str) -> Checkpoint:
+        if folder not in self.others:
+            self.others[folder] = other_checkpoint(folder)
+        return self.others[folder]
+
     def node(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """One node's weights by port."""
+        if not node.own_weights:
+            return self.rewritten(node, dtype)
         if any(ref.each for ref in node.weights.values()):
             return self._experts(node, dtype)
         return {port: self._tensor(ref, dtype) for port, ref in node.weights.items()}

@@ -16,10 +16,21 @@ from pydantic_core import ErrorDetails
 from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
 from moeparity.plan.spec import graph_schema, schema, yaml
+from moeparity.plan.spec.fault_schema import FaultFile
 from moeparity.plan.spec.kernel import KernelFile
+from moeparity.plan.spec.module_map import MapFile
 from moeparity.plan.spec.scheduling import Scheduling
 
-File = TypeVar("File", graph_schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck, KernelFile)
+File = TypeVar(
+    "File",
+    graph_schema.GraphFile,
+    schema.ProfileFile,
+    schema.RecipeFile,
+    schema.LogCheck,
+    KernelFile,
+    FaultFile,
+    MapFile,
+)
 
 KINDS: dict[str, type[BaseModel]] = {
     "graph": graph_schema.GraphFile,
@@ -27,6 +38,8 @@ KINDS: dict[str, type[BaseModel]] = {
     "recipe": schema.RecipeFile,
     "log": schema.LogCheck,
     "kernel": KernelFile,
+    "fault": FaultFile,
+    "map": MapFile,
 }
 
 
@@ -55,6 +68,16 @@ def read_kernel(path: Path) -> KernelFile:
     return _read(path, KernelFile)
 
 
+def read_fault(path: Path) -> FaultFile:
+    """A fault file. Raises SpecError."""
+    return _read(path, FaultFile)
+
+
+def read_map(path: Path) -> MapFile:
+    """A map from modules to nodes. Raises SpecError."""
+    return _read(path, MapFile)
+
+
 def is_log_check(path: Path) -> bool:
     """Whether the file says `kind: log`. Raises SpecError for what is no YAML mapping."""
     return yaml.load(path).get("kind") == "log"
@@ -80,7 +103,7 @@ def read_scheduling(fields: Mapping[str, Any], where: Where) -> Scheduling:
 
 @cache
 def shipped(folder: str, ending: str = "yaml") -> Mapping[str, Path]:
-    """The files that come with the package: `models`, `profiles`, or `configs` (json), by stem."""
+    """The files that come with the package: `models`, `profiles`, `faults`, `maps`, or `configs` (json), by stem."""
     root = Path(str(resources.files("moeparity.graphs"))) / folder
     return {path.stem: path for path in sorted(root.glob(f"*.{ending}"))}
 

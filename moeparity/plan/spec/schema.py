@@ -164,6 +164,25 @@ class Impl(Model):
     call: Call
 
 
+class StatedFault(Model):
+    """A fault planted on one side: a shipped one by name (docs/faults.md), or a file of one's own.
+
+    `nodes` are selectors, `layers` the numbers of layers; without either it stands wherever it can. `values` are what
+    the fault leaves open.
+    """
+
+    name: str
+    nodes: str | list[str] | None = None
+    layers: Annotated[list[int], Field(min_length=1)] | None = None
+    values: dict[str, str | int | float | list[int]] = {}
+
+    @model_validator(mode="after")
+    def _one_place(self) -> StatedFault:
+        if self.nodes is not None and self.layers is not None:
+            raise ValueError("`nodes` and `layers` both say where the fault stands; give one")
+        return self
+
+
 class Placement(Model):
     """Over how many ranks one variant lies: `tensor` cuts heads, widths and vocabulary, `expert` the routed experts.
 
@@ -182,15 +201,53 @@ class Placement(Model):
 
 
 class Variant(Model):
-    """One side of a recipe. `micro_batch` whole sequences go through an op together, or what `schedule` says."""
+    """One side of a recipe. `micro_batch` whole sequences go through an op together, or what `schedule` says.
 
-    profile: str
+    `faults` are planted in it: it computes another model, as a program with these mistakes would.
+
+    A candidate may be a `trace` in place of a `profile`: what a program computed, of whose modules a `map` says which
+    nodes they are (None: a shipped one that they fit). It has no choices, so nothing else is said of it.
+    """
+
+    profile: str = ""
+    trace: str | None = None
+    map: str | None = None
     placement: Placement = Placement()
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     schedule: Scheduling | None = None
     dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
     set: Settings = {}
     impl: list[Impl] = []
+    faults: list[StatedFault] = []
+
+    @model_validator(mode="after")
+    def _profile_or_trace(self) -> Variant:
+        if bool(self.profile) == (self.trace is not None):
+            raise ValueError(
+                "a side is exactly one of `profile` (how an engine computes) and `trace` (what a program computed); "
+                + ("this one is both" if self.profile else "this one is neither")
+            )
+        if self.trace is None and self.map is not None:
+            raise ValueError("`map` says what the modules of a `trace` are, and this side has none. Leave it out")
+        chosen = [
+            name
+            for name in ("placement", "micro_batch", "schedule", "dtype", "set", "impl", "faults")
+            if self._says(name)
+        ]
+        if self.trace is not None and chosen:
+            raise ValueError(
+                f"a trace has no choices, so `{chosen[0]}` can't be said of it. Leave it out, or say it of the other "
+                "side, which is computed"
+            )
+        return self
+
+    @property
+    def named(self) -> str:
+        """Its profile, or its trace."""
+        return self.profile if self.trace is None else f"trace {self.trace}"
+
+    def _says(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Variant:
@@ -278,7 +335,8 @@ class RecipeFile(Model):
     more and more of the reference's routes, and each toggle alone with its expert ids; `envelope` is the number of
     legal orders to draw of each op whose own numerics differ, none by default; `attribute` also
     shares the divergence out among the toggles and looks for the smallest sets to restore, with at most `mixtures`
-    mixtures in each search; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
+    mixtures in each search; `grafts` puts what a trace recorded into the reference, layer by layer, to say how much of
+    the divergence each makes; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
     `moeparity check` holds the report to. `gate` is one bound, or a list of one against the reference and one against
     the record; a bound against the record that stands alone is that against the reference, too.
     """
@@ -300,7 +358,35 @@ class RecipeFile(Model):
     attribute: bool = False
     mixtures: Annotated[int, Field(ge=1)] = 1024
     costs: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    grafts: bool = True
     expect: Expect = Expect()
+
+    @model_validator(mode="after")
+    def _of_choices(self) -> RecipeFile:
+        if self.reference.trace is not None:
+            raise ValueError(
+                "reference: a trace has no choices, so nothing can be tried on it. Write it as the `candidate`, and "
+                "what it is held against as the `reference`"
+            )
+        if self.candidate.trace is None:
+            return self
+        tried = [name for name in ("split", "swap", "replay", "envelope", "attribute") if getattr(self, name)]
+        if tried:
+            raise ValueError(
+                f"`{tried[0]}` tries choices of the candidate, and a trace has none. Leave it out: what each layer "
+                "makes is told by grafts (`grafts`)"
+            )
+        if self.tokens.sample is not None:
+            raise ValueError(
+                "tokens: a trace is of tokens that are there, so `sample` can make no others. Give them "
+                "as a file, with `sampled_from`"
+            )
+        return self
+
+    @property
+    def variants(self) -> tuple[Variant, Variant]:
+        """What both sides are bound by: a trace by the reference's own choices, so that nothing differs but values."""
+        return self.reference, self.reference if self.candidate.trace is not None else self.candidate
 
     @property
     def gates(self) -> tuple[Gate, ...]:

@@ -1,0 +1,81 @@
+"""What a fault does to the tensors of a node: to what it reads, to its effect, to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from moeparity.plan.edits import Edit
+from moeparity.plan.graph import Node
+
+Ports = tuple[torch.Tensor, ...]
+
+
+def edits_see_rows(node: Node) -> bool:
+    """Whether a token's result depends, by a fault, on which others are computed with it."""
+    return any(edit.verb in {"capacity", "shifted"} for edit in node.edits)
+
+
+def edited(node: Node, kernel: Callable[..., Ports], tensors: Sequence[torch.Tensor | None]) -> Ports:
+    """The values of a node with its edits; `kernel` gives those of its op."""
+    reads = list(tensors)
+    for edit in node.edits:
+        if edit.what == "input":
+            place = node.ports.index(edit.port)
+            source = node.ports.index(edit.other) if edit.verb == "of" else place
+            reads[place] = _input(edit, tensors[source])
+    values = kernel(*reads)
+    for edit in node.edits:
+        if edit.what == "effect":
+            values = _effect(node, edit, kernel, reads, values)
+        elif edit.what == "result":
+            values = _divided(values, edit.number) if edit.verb == "divided" else _capped(values, int(edit.number))
+    return values
+
+
+def _input(edit: Edit, tensor: torch.Tensor | None) -> torch.Tensor | None:
+    if tensor is None or edit.verb == "of":
+        return tensor
+    if edit.verb == "plus":
+        return tensor + edit.number
+    if tensor.dim() != 2:
+        # A mask [1, T, T] of a pack, in which no padding stands.
+        return tensor
+    return torch.full_like(tensor, edit.number) if edit.verb == "filled" else _shifted(tensor, int(edit.number))
+
+
+def _shifted(mask: torch.Tensor, by: int) -> torch.Tensor:
+    """A mask [B, T] moved towards the end by so many tokens; the ends are what stood there."""
+    length = mask.shape[1]
+    return mask[:, (torch.arange(length, device=mask.device) - by).clamp(0, length - 1)]
+
+
+def _effect(
+    node: Node, edit: Edit, kernel: Callable[..., Ports], reads: Sequence[torch.Tensor | None], values: Ports
+) -> Ports:
+    place = node.ports.index(edit.port)
+    read = reads[place]
+    assert read is not None, "what an effect is said of is always read"
+    if edit.verb == "left_out":
+        return (read.reshape(values[0].shape).to(values[0].dtype),)
+    again = list(reads)
+    again[place] = values[0].reshape(read.shape)
+    return kernel(*again)
+
+
+def _divided(values: Ports, by: float) -> Ports:
+    """Divided in fp32 where the values are narrower, then rounded to their dtype."""
+    (logits,) = values
+    return ((logits / by).to(logits.dtype),)
+
+
+def _capped(values: Ports, capacity: int) -> Ports:
+    """ids and weights [B, T, K], the weights 0 where `capacity` tokens before it went to the same expert; tokens come
+    in the order of the batch, of one token its slots in order.
+    """
+    ids, weights = values
+    flat = ids.flatten()
+    chosen = torch.nn.functional.one_hot(flat)
+    before = (chosen.cumsum(0) - chosen).gather(1, flat.unsqueeze(1)).view(ids.shape)
+    return ids, torch.where(before < capacity, weights, torch.zeros_like(weights))

@@ -1,0 +1,1 @@
+"""Faults: named rewrites of nodes, as data (`graphs/faults/`)."""

@@ -1,0 +1,171 @@
+"""A fault applied to one node: the node as it is then run.
+
+Weights are rewritten by name where that will do (another layer's, another expert's, another port's tensors), so that
+they are read from the checkpoint as any others; what else becomes of them (`Part.edits`) is done to each tensor as it
+comes from the source, before it is stacked or cast. Nothing is loaded here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from moeparity.plan.address import role
+from moeparity.plan.edits import Before, Edit, Part
+from moeparity.plan.faults.fault import Fault, Planted, Values
+from moeparity.plan.graph import Graph, Node, WeightRef
+from moeparity.plan.spec.fault_schema import InputEdit, WeightEdit
+
+
+def applied(graph: Graph, node: Node, plants: Sequence[Planted]) -> Node:
+    """The node with these faults, one after the other; the very node where they change nothing."""
+    result = node
+    for plant in plants:
+        result = _applied(graph, result, plant)
+    return node if result.computation == node.computation else result
+
+
+def sits_at(fault: Fault, graph: Graph, node: Node) -> bool:
+    """Whether a fault's file says that it can sit at a node; what it would change there is not looked at."""
+    sits = fault.spec.sits
+    name = node.name.rpartition(".")[2]
+    named = (sits.node is None or name in sits.node) and name not in sits.without
+    return node.op.name in sits.op and named and (sits.model_type is None or graph.model_type in sits.model_type)
+
+
+def _applied(graph: Graph, node: Node, plant: Planted) -> Node:
+    rewrite, values = plant.fault.spec.rewrite, dict(plant.values)
+    weights = _weights(graph, node, rewrite.weights, values)
+    return replace(
+        node,
+        params=_params(node, plant, values),
+        weights=weights,
+        own_weights=node.own_weights and weights == node.weights,
+        edits=(*node.edits, *_edits(node, plant, values)),
+    )
+
+
+def _value(reference: Any, values: Values) -> Any:
+    """What a reference stands for."""
+    return values[reference[1:]] if isinstance(reference, str) and reference.startswith("$") else reference
+
+
+def _params(node: Node, plant: Planted, values: Values) -> dict[str, Any]:
+    params = dict(node.params)
+    for name, edit in plant.fault.spec.rewrite.params.items():
+        parameter, _, key = name.partition(".")
+        if parameter not in params or (key and key not in params[parameter]):
+            continue
+        if key:
+            # A key that is not there is one that nobody reads.
+            params[parameter] = {**params[parameter], key: _value(edit.value, values)}
+        else:
+            params[parameter] = not params[parameter] if edit.flipped else _value(edit.value, values)
+    return params
+
+
+def _edits(node: Node, plant: Planted, values: Values) -> Iterator[Edit]:
+    rewrite = plant.fault.spec.rewrite
+    for port, edit in rewrite.inputs.items():
+        if port in node.ports:
+            yield from _before(port, edit, values)
+    effect, result = rewrite.effect, rewrite.result
+    if effect is not None and effect.left_out is not None:
+        yield Edit(what="effect", verb="left_out", port=effect.left_out)
+    if effect is not None and effect.twice is not None:
+        yield Edit(what="effect", verb="twice", port=effect.twice)
+    if result is not None and result.divided is not None:
+        yield Edit(what="result", verb="divided", number=_value(result.divided, values))
+    if result is not None and result.capacity is not None:
+        yield Edit(what="result", verb="capacity", number=_value(result.capacity, values))
+
+
+def _before(port: str, edit: InputEdit, values: Values) -> Iterator[Edit]:
+    if edit.of is not None:
+        yield Edit(what="input", verb="of", port=port, other=edit.of)
+    verbs: tuple[tuple[Before, Any], ...] = (("plus", edit.plus), ("shifted", edit.shifted), ("filled", edit.filled))
+    for verb, number in verbs:
+        if number is not None:
+            yield Edit(what="input", verb=verb, port=port, number=_value(number, values))
+
+
+def _weights(graph: Graph, node: Node, edits: Mapping[str, WeightEdit], values: Values) -> Mapping[str, WeightRef]:
+    weights: dict[str, WeightRef] = {}
+    for port, ref in node.weights.items():
+        edit = edits.get(port, edits.get("*"))
+        if edit is None:
+            weights[port] = ref
+        elif not edit.absent:
+            weights[port] = _weight(graph, node, port, edit, values)
+    return node.weights if _tears(node, weights) else weights
+
+
+def _tears(node: Node, weights: Mapping[str, WeightRef]) -> bool:
+    """Whether ports that lie in one tensor, as gate and up do in some checkpoints, would not have the same edits."""
+    stacks: dict[str | None, set[object]] = {}
+    for port in node.op.weights:
+        if port.name in node.weights and node.weights[port.name].stacked is not None:
+            ref = weights.get(port.name)
+            stacks.setdefault(port.stack, set()).add(None if ref is None else ref.parts)
+    return any(len(parts) > 1 for parts in stacks.values())
+
+
+def parts_of(ref: WeightRef) -> tuple[Part, ...]:
+    """The parts of a weight, one for each expert where it has several."""
+    if ref.parts:
+        return ref.parts
+    if ref.stacked is not None:
+        return tuple(Part(name=ref.names[0], expert=expert) for expert in range(ref.count))
+    return tuple(Part(name=name) for name in ref.names)
+
+
+def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> WeightRef:
+    ref, own = node.weights[port], parts_of(node.weights[port])
+    parts = list(_source(graph, node, port, edit, values))
+    if edit.from_expert is not None:
+        parts = [parts[_value(edit.from_expert, values)]] * len(parts)
+    for verb, number in (("times", edit.times), ("filled", edit.filled), ("transposed", edit.transposed or None)):
+        if number is not None:
+            done = (verb, float(_value(number, values)))
+            parts = [replace(part, edits=(*part.edits, done)) for part in parts]  # type: ignore[arg-type]
+    if edit.expert is not None:
+        only = _value(edit.expert, values)
+        parts = [
+            part if expert == only else before for expert, (part, before) in enumerate(zip(parts, own, strict=True))
+        ]
+    return ref if tuple(parts) == own else replace(ref, parts=tuple(parts))
+
+
+def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> Sequence[Part]:
+    """Where the parts of a weight are taken from: those of the node itself, but for what the edit names."""
+    maker = node if edit.layer is None else sibling(graph, node, int(_value(edit.layer, values)))
+    if maker is None or port not in maker.weights:
+        return parts_of(node.weights[port])
+    parts: Sequence[Part] = parts_of(maker.weights[port])
+    if edit.of is not None and edit.of in maker.weights:
+        if node.weights[port].stacked is not None:
+            verb = "pairs" if node.params.get("interleaved") else "halves"
+            parts = [replace(part, edits=(*part.edits, (verb, 0.0))) for part in parts]  # type: ignore[arg-type]
+        elif maker.weights[edit.of].shape == node.weights[port].shape:
+            parts = parts_of(maker.weights[edit.of])
+    if edit.order is not None:
+        parts = [parts[int(expert)] for expert in str(_value(edit.order, values)).split()]
+    if edit.checkpoint is not None:
+        parts = [replace(part, checkpoint=str(_value(edit.checkpoint, values))) for part in parts]
+    return parts
+
+
+def sibling(graph: Graph, node: Node, layer: int) -> Node | None:
+    """The node of the same role in another layer, with weights of the same shapes; None where there is none."""
+    shapes = {port: (ref.shape, ref.stacked, ref.count) for port, ref in node.weights.items()}
+    for other in graph.whole.nodes:
+        if other.layer == layer and role(other.name) == role(node.name):
+            theirs = {port: (ref.shape, ref.stacked, ref.count) for port, ref in other.weights.items()}
+            return other if theirs == shapes else None
+    return None
+
+
+def experts_of(node: Node) -> int:
+    """How many experts a node has weights of; 0 where it has none."""
+    return max((ref.count for ref in node.weights.values() if ref.each), default=0)

@@ -1,0 +1,96 @@
+"""Reads faults: those that come with the package, and files of one's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from moeparity import paths
+from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
+from moeparity.ops.registry import OPS
+from moeparity.plan.faults.fault import Fault
+from moeparity.plan.spec import reader
+from moeparity.plan.spec.fault_schema import FaultFile
+
+_PLACEHOLDER = re.compile(r"{(\w*)}")
+
+
+@cache
+def shipped_faults() -> Mapping[str, Fault]:
+    """Every fault of `graphs/faults`, by name, in the order of their names."""
+    faults = (read_fault(path) for path in reader.shipped("faults").values())
+    return {fault.name: fault for fault in faults}
+
+
+def find_fault(name: str, where: Where) -> Fault:
+    """A fault by name, or a file (with `/` or ending in `.yaml`) beside the file that names it. Raises SpecError."""
+    if "/" in name or name.endswith(".yaml"):
+        path = where.path.parent / name
+        if not paths.present(path):
+            raise SpecError(f"{where}: fault {name!r}: there is no file {display_path(path)}. Check the path.")
+        return read_fault(path)
+    faults = shipped_faults()
+    if name not in faults:
+        raise SpecError(
+            f"{where}: fault {name!r} is not known; expected one of docs/faults.md, or a path with `/` or `.yaml` to a "
+            f"file of your own.{did_you_mean(name, faults)}"
+        )
+    return faults[name]
+
+
+def read_fault(path: Path) -> Fault:
+    """A fault file, checked against the ops that it names. Raises SpecError."""
+    spec = reader.read_fault(path)
+    where = Where(path, spec.sits.line)
+    for name in spec.sits.op:
+        if name not in OPS:
+            raise SpecError(f"{where}: op {name!r} is unknown; expected one of {listed(OPS)}.{did_you_mean(name, OPS)}")
+    ops = [OPS[name] for name in spec.sits.op]
+    rewrite, at = spec.rewrite, Where(path, spec.rewrite.line)
+    params = {parameter.name for op in ops for parameter in op.parameters}
+    ports = {"*", *(port.name for op in ops for port in op.weights)}
+    inputs = {port for op in ops for port in op.inputs}
+    _refuse_unknown(at, "parameter", (name.partition(".")[0] for name in rewrite.params), params)
+    _refuse_unknown(at, "weight", rewrite.weights, ports)
+    _refuse_unknown(at, "weight", (edit.of for edit in rewrite.weights.values() if edit.of is not None), ports)
+    effect = () if rewrite.effect is None else filter(None, (rewrite.effect.left_out, rewrite.effect.twice))
+    others = (edit.of for edit in rewrite.inputs.values() if edit.of is not None)
+    _refuse_unknown(at, "input", (*rewrite.inputs, *others, *effect), inputs)
+    _refuse_values(spec, at)
+    return Fault(path=path, spec=spec)
+
+
+def _refuse_unknown(where: Where, kind: str, names: Any, known: set[str]) -> None:
+    for name in names:
+        if name not in known:
+            hint = did_you_mean(name, known)
+            raise SpecError(f"{where}: {kind} {name!r} is unknown; expected one of {listed(sorted(known))}.{hint}")
+
+
+def _refuse_values(spec: FaultFile, where: Where) -> None:
+    """Every free value is used, and every one that is used is declared."""
+    used = set(references(spec.rewrite))
+    for name in (*used, *_PLACEHOLDER.findall(spec.says)):
+        if name not in spec.values:
+            raise SpecError(f"{where}: {name!r} is no value of this fault; expected one of {listed(spec.values)}.")
+    unused = next((name for name in spec.values if name not in used), None)
+    if unused is not None:
+        raise SpecError(
+            f"{Where(where.path, spec.values[unused].line)}: value {unused!r} is used nowhere. Leave it out."
+        )
+
+
+def references(model: BaseModel) -> Iterator[str]:
+    """The free values that a rewrite refers to, as `$name`."""
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        for inner in value.values() if isinstance(value, dict) else (value,):
+            if isinstance(inner, BaseModel):
+                yield from references(inner)
+            elif isinstance(inner, str) and inner.startswith("$"):
+                yield inner[1:]

@@ -1,0 +1,124 @@
+"""The faults that a recipe states on a side: at which nodes they stand, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from moeparity import paths
+from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
+from moeparity.ops.declaration import Value
+from moeparity.plan.engine_profile import Rule
+from moeparity.plan.faults.apply import applied, experts_of, sibling, sits_at
+from moeparity.plan.faults.fault import Fault, FaultyNode, Planted, planted, spelled
+from moeparity.plan.faults.reader import find_fault
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.region import nodes_within
+from moeparity.plan.spec import schema
+
+
+def stated(graph: Graph, faults: Sequence[schema.StatedFault], where: Where) -> tuple[FaultyNode, ...]:
+    """The nodes at which a variant's `faults:` stand, in the order of the graph.
+
+    Raises SpecError for a fault that is not known, changes nothing where it is said to stand, or stands at a node
+    twice, and for values that are missing or do not fit; GraphError for a selector that matches nothing.
+    """
+    plants: dict[str, list[Planted]] = {}
+    lines: dict[str, Where] = {}
+    for stated_fault in faults:
+        at = Where(where.path, stated_fault.line or where.line)
+        plant = _plant(find_fault(stated_fault.name, at), stated_fault, at)
+        for node in _nodes(graph, plant, stated_fault, at):
+            if plant.fault.name in (other.fault.name for other in plants.get(node.name, ())):
+                raise SpecError(
+                    f"{at}: fault {plant.fault.name} stands at {node.name} twice. Narrow `nodes` or `layers`, or leave "
+                    "one out."
+                )
+            plants.setdefault(node.name, []).append(plant)
+            lines.setdefault(node.name, at)
+    every = {node.name: tuple(plants[node.name]) for node in graph.nodes if node.name in plants}
+    return tuple(
+        FaultyNode(node=name, plants=of_node, rule=Rule.of_fault(spelled(of_node), lines[name]))
+        for name, of_node in every.items()
+    )
+
+
+def _plant(fault: Fault, stated_fault: schema.StatedFault, where: Where) -> Planted:
+    """The fault with its values: an order as its text, a checkpoint as its path from where the recipe lies."""
+    values: dict[str, Value] = {}
+    for name, value in stated_fault.values.items():
+        values[name] = " ".join(map(str, value)) if isinstance(value, list) else value
+        if name in fault.free and fault.free[name].type == "checkpoint" and isinstance(value, str):
+            folder = where.path.parent / value
+            if not paths.present(folder):
+                raise SpecError(
+                    f"{where}: fault {fault.name}: {name}: there is no folder {display_path(folder)}. A relative path "
+                    "starts at this file's folder."
+                )
+            values[name] = str(folder)
+    try:
+        return planted(fault, values)
+    except ValueError as error:
+        hint = did_you_mean(next((name for name in values if name not in fault.free), ""), fault.free)
+        raise SpecError(f"{where}: fault {error}.{hint}") from None
+
+
+def _nodes(graph: Graph, plant: Planted, stated_fault: schema.StatedFault, where: Where) -> list[Node]:
+    """Where the fault stands: all that is selected and that it changes."""
+    selected = _selected(graph, stated_fault, where)
+    there = [node for node in graph.nodes if node.name in selected and sits_at(plant.fault, graph, node)]
+    if not there:
+        sits = plant.fault.spec.sits
+        named = f" called {listed(sits.node)}" if sits.node else ""
+        raise SpecError(
+            f"{where}: fault {plant.fault.name} can sit at nodes of op {listed(sits.op)}{named}, and none of those is "
+            f"{'selected here' if stated_fault.nodes or stated_fault.layers else 'in this model'}."
+        )
+    for node in there:
+        _refuse_unfit(graph, node, plant, where)
+    changed = [node for node in there if applied(graph, node, (plant,)) is not node]
+    if not changed:
+        raise SpecError(
+            f"{where}: fault {plant} changes nothing at {there[0].name}: what it would put there is what stands there, "
+            "or the node has nothing of the kind. Leave it out."
+        )
+    return changed
+
+
+def _selected(graph: Graph, stated_fault: schema.StatedFault, where: Where) -> set[str]:
+    if stated_fault.nodes is not None:
+        selectors = [stated_fault.nodes] if isinstance(stated_fault.nodes, str) else stated_fault.nodes
+        return {name for selector in selectors for name in nodes_within(selector, graph, where)}
+    if stated_fault.layers is None:
+        return {node.name for node in graph.nodes}
+    beyond = next((layer for layer in stated_fault.layers if not 0 <= layer < graph.layers), None)
+    if beyond is not None:
+        raise SpecError(f"{where}: layers has {beyond}; the model has layers 0 to {graph.layers - 1}.")
+    return {node.name for node in graph.nodes if node.layer in stated_fault.layers}
+
+
+def _refuse_unfit(graph: Graph, node: Node, plant: Planted, where: Where) -> None:
+    """Raise SpecError for an expert, a layer or an order that the node does not have."""
+    count, values = experts_of(node), dict(plant.values)
+    for name, free in plant.fault.free.items():
+        reason = _misfit(graph, node, free.type, values[name], count)
+        if reason is not None:
+            raise SpecError(f"{where}: fault {plant.fault.name} at {node.name}: {name} is {values[name]}; {reason}.")
+
+
+def _misfit(graph: Graph, node: Node, kind: str, value: Value, count: int) -> str | None:
+    if kind == "expert" and not 0 <= int(value) < count:
+        return f"the experts are 0 to {count - 1}"
+    if kind == "layer" and sibling(graph, node, int(value)) is None:
+        return "that layer has no such node with weights of these shapes"
+    if kind == "order" and not _is_order(str(value).split(), range(count)):
+        return f"expected every expert once, 0 to {count - 1} in another order"
+    return None
+
+
+def _is_order(words: Sequence[str], experts: Iterable[int]) -> bool:
+    return sorted(words) == sorted(map(str, experts))
+
+
+def in_words(faults: Mapping[str, tuple[Planted, ...]], text: str) -> str:
+    """What faults do, as sentences say it, by the text that settings have for them."""
+    return " and ".join(plant.in_words for plant in faults[text])

@@ -1,0 +1,291 @@
+"""What faults make of a checkpoint, written as one would write it by hand: tensors by name, or fields of config.json.
+
+Nothing here knows of moeparity. Layer 1 is rewritten, which has experts in every model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+Config = dict[str, Any]
+LAYER, OTHER = "model.layers.1.", "model.layers.2."
+EXPERTS = 16
+ORDER = [*range(3, EXPERTS), 1, 0, 2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A fault as a recipe states it, and the same by hand. `models`: on which small checkpoints.
+
+    by_hand: changes tensors and config; `others` are the tensors of another checkpoint of the same model.
+    aside: nodes that compute something else by hand, since there the weights before the node are exchanged.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    by_hand: Callable[[Tensors, Config, Tensors], None]
+    nodes: str | None = None
+    layers: list[int] | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    aside: tuple[str, ...] = ()
+
+
+SEPARATE = ("qwen3_moe", "deepseek_v3", "qwen2_moe")
+ALL = (*SEPARATE, "gpt_oss")
+
+
+def experts(tensors: Tensors, layer: str = LAYER) -> dict[int, list[str]] | None:
+    """The names of each expert's tensors; None where one tensor holds all."""
+    names = [name for name in tensors if name.startswith(f"{layer}mlp.experts.")]
+    if any("gate_up_proj" in name for name in names):
+        return None
+    return {e: sorted(name for name in names if f".experts.{e}." in name) for e in range(EXPERTS)}
+
+
+def stacks(layer: str = LAYER) -> list[str]:
+    parts = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+    return [f"{layer}mlp.experts.{part}" for part in parts]
+
+
+def exchange_gate_and_up(tensors: Tensors, config: Config, others: Tensors) -> None:
+    if experts(tensors) is None:
+        for name in stacks()[:2]:
+            swapped = tensors[name].clone()
+            swapped[..., 0::2], swapped[..., 1::2] = tensors[name][..., 1::2], tensors[name][..., 0::2]
+            tensors[name] = swapped
+        return
+    for expert in range(EXPERTS):
+        gate, up = (f"{LAYER}mlp.experts.{expert}.{part}_proj.weight" for part in ("gate", "up"))
+        tensors[gate], tensors[up] = tensors[up], tensors[gate]
+
+
+def put_expert(tensors: Tensors, expert: int, source: Tensors, of: int, layer: str = LAYER) -> None:
+    """Expert number `expert` of layer 1 gets what `source` has of expert number `of` of a layer."""
+    names = experts(tensors)
+    if names is None:
+        for own, theirs in zip(stacks(), stacks(layer), strict=True):
+            tensors[own] = tensors[own].clone()
+            tensors[own][expert] = source[theirs][of]
+        return
+    for name in names[expert]:
+        tensors[name] = source[name.replace(LAYER, layer).replace(f".experts.{expert}.", f".experts.{of}.")].clone()
+
+
+def change_expert(tensors: Tensors, expert: int, change: Callable[[Tensor], Tensor]) -> None:
+    names = experts(tensors)
+    for name in stacks() if names is None else names[expert]:
+        if names is None:
+            tensors[name] = tensors[name].clone()
+            tensors[name][expert] = change(tensors[name][expert])
+        else:
+            tensors[name] = change(tensors[name])
+
+
+def permute(tensors: Tensors, config: Config, others: Tensors) -> None:
+    before = dict(tensors)
+    for place, expert in enumerate(ORDER):
+        put_expert(tensors, place, before, expert)
+
+
+def other_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
+    put_expert(tensors, 3, dict(tensors), 5)
+
+
+def expert_of_layer(tensors: Tensors, config: Config, others: Tensors) -> None:
+    put_expert(tensors, 3, dict(tensors), 3, OTHER)
+
+
+def stale_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
+    put_expert(tensors, 3, others, 3)
+
+
+def zero_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
+    change_expert(tensors, 3, torch.zeros_like)
+
+
+def scale_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
+    change_expert(tensors, 3, lambda x: x * 0.75)
+
+
+def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensors, Config, Tensors], None]:
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        tensors[name] = change(tensors[name])
+
+    return by_hand
+
+
+def of_layer_2(name: str) -> Callable[[Tensors, Config, Tensors], None]:
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        for own in [own for own in tensors if own.startswith(LAYER + name)]:
+            tensors[own] = tensors[own.replace(LAYER, OTHER)].clone()
+
+    return by_hand
+
+
+def stale(name: str) -> Callable[[Tensors, Config, Tensors], None]:
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        tensors[LAYER + name] = others[LAYER + name].clone()
+
+    return by_hand
+
+
+def exchange_dense(tensors: Tensors, config: Config, others: Tensors) -> None:
+    gate, up = (f"model.layers.0.mlp.{part}_proj.weight" for part in ("gate", "up"))
+    tensors[gate], tensors[up] = tensors[up], tensors[gate]
+
+
+def without_biases(tensors: Tensors, config: Config, others: Tensors) -> None:
+    config["attention_bias"] = False
+    for name in [name for name in tensors if ".self_attn." in name and name.endswith(".bias")]:
+        del tensors[name]
+
+
+def fields(**values: Any) -> Callable[[Tensors, Config, Tensors], None]:
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        config.update(values)
+
+    return by_hand
+
+
+def rope(**values: Any) -> Callable[[Tensors, Config, Tensors], None]:
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        config["rope_parameters"] = {**config["rope_parameters"], **values}
+
+    return by_hand
+
+
+def transposed(x: Tensor) -> Tensor:
+    """The numbers of a matrix column by column, read row by row."""
+    rows, columns = x.shape
+    numbers = [x[i % rows, i // rows] for i in range(x.numel())]
+    return torch.stack(numbers).reshape(rows, columns)
+
+
+O_PROJ, NODE = "self_attn.o_proj.weight", "layers[1].attention."
+CASES = (
+    Case(name="gate-and-up-exchanged", models=ALL, layers=[1], by_hand=exchange_gate_and_up),
+    Case(
+        name="mlp-gate-and-up-exchanged",
+        models=("deepseek_v3",),
+        layers=[0],
+        by_hand=exchange_dense,
+        aside=("layers[0].mlp.gate_proj", "layers[0].mlp.up_proj"),
+    ),
+    Case(name="experts-permuted", models=ALL, layers=[1], values={"order": ORDER}, by_hand=permute),
+    Case(
+        name="expert-of-another-expert",
+        models=ALL,
+        layers=[1],
+        values={"expert": 3, "other": 5},
+        by_hand=other_expert,
+    ),
+    Case(
+        name="expert-of-another-layer",
+        models=ALL,
+        layers=[1],
+        values={"expert": 3, "layer": 2},
+        by_hand=expert_of_layer,
+    ),
+    Case(
+        name="expert-of-another-checkpoint",
+        models=("qwen3_moe", "gpt_oss"),
+        layers=[1],
+        values={"expert": 3, "checkpoint": "other"},
+        by_hand=stale_expert,
+    ),
+    Case(name="expert-zeroed", models=ALL, layers=[1], values={"expert": 3}, by_hand=zero_expert),
+    Case(name="expert-scaled", models=ALL, layers=[1], values={"expert": 3, "factor": 0.75}, by_hand=scale_expert),
+    Case(
+        name="weights-of-another-layer",
+        models=("qwen3_moe", "gpt_oss", "deepseek_v3"),
+        nodes=f"{NODE}o_proj",
+        values={"layer": 2},
+        by_hand=of_layer_2("self_attn.o_proj."),
+    ),
+    Case(
+        name="weights-of-another-layer",
+        models=("qwen3_moe", "deepseek_v3"),
+        nodes="layers[1].moe.gate",
+        values={"layer": 2},
+        by_hand=of_layer_2("mlp.gate.weight"),
+    ),
+    Case(
+        name="weights-of-another-checkpoint",
+        models=("qwen3_moe", "qwen2_moe"),
+        nodes=f"{NODE}o_proj",
+        values={"checkpoint": "other"},
+        by_hand=stale(O_PROJ),
+    ),
+    Case(
+        name="weights-transposed",
+        models=("qwen3_moe", "deepseek_v3"),
+        nodes=f"{NODE}o_proj",
+        by_hand=changed(LAYER + O_PROJ, transposed),
+    ),
+    Case(
+        name="weights-scaled",
+        models=("qwen3_moe", "gpt_oss"),
+        nodes="lm_head",
+        values={"factor": 0.3},
+        by_hand=changed("lm_head.weight", lambda x: (x.float() * 0.3).to(x.dtype)),
+    ),
+    Case(
+        name="weights-zeroed",
+        models=("qwen3_moe", "qwen2_moe"),
+        nodes=f"{NODE}o_proj",
+        by_hand=changed(LAYER + O_PROJ, torch.zeros_like),
+    ),
+    Case(
+        name="norm-weight-missing",
+        models=("qwen3_moe", "gpt_oss"),
+        nodes=f"{NODE}norm",
+        by_hand=changed(f"{LAYER}input_layernorm.weight", torch.ones_like),
+    ),
+    Case(name="bias-missing", models=("gpt_oss",), nodes="layers[*].attention", by_hand=without_biases),
+    Case(
+        name="bias-scaled",
+        models=("gpt_oss", "qwen2_moe"),
+        nodes=f"{NODE}q_proj",
+        values={"times": 2},
+        by_hand=changed(f"{LAYER}self_attn.q_proj.bias", lambda x: x + x),
+    ),
+    Case(
+        name="correction-bias-missing",
+        models=("deepseek_v3", "glm4_moe"),
+        layers=[1],
+        by_hand=changed(f"{LAYER}mlp.gate.e_score_correction_bias", torch.zeros_like),
+    ),
+    Case(
+        name="norm-eps",
+        models=("qwen3_moe", "gpt_oss", "qwen2_moe"),
+        values={"eps": 0.001},
+        by_hand=fields(rms_norm_eps=0.001),
+    ),
+    Case(name="rope-base", models=("qwen3_moe", "gpt_oss"), values={"base": 777.0}, by_hand=rope(rope_theta=777.0)),
+    Case(name="rope-scaling-missing", models=("gpt_oss",), by_hand=rope(rope_type="default")),
+    Case(name="rope-factor", models=("gpt_oss",), values={"factor": 8.0}, by_hand=rope(factor=8.0)),
+    Case(name="rope-interleaving", models=("deepseek_v3",), by_hand=fields(rope_interleave=False)),
+    Case(
+        name="routed-scaling",
+        models=("deepseek_v3", "glm4_moe"),
+        values={"scale": 1.0},
+        by_hand=fields(routed_scaling_factor=1.0),
+    ),
+    Case(name="renormalisation", models=("qwen3_moe",), by_hand=fields(norm_topk_prob=False)),
+    # What the profile says of renormalised weights has no place in this model, and is woken.
+    Case(name="renormalisation", models=("olmoe",), by_hand=fields(norm_topk_prob=True)),
+    Case(name="window-missing", models=("gpt_oss",), by_hand=fields(layer_types=["full_attention"] * 3)),
+    Case(
+        name="window",
+        models=("gpt_oss",),
+        layers=[0, 2],
+        values={"window": 3},
+        by_hand=fields(sliding_window=3),
+    ),
+)

@@ -40,7 +40,7 @@ class Question:
 
     def see(self, view: NodeView) -> None:
         """Look at a wave of the node that the region closes at."""
-        self.inquiry.kernels.loaded = view.loaded
+        self.inquiry.kernels.loaded = view.loaded.beside()
         same = self._gives_the_others_bits(view)
         for sample in self._samples(view):
             self.inquiry.meet(sample, same=same)

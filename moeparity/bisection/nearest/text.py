@@ -41,6 +41,7 @@ def nearest_lines(answer: Nearest, *further: Nearest) -> Iterator[str]:
     if answer.explained:
         first, *others = answer.found
         yield f"nearest to {name}: {first} (all bits equal{_compared(first)}; {answer.tried} tried, {cost})"
+        yield from (f"  which is a fault: {fault}" for fault in first.faults)
         yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in first.between)
         if others:
             yield f"  so do{'' if others[1:] else 'es'} {', or '.join(map(str, others[:SHOWN_OTHERS]))}{_more(others)}"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from moeparity.engine.computation import op_numerics
 from moeparity.errors import SpecError
+from moeparity.evidence.explain.faults import PLANTED, every_expert, order_of, ordered, suspects_of
 from moeparity.evidence.explain.vocabulary import Choices, Replaced
 from moeparity.inputs.weights.store import Loaded
 from moeparity.metrics.divergence import compare
@@ -22,9 +23,11 @@ from moeparity.ops.attention_forms import FLASH
 from moeparity.ops.declaration import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
 from moeparity.plan.bind import BoundGraph
+from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD
+from moeparity.plan.setting import Place
 
 Values = Mapping[str, Tensor]
 Ports = tuple[Tensor, ...]
@@ -200,6 +203,37 @@ class Kernels:
             return (values[tail.name].to(sample.given[0].dtype) if unrounded else values[tail.name],)
         return tuple(_whole(values[value], plan.partials[value]) for value in self.replaced.nodes[-1].values)
 
+    def suspects(self, sample: Sample) -> frozenset[int]:
+        """The experts each of which alone may be why a micro-batch was given with other bits."""
+        base, ids = self.outputs(frozenset(), sample), self._ids(sample)
+        return frozenset() if base is None or ids is None else suspects_of(sample.given[0], base[0], ids)
+
+    def order(self, sample: Sample) -> Place | None:
+        """The order of experts in which every row is as it was given; None where there is none."""
+        closing, ids = self.replaced.nodes[-1], self._ids(sample)
+        if closing is not self._experts() or ids is None:
+            return None
+        rows: dict[int, Tensor] = {}
+        for expert in range(experts_of(closing)):
+            trial = self.outputs(frozenset([(every_expert(closing, expert), PLANTED)]), sample)
+            if trial is None or trial[0].shape != sample.given[0].shape or trial[0].dtype != sample.given[0].dtype:
+                return None
+            rows[expert] = trial[0]
+        order = order_of(sample.given[0], rows, ids)
+        return None if order is None else ordered(closing, order)
+
+    def _experts(self) -> Node | None:
+        """The node among these whose rows are those of experts."""
+        return next((node for node in self.replaced.nodes if node.op.slot_order and experts_of(node)), None)
+
+    def _ids(self, sample: Sample) -> Tensor | None:
+        """The experts of each token's slots; None where these nodes have none."""
+        node = self._experts()
+        if node is None:
+            return None
+        value, (_, base) = node.inputs[node.ports.index("ids")], self._base[id(sample)]
+        return base.get(value, sample.values.get(value))
+
     def _walked(self, plan: BoundGraph, choices: Choices, sample: Sample, base: Values) -> dict[str, Tensor]:
         """All values of the nodes, those on edges too; `base` holds them without the choices."""
         tail = self.replaced.tail
@@ -215,7 +249,8 @@ class Kernels:
             if _untouched(plan, own, choices, node) and _reads_same(reads, base, node, plan):
                 values |= {name: base[name] for name in (*node.values, *edges)}
                 continue
-            chosen = replace(node, params=self.replaced.params(node, choices))
+            as_run = plan.as_run(node)
+            chosen = replace(as_run, params=self.replaced.params(as_run, choices))
             values |= zip(node.values, self._call(plan, chosen, {}, reads), strict=True)
             values |= {name: self._call(plan, chosen, rounded, reads)[0] for name, rounded in edges.items()}
         return values
@@ -235,11 +270,17 @@ class Kernels:
         """What the nodes that the choices touch take at least, in calls of small kernels. Raises SpecError."""
         plan = self.replaced.bound(choices)
         touched = [node for node in self.replaced.all_nodes if _touches(choices, node)]
-        return sum(
+        rewritten = (plan.as_run(node) for node in touched)
+        return sum(_numbers(node) / NATIVELY for node in rewritten if not node.own_weights) + sum(
             _price(plan.at_phase(sample.phase), node, sample.tokens, sample.length)
             for node in touched
             for sample in samples
         )
+
+
+def _numbers(node: Node) -> int:
+    """How many numbers are written where a node's weights are made anew."""
+    return sum(math.prod(ref.shape) * ref.count for ref in node.weights.values())
 
 
 def _price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:

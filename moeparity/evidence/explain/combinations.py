@@ -14,6 +14,7 @@ from typing import Final
 
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.calls import Kernels, Sample, Score
+from moeparity.evidence.explain.faults import PLANTED, fault_places
 from moeparity.evidence.explain.numbers import alike, digits, solve
 from moeparity.evidence.explain.vocabulary import (
     THETA,
@@ -125,8 +126,8 @@ def search(tries: Tries, starts: Iterable[Choices]) -> list[Choices]:
     """The combinations that give every bit, none of them with a choice it can do without; empty where none is met.
 
     Single choices first, then `starts` (combinations to be tried however large), then each number solved for, then
-    single choices that take long; then combinations are built, where it is what they leave unexplained that says which
-    is built upon next.
+    faults, then single choices that take long; then combinations are built, where it is what they leave unexplained
+    that says which is built upon next: faults too are built upon, and none is put on top of another choice.
     """
     exact: list[Choices] = []
     pool: list[Choices] = []
@@ -135,7 +136,7 @@ def search(tries: Tries, starts: Iterable[Choices]) -> list[Choices]:
         singles = [choices for _, choices in sorted(priced, key=itemgetter(0))]
         quick = sum(price <= SLOW for price, _ in priced)
         slow = takewhile(lambda _: tries.spent < tries.limit * FOR_SLOW, singles[quick:])
-        for combinations in (singles[:quick], starts, _solved(tries, NOTHING), slow):
+        for combinations in (singles[:quick], starts, _solved(tries, NOTHING), _faulty(tries), slow):
             pool += _tried(tries, combinations, exact)
             if exact:
                 break
@@ -144,6 +145,21 @@ def search(tries: Tries, starts: Iterable[Choices]) -> list[Choices]:
         for choices in sorted(exact, key=len)[:WIDENED]:
             _tried(tries, _other_numbers(tries, choices), exact)
     return exact
+
+
+def _faulty(tries: Tries) -> Iterator[Choices]:
+    """Each fault alone, one that leaves a number open with that solved for; last the experts in another order."""
+    kernels, sample = tries.kernels, tries.samples[0]
+    suspects = kernels.suspects(sample)
+    for node in kernels.replaced.all_nodes:
+        for place, number in fault_places(kernels.replaced.plan.graph, node, suspects):
+            if number is None:
+                yield frozenset([(place, PLANTED)])
+            elif _matters(tries, NOTHING, place, number):
+                yield from _solutions(tries, NOTHING, place, number, near=False)
+    order = None if suspects else kernels.order(sample)
+    if order is not None:
+        yield frozenset([(order, PLANTED)])
 
 
 def _tried(tries: Tries, combinations: Iterable[Choices], exact: list[Choices]) -> list[Choices]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from moeparity.evidence.explain import faults
 from moeparity.evidence.explain.calls import Kernels, Sample, Score
 from moeparity.evidence.explain.combinations import Tries, minimal, scored, search
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
@@ -118,13 +119,16 @@ class Inquiry:
 
     def _match(self, choices: Choices, variants: Sequence[Choices]) -> ChoiceMatch:
         score, ranges = self.answers[choices], number_ranges(variants)
-        order = [place for place, _ in in_order(self.replaced.named_nodes, choices)]
+        nodes = self.replaced.named_nodes
+        order = [place for place, _ in in_order(nodes, choices)]
+        words = (faults.in_words(nodes, place, value) for place, value in in_order(nodes, choices))
         return ChoiceMatch(
-            choices=in_words(self.replaced.named_nodes, choices),
+            choices=in_words(nodes, choices),
             equal=score.equal,
             mean_ulp=score.mean_ulp,
             exact=score.exact,
             compared=score.elements / self.base.elements,
+            faults=tuple(filter(None, words)),
             between=tuple(
                 NumberRange(place=f"{place[0]}:{place[1]}", least=ranges[place][0], greatest=ranges[place][1])
                 for place in order

@@ -23,6 +23,7 @@ class ChoiceMatch:
     elements that this was looked at on.
     mean_ulp: mean distance in ulps of the coarser dtype; infinite where a value is not finite.
     between: where an exact choice is a number of which others do as well.
+    faults: what those of the choices mean that are faults, as sentences say it.
     """
 
     choices: tuple[str, ...]
@@ -31,6 +32,7 @@ class ChoiceMatch:
     exact: bool
     compared: float = 1.0
     between: tuple[NumberRange, ...] = ()
+    faults: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return " with ".join(self.choices)

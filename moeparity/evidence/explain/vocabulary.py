@@ -11,13 +11,14 @@ from typing import Any, Final
 import networkx as nx
 
 from moeparity.errors import MoeparityError, Where
+from moeparity.evidence.explain.faults import is_fault, planted_at, with_faults
 from moeparity.evidence.explain.numbers import digits
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
 from moeparity.plan.graph import Node, Segment
-from moeparity.plan.setting import IMPL, Place, Setting, edges_of
+from moeparity.plan.setting import FAULT, IMPL, Place, Setting, edges_of
 from moeparity.plan.spec import reader
 
 Choice = tuple[Place, Value]
@@ -102,12 +103,13 @@ class Replaced:
     def bound(self, choices: Choices) -> BoundGraph:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
         settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}
-        if not settings:
+        faults = {place: value for place, value in choices if is_fault(place)}
+        if not settings and not faults:
             return self.plan
         if choices not in self._latest:
             if len(self._latest) == KEPT:
                 del self._latest[next(iter(self._latest))]
-            self._latest[choices] = self.plan.in_all_phases(settings)
+            self._latest[choices] = with_faults(self.plan.in_all_phases(settings), faults)
         return self._latest[choices]
 
     def params(self, node: Node, choices: Choices) -> Mapping[str, Any]:
@@ -127,7 +129,7 @@ class Replaced:
             (place, setting.value)
             for place, setting in settings.items()
             if (place[0] in names or place in self.makers)
-            and place[1] != IMPL
+            and place[1] not in (IMPL, FAULT)
             and place in self.plan.settings
             and (EDGE not in place[1] or place[1].partition(EDGE)[2] in names)
             and self._differs(place, setting.value)
@@ -257,8 +259,8 @@ def _profiles() -> tuple[Profile, ...]:
 
 
 def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tuple[object, ...]:
-    """A key that sorts the plainest first: fewest settings, then values of the function's side or the op's default,
-    then values that some engine's profile has, then the shortest numbers, then what is listed first.
+    """A key that sorts the plainest first: fewest settings, then no faults, then values of the function's side or the
+    op's default, then values that some engine's profile has, then the shortest numbers, then what is listed first.
     """
     nodes = {node.name: node for node in replaced.named_nodes}
 
@@ -275,6 +277,7 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
     strangers = [choice for choice in choices if not at_home(choice)]
     return (
         len(choices),
+        sum(is_fault(place) for place, _ in choices),
         len(strangers),
         sum(choice not in in_profiles for choice in strangers),
         _length(choices),
@@ -326,8 +329,14 @@ def in_order(nodes: Sequence[Node], choices: Choices) -> list[Choice]:
 
 
 def in_words(nodes: Sequence[Node], choices: Choices) -> tuple[str, ...]:
-    """As `node:attribute=value`, in the order in which the nodes are run."""
-    return tuple(f"{node}:{name}={written(value)}" for (node, name), value in in_order(nodes, choices))
+    """As `node:attribute=value`, or `node:fault=name(values)`, in the order in which the nodes are run."""
+    return tuple(_in_words(place, value) for place, value in in_order(nodes, choices))
+
+
+def _in_words(place: Place, value: Value) -> str:
+    if is_fault(place):
+        return f"{place[0]}:{FAULT}={planted_at(place, value)}"
+    return f"{place[0]}:{place[1]}={written(value)}"
 
 
 def written(value: Value) -> str:

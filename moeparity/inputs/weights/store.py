@@ -34,10 +34,11 @@ class Loaded(dict[tuple[str, str], Weights]):
         self,
         weights: Mapping[tuple[str, str], Weights] | None = None,
         read: Callable[[Node, str], Weights] | None = None,
+        most: int | None = None,
     ) -> None:
-        """`read` gives the weights of a rewritten node in a dtype."""
+        """`read` gives the weights of a rewritten node in a dtype, of which the latest `most` are kept (None: all)."""
         super().__init__(weights or {})
-        self._read = read
+        self._read, self._most = read, most
         self._rewritten: dict[tuple[str, str, str], Weights] = {}
 
     def of(self, node: Node, dtype: str) -> Weights:
@@ -47,12 +48,14 @@ class Loaded(dict[tuple[str, str], Weights]):
         key = (node.name, node.computation, dtype)
         if key not in self._rewritten:
             assert self._read is not None, "these weights were loaded without a source of others"
+            if len(self._rewritten) == self._most:
+                del self._rewritten[next(iter(self._rewritten))]
             self._rewritten[key] = self._read(node, dtype)
         return self._rewritten[key]
 
     def beside(self) -> Loaded:
-        """The same weights, with rewritten ones of its own, which go when it does."""
-        return Loaded(self, self._read)
+        """The same weights, with rewritten ones of its own, of which it keeps the latest few."""
+        return Loaded(self, self._read, _KEPT)
 
 
 Residency = Literal["stream", "resident"]
@@ -62,6 +65,8 @@ SHARE = 0.5
 
 
 _FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
+_KEPT = 2
+"""Nodes whose rewritten weights are kept for a search, which asks for those of one on every micro-batch in a row."""
 _BETWEEN_REPORTS = 0.1
 """Seconds between two reports of a pass that waits for weights."""
 

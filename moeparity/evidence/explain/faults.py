@@ -1,0 +1,159 @@
+"""Faults among the choices of a search: which are tried, what each is called, and the plan that has it.
+
+A fault is a choice at a place of its own: of the node, `fault expert-of-another-expert(expert=3, other=5)` with the
+value `planted`, or, where it leaves a number open, `fault expert-scaled(expert=3)` with that number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, product
+from typing import Final
+
+import torch
+
+from moeparity.errors import SpecError
+from moeparity.numerics.bits import int_view
+from moeparity.ops.declaration import Value
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.faults.apply import experts_of
+from moeparity.plan.faults.fault import Fault, Planted, planted, written
+from moeparity.plan.faults.plant import candidates, domain, rewritten, start
+from moeparity.plan.faults.reader import shipped_faults
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.setting import Place
+
+FAULT: Final = "fault "
+PLANTED: Final = "planted"
+ORDERED: Final = "experts-permuted"
+"""The fault whose order is worked out, expert by expert."""
+MOST: Final = 256
+"""Of one fault at one node so many values are tried."""
+
+
+def is_fault(place: Place) -> bool:
+    """Whether a choice is a fault."""
+    return place[1].startswith(FAULT)
+
+
+def fault_places(graph: Graph, node: Node, suspects: frozenset[int]) -> Iterator[tuple[Place, float | None]]:
+    """The faults that may be tried at a node, with the number that is open at each (None: none is).
+
+    suspects: the experts each of which alone may be why; what is said of one expert is tried of these.
+    """
+    for fault in candidates(graph, node):
+        yield from islice(_places(graph, node, fault, suspects), MOST)
+
+
+def _places(graph: Graph, node: Node, fault: Fault, suspects: frozenset[int]) -> Iterator[tuple[Place, float | None]]:
+    """A fault with all values to be tried of what it leaves open, numbers aside."""
+    domains: dict[str, Sequence[Value]] = {}
+    kinds: list[str] = []
+    number: float | None = None
+    for name, free in fault.free.items():
+        options = domain(graph, node, free)
+        if options is None:
+            number = start(node, free)
+        elif free.type == "expert" and free.type not in kinds:
+            # The first that a fault names is the one with the wrong rows.
+            domains[name] = sorted(suspects)
+            kinds.append(free.type)
+        else:
+            domains[name] = options
+    for values in product(*domains.values()):
+        yield place_of(node, fault, dict(zip(domains, values, strict=True))), number
+
+
+def place_of(node: Node, fault: Fault, values: Mapping[str, Value]) -> Place:
+    """The place of a fault with these values at a node."""
+    text = ", ".join(f"{name}={written(value)}" for name, value in values.items())
+    return node.name, f"{FAULT}{fault.name}({text})" if text else f"{FAULT}{fault.name}"
+
+
+def planted_at(place: Place, value: Value) -> Planted:
+    """The fault that a choice stands for. Raises ValueError for values that do not fit it."""
+    match = re.fullmatch(rf"{FAULT}([a-z0-9-]+)(?:\((.*)\))?", place[1])
+    assert match is not None, "a fault's place is made by `place_of`"
+    fault = shipped_faults()[match[1]]
+    pairs = (pair.partition("=") for pair in (match[2] or "").split(", ") if pair)
+    texts = {name: text for name, _, text in pairs}
+    values: dict[str, Value] = {
+        name: text if fault.free[name].type in {"order", "checkpoint"} else int(text) for name, text in texts.items()
+    }
+    numbers = [name for name, free in fault.free.items() if free.type == "number"]
+    return planted(fault, values | ({numbers[0]: value} if numbers else {}))
+
+
+def with_faults(plan: BoundGraph, faults: Mapping[Place, Value]) -> BoundGraph:
+    """A plan with these faults. Raises SpecError where one cannot stand there, or an op refuses what comes of it."""
+    nodes = {node.name: node for node in plan.graph.nodes}
+    for place, value in faults.items():
+        try:
+            plant = planted_at(place, value)
+            plan = rewritten(plan, nodes[place[0]], plant.fault, dict(plant.values))
+        except (ValueError, IndexError) as error:
+            raise SpecError(f"{place[0]}: {error}") from None
+    return plan
+
+
+def in_words(nodes: Sequence[Node], place: Place, value: Value) -> str | None:
+    """What a choice means where it is a fault, or a number that a fault puts in place of a parameter; else None."""
+    if is_fault(place):
+        return planted_at(place, value).in_words
+    node = next(node for node in nodes if node.name == place[0])
+    for fault in shipped_faults().values():
+        by_key = {name.rpartition(".")[2]: edit.value for name, edit in fault.spec.rewrite.params.items()}
+        reference = by_key.get(place[1])
+        if node.op.name in fault.spec.sits.op and isinstance(reference, str) and len(fault.free) == 1:
+            return planted(fault, {reference[1:]: value}).in_words if _is_number(value) else None
+    return None
+
+
+def _is_number(value: Value) -> bool:
+    return not isinstance(value, str)
+
+
+def suspects_of(given: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> frozenset[int]:
+    """The experts each of which alone may be why values have other bits than they should: those that all of these
+    values come from. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of each token.
+    """
+    if given.shape != base.shape or given.dtype != base.dtype:
+        return frozenset()
+    differ = (int_view(given) != int_view(base)).any(-1)
+    if differ.shape == ids.shape:
+        experts = _experts_in(ids[differ])
+        return experts if len(experts) == 1 else frozenset()
+    if differ.shape != ids.shape[:2] or not bool(differ.any()):
+        return frozenset()
+    return frozenset(expert for expert in _experts_in(ids[differ]) if bool((ids[differ] == expert).any(-1).all()))
+
+
+def _experts_in(ids: torch.Tensor) -> frozenset[int]:
+    return frozenset(ids.flatten().tolist())
+
+
+def order_of(given: torch.Tensor, by_expert: Mapping[int, torch.Tensor], ids: torch.Tensor) -> str | None:
+    """The order of experts in which every row is that of the expert in its place; None where there is none.
+
+    `by_expert`: the rows if every expert had the weights of this one. Experts that no token goes to stay.
+    """
+    places: dict[int, int] = {}
+    for expert in sorted(_experts_in(ids)):
+        rows = ids == expert
+        matches = (other for other, x in by_expert.items() if torch.equal(int_view(given[rows]), int_view(x[rows])))
+        found = next(matches, None)
+        if found is None:
+            return None
+        places[expert] = found
+    return " ".join(str(places.get(expert, expert)) for expert in sorted(by_expert))
+
+
+def every_expert(node: Node, expert: int) -> Place:
+    """The place of the fault that gives all experts of a node the weights of one."""
+    return ordered(node, " ".join([str(expert)] * experts_of(node)))
+
+
+def ordered(node: Node, order: str) -> Place:
+    """The place of the fault that puts a node's experts in another order."""
+    return place_of(node, shipped_faults()[ORDERED], {"order": order})

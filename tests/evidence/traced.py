@@ -36,7 +36,7 @@ def captured(
     trace: Path,
     ids: torch.Tensor,
     *,
-    patch: Callable[[Any], object] = lambda _: None,
+    patch: Callable[[Any], object] | None = None,
     run: Callable[[Any, torch.Tensor], object] = forward,
     profile: str = "hf-eager",
     dtype: torch.dtype = torch.bfloat16,
@@ -44,15 +44,12 @@ def captured(
 ) -> Path:
     """A trace of transformers' own model over these ids; `patch` changes a copy of it before."""
     program = load(checkpoint, profile, dtype)
-    if patch is not _UNCHANGED:
+    if patch is not None:
         program = copy.deepcopy(program)
-    patch(program)
+        patch(program)
     with recorded(trace, **settings):
         run(program, ids)
     return trace
-
-
-_UNCHANGED = captured.__kwdefaults__["patch"]
 
 
 def recipe(folder: Path, checkpoint: Path, ids: torch.Tensor, trace: Path, **further: Any) -> Path:

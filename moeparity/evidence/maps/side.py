@@ -141,6 +141,7 @@ def _grafts(
     tokens = mask.numel()
     read = lru_cache(KEPT)(lambda value: _rows(trace, placed, places[value], tokens))
     places, grafts = module_map.on(graph), {}
+    multiplied = _multiplied(graph)
     for value, at in places.items():
         known = torch.zeros(tokens, dtype=torch.bool)
         for way, index in placed:
@@ -149,13 +150,24 @@ def _grafts(
                 kept = index.view(way.ids.shape)[:, -last:].flatten()
                 known[kept[kept != NOWHERE]] = True
         if bool(known.any()):
-            grafts[value] = Graft(read=_reader(read, value), known=known, where=f"{Where(trace.folder)}: {at[0]}")
+            grafts[value] = Graft(
+                read=_reader(read, value),
+                known=known,
+                where=f"{Where(trace.folder)}: {at[0]}",
+                cast=value in multiplied,
+            )
     if not grafts:
         raise TraceError(
             f"{Where(trace.folder)}: no whole tensor of any value that the map of {module_map.file.program} names. "
             "Capture whole tensors: digests alone can't be computed with (docs/traces.md)."
         )
     return grafts
+
+
+def _multiplied(graph: Graph) -> set[str]:
+    """The values that go into products of matrices: the first input of a GEMM, and all that attention reads."""
+    takers = [node for node in graph.nodes if node.op.gemm or node.op.mixes_tokens]
+    return {value for node in takers for value in (node.inputs if node.op.mixes_tokens else node.inputs[:1])}
 
 
 def _reader(read: Callable[[str], torch.Tensor], value: str) -> Callable[[], torch.Tensor]:

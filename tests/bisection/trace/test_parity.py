@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.graphs import __file__ as graphs
+from moeparity.plan.spec import reader
 from tests.evidence.traced import reported
 from tests.small_models import SMALL
 
@@ -25,8 +25,7 @@ MODELS = (
 
 
 def test_all_model_types_are_here() -> None:
-    types = {path.stem for path in (Path(graphs).parent / "models").glob("*.yaml")}
-    assert {SMALL[name]["model_type"] for name in MODELS} == types
+    assert {SMALL[name]["model_type"] for name in MODELS} == set(reader.shipped("models"))
 
 
 @pytest.mark.parametrize("name", MODELS)

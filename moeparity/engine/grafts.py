@@ -17,16 +17,19 @@ class Graft:
 
     read: its rows [B * T, N], those of tokens that were not recorded zero; asked for once for every block.
     known: which tokens were recorded, bool [B * T]. where: the trace and the place in it, for messages.
+    cast: whether it is handed on in the dtype that a walker computes, since it goes into a product of matrices, whose
+        operands are of one dtype; else in the dtype that was recorded.
     """
 
     read: Callable[[], torch.Tensor]
     known: torch.Tensor
     where: str
+    cast: bool = True
 
 
 def grafted(block: Block, graft: Graft) -> tuple[torch.Tensor, torch.Tensor]:
-    """A block's tensor with what was recorded of its tokens: in the dtype that was recorded, and in the block's own, in
-    which it is handed on, laid out as what was computed. Where nothing was recorded stays what was computed.
+    """A block's tensor with what was recorded of its tokens, as it was and as it is handed on; laid out as what was
+    computed, which stays where nothing was recorded.
 
     Raises TraceError where the trace has another number of values for each token.
     """
@@ -39,8 +42,10 @@ def grafted(block: Block, graft: Graft) -> tuple[torch.Tensor, torch.Tensor]:
             f"{graft.where}: {rows.shape[1]:,} values for each token; this model's node has {wide:,}. Is it a trace of "
             "this checkpoint, and of one rank?"
         )
-    handed_on = _put(block, rows.to(block.tensor.dtype), known)
-    return handed_on if rows.dtype == block.tensor.dtype else _put(block, rows, known), handed_on
+    shown = _put(block, rows, known)
+    if rows.dtype == block.tensor.dtype or not graft.cast:
+        return shown, shown
+    return shown, _put(block, rows.to(block.tensor.dtype), known)
 
 
 def _put(block: Block, rows: torch.Tensor, known: torch.Tensor) -> torch.Tensor:

@@ -75,19 +75,24 @@ class Placing:
         return None
 
     def _packed(self, row: Sequence[int], used: set[int]) -> list[tuple[int, int, list[int]]]:
-        """A row of several sequences behind each other."""
-        parts, at = [], 0
+        """A row of several sequences behind each other, with one token repeated behind the last as padding; nothing
+        where some token is of none: then it is another row, which has a few tokens in common by chance.
+        """
+        parts: list[tuple[int, int, list[int]]] = []
+        taken = set(used)
+        at = 0
         while at < len(row):
-            best = max(self._runs(row, at, used), default=(0, 0))
-            length, sequence = best[0], -best[1]
+            length, sequence = max(self._runs(row, at, taken), default=(0, 0))
             if not length:
-                at += 1
-                continue
-            done = self.placed[sequence]
-            columns = self.columns[sequence][done : done + length]
-            self._take(sequence, columns, used)
-            parts.append((at, sequence, columns))
+                break
+            done = self.placed[-sequence]
+            parts.append((at, -sequence, self.columns[-sequence][done : done + length]))
+            taken.add(-sequence)
             at += length
+        if len(set(row[at:])) > 1 or len(parts) < 2:
+            return []
+        for _, sequence, columns in parts:
+            self._take(sequence, columns, used)
         return parts
 
     def _runs(self, row: Sequence[int], at: int, used: set[int]) -> Iterator[tuple[int, int]]:

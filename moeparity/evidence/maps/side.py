@@ -18,6 +18,7 @@ from moeparity.evidence.maps.rows import token_rows
 from moeparity.evidence.maps.values import shown_rows
 from moeparity.evidence.trace.read import RankTrace, Trace, open_trace
 from moeparity.evidence.trace.records import Value
+from moeparity.numerics.dtypes import name_of
 from moeparity.plan.graph import Graph
 
 KEPT = 4
@@ -28,13 +29,15 @@ KEPT = 4
 class RecordedSide:
     """What a trace shows of a model on the tokens of a grid.
 
-    grafts: by value what was recorded of it. program: whose modules the map knows. forwards: sequences and tokens of
-    each way through the model that has tokens of the grid; others: how many ways have none that is not there already.
+    grafts: by value what was recorded of it. program: whose modules the map knows. dtype: of what was recorded first.
+    forwards: sequences and tokens of each way through the model that has tokens of the grid; others: how many ways have
+    none that is not there already.
     tokens: how many of the grid's real tokens are shown. whole: whether the program got to the end of its recording.
     """
 
     folder: Path
     program: str
+    dtype: str
     grafts: Mapping[str, Graft]
     forwards: tuple[tuple[int, int], ...]
     others: int
@@ -68,6 +71,7 @@ def recorded_side(
     return RecordedSide(
         folder=folder,
         program=module_map.file.program,
+        dtype=_dtype(grafts, graph),
         grafts=grafts,
         forwards=tuple((len(way.ids), way.ids.shape[1]) for way, _ in placed),
         others=len(ways) - len(placed),
@@ -137,6 +141,7 @@ def _grafts(
     tokens = mask.numel()
     read = lru_cache(KEPT)(lambda value: _rows(trace, placed, places[value], tokens))
     places, grafts = module_map.on(graph), {}
+    multiplied = _multiplied(graph)
     for value, at in places.items():
         known = torch.zeros(tokens, dtype=torch.bool)
         for way, index in placed:
@@ -145,13 +150,24 @@ def _grafts(
                 kept = index.view(way.ids.shape)[:, -last:].flatten()
                 known[kept[kept != NOWHERE]] = True
         if bool(known.any()):
-            grafts[value] = Graft(read=_reader(read, value), known=known, where=f"{Where(trace.folder)}: {at[0]}")
+            grafts[value] = Graft(
+                read=_reader(read, value),
+                known=known,
+                where=f"{Where(trace.folder)}: {at[0]}",
+                cast=value in multiplied,
+            )
     if not grafts:
         raise TraceError(
             f"{Where(trace.folder)}: no whole tensor of any value that the map of {module_map.file.program} names. "
             "Capture whole tensors: digests alone can't be computed with (docs/traces.md)."
         )
     return grafts
+
+
+def _multiplied(graph: Graph) -> set[str]:
+    """The values that go into products of matrices: the first input of a GEMM, and all that attention reads."""
+    takers = [node for node in graph.nodes if node.op.gemm or node.op.mixes_tokens]
+    return {value for node in takers for value in (node.inputs if node.op.mixes_tokens else node.inputs[:1])}
 
 
 def _reader(read: Callable[[str], torch.Tensor], value: str) -> Callable[[], torch.Tensor]:
@@ -202,6 +218,13 @@ def _refuse_zeros(trace: RankTrace, graph: Graph, grafts: Mapping[str, Graft]) -
                 f"{Where(trace.folder)}: all values of {value} are zero. Such a capture saw memory before it was "
                 "written, or nothing at all: capture again."
             )
+
+
+def _dtype(grafts: Mapping[str, Graft], graph: Graph) -> str:
+    """The dtype of the embedding, or of the first value that was recorded, by its short name."""
+    value = next(_first_floats(graph, grafts), next(iter(grafts)))
+    dtype = grafts[value].read().dtype
+    return name_of(dtype) or str(dtype)
 
 
 def _first_floats(graph: Graph, grafts: Mapping[str, Graft]) -> Iterator[str]:

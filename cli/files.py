@@ -56,6 +56,7 @@ class Kind(StrEnum):
     recipe = "recipe"
     log = "log"
     kernel = "kernel"
+    layout = "layout"
     report = "report"
     sweep = "sweep"
     variance = "variance"
@@ -67,6 +68,7 @@ class Kind(StrEnum):
     launch = "launch"
     fidelity = "fidelity"
     baseline = "baseline"
+    diff = "diff"
 
 
 def schema(

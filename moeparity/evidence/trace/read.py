@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,9 +92,8 @@ class RankTrace:
     def _kept(self, value: Value, key: str) -> torch.Tensor:
         path = self.folder / TENSORS / f"{value.file:06}.safetensors"
         try:
-            paths.checked(path)
-            with safe_open(path, framework="pt") as file:
-                tensor: torch.Tensor = file.get_tensor(key)
+            status = paths.checked(path)
+            tensor: torch.Tensor = _opened(path, status.st_size, status.st_mtime_ns).get_tensor(key)
         except OSError as error:
             raise TraceError(
                 f"{Where(path)}: can't be read: {error.strerror or error}. It holds value {key}."
@@ -120,6 +119,14 @@ def open_trace(folder: Path) -> Trace:
             f"{Where(folder)}: no trace: expected a folder with rank-0, rank-1 ..., as `moeparity capture` writes it."
         )
     return Trace(folder, tuple(RankTrace(part) for part in parts))
+
+
+@lru_cache(maxsize=64)
+def _opened(path: Path, size: int, changed: int) -> Any:
+    """A file of tensors, which stays open: its head names every key, and is long to read. `size` and `changed` tell it
+    from another under the same name.
+    """
+    return safe_open(path, framework="pt")
 
 
 @dataclass(slots=True)

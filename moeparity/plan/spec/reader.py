@@ -17,9 +17,18 @@ from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
 from moeparity.plan.spec import graph_schema, schema, yaml
 from moeparity.plan.spec.kernel import KernelFile
+from moeparity.plan.spec.layout import LayoutFile
 from moeparity.plan.spec.scheduling import Scheduling
 
-File = TypeVar("File", graph_schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck, KernelFile)
+File = TypeVar(
+    "File",
+    graph_schema.GraphFile,
+    schema.ProfileFile,
+    schema.RecipeFile,
+    schema.LogCheck,
+    KernelFile,
+    LayoutFile,
+)
 
 KINDS: dict[str, type[BaseModel]] = {
     "graph": graph_schema.GraphFile,
@@ -27,6 +36,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "recipe": schema.RecipeFile,
     "log": schema.LogCheck,
     "kernel": KernelFile,
+    "layout": LayoutFile,
 }
 
 
@@ -53,6 +63,11 @@ def read_log_check(path: Path) -> schema.LogCheck:
 def read_kernel(path: Path) -> KernelFile:
     """A file that says how a kernel is launched. Raises SpecError."""
     return _read(path, KernelFile)
+
+
+def read_layout(path: Path) -> LayoutFile:
+    """A file that says how the ranks and tokens of traces lie. Raises SpecError."""
+    return _read(path, LayoutFile)
 
 
 def is_log_check(path: Path) -> bool:

@@ -43,10 +43,25 @@ def row_digests(tensor: torch.Tensor) -> torch.Tensor:
 
 def value_digest(rows: torch.Tensor, shape: Sequence[int], dtype: str) -> str:
     """The digest of a whole value of its rows' digests: 16 hexadecimal digits."""
-    places = torch.arange(1, len(rows) + 1, device=rows.device) * _COLUMN
-    total = int(_mixed(rows ^ places).sum()) & (2**64 - 1)
-    head = f"{dtype} {tuple(shape)} {total:016x}"
-    return hashlib.blake2b(head.encode(), digest_size=8).hexdigest()
+    return value_digests([rows], [shape], [dtype])[0]
+
+
+def value_digests(rows: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> list[str]:
+    """The digests of many values at once: of each its rows' digests, its shape and its dtype."""
+    if not rows:
+        return []
+    together = torch.cat([part.cpu() for part in rows])
+    counts = torch.tensor([len(part) for part in rows])
+    ends = counts.cumsum(0)
+    places = torch.arange(1, len(together) + 1) - (ends - counts).repeat_interleave(counts)
+    sums = torch.cat((torch.zeros(1, dtype=torch.int64), _mixed(together ^ places * _COLUMN).cumsum(0)))
+    totals = (sums[ends] - sums[ends - counts]).tolist()
+    return [_head(*value) for value in zip(dtypes, shapes, totals, strict=True)]
+
+
+def _head(dtype: str, shape: Sequence[int], total: int) -> str:
+    text = f"{dtype} {tuple(shape)} {total & (2**64 - 1):016x}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

@@ -87,8 +87,8 @@ class Comparer:
         for side, value in ((self.a, one), (self.b, other)):
             if value.id in side.apart:
                 return "a rank's part, which the layout does not put together"
-            if value.label == "unwritten":
-                return "allocated and not written"
+            if value.label in {"unwritten", "partly"}:
+                return "allocated and not, or only partly, written"
         if len(one.shape) != len(other.shape) and self.pair.shared is None and one.shape != other.shape:
             same = torch.Size(one.shape).numel() == torch.Size(other.shape).numel()
             return "" if same and one.shape[-1:] == other.shape[-1:] else "other shapes"

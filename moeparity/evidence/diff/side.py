@@ -169,8 +169,8 @@ class Side:
         """Whether every element is known to be zero."""
         value = self.value(number)
         count = torch.Size(value.shape).numel()
-        if value.stats is not None and "zero" in value.stats:
-            return count > 0 and value.stats["zero"] == count
+        if value.stats is not None and "absmax" in value.stats:
+            return count > 0 and value.stats["absmax"] == 0 and not {"nan", "inf"} & value.stats.keys()
         if value.digest is None or not count:
             return False
         width = value.shape[-1] if value.shape else 1

@@ -103,18 +103,13 @@ class RankTrace:
     def _kept(self, value: Value, key: str) -> torch.Tensor:
         path = self.folder / TENSORS / f"{value.file:06}.safetensors"
         try:
-<<<<<<< HEAD
             status = paths.checked(path)
-            tensor: torch.Tensor = _opened(path, status.st_size, status.st_mtime_ns).get_tensor(key)
-=======
-            paths.checked(path)
-            with safe_open(path, framework="pt") as file:
-                if key == ROWS and value.at is not None:
-                    end = value.at + math.prod(value.shape[:-1])
-                    tensor: torch.Tensor = file.get_slice(key)[value.at : end]
-                else:
-                    tensor = file.get_tensor(key)
->>>>>>> h-A
+            file = _opened(path, status.st_size, status.st_mtime_ns)
+            if key == ROWS and value.at is not None:
+                end = value.at + math.prod(value.shape[:-1])
+                tensor: torch.Tensor = file.get_slice(key)[value.at : end]
+            else:
+                tensor = file.get_tensor(key)
         except OSError as error:
             raise TraceError(
                 f"{Where(path)}: can't be read: {error.strerror or error}. It holds value {key}."

@@ -13,6 +13,7 @@ import typer.core
 from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
 from moeparity.cli.check import check
+from moeparity.cli.diff import diff
 from moeparity.cli.engines import engines
 from moeparity.cli.failures import crashed, report_error, told_warnings
 from moeparity.cli.files import init, schema
@@ -180,7 +181,7 @@ def ops(
 
 
 for _command in (
-    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, show,
+    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, show,
     ops, engines, probe, certify, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)

@@ -56,6 +56,9 @@ class Kind(StrEnum):
     recipe = "recipe"
     log = "log"
     kernel = "kernel"
+    fault = "fault"
+    map = "map"
+    layout = "layout"
     report = "report"
     sweep = "sweep"
     variance = "variance"
@@ -67,6 +70,7 @@ class Kind(StrEnum):
     launch = "launch"
     fidelity = "fidelity"
     baseline = "baseline"
+    diff = "diff"
 
 
 def schema(

@@ -75,6 +75,12 @@ def _fidelity() -> Schema:
     return json_schema(fidelity.FidelityDocument, fidelity.SCHEMA)
 
 
+def _diff() -> Schema:
+    from moeparity.evidence.diff import report
+
+    return json_schema(report.DiffReport, report.SCHEMA)
+
+
 def _baseline() -> Schema:
     from moeparity.check.baseline import lock
 
@@ -93,5 +99,6 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "launch": _launch,
     "fidelity": _fidelity,
     "baseline": _baseline,
+    "diff": _diff,
 }
 """By name. What is written is imported when it is asked for: some of it needs torch."""

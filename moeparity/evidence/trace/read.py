@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,13 +103,13 @@ class RankTrace:
     def _kept(self, value: Value, key: str) -> torch.Tensor:
         path = self.folder / TENSORS / f"{value.file:06}.safetensors"
         try:
-            paths.checked(path)
-            with safe_open(path, framework="pt") as file:
-                if key == ROWS and value.at is not None:
-                    end = value.at + math.prod(value.shape[:-1])
-                    tensor: torch.Tensor = file.get_slice(key)[value.at : end]
-                else:
-                    tensor = file.get_tensor(key)
+            status = paths.checked(path)
+            file = _opened(path, status.st_size, status.st_mtime_ns)
+            if key == ROWS and value.at is not None:
+                end = value.at + math.prod(value.shape[:-1])
+                tensor: torch.Tensor = file.get_slice(key)[value.at : end]
+            else:
+                tensor = file.get_tensor(key)
         except OSError as error:
             raise TraceError(
                 f"{Where(path)}: can't be read: {error.strerror or error}. It holds value {key}."
@@ -135,6 +135,14 @@ def open_trace(folder: Path) -> Trace:
             f"{Where(folder)}: no trace: expected a folder with rank-0, rank-1 ..., as `moeparity capture` writes it."
         )
     return Trace(folder, tuple(RankTrace(part) for part in parts))
+
+
+@lru_cache(maxsize=64)
+def _opened(path: Path, size: int, changed: int) -> Any:
+    """A file of tensors, which stays open: its head names every key, and is long to read. `size` and `changed` tell it
+    from another under the same name.
+    """
+    return safe_open(path, framework="pt")
 
 
 @dataclass(slots=True)

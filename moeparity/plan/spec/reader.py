@@ -18,6 +18,7 @@ from moeparity.errors import SpecError, Where, did_you_mean, display_path, liste
 from moeparity.plan.spec import graph_schema, schema, yaml
 from moeparity.plan.spec.fault_schema import FaultFile
 from moeparity.plan.spec.kernel import KernelFile
+from moeparity.plan.spec.layout import LayoutFile
 from moeparity.plan.spec.module_map import MapFile
 from moeparity.plan.spec.scheduling import Scheduling
 
@@ -30,6 +31,7 @@ File = TypeVar(
     KernelFile,
     FaultFile,
     MapFile,
+    LayoutFile,
 )
 
 KINDS: dict[str, type[BaseModel]] = {
@@ -40,6 +42,7 @@ KINDS: dict[str, type[BaseModel]] = {
     "kernel": KernelFile,
     "fault": FaultFile,
     "map": MapFile,
+    "layout": LayoutFile,
 }
 
 
@@ -76,6 +79,11 @@ def read_fault(path: Path) -> FaultFile:
 def read_map(path: Path) -> MapFile:
     """A map from modules to nodes. Raises SpecError."""
     return _read(path, MapFile)
+
+
+def read_layout(path: Path) -> LayoutFile:
+    """A file that says how the ranks and tokens of traces lie. Raises SpecError."""
+    return _read(path, LayoutFile)
 
 
 def is_log_check(path: Path) -> bool:

@@ -94,16 +94,17 @@ def _unequal(name: str, parts: Mapping[str, Mapping[str, list[int]]]) -> str | N
 
 
 def _equal(name: str, parts: Mapping[str, Mapping[str, list[int]]]) -> str | None:
-    owners: dict[str, tuple[str, list[int]]] = {}
-    for part, by_bits in parts.items():
+    owners: dict[str, list[list[int]]] = {}
+    for by_bits in parts.values():
         for bits, ranks in by_bits.items():
-            if bits in owners and owners[bits][0] != part:
-                both = ranks_in_words([*owners[bits][1], *ranks])
-                return (
-                    f"weights.{name}: {both} have the same bits {bits.split()[0]}, and should hold different parts. The"
-                    " same shard was loaded twice, or it is no shard"
-                )
-            owners[bits] = (part, ranks)
+            owners.setdefault(bits, []).append(ranks)
+    for bits, holders in owners.items():
+        if len(holders) > 1:
+            ranks = ranks_in_words(rank for held in holders for rank in held)
+            return (
+                f"weights.{name}: {ranks} have the same bits {bits.split()[0]}, and should hold different parts. The"
+                " same shard was loaded twice, or it is no shard"
+            )
     return None
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -40,6 +40,9 @@ class Guard:
     weights are still watched.
     """
 
+    entered: ClassVar[int] = 0
+    """How many were entered in this process: all ranks enter them in the same order."""
+
     def __init__(
         self,
         *modules: nn.Module,
@@ -68,7 +71,8 @@ class Guard:
         self._exchange: Exchange | None = None
         self._watch: Watch | None = None
         if self.ranks > 1:
-            store = PrefixStore("moeparity.ranks", _get_default_store())
+            Guard.entered += 1
+            store = PrefixStore(f"moeparity.ranks/{Guard.entered}", _get_default_store())
             self._watch = Watch(
                 store, self.rank, self.ranks, self._journal, self._position, self._log.tails,
                 self.settings.heartbeat_s, self.settings.watchdog_s,

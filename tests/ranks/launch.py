@@ -29,9 +29,15 @@ class Ended:
     left: tuple[int, ...]
 
     @property
-    def words(self) -> str:
-        """All that any rank said."""
-        return "\n".join((*self.outputs, *self.errors))
+    def verdict(self) -> str:
+        """What the watchdog said on standard error."""
+        lines = (line for error in self.errors for line in error.splitlines())
+        return "\n".join(line for line in lines if line.startswith("moeparity ranks: "))
+
+    def said(self, fault: str) -> set[str]:
+        """What the ranks said of a fault."""
+        lines = (line for output in self.outputs for line in output.splitlines())
+        return {line.removeprefix(f"{fault}: ") for line in lines if line.startswith(f"{fault}: ")}
 
 
 def launched(

@@ -21,6 +21,7 @@ from moeparity.cli.flips import flips, mine
 from moeparity.cli.metrics import metrics
 from moeparity.cli.options import DecodeFrom, Device, MemoryLimit, ScheduleFile, scheduling
 from moeparity.cli.probe import certify, probe
+from moeparity.cli.ranks import ranks
 from moeparity.cli.runs import compare, report, runs
 from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
@@ -181,7 +182,7 @@ def ops(
 
 
 for _command in (
-    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, show,
+    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, ranks, show,
     ops, engines, probe, certify, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)

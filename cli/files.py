@@ -71,6 +71,7 @@ class Kind(StrEnum):
     fidelity = "fidelity"
     baseline = "baseline"
     diff = "diff"
+    ranks = "ranks"
 
 
 def schema(

@@ -81,6 +81,12 @@ def _diff() -> Schema:
     return json_schema(report.DiffReport, report.SCHEMA)
 
 
+def _ranks() -> Schema:
+    from moeparity.ranks import report
+
+    return json_schema(report.JobReport, report.SCHEMA)
+
+
 def _baseline() -> Schema:
     from moeparity.check.baseline import lock
 
@@ -100,5 +106,6 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "fidelity": _fidelity,
     "baseline": _baseline,
     "diff": _diff,
+    "ranks": _ranks,
 }
 """By name. What is written is imported when it is asked for: some of it needs torch."""

@@ -100,9 +100,9 @@ def _equal(name: str, parts: Mapping[str, Mapping[str, list[int]]]) -> str | Non
             owners.setdefault(bits, []).append(ranks)
     for bits, holders in owners.items():
         if len(holders) > 1:
-            ranks = ranks_in_words(rank for held in holders for rank in held)
+            everyone = ranks_in_words(rank for held in holders for rank in held)
             return (
-                f"weights.{name}: {ranks} have the same bits {bits.split()[0]}, and should hold different parts. The"
+                f"weights.{name}: {everyone} have the same bits {bits.split()[0]}, and should hold different parts. The"
                 " same shard was loaded twice, or it is no shard"
             )
     return None

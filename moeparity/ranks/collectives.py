@@ -77,11 +77,11 @@ class CollectiveLog:
         if CollectiveLog.active is not None:
             raise RuntimeError("a log of collectives is entered already")
         CollectiveLog.active = self
-        group = dist.ProcessGroup
         for name in METHODS:
-            if hasattr(group, name):
-                self._originals[name] = getattr(group, name)
-                setattr(group, name, self._method(name, self._originals[name]))
+            # As it lies in the class: what getattr gives would not be bound to a group once put back.
+            if name in vars(dist.ProcessGroup):
+                self._originals[name] = vars(dist.ProcessGroup)[name]
+                setattr(dist.ProcessGroup, name, self._method(name, getattr(dist.ProcessGroup, name)))
         for space, names in (("c10d", _OPERATORS), ("_c10d_functional", _FUNCTIONAL)):
             self._libraries.append(library := torch.library.Library(space, "IMPL"))  # type: ignore[no-untyped-call]
             for name in names:

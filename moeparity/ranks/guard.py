@@ -61,7 +61,7 @@ class Guard:
         self.ranks = dist.get_world_size() if self._live else 1
         self.last: int | None = None
         self._next, self._place, self._waits, self._since = 0, "starting", False, time.monotonic()
-        self._updated = False
+        self._updated, self._looked = False, 0
         self._cache: dict[str, str] = {}
         self._held: dict[str, fingerprint.Held] = {}
 
@@ -193,6 +193,7 @@ class Guard:
         self._held = fingerprint.fingerprint(
             self.modules, self.rank, sharded=self._sharded, replicated=self._replicated
         )
+        self._looked = self._next
         self._journal.write("weights", fields={name: held.bits for name, held in self._held.items()})
         if self._exchange is not None:
             words = fingerprint.misplaced(self._exchange.gathered(fingerprint.bits_of(self._held), at))
@@ -205,8 +206,9 @@ class Guard:
         if self._updated:
             self._updated = False
             self._baseline(at)
-        elif self.modules and self.settings.weights_every and number % self.settings.weights_every == 0 and self._held:
+        elif self._held and number - self._looked >= self.settings.weights_every:
             self._weights(at)
+            self._looked = number
         fields = self._record(number, envelope, tensors)
         self._journal.write("call", call=number, fields=fields)
         if fields:

@@ -34,6 +34,9 @@ def main() -> None:
             print(f"{fault}: {error}", flush=True)
         else:
             print(f"{fault}: done", flush=True)
+    after = torch.ones(2)
+    dist.all_reduce(after)
+    print(f"after: {after.tolist()}", flush=True)
 
 
 def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:

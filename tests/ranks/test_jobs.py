@@ -55,6 +55,7 @@ def test_the_job_ends_by_itself(in_step: tuple[Ended, Path]) -> None:
     ended, _ = in_step
     assert ended.codes == (0, 0, 0), ended.errors
     assert ended.left == ()
+    assert ended.said("after") == {"[3.0, 3.0]"}, "torch.distributed is as it was"
 
 
 @pytest.mark.parametrize("fault", IN_STEP)

@@ -12,6 +12,7 @@ import typer.core
 
 from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
+from moeparity.cli.capture import capture
 from moeparity.cli.check import check
 from moeparity.cli.diff import diff
 from moeparity.cli.engines import engines
@@ -186,6 +187,8 @@ for _command in (
     ops, engines, probe, certify, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)
+# Its own options end where the program's command begins.
+app.command(context_settings={"allow_interspersed_args": False})(capture)
 
 
 def main() -> None:

@@ -55,7 +55,8 @@ def chosen_once(program: Any, ids: torch.Tensor) -> tuple[int, int, int]:
 
 
 def test_a_nan_that_is_born_in_one_expert(qwen3_moe: Path, tmp_path: Path) -> None:
-    ids, at = tokens((2, 7)), []
+    ids = tokens((2, 7))
+    at: list[int] = []
 
     def poisoned(program: Any) -> None:
         at.extend(chosen_once(program, ids))
@@ -70,7 +71,8 @@ def test_a_nan_that_is_born_in_one_expert(qwen3_moe: Path, tmp_path: Path) -> No
 
 
 def test_one_rare_expert(qwen3_moe: Path, tmp_path: Path) -> None:
-    ids, at = tokens((2, 7)), []
+    ids = tokens((2, 7))
+    at: list[int] = []
 
     def stale(program: Any) -> None:
         at.extend(chosen_once(program, ids))

@@ -184,7 +184,7 @@ def command(name: str, tmp: Path) -> Command | None:
     if name in token_cases.LINES or name in token_cases.TENSORS:
         return ("bisect", token_cases.recipe(name, tmp), "--device", "cpu")
     if name in trace_cases.DEFECTS:
-        return ("bisect", trace_cases.recipe(name, tmp), "--device", "cpu")
+        return trace_cases.command(name, tmp)
     if name in CHECKPOINTS:
         folder = Path(shutil.copytree(BASE, tmp / name))
         CHECKPOINTS[name](folder)

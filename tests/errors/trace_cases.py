@@ -83,6 +83,20 @@ MAPS = {
 }
 
 
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "trace-under-variance": ("variance",),
+    "trace-under-over": ("sweep", "--over", "layers[*].moe.gate:output=model,fp32"),
+}
+"""Commands that no trace can be given to."""
+DEFECTS |= dict.fromkeys(COMMANDS, (written, ""))
+
+
+def command(name: str, tmp: Path) -> tuple[str | Path, ...]:
+    """The command line that meets a defect."""
+    first, *further = COMMANDS.get(name, ("bisect",))
+    return (first, recipe(name, tmp), *further, "--device", "cpu")
+
+
 def recipe(name: str, tmp: Path) -> Path:
     """The recipe that meets a defect, with its trace and maps beside it."""
     defect, further = DEFECTS[name]

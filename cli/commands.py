@@ -12,6 +12,7 @@ import typer.core
 
 from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
+from moeparity.cli.capture import capture
 from moeparity.cli.check import check
 from moeparity.cli.engines import engines
 from moeparity.cli.failures import crashed, report_error, told_warnings
@@ -184,6 +185,8 @@ for _command in (
     ops, engines, probe, certify, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)
+# Its own options end where the program's command begins.
+app.command(context_settings={"allow_interspersed_args": False})(capture)
 
 
 def main() -> None:

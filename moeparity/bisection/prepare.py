@@ -34,7 +34,7 @@ from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Phase, Schedule
-from moeparity.plan.sides import SIDES, Side, bound_side, cases_of, phases_of, walked
+from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, walked
 from moeparity.plan.spec import gates, reader, schema
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.overrides import HERE as OVER
@@ -115,6 +115,15 @@ class Plan:
     def trial_toggles(self) -> tuple[Toggle, ...]:
         """The toggles that trials are run of: all of them, or none without attribution."""
         return self.toggles if self.attribution else ()
+
+    def refuse_recorded(self, what: str) -> None:
+        """Raises SpecError where the candidate is a trace, which `what` would have to run."""
+        if self.recorded is not None:
+            where = Where(self.path, self.recipe.candidate.line_of("trace"))
+            raise SpecError(
+                f"{where}: {what} runs both sides, and a trace can't be run. Name a profile in its place, or use "
+                "`moeparity bisect`."
+            )
 
     @property
     def gate(self) -> Gate:
@@ -235,6 +244,12 @@ def _recorded(
 def _recipe(path: Path, options: Options) -> schema.RecipeFile:
     """The recipe as it is to be run. Raises SpecError for more legal orders of an op than say anything further."""
     recipe = options.applied(reader.read_recipe(path))
+    over = [override for override in options.overrides if override.is_address and CANDIDATE in override.sides]
+    if recipe.candidate.trace is not None and over:
+        raise SpecError(
+            f"{OVER}: {over[0].name!r} sets a choice of the candidate, and a trace has none. Write `reference.` in "
+            "front."
+        )
     most, where = limit(_MOST_DRAWS), Where(path, recipe.line_of("envelope"))
     if recipe.envelope > most:
         raise SpecError(

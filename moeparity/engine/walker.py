@@ -38,9 +38,9 @@ class Walker:
 
     def shown_at(self, node: Node) -> bool:
         """Whether observers see its values at a node."""
-        # Of recorded logits the log-probabilities are taken as the plan says.
-        values = node.inputs if node.op.reports else node.values
-        return self.shows == "computed" or all(value in self.grafts for value in values)
+        # Log-probabilities are taken as the plan says, of recorded logits and of what is made in their stead.
+        recorded = node.op.reports or all(value in self.grafts for value in node.values)
+        return self.shows == "computed" or recorded
 
     @property
     def plans(self) -> Mapping[Case, BoundGraph]:

@@ -71,6 +71,7 @@ def mine(
     asked = {**asdict(request), "file": display_path(request.file)}
     with open_run(run, "mine", recipe, {"device": device, **asked}) as folder:
         plan = prepare(Path(recipe), device=device, options=options, progress=progress)
+        plan.refuse_recorded("moeparity mine")
         miner = _Miner.of(plan, request, progress)
         prompts = _read(plan, request)
         if folder is None:

@@ -38,6 +38,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
             capability=torch.backends.cpu.get_cpu_capability(),
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             threads=torch.get_num_threads(),
+            trace=tuple(_trace(plan)),
         )
     }
 
@@ -49,6 +50,16 @@ def _weights(plan: Plan) -> Iterator[FileDigest]:
     files = sorted({entry.file for entry in plan.model.weights.checkpoint.entries.values()})
     few = sum(file.stat().st_size for file in files) <= WHOLE
     for file in (plan.model.folder / "config.json", *files):
+        yield _whole(file) if few or file.suffix != ".safetensors" else _header(file)
+
+
+def _trace(plan: Plan) -> Iterator[FileDigest]:
+    """The files of a recorded candidate: its records, which hold the digest of every value, and its tensors."""
+    if plan.recorded is None:
+        return
+    files = sorted(path for path in plan.recorded.folder.rglob("*") if path.is_file())
+    few = sum(file.stat().st_size for file in files) <= WHOLE
+    for file in files:
         yield _whole(file) if few or file.suffix != ".safetensors" else _header(file)
 
 

@@ -45,6 +45,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         tokens=recorded.tokens,
         real_tokens=int(plan.tokens.attention_mask.sum()),
         whole=recorded.whole,
+        logits=graph.output in recorded.grafts,
         shown=len(graph.nodes) - len(unknown),
         nodes=len(graph.nodes),
         unknown=pattern(unknown),

@@ -40,7 +40,8 @@ class Traced:
 
     program: whose modules the map knows. forwards: the program's ways through the model, in words; others: how many
     further ones are of other tokens, or of the same again. tokens: real tokens of the recipe that it shows, of
-    `real_tokens`. whole: whether its program got to the end of the recording. shown, nodes: nodes whose values it
+    `real_tokens`. whole: whether its program got to the end of the recording. logits: whether it
+    shows these. shown, nodes: nodes whose values it
     shows, and all; unknown: those that it does not, as selectors.
     """
 
@@ -51,6 +52,7 @@ class Traced:
     tokens: int
     real_tokens: int
     whole: bool
+    logits: bool
     shown: int
     nodes: int
     unknown: str

@@ -82,6 +82,11 @@ def made(segments: Sequence[Segment], whole: float, most: int = NAMED) -> str:
 
 
 def _unseen(traced: Traced) -> Iterator[str]:
+    if not traced.logits:
+        yield (
+            "It shows no logits. All figures of log-probabilities are of what the reference's own head makes of the "
+            "recorded values before it."
+        )
     if traced.tokens < traced.real_tokens:
         yield (
             f"It shows {traced.tokens} of {quantity(traced.real_tokens, 'token')}. At the others stands what the "

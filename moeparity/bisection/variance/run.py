@@ -85,6 +85,7 @@ def variance(
     """
     options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
     plan = generate(prepare(Path(recipe), device=device, options=options, progress=progress), progress=progress)
+    plan.refuse_recorded("moeparity variance")
     groups_of = _groups(plan, request)
     plan = _bound(plan, groups_of, options)
     return _measured(plan, groups_of, progress)

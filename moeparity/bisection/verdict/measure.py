@@ -35,8 +35,15 @@ def _verdict(plan: Plan, observed: Observed) -> Verdict:
 
 
 def _of_whole_trace(verdict: Verdict, plan: Plan) -> Verdict:
-    """A candidate whose recording was cut passes nothing: what it did behind that is not known."""
-    if plan.recorded is None or plan.recorded.whole or verdict.status != "pass":
+    """A candidate whose logits were not recorded is not judged, and one whose recording was cut passes nothing: what it
+    did behind that is not known.
+    """
+    if plan.recorded is None:
+        return verdict
+    if plan.model.graph.output not in plan.recorded.grafts:
+        reason = "no logits were recorded, so these are the reference's own of what was recorded before them"
+        return replace(verdict, status="inconclusive", reason=reason)
+    if plan.recorded.whole or verdict.status != "pass":
         return verdict
     reason = "the trace was cut, its program did not get to the end of its recording"
     return replace(verdict, status="inconclusive", reason=f"{reason}: {verdict.reason}")

@@ -65,10 +65,10 @@ class ModuleMap:
     def on(self, graph: Graph) -> Mapping[str, tuple[Place, ...]]:
         """By value of a graph, where it may be shown. Raises SpecError for columns of values without a known width."""
         return {
-            value: tuple(self._place(shown, value, node, graph) for shown in self._shown(value, graph))
+            value: places
             for node in graph.nodes
             for value in node.values
-            if self._shown(value, graph)
+            if (places := tuple(self._place(shown, value, node, graph) for shown in self._shown(value, node, graph)))
         }
 
     def every(self, layers: int) -> Iterator[tuple[str, str, str]]:
@@ -79,7 +79,9 @@ class ModuleMap:
                     yield _path(one.module, layer), _side(one), value.replace(LAYER, f"[{layer}]")
 
     def refuse_unknown(self, graph: Graph) -> None:
-        """Raises SpecError for a value that no node of a graph has."""
+        """Raises SpecError for a value that no node of a graph has; a shipped map is of all models."""
+        if self.where.path in reader.shipped("maps").values():
+            return
         values = dict.fromkeys(role(value) for node in graph.nodes for value in node.values)
         for name in self.file.values:
             if name not in values:
@@ -88,10 +90,15 @@ class ModuleMap:
                     f"{graph.model_type} makes.{did_you_mean(name, values)} `moeparity show` lists nodes."
                 )
 
-    def _shown(self, value: str, graph: Graph) -> list[Shown]:
+    def _shown(self, value: str, node: Node, graph: Graph) -> list[Shown]:
         shown = self.file.values.get(role(value), [])
         every = shown if isinstance(shown, list) else [shown]
-        return [one for one in every if one.model_type is None or graph.model_type in one.model_type]
+        last = node.layer == graph.layers - 1
+        return [
+            one
+            for one in every
+            if (one.model_type is None or graph.model_type in one.model_type) and (last or one.layers == "all")
+        ]
 
     def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
         layer = 0 if node.layer is None else node.layer
@@ -156,6 +163,6 @@ def _side(shown: Shown) -> Literal["input", "output"]:
 
 
 def _width(node: Node) -> int | None:
-    """How many columns a node's value has, as its weight tells."""
+    """How many columns a node's value has, as the weight of its GEMM tells."""
     weight = node.weights.get("weight")
-    return None if weight is None else weight.shape[0]
+    return None if weight is None or not node.op.gemm else weight.shape[0]

@@ -55,10 +55,9 @@ def recorded_side(
     another model or other tokens, without whole tensors, or all zero; SpecError for a map.
     """
     rank = _one_rank(open_trace(folder))
-    own = None if map_name is None else load_map(map_name, where)
-    module_map = own or map_of(module_calls(rank), Where(folder))
-    if own is not None:
-        own.refuse_unknown(graph)
+    named = None if map_name is None else load_map(map_name, where)
+    module_map = named or map_of(module_calls(rank), Where(folder))
+    module_map.refuse_unknown(graph)
     ways = forwards(rank, module_map)
     _refuse_other_model(rank, module_map, graph, ways[0])
     indices = _indices(rank, ways, ids, mask)
@@ -82,12 +81,15 @@ def recorded_side(
 
 
 def refuse_without_logits(side: RecordedSide, graph: Graph, scored: torch.Tensor) -> None:
-    """Raises TraceError where the token before one that is scored, bool [B, T], has no recorded logits."""
+    """Raises TraceError where some tokens have recorded logits, and one before a token that is scored, bool [B, T], has
+    none. A trace without any is no error: nothing can be judged of it, and its nodes be looked at.
+    """
+    graft = side.grafts.get(graph.output)
+    if graft is None:
+        return
     needed = torch.zeros_like(scored)
     needed[:, :-1] = scored[:, 1:]
-    graft = side.grafts.get(graph.output)
-    known = torch.zeros_like(needed) if graft is None else graft.known.view_as(needed)
-    missing = int((needed & ~known).sum())
+    missing = int((needed & ~graft.known.view_as(needed)).sum())
     if missing:
         raise TraceError(
             f"{Where(side.folder)}: no logits of {counted(missing, 'scored token')} of {int(needed.sum()):,}, so there "
@@ -124,8 +126,8 @@ def _indices(trace: RankTrace, ways: Sequence[Forward], ids: torch.Tensor, mask:
     indices = [placing.place(way) for way in ways]
     if all(bool((index == NOWHERE).all()) for index in indices):
         raise TraceError(
-            f"{Where(trace.folder)}: none of its {counted(len(ways), 'forward')} has the tokens of this recipe; the "
-            f"first begins with {ways[0].ids[0, :8].tolist()}, the recipe's first sequence with "
+            f"{Where(trace.folder)}: {counted(len(ways), 'forward')}, none with the tokens of this recipe; the first "
+            f"begins with {ways[0].ids[0, :8].tolist()}, the recipe's first sequence with "
             f"{ids[0][mask[0]][:8].tolist()}. Name the token file of that run."
         )
     return indices

@@ -17,7 +17,8 @@ class Shown(Model):
 
     In `module` `{i}` stands for the layer, `{next}` for the one behind it. `columns` are the values that stand side by
     side in its last axis, in this order, this one among them: a fused projection. `repeated`: how many times side by
-    side the node has what the program has once. `model_type`: the models that this holds of (None: all).
+    side the node has what the program has once. `model_type`: the models that this holds of (None: all); `layers`:
+    whether of all layers or of the last alone.
     """
 
     module: str
@@ -26,6 +27,7 @@ class Shown(Model):
     columns: list[str] = []
     repeated: Annotated[int, Field(ge=1)] = 1
     model_type: list[str] | None = None
+    layers: Literal["all", "last"] = "all"
 
     @model_validator(mode="after")
     def _one_side(self) -> Shown:

@@ -206,7 +206,7 @@ def _says(model: type[BaseModel], error: ErrorDetails, keys: list[int | str], er
         return f"{place + ': ' if place else ''}key {error['loc'][-1]!r} is missing. Add it."
     if error["type"] == "value_error":
         why = error["msg"].removeprefix("Value error, ")
-        return f"{place}: {why}" + "." * (not why.endswith((".", "?")))
+        return f"{place}{': ' if place else ''}{why}" + "." * (not why.endswith((".", "?")))
     branches = [e for e in errors if e["type"] in _EXPECTED]
     if error["type"] == "string_pattern_mismatch":
         return f"{place!r} is no name; expected {_expectation(branches)}."

@@ -53,7 +53,7 @@ def test_a_fault_beside_rounding_is_told_from_it(tmp_path: Path, qwen3_moe: Path
 
 
 def test_faults_in_two_layers_are_two_toggles_with_their_values(tmp_path: Path, qwen3_moe: Path) -> None:
-    faults = [
+    faults: Faults = [
         {"name": "expert-of-another-expert", "layers": [0], "values": {"expert": 3, "other": 5}},
         {"name": "norm-eps", "nodes": "layers[2].moe.norm", "values": {"eps": 0.01}},
     ]

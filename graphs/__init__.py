@@ -1,1 +1,1 @@
-"""Model graphs and engine profiles, as data."""
+"""Model graphs, engine profiles and faults, as data."""

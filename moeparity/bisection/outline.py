@@ -14,13 +14,13 @@ from moeparity.plan.address import ranges, role
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.difference import by_phase
-from moeparity.plan.engine_profile import UNKNOWN, load_profile
+from moeparity.plan.engine_profile import BY_RECIPE, UNKNOWN, load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.settings import ScheduleSettings, described, possible_phases, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
-from moeparity.plan.setting import Setting
+from moeparity.plan.setting import FAULT, Setting
 from moeparity.plan.sides import bound_side, cases_of
 from moeparity.plan.spec import reader
 from moeparity.plan.toggles import Toggle, toggles
@@ -177,12 +177,10 @@ def _active(node: Node, plan: BoundGraph) -> dict[str, Entry]:
     region = plan.replaced().get(node.name)
     if region is not None:
         return {"impl": (region.call, f"{region.where} ({region.rule.label})", region.rule.level)}
-    values = plan.active(node)
-    entries = {
-        a.name: _entry(str(values[a.name]), plan.settings[node.name, a.name])
-        for a in node.attributes
-        if a.name in values
-    }
+    values, fault = plan.active(node), plan.settings[node.name, FAULT]
+    entries = {FAULT: (str(fault.value), fault.origin, fault.level or BY_RECIPE)} if fault.value else {}
+    attributes = (attribute for attribute in plan.as_run(node).attributes if attribute.name in values)
+    entries |= {a.name: _entry(str(values[a.name]), plan.setting(node, a)) for a in attributes}
     for consumer, (site, value) in plan.edges(node).items():
         name = f"{site}{EDGE}{role(consumer).rpartition('.')[2]}"
         entries[name] = _entry(str(value), plan.settings[node.name, f"{site}{EDGE}{consumer}"])

@@ -26,9 +26,10 @@ from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.bind import BoundGraph
-from moeparity.plan.engine_profile import Profile, load_profile, overrides
+from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import nodes_within
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.others import others
@@ -198,11 +199,8 @@ def prepare(
     grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
     phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
     cases = cases_of(model.graph, phases, variants, profiles, where, rules_of_sides)
-    reference, candidate = (
-        bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), grid.sequences, rules, cases)
-        for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)
-    )
-    model.weights.refuse_unfit(node for side in (reference, candidate) for node in side.plan.nodes_as_run)
+    bound = zip(variants, profiles, rules_of_sides, strict=True)
+    reference, candidate = (_side(model, variant, p, path, grid, rules, cases) for variant, p, rules in bound)
     return Plan(
         path=path,
         recipe=recipe,
@@ -328,6 +326,22 @@ def _check_tokens(tokens: TokenSet, model: Model, where: Where) -> None:
     """Raises TokensError for ids or records that are not of this model."""
     checked_tokens(tokens.input_ids, model, str(where))
     check_fits(tokens, model.graph, where)
+
+
+def _side(
+    model: Model,
+    variant: schema.Variant,
+    profile: Profile,
+    path: Path,
+    grid: TokenGrid,
+    rules: tuple[Rule, ...],
+    cases: tuple[Case, ...],
+) -> Side:
+    """One side, bound. Raises SpecError, and CheckpointError where what a fault takes weights from does not fit."""
+    where = Where(path, variant.line)
+    side = bound_side(model.graph, variant, profile, model.dtype, where, grid.sequences, rules, cases)
+    model.weights.refuse_unfit(side.plan.nodes_as_run)
+    return side
 
 
 def _swaps(

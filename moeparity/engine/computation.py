@@ -69,8 +69,9 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         try:
             return edited(node, called, tensors) if node.edits else called(*tensors)
         except RefusedError as error:
-            origin = plan.settings[node.name, error.attribute].origin
-            raise SpecError(f"{origin}: {node.name}:{error.attribute}: {error.reason}") from None
+            raise SpecError(
+                f"{plan.origin(node, error.attribute)}: {node.name}:{error.attribute}: {error.reason}"
+            ) from None
 
     partials = plan.partials[node.values[0]]
     return Numerics(

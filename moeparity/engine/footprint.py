@@ -17,6 +17,7 @@ from moeparity.engine.work import Work
 from moeparity.errors import MoeparityError
 from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.weights.store import WeightStore
+from moeparity.ops.memory import weight_bytes
 from moeparity.plan.graph import Segment
 from moeparity.plan.schedule.steps import MicroBatches
 
@@ -57,7 +58,10 @@ def estimate(
     nodes whose values an observer keeps; the logits and routes are kept with them.
     """
     values = Values(walkers, weights.graph, sequences, length)
-    loaded = [_segment_bytes(weights, segment, values.dtypes) for segment in weights.graph.segments]
+    loaded = [
+        _segment_bytes(weights, segment, values.dtypes) + _rewritten_bytes(walkers, segment)
+        for segment in weights.graph.segments
+    ]
     other = _FIXED[weights.device.type]
     if weights.device.type == "cpu":
         other += _KERNEL * values.kernels()
@@ -163,6 +167,21 @@ def greatest(fits: Callable[[int], bool], below: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _rewritten_bytes(walkers: Sequence[Walker], segment: Segment) -> int:
+    """Bytes of the weights in a segment that faults of some plan rewrite: each is written anew, whole."""
+    rewritten = {
+        (node.name, as_run.computation, plan.dtype_of(node.name)): as_run
+        for plan in {id(plan): plan for walker in walkers for plan in walker.plans.values()}.values()
+        for node in segment.nodes
+        if not (as_run := plan.as_run(node)).own_weights
+    }
+    return sum(
+        weight_bytes(ref.shape, ref.count, dtype)
+        for (_, _, dtype), node in rewritten.items()
+        for ref in node.weights.values()
+    )
 
 
 def _segment_bytes(weights: WeightStore, segment: Segment, dtypes: Sequence[str]) -> int:

@@ -73,8 +73,7 @@ class BoundGraph:
             refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
             if refusal is not None:
                 attribute, reason = refusal
-                origin = self.settings[node.name, attribute].origin
-                raise SpecError(f"{origin}: {node.name}:{attribute}: {reason}")
+                raise SpecError(f"{self.origin(node, attribute)}: {node.name}:{attribute}: {reason}")
 
     def _plant(self) -> None:
         """Work out the nodes that have faults."""
@@ -164,9 +163,17 @@ class BoundGraph:
 
     def _values(self, node: Node) -> dict[str, Value]:
         """What is set for each attribute of a node as it is run; of one that a fault wakes, what the profile says."""
-        places = {(node.name, attribute.name): attribute for attribute in self.as_run(node).attributes}
-        known = ((a, self.settings.get(place) or self.dormant.get(place)) for place, a in places.items())
-        return {a.name: a.default if setting is None else setting.value for a, setting in known}
+        return {attribute.name: self.setting(node, attribute).value for attribute in self.as_run(node).attributes}
+
+    def setting(self, node: Node, attribute: Attribute) -> Setting:
+        """What is set for an attribute of a node as it is run; where a fault wakes it, what the profile says."""
+        place = (node.name, attribute.name)
+        known = self.settings.get(place) or self.dormant.get(place)
+        return Setting(value=attribute.default, rule=None) if known is None else known
+
+    def origin(self, node: Node, name: str) -> str:
+        """Where the value of one of a node's attributes was set."""
+        return next(self.setting(node, one).origin for one in node.op.attributes if one.name == name)
 
     def dtype_of(self, node: str) -> str:
         """The dtype a node runs in: the variant's own, or the other side's in a mixture."""

@@ -58,7 +58,8 @@ def _rests_on(member: Difference, plan: BoundGraph) -> Iterator[str]:
 
 def _stated(node: Node, plan: BoundGraph) -> Iterator[str]:
     """What the profile says of a node that runs its own kernel where the other side has a user's function."""
-    settings = [plan.settings[node.name, name] for name in plan.active(node)]
+    active = plan.active(node)
+    settings = [plan.setting(node, attribute) for attribute in node.op.attributes if attribute.name in active]
     yield from [setting.level for setting in settings if setting.rule is not None] or [UNKNOWN]
 
 

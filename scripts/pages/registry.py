@@ -11,6 +11,7 @@ from scripts.pages import (
     engine_matrix,
     engines,
     evidence,
+    faults,
     fidelity,
     launch_files,
     made,
@@ -30,6 +31,7 @@ RECORD = str(Path(tempfile.gettempdir()) / "hostile.jsonl")
 FROM_CODE = {
     "combine": Page(path="docs/combine.md", takes="a second", write=blocks({"combine": combine.table})),
     "engines": Page(path="docs/generated/engines.md", takes="a second", write=engines.page),
+    "faults": Page(path="docs/faults.md", takes="a second", write=blocks({"faults": faults.table})),
     "fidelity": Page(path="docs/fidelity.md", takes="seconds", write=blocks({"fidelity": fidelity.tables})),
     "launch-files": Page(path="docs/generated/launch-files.md", takes="seconds", write=launch_files.page),
     "metrics": Page(path="docs/metrics.md", takes="a second", write=blocks({"metrics": metrics.tables})),

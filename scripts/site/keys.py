@@ -16,6 +16,7 @@ KINDS = {
     "profile": 'How an engine computes (`docs/recipe.md`, "Your own profile").',
     "log": "A check of a log (`docs/ci.md`).",
     "kernel": "How a compiled kernel is launched (`docs/certify.md`).",
+    "fault": "A named mistake, as a rewrite of a node (`docs/faults.md`).",
     "graph": "A model, as in `graphs/models/`.",
 }
 

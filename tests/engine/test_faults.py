@@ -147,6 +147,19 @@ def test_streamed_weights_are_rewritten_as_resident_ones(checkpoints: Checkpoint
     assert different(*values) == []
 
 
+def test_rewritten_weights_go_with_the_pass(checkpoints: Checkpoints) -> None:
+    """A store that holds all weights holds none that a fault has made."""
+    model = open_model(checkpoints("qwen3_moe"), device="cpu", residency="resident")
+    faults = [fault("expert-scaled", layers=[1], values={"expert": 2, "factor": 0.5})]
+    walk(model, {"x": plan_of(model, faults)}, IDS)
+    before = model.weights.bytes_read
+    fresh = walk(model, {"x": plan_of(model)}, IDS)[0]["x"]
+    assert model.weights.bytes_read == before
+    walk(model, {"x": plan_of(model, faults)}, IDS)
+    assert model.weights.bytes_read > before
+    assert different(fresh, walk(model, {"x": plan_of(model)}, IDS)[0]["x"]) == []
+
+
 def test_two_faults_at_one_node_are_applied_in_order(checkpoints: Checkpoints) -> None:
     model = opened(checkpoints("qwen3_moe"))
     node = "layers[1].moe.experts"

@@ -95,7 +95,7 @@ def test_the_reference_has_all_that_the_code_has(site: Path, pages: dict[Path, s
     for command in app.registered_commands:
         assert f"moeparity {command.callback.__name__}" in commands
     assert "--git-bisect" in commands
-    for kind in ("recipe", "profile", "log", "kernel", "graph"):
+    for kind in ("recipe", "profile", "log", "kernel", "fault", "graph"):
         for key in json_schema(kind)["properties"]:
             assert f"<code>{key}</code>" in files, (kind, key)
     for op in OPS.values():

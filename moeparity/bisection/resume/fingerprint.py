@@ -60,8 +60,8 @@ def parts(plan: Plan) -> dict[str, str]:
         "toggles": [(t.name, t.kind, t.reference, t.candidate, t.nodes) for t in plan.toggles],
         "tokens": plan.tokens,
         "digests": plan.digests,
-        "weights": _files(plan.model.weights.checkpoint, plan.model.folder),
-        "other weights": [_files(source, Path(f)) for f, source in sorted(plan.model.weights.others.items())],
+        "weights": _files(plan.model.weights.checkpoint, plan.model.folder / "config.json"),
+        "other weights": [_files(source) for _, source in sorted(plan.model.weights.others.items())],
         "trace": None if plan.recorded is None else _trace(plan.recorded.folder),
         "graph": paths.contents(plan.model.graph.path, "YAML file"),
         "machine": _machine(plan.model.device),
@@ -88,9 +88,9 @@ def _side(side: Side) -> list[Any]:
     return [side.plan.dtype, repr(side.schedule), nodes]
 
 
-def _files(source: Source, folder: Path) -> dict[str, Any]:
+def _files(source: Source, *further: Path) -> dict[str, Any]:
     """Names, sizes, times and headers: reading several hundred GB to be sure would cost as much as a pass."""
-    paths = {entry.file for entry in source.entries.values()} | {folder / "config.json"}
+    paths = {entry.file for entry in source.entries.values()}.union(further)
     return {path.name: _file(path) for path in paths}
 
 

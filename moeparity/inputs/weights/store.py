@@ -27,7 +27,7 @@ Weights = Mapping[str, torch.Tensor]
 class Loaded(dict[tuple[str, str], Weights]):
     """(node name, dtype name) -> weights by port, of the nodes of a segment as their graph has them.
 
-    What a fault makes of a node's weights is read when it is first asked for, and kept as long as the rest.
+    What a fault makes of a node's weights is read when it is first asked for, and kept until a pass leaves the segment.
     """
 
     def __init__(
@@ -106,8 +106,7 @@ class WeightStore:
         """The weights of one segment."""
         if (segment.name, dtypes) in self._resident:
             return self._resident[segment.name, dtypes]
-        nodes = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
-        weights = Loaded(nodes, self.rewritten)
+        weights = Loaded({(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes})
         self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
         if self.residency == "resident":
             self._resident[segment.name, dtypes] = weights
@@ -234,7 +233,7 @@ class _Pass:
             raise StopIteration
         # The thread is idle from here to the next prefetch, so that nobody takes what is put back.
         segment = self.segments.pop(0)
-        weights = self._waited_for(self.next, segment.name)
+        weights = Loaded(self._waited_for(self.next, segment.name), self.store.rewritten)
         if self.current is not None and self.reuse:
             self.store.recycle(*self.current)
         self.current = (segment, weights)

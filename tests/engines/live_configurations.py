@@ -1,7 +1,8 @@
 """Trainers' own configurations in a process of their own: a line of JSON asks with words, a line of JSON answers.
 
 `python -m tests.engines.live_configurations verl|nemo-rl|skyrl|openrlhf|trl|prime-rl`: a first line has what the
-configuration is where nothing is set. What parses and merges is the trainers' own; what it imports for other things is empty.
+configuration is where nothing is set. What parses and merges is the trainers' own; what it imports for other things is
+empty.
 """
 
 from __future__ import annotations

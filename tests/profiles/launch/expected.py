@@ -246,6 +246,14 @@ _TRAINERS = {
         },
         given={"deterministic_mode": "true", "sequence_parallel": "true"},
     ),
+    "miles/run.sh": Expected(
+        engine="miles",
+        sides=_two(
+            "megatron, placement: {tensor: 4, sequence: true}, dtype: bf16",
+            "sglang-deterministic, placement: {tensor: 8}",
+        ),
+        given={"true_on_policy_mode": "true", "rollout_num_gpus_per_engine": "8"},
+    ),
     "prime-rl/rl.toml": Expected(
         engine="prime-rl",
         sides={TRAINER: (_NO_PROFILE,), ROLLOUT: ("{profile: vllm-allreduce-norm, placement: {tensor: 4}}",)},

@@ -60,6 +60,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         *("httpx==0.28.1", "httpcore==1.0.9", "h11==0.16.0"),
         *("anyio==4.16.0", "idna==3.20", "sniffio==1.3.1"),
     ),
+    "prime-rl-arguments": ("prime-pydantic-config==0.4.3", "renderers==0.1.12", "tomli==2.2.1"),
     "sglang-arguments": ("ipython==9.18.1", "traitlets==5.16.1", *_SERVED.split()),
 }
 """What lies in each folder: two versions of one project cannot share one."""
@@ -68,6 +69,8 @@ REPOSITORIES = {
     "nemo-rl": "NVIDIA-NeMo/RL at 7ea279abfb",
     "slime": "THUDM/slime at 624b824a89",
     "skyrl": "NovaSky-AI/SkyRL at a9564572e",
+    "prime-rl": "PrimeIntellect-ai/prime-rl at 559b44772e, packages/prime-rl-configs/src",
+    "miles": "radixark/miles at 31f1ca961a",
     "transformer-engine-source": "NVIDIA/TransformerEngine at d0067d0da6",
     "tensorrt-llm": "of NVIDIA/TensorRT-LLM _torch/modules/swiglu.py at 07b7b618eb and linear.py at 00bbf71e79, "
     "_torch/pyexecutor/sampler/ops/vanilla.py at 09009fbfba",

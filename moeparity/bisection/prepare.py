@@ -183,7 +183,7 @@ def prepare(
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
     phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
-    cases = cases_of(model.graph, phases, variants, profiles, where, rules_of_sides)
+    cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides)
     reference, candidate = (
         bound_side(model.graph, variant, profile, model.dtype, Where(path, variant.line), grid.sequences, rules, cases)
         for variant, profile, rules in zip(variants, profiles, rules_of_sides, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Final
@@ -13,6 +13,7 @@ from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan import layered
 from moeparity.plan.engine_profile import Profile, Rule
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.messages import RowMessage, refuse_other_messages
 from moeparity.plan.partials import Partials, Told, inputs_read, partials, told
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of, cut, described, parse
@@ -174,6 +175,15 @@ class BoundGraph:
             return str(active.get("partial", active.get("output")))
         return self.message_dtype(maker, makers)
 
+    @property
+    def messages(self) -> Iterator[tuple[str, str]]:
+        """The nodes that add up partial sums, and the dtypes of these."""
+        makers = {value: node for node in self.graph.nodes for value in node.values}
+        for node in self.graph.nodes:
+            dtype = self.message_dtype(node, makers) if node.op.reduces else None
+            if dtype is not None:
+                yield node.name, dtype
+
     def told_to(self, node: Node) -> Mapping[str, Value]:
         """The choices of other nodes that this one goes along with."""
         return self.told.get(node.name, {})
@@ -311,10 +321,11 @@ def bind(
     Raises SpecError where a value is not allowed, two rules of one layer disagree in a phase, two regions overlap or an
     override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
-    layers = (*profile.layers, placement, overrides, over)
+    message = RowMessage.of(graph, dtype, placement)
+    layers = [tuple(map(message.in_rows, layer)) for layer in (*profile.layers, placement, overrides, over)]
     phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
     for rule in (*overrides, *over):
-        _refuse_other_phases(rule, phases)
+        _refuse_other_phases(rule, message.in_rows(rule), phases)
     bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
     settings_of: dict[Case, Mapping[Place, Setting]] = {}
     for phase in phases:
@@ -323,7 +334,10 @@ def bind(
             in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in layers)
             bound[holding] = layered.settings(graph, dtype, in_phase, regions)
         settings_of[phase] = bound[holding]
-    return _plan(graph, dtype, settings_of, {(region.nodes[-1], region.call): region for region in regions})
+    plan = _plan(graph, dtype, settings_of, {(region.nodes[-1], region.call): region for region in regions})
+    written = (rule for layer in (*profile.layers, overrides, over) for rule in layer if message.in_rows(rule).cases)
+    refuse_other_messages(written, dtype, (one for own in plan.distinct for one in own.messages))
+    return plan
 
 
 def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:
@@ -343,9 +357,9 @@ def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple
     return cases
 
 
-def _refuse_other_phases(rule: Rule, phases: tuple[Case, ...]) -> None:
+def _refuse_other_phases(rule: Rule, in_rows: Rule, phases: tuple[Case, ...]) -> None:
     """An override that no step would run under would be lost in silence."""
-    if not any(rule.holds_in(phase) for phase in phases):
+    if not any(in_rows.holds_in(phase) for phase in phases):
         raise SpecError(
             f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {described(rule.cases or ())}, and "
             f"the schedules here have none; they have {described(phases)}. Leave it out, or name a phase that there is."

@@ -41,9 +41,15 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     observation = Observation.of(plan, toggles, first=first)
     with Peak(plan.model.device) as peak:
         passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0)
-        run = passes.run(observation.walkers, observation.observers)
+        run = passes.run(observation.walkers, observation.observers, kept=bytes_per_token(plan) if first else 0)
     memory = Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
     return observation.observed(run.counts, memory, time.perf_counter() - start)
+
+
+def bytes_per_token(plan: Plan) -> int:
+    """What the sections keep of each token of the first pass, at most."""
+    counts = (getattr(module, "bytes_per_token", None) for module in modules("observe").values())
+    return sum(count(plan) for count in counts if count is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,7 +117,7 @@ def outline_recipe(path: Path) -> Outline:
     may_have = [possible_phases(schedule) for schedule in schedules]
     phases = tuple(phase for phase in PHASES if any(phase in phases_of_side for phases_of_side in may_have))
     profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
-    cases = cases_of(graph, phases, variants, profiles, Where(path))
+    cases = cases_of(graph, dtype, phases, variants, profiles, Where(path))
     reference, candidate = (
         bound_side(graph, variant, profile, dtype, Where(path, variant.line), phases=cases)
         for variant, profile in zip(variants, profiles, strict=True)

@@ -198,7 +198,7 @@ def prepare(
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
     phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
-    cases = cases_of(model.graph, phases, variants, profiles, where, rules_of_sides)
+    cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides)
     bound = zip(variants, profiles, rules_of_sides, strict=True)
     reference, candidate = (_side(model, variant, p, path, grid, rules, cases) for variant, p, rules in bound)
     return Plan(

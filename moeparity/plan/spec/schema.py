@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from moeparity.errors import did_you_mean
 from moeparity.numerics.collectives.declaration import Level
 from moeparity.paths import LIMIT_FACTOR, limit
-from moeparity.plan.schedule.cases import NUMBERS, Case, Range, write
+from moeparity.plan.schedule.cases import WRITTEN, Case, Range, write
 from moeparity.plan.schedule.grid import MOST_STEPS
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.spec.base import By, Model, Name, Settings, Side
@@ -19,7 +19,7 @@ from moeparity.plan.spec.gates import Gate, Gates
 from moeparity.plan.spec.scheduling import Scheduling
 
 LARGEST: Final = 10**9
-"""Numbers of rows, keys and queries are below this."""
+"""Numbers of rows, keys, queries and bytes are below this."""
 
 
 class Evidence(Model):
@@ -57,7 +57,8 @@ class InCases(Model):
 
     `phase` names one phase or several (None: it holds in all). `rows`: how many rows go through the op together.
     `keys`: how many keys attention reads of a sequence; `longest`: of that sequence of the step which has most.
-    `queries`: how many tokens of a sequence are in the step.
+    `queries`: how many tokens of a sequence are in the step. `bytes`: of the message that a rank hands to an all-reduce
+    of the step, in the dtype that the side runs in; `ranks`: over how many ranks it is added.
     """
 
     phase: Phase | Annotated[list[Phase], Field(min_length=1)] | None = None
@@ -65,11 +66,13 @@ class InCases(Model):
     longest: Bounds | None = None
     keys: Bounds | None = None
     queries: Bounds | None = None
+    bytes: Bounds | None = None
+    ranks: Bounds | None = None
 
     @property
     def cases(self) -> tuple[Case, ...] | None:
         """The cases it holds in; None: all."""
-        bounds: dict[str, Bounds | None] = {name: getattr(self, name) for name in NUMBERS}
+        bounds: dict[str, Bounds | None] = {name: getattr(self, name) for name in WRITTEN}
         ranges = {name: bound.range for name, bound in bounds.items() if bound is not None}
         if self.phase is None and not ranges:
             return None
@@ -79,7 +82,7 @@ class InCases(Model):
 
 class Rule(InCases):
     """Values for the attributes of all nodes of an op, or of selected nodes, in all steps or in some (`phase`, `rows`,
-    `longest`, `keys`, `queries`).
+    `longest`, `keys`, `queries`, `bytes`, `ranks`).
 
     `set_by` is what a user gives the engine to have them (None: nothing, it does so by itself); `changed_by` is what
     would give others, `none` where nothing does (None: leaving `set_by` out).

@@ -18,6 +18,7 @@ from moeparity.cli.engines import engines
 from moeparity.cli.failures import crashed, report_error, told_warnings
 from moeparity.cli.files import init, schema
 from moeparity.cli.flips import flips, mine
+from moeparity.cli.importing import import_files
 from moeparity.cli.metrics import metrics
 from moeparity.cli.options import DecodeFrom, Device, MemoryLimit, ScheduleFile, scheduling
 from moeparity.cli.probe import certify, probe
@@ -185,6 +186,7 @@ for _command in (
     ops, engines, probe, certify, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)
+app.command("import")(import_files)
 
 
 def main() -> None:

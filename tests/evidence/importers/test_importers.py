@@ -1,4 +1,4 @@
-"""What other tools recorded becomes a trace that `diff` reads: their own writers where they run here, else their layout."""
+"""What other tools recorded becomes a trace: of their own writers where they run here, else of their layout."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tiny(nn.Module):
         for parameter in self.parameters():
             parameter.data.normal_(generator=random)
         if stale:
-            self.layers[1].bias.data[0] += 1.0
+            self.get_parameter("layers.1.bias").data[0] += 1.0
 
     def forward(self, input_ids: Tensor) -> Tensor:
         x = self.embed(input_ids)
@@ -193,9 +193,12 @@ def _msprobe(folder: Path, *, ending: str = ".pt", stale: bool = False) -> Path:
         plain = {"type": "torch.Tensor", "dtype": str(value.dtype), "shape": list(value.shape), "Max": 1.0, "Min": 0.0}
         return plain | ({"data_name": f"{name}{ending}"} if ending else {"md5": "0badc0de"})
 
-    program, data, construct = Tiny(stale=stale), {}, {}
+    program = Tiny(stale=stale)
+    data: dict[str, Any] = {}
+    construct: dict[str, str | None] = {}
     x = program.embed.weight.data[IDS]
     for number, layer in enumerate(program.layers):
+        assert isinstance(layer, nn.Linear)
         y = torch.nn.functional.linear(x, layer.weight.data, layer.bias.data)
         module, op = f"Module.layers.{number}.Linear.forward.0", f"Functional.linear.{number}.forward"
         weights = [leaf(f"{op}.input.{i}", value) for i, value in enumerate((x, layer.weight.data, layer.bias.data))]

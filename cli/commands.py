@@ -12,6 +12,7 @@ import typer.core
 
 from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
+from moeparity.cli.capture import capture
 from moeparity.cli.check import check
 from moeparity.cli.diff import diff
 from moeparity.cli.engines import engines
@@ -187,6 +188,8 @@ for _command in (
 ):  # fmt: skip
     app.command()(_command)
 app.command("import")(import_files)
+# Its own options end where the program's command begins.
+app.command(context_settings={"allow_interspersed_args": False})(capture)
 
 
 def main() -> None:

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from moeparity.evidence.capture.collectives import Collectives, Results
+from moeparity.evidence.capture.flush import Running
 from moeparity.evidence.capture.ops import Op, op_of, outputs, tensors
 from moeparity.evidence.capture.place import Places
-from moeparity.evidence.capture.recorder import Recorder, Running
+from moeparity.evidence.capture.recorder import Recorder
+from moeparity.evidence.capture.seen import Seen
 from moeparity.evidence.capture.stacks import frames
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -23,6 +26,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, recorder: Recorder, places: Places) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder, self._places = recorder, places
+        self.collectives = Collectives(recorder, self._finished)
         self._ops: dict[Any, Op] = {}
 
     @classmethod
@@ -71,10 +75,13 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         places.made_nodes(call)
         if recorder.settings.stacks:
             call.frames = frames()
-        written = {place for place, _ in op.mutated} if op.fills else ()
+        written = {place for place, _ in op.mutated} if op.fills else {0} if op.waits else ()
         for number, value in enumerate(args):
             if number not in written:
                 self._argument(call, _SLOTS[number], value)
+            elif not op.waits:
+                for _, tensor in tensors(value, ""):
+                    self.collectives.touched(tensor)
         for name, value in kwargs.items():
             if name != "out":
                 self._argument(call, name, value)
@@ -84,23 +91,22 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if value is None:
             return
         if isinstance(value, torch.Tensor):
-            seen = self._recorder.see(value, keep=call.keeps)
-            if seen is not None:
-                call.inputs[slot] = seen
-            return
-        if isinstance(value, (list, tuple)) and value and not isinstance(value[0], (int, float)):
+            self._read(call, slot, value)
+        elif isinstance(value, (list, tuple)) and value and not isinstance(value[0], (int, float)):
             for part, tensor in tensors(value, slot):
-                seen = self._recorder.see(tensor, keep=call.keeps)
-                if seen is not None:
-                    call.inputs[part] = seen
+                self._read(call, part, tensor)
+        else:
+            call.scalars[slot] = value
+
+    def _read(self, call: Running, slot: str, tensor: torch.Tensor) -> None:
+        if self.collectives.touched(tensor):
+            call.flags.append("unwaited")
             return
-        call.scalars[slot] = value
+        seen = self._recorder.see(tensor, keep=call.keeps)
+        if seen is not None:
+            call.inputs[slot] = seen
 
     def _returned(self, op: Op, call: Running, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        recorder = self._recorder
-        draws = op.draws(args, kwargs)
-        if draws:
-            call.flags.append("random")
         written = [
             part
             for number, name in op.mutated
@@ -108,24 +114,41 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 tensors(args[number], _SLOTS[number]) if number < len(args) else tensors(kwargs.get(name), name)
             )
         ]
+        if op.waits:
+            self.collectives.awaited(args[0])
+        elif op.collective:
+            self.collectives.began(call, result, written or list(outputs(result)))
+            return
+        if op.draws(args, kwargs):
+            call.flags.append("random")
         for _, tensor in written:
-            recorder.storages.wrote(tensor, partly=op.partly)
+            self._recorder.storages.wrote(tensor, partly=op.partly)
         for slot, tensor in written:
-            self._made(call.written, slot, tensor, call, draws=draws)
+            # Torch counts a write after the op has returned from here.
+            self._made(call.written, slot, tensor, call, ahead=True)
         for slot, tensor in outputs(result):
             if op.empty:
-                recorder.storages.allocated(tensor)
+                self._recorder.storages.allocated(tensor)
             same = [seen for (_, each), seen in zip(written, call.written.values(), strict=False) if each is tensor]
             if same:
                 call.outputs[slot] = same[0]
-                continue
-            self._made(call.outputs, slot, tensor, call, draws=draws)
-        recorder.returned(call)
+            else:
+                self._made(call.outputs, slot, tensor, call)
+        self._recorder.returned(call)
 
-    def _made(self, slots: dict[str, Any], slot: str, tensor: torch.Tensor, call: Running, *, draws: bool) -> None:
-        # Torch counts a write after the op has returned from here.
-        seen = self._recorder.see(tensor, born=True, keep=call.keeps, ahead=slots is call.written)
+    def _finished(self, call: Running, results: Results) -> None:
+        """A collective was waited for: its results are there."""
+        for _, tensor in results:
+            self._recorder.storages.wrote(tensor)
+        for slot, tensor in results:
+            self._made(call.outputs, slot, tensor, call)
+        self._recorder.returned(call)
+
+    def _made(
+        self, slots: dict[str, Seen], slot: str, tensor: torch.Tensor, call: Running, *, ahead: bool = False
+    ) -> None:
+        seen = self._recorder.see(tensor, born=True, keep=call.keeps, ahead=ahead)
         if seen is not None:
-            if draws and seen.label is None:
+            if "random" in call.flags and seen.label is None:
                 seen.label = "random"
             slots[slot] = seen

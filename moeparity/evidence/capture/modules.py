@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.nn.modules import module as hooks
 
+from moeparity.evidence.capture.flush import Running
 from moeparity.evidence.capture.ops import outputs, plain, tensors
 from moeparity.evidence.capture.place import Places
-from moeparity.evidence.capture.recorder import Recorder, Running
+from moeparity.evidence.capture.recorder import Recorder
 from moeparity.evidence.capture.stacks import frames
 
 _WRAPPERS = {

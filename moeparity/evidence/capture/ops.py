@@ -12,6 +12,8 @@ _EMPTY = ("aten::empty", "aten::new_empty")
 _FILLING = ("aten::fill_", "aten::zero_", "aten::copy_", "aten::normal_", "aten::uniform_", "aten::random_")
 _PARTLY = ("index_put", "index_copy", "index_fill", "index_add", "scatter", "masked_", "put_", "fill_diagonal")
 _SILENT = ("profiler", "prim")
+_IN_PLACE = ("allreduce", "broadcast", "reduce_", "recv")
+"""Collectives of c10d that write their argument `tensors`; all others write those whose name begins with `output`."""
 _COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 
 
@@ -49,26 +51,30 @@ class Op:
 def op_of(func: Any) -> Op:
     """What an overload's schema and tags say."""
     schema = func._schema
-    mutated = tuple(
-        (place, argument.name)
-        for place, argument in enumerate(schema.arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    )
+    mutated = tuple((place, each.name) for place, each in enumerate(schema.arguments) if _writes(schema.name, each))
     dropouts = [(place, each.name) for place, each in enumerate(schema.arguments) if each.name == "dropout_p"]
-    space = schema.name.partition("::")[0]
+    space, _, base = schema.name.partition("::")
     return Op(
         str(func),
         view=bool(func.is_view) and not mutated,
-        silent=space in _SILENT,
+        silent=space in _SILENT or base.startswith("_wrap_tensor"),
         mutated=mutated,
         partly=any(word in schema.name for word in _PARTLY),
-        fills=schema.name in _FILLING,
+        fills=schema.name in _FILLING or (space == "c10d" and not base.startswith(_IN_PLACE)),
         empty=schema.name.startswith(_EMPTY),
         seeded=torch.Tag.nondeterministic_seeded in func.tags,
         probability=dropouts[0] if dropouts else None,
         collective=space in _COLLECTIVES,
         waits=schema.name == "_c10d_functional::wait_tensor",
     )
+
+
+def _writes(name: str, argument: Any) -> bool:
+    """Whether an op writes that argument: c10d's schemas don't say so."""
+    space, _, base = name.partition("::")
+    if space == "c10d":
+        return bool(argument.name.startswith("output") or (argument.name == "tensors" and base.startswith(_IN_PLACE)))
+    return argument.alias_info is not None and bool(argument.alias_info.is_write)
 
 
 def tensors(value: Any, slot: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -99,4 +105,17 @@ def plain(value: Any) -> Any:
         return None if any(part is None for part in parts) else parts
     if isinstance(value, (torch.Tensor, Mapping)):
         return None
-    return str(value)[:200]
+    if isinstance(value, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return str(value)
+    return _boxed(value) if isinstance(value, torch.ScriptObject) else type(value).__name__
+
+
+def _boxed(value: torch.ScriptObject) -> str:
+    """What of a collective's own objects is the same in every run: the operation, the group and its size."""
+    from torch._C._distributed_c10d import ProcessGroup
+
+    kind = str(value._type())
+    if kind.endswith("ProcessGroup"):
+        group = ProcessGroup.unbox(value)
+        return f"group {group.group_name} of {group.size()}"
+    return str(kind.rpartition(".")[2])

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from moeparity.evidence.capture.recorder import Recorder, Running
+from moeparity.evidence.capture.flush import Running
+from moeparity.evidence.capture.recorder import Recorder
 
 _NODES = 1 << 18
 """So many nodes of autograd's graph are remembered with what made them."""

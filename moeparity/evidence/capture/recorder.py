@@ -5,78 +5,72 @@ Digests and statistics are begun when a value is seen, on its own device; what t
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
-from moeparity.evidence.capture.ops import plain
+from moeparity.evidence.capture.flush import Running, Sink, complete, let_go, write
 from moeparity.evidence.capture.seen import Seen, Storage, Storages, covers, extent, remember, version_of
 from moeparity.evidence.capture.settings import Settings
-from moeparity.evidence.capture.stacks import Frames, lines
-from moeparity.evidence.capture.statistics import named, statistics
-from moeparity.evidence.trace.digest import row_digests, value_digests
-from moeparity.evidence.trace.records import Call, Value
-from moeparity.evidence.trace.write import TraceWriter
+from moeparity.evidence.capture.statistics import statistics
+from moeparity.evidence.trace.digest import row_digests
 
 CALLS = 5000
 HELD = 64 << 20
 SECONDS = 2.0
 """A flush comes after so many calls, so many bytes of digests and tensors, or so long a time."""
 
-
-class Running:
-    """A call that has been entered: what will be written of it when it has returned."""
-
-    __slots__ = (
-        "clock", "flags", "forward_call", "frames", "id", "inputs", "inside", "keeps", "level", "name", "nth",
-        "outputs", "path", "phase", "scalars", "step", "written",
-    )  # fmt: skip
-
-    def __init__(self, number: int, level: str, name: str) -> None:
-        self.id, self.level, self.name = number, level, name
-        self.path, self.phase, self.nth, self.step = "", "forward", 0, 0
-        self.inside: int | None = None
-        self.forward_call: int | None = None
-        self.inputs: dict[str, Seen] = {}
-        self.outputs: dict[str, Seen] = {}
-        self.written: dict[str, Seen] = {}
-        self.scalars: dict[str, Any] = {}
-        self.frames: Frames | None = None
-        self.flags: list[str] = []
-        self.keeps = False
-        self.clock: int | None = None
-        """The count of writes when it was entered, where its values are recorded."""
+SOON = 100
+"""After so many calls where a program is to stop at the first difference."""
 
 
 class Recorder:
-    """What one rank's capture holds between two flushes. `opened` makes the writer when there is something to write."""
+    """What one rank's capture holds between two flushes.
 
-    def __init__(self, settings: Settings, opened: Callable[[], TraceWriter]) -> None:
+    `opened` makes the sinks when there is something to write, `ready` says whether it is known by then which rank this
+    is.
+    """
+
+    def __init__(self, settings: Settings, opened: Callable[[], Sequence[Sink]], ready: Callable[[], bool]) -> None:
         self.settings = settings
         self.storages = Storages()
         self.lock = threading.RLock()
         self.step = 0
         self.calls = 0
-        self._opened = opened
-        self._writer: TraceWriter | None = None
+        self._opened, self._ready = opened, ready
+        self._sinks: Sequence[Sink] = ()
+        self._off = False
+        self._stopped: BaseException | None = None
         self._returned: list[Running] = []
         self._notes: list[str] = []
-        self._stacks: dict[Frames, int] = {}
         self._noted: set[str] = set()
         self._counts: dict[tuple[str, str], int] = {}
         self._values = self._held = self._spent = 0
         self._due = time.monotonic() + SECONDS
+        self.most_calls = CALLS
+        """A flush comes after so many calls at the latest."""
 
     @property
     def is_on(self) -> bool:
         """Whether this step is recorded."""
-        return self.settings.records(self.step)
+        return not self._off and self.settings.records(self.step)
+
+    def switch_off(self) -> None:
+        """Record nothing from now on, as in a forked process."""
+        self._off, self.lock = True, threading.RLock()
+
+    def stop_with(self, error: BaseException) -> None:
+        """Let the program's next call end with an error."""
+        self._stopped = error
 
     def entered(self, level: str, name: str, path: str, phase: str) -> Running:
         """A call that begins now."""
+        if self._stopped is not None:
+            error, self._stopped, self._off = self._stopped, None, True
+            raise error
         call = Running(self.calls, level, name)
         self.calls += 1
         key = name, path
@@ -92,7 +86,11 @@ class Recorder:
             for seen in (*call.inputs.values(), *call.outputs.values(), *call.written.values()):
                 self._held += 0 if seen.kept is None else seen.kept.nbytes
         self._returned.append(call)
-        if len(self._returned) >= CALLS or self._held >= HELD or time.monotonic() > self._due:
+        if (
+            len(self._returned) >= self.most_calls
+            or self._held >= HELD
+            or (time.monotonic() > self._due and self._may_open())
+        ):
             self.flush()
 
     def see(self, tensor: torch.Tensor, *, born: bool = False, keep: bool = False, ahead: bool = False) -> Seen | None:
@@ -183,18 +181,33 @@ class Recorder:
             self._due = time.monotonic() + SECONDS
             if not self._returned and not self._notes:
                 return
-            writer = self._writer or self._opened()
-            self._writer = writer
-            _write(writer, self._returned, self._notes, self._stacks, rows=self.settings.rows)
-            writer.flush()
+            calls, notes = self._returned, self._notes
             self._returned, self._notes, self._held = [], [], 0
+            try:
+                self._sinks = self._sinks or self._opened()
+                complete(calls)
+                for sink in self._sinks:
+                    write(sink, calls, notes, rows=self.settings.rows)
+            except OSError as error:
+                # The program goes on: its trace ends here, without an end.
+                self._off = True
+                sys.stderr.write(f"moeparity capture: the trace ends here: {error}\n")
+            let_go(calls)
             self.storages.forget_freed()
+
+    def flush_if_due(self) -> None:
+        """Write what has returned, where the last flush was long ago."""
+        if time.monotonic() > self._due and self._may_open():
+            self.flush()
+
+    def _may_open(self) -> bool:
+        return bool(self._sinks) or self._ready()
 
     def close(self, *, whole: bool) -> None:
         """The last flush, and the end of the trace where the program got there."""
         self.flush()
-        if self._writer is not None:
-            self._writer.close(whole=whole)
+        for sink in self._sinks:
+            sink.close(whole=whole and not self._off)
         self.storages.forget()
 
 
@@ -210,103 +223,3 @@ def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
     strides = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda axis: (strides[axis], tensor.shape[axis]), reverse=True)
     return tensor.detach().permute(order)
-
-
-def _write(
-    writer: TraceWriter, calls: list[Running], notes: list[str], stacks: dict[Frames, int], *, rows: bool
-) -> None:
-    values = _unwritten(calls)
-    digested = [seen for seen in values if seen.rows is not None]
-    digests = value_digests(
-        [seen.rows for seen in digested if seen.rows is not None],
-        [seen.shape for seen in digested],
-        [_dtype(seen.dtype) for seen in digested],
-    )
-    for seen, digest in zip(digested, digests, strict=True):
-        seen.digest = digest
-    _tell_statistics(values)
-    for text in notes:
-        writer.note(text)
-    for seen in values:
-        _write_value(writer, seen, rows=rows)
-    for call in calls:
-        if call.frames is not None and call.frames not in stacks:
-            stacks[call.frames] = writer.stack(lines(call.frames))
-        _write_call(writer, call, None if call.frames is None else stacks[call.frames])
-
-
-def _unwritten(calls: list[Running]) -> list[Seen]:
-    """The values of calls that are not in the trace yet, a base before its views."""
-    values: dict[int, Seen] = {}
-    for call in calls:
-        for slots in (call.inputs, call.outputs, call.written):
-            for seen in slots.values():
-                if seen.base is not None and not seen.base.written:
-                    values[seen.base.id] = seen.base
-                if not seen.written:
-                    values[seen.id] = seen
-    return list(values.values())
-
-
-def _tell_statistics(values: list[Seen]) -> None:
-    later = [seen for seen in values if isinstance(seen.stats, torch.Tensor)]
-    if later:
-        together = torch.stack([seen.stats for seen in later if isinstance(seen.stats, torch.Tensor)]).tolist()
-        for seen, numbers in zip(later, together, strict=True):
-            seen.stats = named(numbers)
-
-
-def _write_value(writer: TraceWriter, seen: Seen, *, rows: bool) -> None:
-    stats = seen.stats if isinstance(seen.stats, dict) else None
-    value = Value(
-        id=seen.id,
-        dtype=_dtype(seen.dtype),
-        shape=seen.shape,
-        strides=seen.strides,
-        offset=seen.offset,
-        device=str(seen.device),
-        storage=seen.storage,
-        version=seen.version,
-        base=None if seen.base is None else seen.base.id,
-        digest=seen.digest,
-        label=seen.label,
-        stats=stats,
-    )
-    writer.value(value, rows=seen.rows if rows else None, tensor=seen.kept)
-    seen.written, seen.kept = True, None
-
-
-def _write_call(writer: TraceWriter, call: Running, stack: int | None) -> None:
-    for name in ("nan", "inf"):
-        if any(_holds(seen, name) for seen in (*call.outputs.values(), *call.written.values())) and not any(
-            _holds(seen, name) for seen in call.inputs.values()
-        ):
-            call.flags.append(f"{name}_born")
-    writer.call(
-        Call(
-            id=call.id,
-            level=call.level,
-            name=call.name,
-            path=call.path,
-            nth=call.nth,
-            step=call.step,
-            phase=call.phase,
-            inside=call.inside,
-            inputs={slot: seen.id for slot, seen in call.inputs.items()},
-            outputs={slot: seen.id for slot, seen in call.outputs.items()},
-            written={slot: seen.id for slot, seen in call.written.items()},
-            scalars={slot: plain(value) for slot, value in call.scalars.items()},
-            stack=stack,
-            flags=tuple(call.flags),
-            forward_call=call.forward_call,
-        )
-    )
-
-
-def _holds(seen: Seen, name: str) -> bool:
-    stats = (seen.base or seen).stats
-    return isinstance(stats, dict) and stats.get(name, 0) > 0
-
-
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

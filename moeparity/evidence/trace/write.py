@@ -38,6 +38,7 @@ class TraceWriter:
     """
 
     def __init__(self, folder: Path, head: Head, *, buffer: int = BUFFER) -> None:
+        self.rank = head.rank
         self.folder = folder / f"rank-{head.rank}"
         self._buffer, self._held = buffer, 0
         self._lines: list[str] = []

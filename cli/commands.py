@@ -19,6 +19,7 @@ from moeparity.cli.engines import engines
 from moeparity.cli.failures import crashed, report_error, told_warnings
 from moeparity.cli.files import init, schema
 from moeparity.cli.flips import flips, mine
+from moeparity.cli.importing import import_files
 from moeparity.cli.metrics import metrics
 from moeparity.cli.options import DecodeFrom, Device, MemoryLimit, ScheduleFile, scheduling
 from moeparity.cli.probe import certify, probe
@@ -187,6 +188,7 @@ for _command in (
     ops, engines, probe, certify, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)
+app.command("import")(import_files)
 # Its own options end where the program's command begins.
 app.command(context_settings={"allow_interspersed_args": False})(capture)
 

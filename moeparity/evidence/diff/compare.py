@@ -84,6 +84,8 @@ class Comparer:
         return self._by_rows(a, b)
 
     def _obstacle(self, one: Value, other: Value) -> str:
+        if self.pair.obstacle and not self._are_weights(one, other):
+            return self.pair.obstacle
         for side, value in ((self.a, one), (self.b, other)):
             if value.id in side.apart:
                 return "a rank's part, which the layout does not put together"

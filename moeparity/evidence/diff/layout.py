@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import TraceError, Where
-from moeparity.evidence.diff.side import Side, side_of
+from moeparity.evidence.diff.side import Side, is_contiguous, side_of
 from moeparity.evidence.diff.tokens import Tokens, stated
 from moeparity.evidence.trace.read import Contents, Trace
 from moeparity.evidence.trace.records import Call, Value
@@ -91,7 +91,10 @@ class Joined:
                 for slot, number in _slots(call, role):
                     self._declare(rules, role, call, slot, number, calls)
         known = {number for number, placed in self._placed.items() if placed != "partial"}
-        self.apart = frozenset(set(parts[0].contents.values) - known)
+        self._values = {number: self._joined(value) for number, value in parts[0].contents.values.items()}
+        views = {n for n, value in self._values.items() if value.base in known and n not in self._placed}
+        whole = {n for n in views if not isinstance(self._placed[self._values[n].base or 0], Cut) or self._turned(n)}
+        self.apart = frozenset(set(self._values) - known - whole)
 
     def _declare(
         self, rules: Sequence[RankRule], role: str, call: Call, slot: str, number: int, calls: Sequence[Call | None]
@@ -99,6 +102,8 @@ class Joined:
         if number in self._placed:
             return
         key = "weights" if role == "inputs" and self._parts[0].is_weight(number) else role
+        if call.level != "module" and self._parts[0].value(number).base is not None:
+            return
         placed = next(
             (said for rule in rules if fnmatchcase(call.path, rule.path) and (said := getattr(rule, key)) is not None),
             None,
@@ -111,7 +116,27 @@ class Joined:
 
     def values(self) -> Mapping[int, Value]:
         """The values as they are once put together."""
-        return {number: self._joined(value) for number, value in self._parts[0].contents.values.items()}
+        return {**self._values, **{number: self._turned(number) or value for number, value in self._values.items()}}
+
+    def _turned(self, number: int) -> Value | None:
+        """A view of a value that is cut, which shows it whole: with its axes in another order, or with its rows along
+        other axes; None for any other.
+        """
+        value = self._parts[0].value(number)
+        base = None if value.base is None else self._parts[0].value(value.base)
+        if base is None or number in self._placed or not isinstance(self._placed.get(base.id), Cut):
+            return None
+        joined = self._values[base.id]
+        count = torch.Size(base.shape).numel()
+        if is_contiguous(value) and torch.Size(value.shape).numel() == count and value.shape[-1:] == base.shape[-1:]:
+            along_rows = joined.shape[-1:] != base.shape[-1:]
+            shape = (*value.shape[:-1], *joined.shape[-1:])
+            return replace(value, shape=shape, strides=_contiguous(shape), offset=joined.offset) if along_rows else None
+        order = [base.strides.index(step) for step in value.strides if step in base.strides]
+        if sorted(order) != list(range(len(base.shape))) or tuple(base.shape[i] for i in order) != tuple(value.shape):
+            return None
+        shape, strides = (tuple(axes[i] for i in order) for axes in (joined.shape, joined.strides))
+        return replace(value, shape=shape, strides=strides, offset=joined.offset)
 
     def _joined(self, value: Value) -> Value:
         placed = self._placed.get(value.id)
@@ -122,7 +147,7 @@ class Joined:
         shape = tuple(sum(s[axis] for s in shapes) if i == axis else size for i, size in enumerate(value.shape))
         leading = axis < len(value.shape) - 1
         return replace(
-            value, shape=shape, base=None, digest=None, stats=None, strides=(), offset=0,
+            value, shape=shape, base=None, digest=None, stats=None, strides=_contiguous(shape), offset=0,
             rows=leading and all(part.rows(number) is not None for part, number in self._all(value.id)),
         )  # fmt: skip
 
@@ -175,6 +200,10 @@ def _slots(call: Call, role: str) -> Iterator[tuple[str, int]]:
 
 def _key(call: Call) -> tuple[object, ...]:
     return call.step, call.phase, call.level, call.path, call.name, call.nth
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(torch.Size(shape[i + 1 :]).numel() for i in range(len(shape)))
 
 
 def _axis(placed: Cut, axes: int, where: str) -> int:

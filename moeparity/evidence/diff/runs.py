@@ -11,6 +11,7 @@ from moeparity.evidence.diff.side import Side
 from moeparity.evidence.diff.tokens import Shared, Tokens, matched, tokens_of
 from moeparity.evidence.trace.records import Call
 
+_NO_TOKENS = "passes over other shapes, and whole ids of tokens were not kept to tell which row is of which"
 _ORDER = ("forward", "backward", "optimizer")
 """Phases as a step goes through them."""
 
@@ -26,6 +27,11 @@ class Run:
     calls: tuple[Call, ...]
     tokens: Tokens | None
 
+    def given(self) -> tuple[int, ...]:
+        """What the outermost module was given first; where none was recorded, what the first op reads."""
+        first = _top(self.calls, self.side) or min(self.calls, key=lambda call: call.id)
+        return tuple(number for slot, number in first.inputs.items() if "." not in slot)[:1]
+
     @cached_property
     def children(self) -> Mapping[int | None, list[Call]]:
         """The calls inside each call of a module, by its id, in the order in which they were entered."""
@@ -38,11 +44,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunPair:
-    """A pass of either side; `shared` says which rows are of one token, None where they are compared as they lie."""
+    """A pass of either side; `shared` says which rows are of one token, None where they are compared as they lie.
+
+    `obstacle`: why nothing but weights can be compared, empty where it can.
+    """
 
     a: Run
     b: Run
     shared: Shared | None
+    obstacle: str = ""
 
 
 def runs_of(side: Side, stated: Tokens | None = None) -> tuple[Run, ...]:
@@ -78,7 +88,10 @@ def _by_tokens(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[RunPair]:
 
 
 def _as_they_lie(a: Run, b: Run) -> RunPair:
-    return RunPair(a, b, None)
+    """Rows that lie at one place are of one token only where both passes were given as many."""
+    shapes = [[tuple(run.side.value(number).shape) for number in run.given()] for run in (a, b)]
+    same = a.phase != "forward" or shapes[0] == shapes[1]
+    return RunPair(a, b, None, "" if same else _NO_TOKENS)
 
 
 def _step_and_phase(call: Call) -> tuple[int, int, str]:

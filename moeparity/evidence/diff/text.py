@@ -131,15 +131,23 @@ def _sections(report: DiffReport) -> Iterator[tuple[str, RenderableType]]:
     if report.ranks:
         yield "Ranks that are no replicas", bullets(report.ranks)
     yield "What was compared", bullets(report.words)
+    notes = list(_notes(report))
+    if notes:
+        yield "What the traces do not show", bullets(notes)
 
 
 def _traces(report: DiffReport) -> RenderableType:
     grid = plain_grid(2)
     for name, trace in (("A", report.a), ("B", report.b)):
         grid.add_row(name, _outline(trace))
-        for note in trace.notes:
-            grid.add_row("", note)
     return grid
+
+
+def _notes(report: DiffReport) -> Iterator[str]:
+    """What either trace says of itself, once."""
+    for note in dict.fromkeys((*report.a.notes, *report.b.notes)):
+        names = [name for name, trace in (("A", report.a), ("B", report.b)) if note in trace.notes]
+        yield note if len(names) == 2 else f"{names[0]}: {note}"
 
 
 def _outline(trace: TraceOutline) -> str:

@@ -45,7 +45,7 @@ class TokenRule(Model):
 class SideRules(Model):
     """One trace: the first rule whose path matches and that says it holds; tokens are those of every forward pass."""
 
-    ranks: tuple[RankRule, ...] = ()
+    ranks: list[RankRule] = Field(default_factory=list)
     tokens: TokenRule | None = None
 
 

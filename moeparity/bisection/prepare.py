@@ -27,7 +27,6 @@ from moeparity.metrics.verdict import Gate
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides
-from moeparity.plan.graph import Graph
 from moeparity.plan.region import nodes_within
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
@@ -216,12 +215,12 @@ def prepare(
         memory_limit=options.memory_limit,
         attribution=options.attribution,
         digests=options.digests,
-        recorded=_recorded(recipe, path, model.graph, tokens, reference.plan),
+        recorded=_recorded(recipe, path, model, tokens, reference.plan),
     )
 
 
 def _recorded(
-    recipe: schema.RecipeFile, path: Path, graph: Graph, tokens: TokenSet, plan: BoundGraph
+    recipe: schema.RecipeFile, path: Path, model: Model, tokens: TokenSet, plan: BoundGraph
 ) -> RecordedSide | None:
     """The trace that is the candidate, held to the tokens; None where it is a profile.
 
@@ -232,8 +231,16 @@ def _recorded(
         return None
     where = Where(path, variant.line_of("trace"))
     folder = reader.find_file(variant.trace, where, "trace")
-    side = recorded_side(folder, graph, tokens.input_ids, tokens.attention_mask, where=where, map_name=variant.map)
-    refuse_without_logits(side, graph, tokens.loss_mask)
+    side = recorded_side(
+        folder,
+        model.graph,
+        tokens.input_ids,
+        tokens.attention_mask,
+        tensor=model.weights.checkpoint.tensor,
+        where=where,
+        map_name=variant.map,
+    )
+    refuse_without_logits(side, model.graph, tokens.loss_mask)
     # What the reference leaves in partial sums is no value that a program has.
     whole = {value: graft for value, graft in side.grafts.items() if plan.partials[value] == 1}
     return replace(side, grafts=whole)

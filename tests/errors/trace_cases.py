@@ -47,6 +47,19 @@ def _newer(folder: Path, model: Model, ids: torch.Tensor) -> None:
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": "moeparity.trace/9"}))
 
 
+def _other_weights(folder: Path, model: Model, ids: torch.Tensor) -> None:
+    """Ops that read other norms' weights than the checkpoint has."""
+    written(folder, model, ids, whole=False)
+    lines = []
+    for number, path in enumerate(("model.layers.0.input_layernorm", "model.norm"), 10_000):
+        lines.append({"e": "value", "id": number, "dtype": "bfloat16", "shape": [16], "digest": "0" * 16})
+        lines.append(
+            {"e": "call", "id": number, "level": "op", "name": "aten.mul", "path": path, "inputs": {"0": number}}
+        )
+    with (folder / "rank-0" / "events.jsonl").open("a") as events:
+        events.writelines(json.dumps(line) + "\n" for line in lines)
+
+
 DEFECTS: dict[str, tuple[Defect, str]] = {
     "trace-empty-folder": (lambda folder, *_: folder.mkdir(), ""),
     "trace-of-another-version": (_newer, ""),
@@ -58,6 +71,7 @@ DEFECTS: dict[str, tuple[Defect, str]] = {
     "trace-all-zero": (lambda f, m, i: written(f, m, i, change=_zeros), ""),
     "trace-of-last-logits": (lambda f, m, i: written(f, m, i, change=_last_logits), ""),
     "trace-of-digests-alone": (lambda f, m, i: written(f, m, i, change=_digests), ""),
+    "trace-of-other-weights": (_other_weights, ""),
     "trace-without-ids": (lambda f, m, i: written(f, m, i, change=_no_ids), ""),
     "trace-of-no-known-program": (lambda f, m, i: written(f, m, i, name="Table"), ""),
     "trace-of-no-forward": (written, "map: ./no-forward.yaml"),

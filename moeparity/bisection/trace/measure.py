@@ -48,6 +48,8 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         logits=graph.output in recorded.grafts,
         shown=len(graph.nodes) - len(unknown),
         nodes=len(graph.nodes),
+        weights=recorded.weights.compared,
+        other_weights=recorded.weights.others,
         unknown=pattern(unknown),
         segments=segments,
         routes=routes,

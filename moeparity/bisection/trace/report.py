@@ -42,7 +42,8 @@ class Traced:
     further ones are of other tokens, or of the same again. tokens: real tokens of the recipe that it shows, of
     `real_tokens`. whole: whether its program got to the end of the recording. logits: whether it
     shows these. shown, nodes: nodes whose values it
-    shows, and all; unknown: those that it does not, as selectors.
+    shows, and all; unknown: those that it does not, as selectors. weights: how
+    many of these it has the digests of; other_weights: those that are not the checkpoint's.
     """
 
     folder: str
@@ -55,6 +56,8 @@ class Traced:
     logits: bool
     shown: int
     nodes: int
+    weights: int
+    other_weights: tuple[str, ...]
     unknown: str
     segments: tuple[Segment, ...]
     routes: tuple[GraftedRoutes, ...]

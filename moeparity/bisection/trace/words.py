@@ -48,6 +48,11 @@ def _found(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> Iterator[
     for root in [root for root in roots if root.unshown][:NAMED]:
         few_names = few(list(root.unshown), NAMED)
         yield f"{root.node} stands for {few_names} too, which the trace does not show: any of them may make it."
+    if traced.other_weights:
+        yield (
+            f"{len(traced.other_weights)} of {quantity(traced.weights, 'weight')} that the program read are not the "
+            f"checkpoint's: {few(list(traced.other_weights), NAMED)}."
+        )
     if not metrics.unequal_tokens:
         yield (
             "No scored token's log-probability shows it: what these nodes make ends before the head, cancels there, or "

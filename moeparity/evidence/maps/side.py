@@ -16,6 +16,7 @@ from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_o
 from moeparity.evidence.maps.placing import NOWHERE, Placing
 from moeparity.evidence.maps.rows import token_rows
 from moeparity.evidence.maps.values import shown_rows
+from moeparity.evidence.maps.weights import Tensors, Weights, compared
 from moeparity.evidence.trace.read import RankTrace, Trace, open_trace
 from moeparity.evidence.trace.records import Value
 from moeparity.numerics.dtypes import name_of
@@ -31,8 +32,8 @@ class RecordedSide:
 
     grafts: by value what was recorded of it. program: whose modules the map knows. dtype: of what was recorded first.
     forwards: sequences and tokens of each way through the model that has tokens of the grid; others: how many ways have
-    none that is not there already.
-    tokens: how many of the grid's real tokens are shown. whole: whether the program got to the end of its recording.
+    none that is not there already. tokens: how many of the grid's real tokens are shown. whole: whether the program got
+    to the end of its recording. weights: those that it has the digests of.
     """
 
     folder: Path
@@ -43,16 +44,25 @@ class RecordedSide:
     others: int
     tokens: int
     whole: bool
+    weights: Weights
     notes: tuple[str, ...]
 
 
 def recorded_side(
-    folder: Path, graph: Graph, ids: torch.Tensor, mask: torch.Tensor, *, where: Where, map_name: str | None = None
+    folder: Path,
+    graph: Graph,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    tensor: Tensors,
+    where: Where,
+    map_name: str | None = None,
 ) -> RecordedSide:
     """A trace held to the grid of ids [B, T] int64, real where `mask` [B, T] bool is true, on the CPU.
 
-    `where` names the recipe, beside which a map of its own may lie. Raises TraceError for a trace of several ranks, of
-    another model or other tokens, without whole tensors, or all zero; SpecError for a map.
+    `tensor` gives the checkpoint's weights by name. `where` names the recipe, beside which a map of its own may lie.
+    Raises TraceError for a trace of several ranks, of another model, other weights or other tokens, without whole
+    tensors, or all zero; SpecError for a map.
     """
     rank = _one_rank(open_trace(folder))
     named = None if map_name is None else load_map(map_name, where)
@@ -76,6 +86,7 @@ def recorded_side(
         others=len(ways) - len(placed),
         tokens=int((shown & mask.flatten()).sum()),
         whole=rank.contents.whole,
+        weights=compared(rank, graph, tensor),
         notes=(*rank.head.unseen, *rank.contents.notes),
     )
 

@@ -66,6 +66,7 @@ class Kind(StrEnum):
     engines = "engines"
     launch = "launch"
     fidelity = "fidelity"
+    explain = "explain"
     baseline = "baseline"
 
 

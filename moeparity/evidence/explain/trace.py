@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from moeparity.errors import TraceError, Where
+from moeparity.errors import SpecError, TraceError, Where, did_you_mean, listed
 from moeparity.evidence.explain.explain import WORK, explain
 from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.observation import Observation
@@ -50,6 +50,9 @@ def explain_trace(request: Request, progress: Callback | None = None) -> Explain
     selector that does not fit.
     """
     where = Where(Path("explain"))
+    if request.dtype is not None and request.dtype not in FLOAT_NAMES:
+        near = did_you_mean(request.dtype, FLOAT_NAMES)
+        raise SpecError(f"explain: dtype is {request.dtype!r}; expected one of {listed(FLOAT_NAMES)}.{near}")
     profile, trace = load_profile(request.profile, where), _rank(request)
     module_map = _map(request, trace, where)
     model = open_model(request.checkpoint, device="cpu", progress=progress)

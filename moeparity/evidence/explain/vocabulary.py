@@ -129,7 +129,7 @@ class Replaced:
         """What these settings make otherwise at the replaced nodes, as far as it takes effect."""
         names = {node.name for node in self.nodes}
         return frozenset(
-            (place, setting.value)
+            (place, self.plan.resolved(place[0], setting.value))
             for place, setting in settings.items()
             if (place[0] in names or place in self.makers)
             and place[1] not in (IMPL, FAULT)

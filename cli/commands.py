@@ -16,6 +16,7 @@ from moeparity.cli.capture import capture
 from moeparity.cli.check import check
 from moeparity.cli.diff import diff
 from moeparity.cli.engines import engines
+from moeparity.cli.explain import explain
 from moeparity.cli.failures import crashed, report_error, told_warnings
 from moeparity.cli.files import init, schema
 from moeparity.cli.flips import flips, mine
@@ -185,7 +186,7 @@ def ops(
 
 for _command in (
     init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, ranks, show,
-    ops, engines, probe, certify, tokens, sample, forward, schema,
+    ops, engines, probe, certify, explain, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)
 app.command("import")(import_files)

@@ -69,6 +69,7 @@ class Kind(StrEnum):
     engines = "engines"
     launch = "launch"
     fidelity = "fidelity"
+    explain = "explain"
     baseline = "baseline"
     diff = "diff"
     ranks = "ranks"

@@ -87,6 +87,12 @@ def _ranks() -> Schema:
     return json_schema(report.JobReport, report.SCHEMA)
 
 
+def _explain() -> Schema:
+    from moeparity.evidence.explain import report
+
+    return json_schema(report.Explained, report.SCHEMA)
+
+
 def _baseline() -> Schema:
     from moeparity.check.baseline import lock
 
@@ -104,6 +110,7 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "engines": _engines,
     "launch": _launch,
     "fidelity": _fidelity,
+    "explain": _explain,
     "baseline": _baseline,
     "diff": _diff,
     "ranks": _ranks,

@@ -46,7 +46,8 @@ FOR_SLOW: Final = 0.2
 WIDENED: Final = 3
 """Of so many exact combinations it is looked for which other numbers give the same bits."""
 MORE: Final = 256
-"""So much may be spent on further exact combinations, however soon the first was found; on plainer ones eight times."""
+"""So much may be spent on further exact combinations, however soon the first was found; twice that where a plainer
+one may be among them."""
 PAIR: Final = 2
 """Choices of a combination that is plain."""
 BETTER: Final = 0.95
@@ -170,7 +171,7 @@ def _tried(tries: Tries, combinations: Iterable[Choices], exact: list[Choices]) 
         if tries.exact(choices):
             if not exact:
                 # What else gives every bit is looked not much longer than this was, unless it may be plainer.
-                more = 2 * tries.spent + MORE if len(choices) <= PAIR else 8 * tries.spent + 8 * MORE
+                more = 2 * tries.spent + MORE if len(choices) <= PAIR else 4 * tries.spent + 2 * MORE
                 tries.limit = min(tries.limit, more)
             smallest = minimal(tries, choices)
             exact += [smallest] if smallest not in exact else []

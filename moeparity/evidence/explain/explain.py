@@ -92,5 +92,5 @@ def _settings(replaced: Replaced, answer: Choices) -> tuple[tuple[str, str], ...
     """All choices that take effect at the nodes under an answer, as address and value."""
     bound = replaced.bound(answer)
     return tuple(
-        (f"{node.name}:{name}", written(value)) for node in replaced.nodes for name, value in bound.active(node).items()
+        (f"{node.name}:{name}", str(value)) for node in replaced.nodes for name, value in bound.active(node).items()
     )

@@ -15,6 +15,7 @@ from moeparity.evidence.explain.vocabulary import (
     Choices,
     Replaced,
     absolute,
+    in_one_dtype,
     in_order,
     in_words,
     number_ranges,
@@ -170,9 +171,10 @@ class Inquiry:
         return exact
 
     def _starts(self) -> Iterator[Choices]:
-        """What the piece's own side sets there, and what each engine profile does."""
+        """What the piece's own side sets there, what each engine profile does, and everything in one dtype."""
         own_choices = [self.replaced.as_chosen(settings) for settings in self.replaced.own]
-        yield from dict.fromkeys(choices for choices in (*own_choices, *profiles_choices(self.replaced)) if choices)
+        whole = (*own_choices, *profiles_choices(self.replaced), *in_one_dtype(self.replaced))
+        yield from dict.fromkeys(choices for choices in whole if choices)
 
     @property
     def _limit(self) -> float:

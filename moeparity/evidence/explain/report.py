@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from moeparity.output.json import to_json
+
+SCHEMA: Final = "moeparity.explain/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,50 @@ class Explanation:
     left: Left | None = None
 
     @property
+    def node_layer(self) -> str:
+        """The number of the node's layer; empty outside layers."""
+        return self.node.partition("layers[")[2].partition("]")[0]
+
+    @property
     def explained(self) -> bool:
         """Whether some choices give every bit."""
         return self.as_started or (bool(self.matches) and self.matches[0].exact)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """A node of which a trace does not show enough, and what is missing."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What is said of a trace's nodes, held against a start profile in one dtype.
+
+    whole: whether the program got to the end of its recording. asked: whether nodes were named; else all were meant
+    that the trace shows.
+    """
+
+    trace: str
+    program: str
+    checkpoint: str
+    profile: str
+    dtype: str
+    forwards: int
+    whole: bool
+    asked: bool
+    nodes: tuple[Explanation, ...]
+    unseen: tuple[Unseen, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where every node is explained, 1 where one is not, 3 where one that was asked for is not shown."""
+        if any(not node.explained for node in self.nodes):
+            return 1
+        return 3 if not self.nodes or (self.asked and self.unseen) else 0
+
+    def to_json(self) -> str:
+        """The result as JSON: `moeparity schema explain` is its schema."""
+        return to_json(SCHEMA, self)

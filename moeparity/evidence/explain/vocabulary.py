@@ -33,6 +33,9 @@ RANKS: Final = (2, 4, 8, 16)
 KEPT: Final = 16
 """Of so many combinations the plan is kept."""
 
+OUTPUT: Final = "output"
+"""The site at which an op's result is rounded."""
+
 ROPE, THETA = "rope", "rope_theta"
 """The parameter of `rotary` that holds the base of its frequencies, and the base's name there."""
 
@@ -126,7 +129,7 @@ class Replaced:
         """What these settings make otherwise at the replaced nodes, as far as it takes effect."""
         names = {node.name for node in self.nodes}
         return frozenset(
-            (place, setting.value)
+            (place, self.plan.resolved(place[0], setting.value))
             for place, setting in settings.items()
             if (place[0] in names or place in self.makers)
             and place[1] not in (IMPL, FAULT)
@@ -250,6 +253,26 @@ def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
             continue
         choices[replaced.as_chosen(bound.settings)] = None
     return tuple(sorted((c for c in choices if c), key=lambda c: (len(c), sorted(map(str, c)))))
+
+
+def in_one_dtype(replaced: Replaced) -> Iterator[Choices]:
+    """All values of the nodes rounded to one dtype, or all but what they give; the plan's own dtype left out."""
+    sites = [
+        (node.name, attribute.name)
+        for node in replaced.all_nodes
+        for attribute in node.attributes
+        if attribute.kind == "rounding"
+    ]
+    for dtype in FLOAT_NAMES:
+        if dtype != replaced.plan.dtype:
+            every = frozenset((place, dtype) for place in sites if dtype in _allowed(replaced, place))
+            yield from (every, frozenset(choice for choice in every if choice[0][1] != OUTPUT))
+
+
+def _allowed(replaced: Replaced, place: Place) -> tuple[str, ...]:
+    node = next(node for node in replaced.all_nodes if node.name == place[0])
+    attribute = node.op.attribute(place[1])
+    return () if attribute is None else attribute.values
 
 
 @cache

@@ -77,7 +77,10 @@ def _refuse_values(spec: FaultFile, where: Where) -> None:
     used = set(references(spec.rewrite))
     for name in (*used, *_PLACEHOLDER.findall(spec.says)):
         if name not in spec.values:
-            raise SpecError(f"{where}: {name!r} is no value of this fault; expected one of {listed(spec.values)}.")
+            hint = did_you_mean(name, spec.values)
+            raise SpecError(
+                f"{where}: {name!r} is no value of this fault; expected one of {listed(spec.values)}.{hint}"
+            )
     unused = next((name for name in spec.values if name not in used), None)
     if unused is not None:
         raise SpecError(

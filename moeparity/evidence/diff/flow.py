@@ -224,11 +224,13 @@ def origins(comparer: Comparer, pairs: Sequence[ValuePair], known: Known) -> lis
     found: list[Origin] = []
     done: set[tuple[int, int]] = set()
     for pair in sorted((p for p in pairs if p.comparison.status in DIFFERING), key=lambda p: moment(comparer.a, p)):
-        if (pair.a, pair.b) not in done and a.made_of_equal(pair.a) and b.made_of_equal(pair.b):
+        roots = comparer.a.root_of(pair.a), comparer.b.root_of(pair.b)
+        if roots not in done and a.made_of_equal(pair.a) and b.made_of_equal(pair.b):
             origin = _origin(a, b, pair)
             if origin.kind != "unseen" or not done:
                 found.append(origin)
-        done.add((pair.a, pair.b))
+        # A view of what was told already is the same difference.
+        done.add(roots)
     return found
 
 

@@ -67,7 +67,9 @@ def summary(report: DiffReport) -> Iterator[tuple[str, str]]:
 def headline(start: Start) -> str:
     """`model.layers.0.mlp.gate: aten.mm.default (A) | aten._to_copy.default, aten.mm.default (B), 3 of 32 rows`."""
     parts = [f"{start.path or 'outside modules'}: {_calls(start)}"]
-    if start.differing or start.rows:
+    if start.dtypes[0] != start.dtypes[1] and not start.differing:
+        parts.append("equal once rounded to the narrower")
+    elif start.differing or start.rows:
         parts.append(f"{start.differing or start.rows:,} of {counted(start.rows, 'row')}")
     if start.tokens:
         parts.append(f"{counted(start.tokens, 'token')}")

@@ -137,11 +137,11 @@ def _head(dtype: str, shape: Sequence[int], total: int) -> str:
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor's rows as words, int64 [rows, words of a row]; rows are filled up with zero bytes."""
-    width = tensor.shape[-1] if tensor.dim() else 1
     rows = math.prod(tensor.shape[:-1])
     if not tensor.numel():
         return torch.zeros(rows, 0, dtype=torch.int64, device=tensor.device)
-    octets = tensor.detach().reshape(rows, width).contiguous().view(torch.uint8)
+    # Flat first: a last axis of one element may have any stride, also where a tensor counts as contiguous.
+    octets = tensor.detach().reshape(-1).contiguous().view(torch.uint8).reshape(rows, -1)
     short = -octets.shape[-1] % 8
     if short:
         octets = torch.nn.functional.pad(octets, (0, short))

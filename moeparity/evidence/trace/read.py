@@ -88,13 +88,15 @@ class RankTrace:
             return self._kept(value, str(value.id))
         base = self.contents.values.get(value.base) if value.base is not None else None
         whole = None if base is None else self.tensor(base)
-        if base is None or whole is None or not whole.is_contiguous() or value.dtype != base.dtype:
+        if base is None or whole is None or value.dtype != base.dtype or _reach(base) != whole.numel() - 1:
             return None
         offset = value.offset - base.offset
-        reach = offset + sum((size - 1) * step for size, step in zip(value.shape, value.strides, strict=True))
-        if offset < 0 or not value.shape or reach >= whole.numel() or not _is_contiguous(base):
+        if offset < 0 or not value.shape or offset + _reach(value) >= whole.numel():
             return None
-        return whole.as_strided(value.shape, value.strides, offset)
+        # Its elements as they lay in memory, whatever the order of the base's axes there.
+        memory = torch.empty_like(whole).reshape(-1)
+        memory.as_strided(base.shape, base.strides).copy_(whole)
+        return memory.as_strided(value.shape, value.strides, offset)
 
     def _rows_of(self, view: Value, base: Value) -> torch.Tensor | None:
         rows, first = self.rows(base), (view.offset - base.offset) // (base.shape[-1] if base.shape else 1)
@@ -211,6 +213,11 @@ def _has_rows_of(view: Value, base: Value) -> bool:
         and _is_contiguous(view)
         and _is_contiguous(base)
     )
+
+
+def _reach(value: Value) -> int:
+    """How far a value's last element lies behind its first."""
+    return sum((size - 1) * step for size, step in zip(value.shape, value.strides, strict=True))
 
 
 def _is_contiguous(value: Value) -> bool:

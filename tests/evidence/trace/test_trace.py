@@ -186,3 +186,27 @@ def test_a_row_wider_than_what_is_mixed_at_once_has_one_digest() -> None:
     changed[1, -1] = 0
     same = row_digests(wide) == row_digests(changed)
     assert same.tolist() == [True, False]
+
+
+def test_a_view_of_a_value_whose_axes_lie_in_another_order_has_its_elements(tmp_path: Path) -> None:
+    """Attention gives [B, T, heads, width] as a transposed [B, heads, T, width]; what reads it joins the last two."""
+    heads = torch.randn(2, 3, 4, 5).transpose(1, 2)
+    joined = heads.transpose(1, 2).reshape(2, 3, 20)
+    assert joined.data_ptr() == heads.data_ptr()
+    with TraceWriter(tmp_path / "t", Head(made_by="a test")) as writer:
+        for number, value in enumerate((heads, joined)):
+            strides = tuple(value.stride())
+            base = 0 if number else None
+            record = Value(id=number, dtype="float32", shape=tuple(value.shape), strides=strides, base=base)
+            writer.value(record, tensor=None if number else value)
+    trace = open_trace(tmp_path / "t").ranks[0]
+    part = trace.tensor(trace.contents.values[1])
+    assert part is not None
+    assert same_bits(part, joined)
+
+
+def test_a_column_has_digests_of_its_own_bits() -> None:
+    column = torch.arange(12).reshape(4, 3)[:, 1:2]
+    turned = torch.arange(4).reshape(1, 4).t()
+    assert torch.equal(row_digests(column), row_digests(column.clone()))
+    assert torch.equal(row_digests(turned), row_digests(turned.clone(memory_format=torch.contiguous_format)))

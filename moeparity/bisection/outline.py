@@ -113,6 +113,8 @@ def outline_recipe(path: Path) -> Outline:
     graph, config = _graph(folder)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
     variants = recipe.variants
+    # A trace has no choices to show.
+    sides = 1 if recipe.candidate.trace is not None else 2
     schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line)) for v in variants]
     may_have = [possible_phases(schedule) for schedule in schedules]
     phases = tuple(phase for phase in PHASES if any(phase in phases_of_side for phases_of_side in may_have))
@@ -132,11 +134,11 @@ def outline_recipe(path: Path) -> Outline:
             f"{display_path(path)}: {display_path(folder)} ({graph.model_type}, {graph.layers} layers), "
             f"reference {recipe.reference.profile}, candidate {recipe.candidate.named}"
         ),
-        sides=("reference", "candidate"),
+        sides=("reference", "candidate")[:sides],
         graph=graph,
-        plans=(reference.plan, candidate.plan),
+        plans=(reference.plan, candidate.plan)[:sides],
         toggles=recipe_toggles,
-        schedules=tuple(starmap(_schedule, zip(schedules, may_have, strict=True))),
+        schedules=tuple(starmap(_schedule, zip(schedules, may_have, strict=True)))[:sides],
         expectations=expectations(recipe.expect, graph, Where(path)),
     )
 

@@ -12,14 +12,19 @@ import typer.core
 
 from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
+from moeparity.cli.capture import capture
 from moeparity.cli.check import check
+from moeparity.cli.diff import diff
 from moeparity.cli.engines import engines
+from moeparity.cli.explain import explain
 from moeparity.cli.failures import crashed, report_error, told_warnings
 from moeparity.cli.files import init, schema
 from moeparity.cli.flips import flips, mine
+from moeparity.cli.importing import import_files
 from moeparity.cli.metrics import metrics
 from moeparity.cli.options import DecodeFrom, Device, MemoryLimit, ScheduleFile, scheduling
 from moeparity.cli.probe import certify, probe
+from moeparity.cli.ranks import ranks
 from moeparity.cli.runs import compare, report, runs
 from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
@@ -180,10 +185,13 @@ def ops(
 
 
 for _command in (
-    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, show,
-    ops, engines, probe, certify, tokens, sample, forward, schema,
+    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, ranks, show,
+    ops, engines, probe, certify, explain, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)
+app.command("import")(import_files)
+# Its own options end where the program's command begins.
+app.command(context_settings={"allow_interspersed_args": False})(capture)
 
 
 def main() -> None:

@@ -57,6 +57,8 @@ class Kind(StrEnum):
     log = "log"
     kernel = "kernel"
     fault = "fault"
+    map = "map"
+    layout = "layout"
     report = "report"
     sweep = "sweep"
     variance = "variance"
@@ -67,7 +69,10 @@ class Kind(StrEnum):
     engines = "engines"
     launch = "launch"
     fidelity = "fidelity"
+    explain = "explain"
     baseline = "baseline"
+    diff = "diff"
+    ranks = "ranks"
 
 
 def schema(

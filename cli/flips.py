@@ -140,6 +140,7 @@ def mine(
     device: Device = "auto",
 ) -> None:
     """Rank prompts and tokens by how likely their routes flip. It takes one pass of the reference."""
+    from moeparity.bisection.mine.page import pictures
     from moeparity.bisection.mine.run import Request
     from moeparity.bisection.mine.run import mine as run_mine
     from moeparity.bisection.mine.text import print_mined
@@ -162,5 +163,7 @@ def mine(
             )
         files.text("--out", result.to_tokens)
         files.text("--json", result.to_json)
-        files.page(("mine", recipe, "done"), lambda console: print_mined(result, console, out))
+        files.page(
+            ("mine", recipe, "done"), lambda console: print_mined(result, console, out), partial(pictures, result)
+        )
     print_mined(result, files.console(), out)

@@ -22,7 +22,8 @@ Markdown = Annotated[
 
 def files_of(path: Path | None) -> dict[str, Path | None]:
     """What is written: the text and, where that goes to a file, the picture of the same name."""
-    is_file = path is not None and path not in {Path("-"), Path("/dev/stdout")}
+    # A name without anything to put an ending behind, such as `.`, is refused as the text's.
+    is_file = path is not None and path not in {Path("-"), Path("/dev/stdout")} and path.name != ""
     return {OPTION: path, PICTURE: path.with_suffix(".svg") if path is not None and is_file else None}
 
 

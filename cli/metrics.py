@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from moeparity.logs.files import Opening
     from moeparity.logs.repeats import RepeatedRuns
     from moeparity.logs.request import Request
+    from moeparity.output.status import State
 
 Join = Literal["id", "order"]
 Files = Annotated[
@@ -92,6 +93,7 @@ def metrics(
             sets=tuple(sets or ()),
             by=tuple(by or ()),
             gate=None if gate is None else read_gate(gate),
+            plots=html is not None,
         )
         opening = Opening(
             trainer=tuple(trainer or ()), format=format, trainer_format=trainer_format, join=join, partial=partial
@@ -104,6 +106,7 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
     """The exit code of a log's report, once it is written and printed."""
     from moeparity.cli.progress import progress_line
     from moeparity.logs.files import NotDrawnError, measure_files
+    from moeparity.logs.page import pictures
     from moeparity.logs.text import print_log
     from moeparity.output.status import state_of
 
@@ -115,7 +118,8 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
         report, undrawn = error.report, error
     written.text("--json", report.to_json)
     state = state_of(report.exit_code, bounded=report.verdict is not None)
-    written.page(("metrics", _named(files), state), partial(print_log, report, sets=request.sets))
+    about = ("metrics", _named(files), state)
+    written.page(about, partial(print_log, report, sets=request.sets), partial(pictures, report))
     print_log(report, written.console(), sets=request.sets)
     if undrawn is not None:
         raise undrawn
@@ -138,12 +142,14 @@ def _refuse_beside_repeats(**options: object) -> None:
 
 def _print_repeats(files: list[Path], format: str | None, plot: Path | None, written: Outputs) -> None:
     from moeparity.cli.progress import progress_line
+    from moeparity.logs.page import pictures_of_runs
     from moeparity.logs.repeats import measure_repeats
 
     with progress_line() as progress:
         runs = measure_repeats(files, format=format, progress=progress, plot=plot)
     written.text("--json", runs.to_json)
-    written.page(("metrics --repeats", _named(files), "done"), partial(_print_lines, runs))
+    about: tuple[str, str, State] = ("metrics --repeats", _named(files), "done")
+    written.page(about, partial(_print_lines, runs), partial(pictures_of_runs, runs))
     _print_lines(runs, written.console())
 
 

@@ -75,6 +75,24 @@ def _fidelity() -> Schema:
     return json_schema(fidelity.FidelityDocument, fidelity.SCHEMA)
 
 
+def _diff() -> Schema:
+    from moeparity.evidence.diff import report
+
+    return json_schema(report.DiffReport, report.SCHEMA)
+
+
+def _ranks() -> Schema:
+    from moeparity.ranks import report
+
+    return json_schema(report.JobReport, report.SCHEMA)
+
+
+def _explain() -> Schema:
+    from moeparity.evidence.explain import report
+
+    return json_schema(report.Explained, report.SCHEMA)
+
+
 def _baseline() -> Schema:
     from moeparity.check.baseline import lock
 
@@ -92,6 +110,9 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "engines": _engines,
     "launch": _launch,
     "fidelity": _fidelity,
+    "explain": _explain,
     "baseline": _baseline,
+    "diff": _diff,
+    "ranks": _ranks,
 }
 """By name. What is written is imported when it is asked for: some of it needs torch."""

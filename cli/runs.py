@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moeparity.bisection.runs.results import Kept
+    from moeparity.output.html.page import PageSection
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that --run has written.")]
 
@@ -66,7 +68,9 @@ def report(
         else:
             files.text("--json", result.to_json)
             state = state_of(result.exit_code)
-            files.page(("report", run, state), lambda console: _print(result, console, asked))
+            files.page(
+                ("report", run, state), lambda console: _print(result, console, asked), partial(_pictures, result)
+            )
     _print(result, files.console(), asked)
     raise typer.Exit(result.exit_code)
 
@@ -89,6 +93,22 @@ def _print(result: Kept, out: Console, asked: Collection[str]) -> None:
         print_mined(result, out, None)
     else:
         print_flipped(result, out)
+
+
+def _pictures(result: Kept) -> PageSection | None:
+    """The pictures that its own command's page has; that of a bisection is a page of its own."""
+    from moeparity.bisection.mine import page as mine
+    from moeparity.bisection.mine.report import Mined
+    from moeparity.bisection.page import flip_pictures
+    from moeparity.bisection.report import Report
+    from moeparity.bisection.sweep import page as sweep
+    from moeparity.bisection.sweep.report import Sweep
+
+    if isinstance(result, Sweep):
+        return sweep.pictures(result)
+    if isinstance(result, Mined):
+        return mine.pictures(result)
+    return None if isinstance(result, Report) else flip_pictures(result.report)
 
 
 def compare(

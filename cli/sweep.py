@@ -34,6 +34,7 @@ def sweep(
     Exit code 0 all parity, 1 a divergence, 2 a point could not be run, 3 one is inconclusive; of several the first
     present of 2, 1, 3, 0.
     """
+    from moeparity.bisection.sweep.page import pictures
     from moeparity.bisection.sweep.run import sweep as run_sweep
     from moeparity.bisection.sweep.text import print_sweep
     from moeparity.cli.outputs import outputs
@@ -52,6 +53,7 @@ def sweep(
                 run=run,
             )
         files.text("--json", table.to_json)
-        files.page(("sweep", recipe, state_of(table.exit_code)), partial(print_sweep, table))
+        about = ("sweep", recipe, state_of(table.exit_code))
+        files.page(about, partial(print_sweep, table), partial(pictures, table))
     print_sweep(table, files.console())
     raise typer.Exit(table.exit_code)

@@ -28,6 +28,7 @@ def variance(
     The first op with other bits, at which tokens and shapes, and exp(current - previous) against 1.
     Exit code 0 nothing varies, 1 something does, 3 nothing does and that says nothing here.
     """
+    from moeparity.bisection.variance.page import pictures
     from moeparity.bisection.variance.run import Request
     from moeparity.bisection.variance.run import variance as run
     from moeparity.bisection.variance.text import print_variance
@@ -42,6 +43,7 @@ def variance(
                 recipe, request, device=device, allow_code=allow_code, memory_limit=memory_limit, progress=progress
             )
         files.text("--json", report.to_json)
-        files.page(("variance", recipe, state_of(report.exit_code)), partial(print_variance, report))
+        about = ("variance", recipe, state_of(report.exit_code))
+        files.page(about, partial(print_variance, report), partial(pictures, report))
     print_variance(report, files.console())
     raise typer.Exit(report.exit_code)

@@ -3,7 +3,7 @@
 `bisect(recipe, options=Options(...))` gives a Report, `forward(checkpoint, input_ids)` the tensors of one variant,
 `open_model(folder)` a checkpoint to pass to `forward` more than once, `sweep(recipe, ["dtype=bf16,fp32"])` a row per
 value, `read_report(folder)` what a run that was kept in a folder (`run=`) ended with. They import torch when first
-used, not before.
+used, not before. `with capture(folder):` writes what a PyTorch program computes as a trace.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from moeparity.bisection.sweep.report import Sweep
     from moeparity.bisection.sweep.run import sweep
     from moeparity.engine.forward import forward
+    from moeparity.evidence.capture.context import capture
     from moeparity.inputs.model import Model, open_model
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "Report",
     "Sweep",
     "bisect",
+    "capture",
     "forward",
     "open_model",
     "read_report",
@@ -42,6 +44,7 @@ _HOMES = {
     "Report": "moeparity.bisection.report",
     "Sweep": "moeparity.bisection.sweep.report",
     "bisect": "moeparity.bisection.pipeline",
+    "capture": "moeparity.evidence.capture.context",
     "forward": "moeparity.engine.forward",
     "open_model": "moeparity.inputs.model",
     "read_report": "moeparity.bisection.runs.results",

@@ -8,7 +8,9 @@ MoeparityError             exit code 2 on the command line
 ├── LogError               a log of log-probabilities that a framework wrote
 ├── DeviceError            a device that is not there
 ├── RunError               the folder of a run
-└── TraceError             the trace of a program
+├── TraceError             the trace of a program
+├── MismatchError          a program that computed other values than the trace it is held to
+└── RankError              ranks of a job that are not in step, or can't be guarded
 """
 
 from __future__ import annotations
@@ -55,6 +57,14 @@ class RunError(MoeparityError):
 
 class TraceError(MoeparityError):
     """A trace that cannot be written or used as it is."""
+
+
+class MismatchError(MoeparityError):
+    """A program computed other values than the trace that it is held to, and was to stop there."""
+
+
+class RankError(MoeparityError):
+    """Ranks of one job that are not in step, or cannot be guarded as asked."""
 
 
 _LONGEST_PATH = 300

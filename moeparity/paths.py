@@ -41,6 +41,8 @@ LIMITS = {
     "file of a run": 4_000_000_000,
     "head of a trace": 16_000_000,
     "line of a trace": 64_000_000,
+    "journal of a rank": 1_000_000_000,
+    "file of another tool": 1_000_000_000,
 }
 """Bytes of what is read as a whole, and becomes several times that in memory; of what a packed file may unpack to."""
 

@@ -12,7 +12,7 @@ from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.sections import modules
-from moeparity.bisection.trials import SHADOW, Trials, toggle_trials, walker
+from moeparity.bisection.trials import Trials, shadow, sides, toggle_trials, walker
 from moeparity.engine.lockstep import Counts
 from moeparity.engine.memory import Memory, Peak
 from moeparity.engine.view import NodeView, Observer
@@ -41,9 +41,15 @@ def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progre
     observation = Observation.of(plan, toggles, first=first)
     with Peak(plan.model.device) as peak:
         passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0)
-        run = passes.run(observation.walkers, observation.observers)
+        run = passes.run(observation.walkers, observation.observers, kept=bytes_per_token(plan) if first else 0)
     memory = Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
     return observation.observed(run.counts, memory, time.perf_counter() - start)
+
+
+def bytes_per_token(plan: Plan) -> int:
+    """What the sections keep of each token of the first pass, at most."""
+    counts = (getattr(module, "bytes_per_token", None) for module in modules("observe").values())
+    return sum(count(plan) for count in counts if count is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +112,15 @@ class Observation:
 
 def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
     """Both sides and the trials; those with forced routes come last."""
-    sides = [walker(plan, REFERENCE, plan.reference), walker(plan, CANDIDATE, plan.candidate)]
     trial_walkers = [walker(plan, key, trial.side, routes=trial.routes) for key, trial in trials.items()]
-    return [*sides, *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
+    return [*sides(plan), *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
 
 
 def _beside(plan: Plan) -> list[Walker]:
     """The oracle, and the shadow that shows local errors; the latter only where toggles are tried."""
     oracle = [] if plan.oracle is None else [walker(plan, ORACLE, plan.oracle)]
-    shadow = [walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE)] if plan.attribution else []
-    return [*oracle, *shadow]
+    own = shadow(plan)
+    return [*oracle, *([] if own is None else [own])]
 
 
 def _sections(plan: Plan, trials: Trials) -> dict[str, SectionObserver]:

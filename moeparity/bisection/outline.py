@@ -112,12 +112,12 @@ def outline_recipe(path: Path) -> Outline:
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
-    variants = (recipe.reference, recipe.candidate)
+    variants = recipe.variants
     schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line)) for v in variants]
     may_have = [possible_phases(schedule) for schedule in schedules]
     phases = tuple(phase for phase in PHASES if any(phase in phases_of_side for phases_of_side in may_have))
     profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]
-    cases = cases_of(graph, phases, variants, profiles, Where(path))
+    cases = cases_of(graph, dtype, phases, variants, profiles, Where(path))
     reference, candidate = (
         bound_side(graph, variant, profile, dtype, Where(path, variant.line), phases=cases)
         for variant, profile in zip(variants, profiles, strict=True)
@@ -130,7 +130,7 @@ def outline_recipe(path: Path) -> Outline:
     return Outline(
         title=(
             f"{display_path(path)}: {display_path(folder)} ({graph.model_type}, {graph.layers} layers), "
-            f"reference {recipe.reference.profile}, candidate {recipe.candidate.profile}"
+            f"reference {recipe.reference.profile}, candidate {recipe.candidate.named}"
         ),
         sides=("reference", "candidate"),
         graph=graph,

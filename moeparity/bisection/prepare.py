@@ -13,6 +13,7 @@ from moeparity import user_code
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
 from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
+from moeparity.evidence.maps.side import RecordedSide, recorded_side, refuse_without_logits
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.continuation import widened_grid
@@ -24,6 +25,7 @@ from moeparity.metrics.gating import declared, parity
 from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
 from moeparity.paths import LIMIT_FACTOR, limit
+from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.schedule.cases import Case
@@ -32,7 +34,7 @@ from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Phase, Schedule
-from moeparity.plan.sides import SIDES, Side, bound_side, cases_of, phases_of, walked
+from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, walked
 from moeparity.plan.spec import gates, reader, schema
 from moeparity.plan.spec.base import By
 from moeparity.plan.spec.overrides import HERE as OVER
@@ -89,7 +91,8 @@ class Plan:
     """A recipe made ready: both sides bound, and every difference between them as a toggle.
 
     `swaps` are the blocks the recipe asks to restore, by selector: the nodes, and all that differs there as one
-    toggle (None: nothing does). `functions` are users' functions by `module:function`.
+    toggle (None: nothing does). `functions` are users' functions by `module:function`. `recorded` is what the candidate
+    is where it is a trace: then both sides are bound alike, and its values are what was recorded.
     """
 
     path: Path
@@ -106,11 +109,21 @@ class Plan:
     memory_limit: float | None
     attribution: bool
     digests: bool
+    recorded: RecordedSide | None = None
 
     @property
     def trial_toggles(self) -> tuple[Toggle, ...]:
         """The toggles that trials are run of: all of them, or none without attribution."""
         return self.toggles if self.attribution else ()
+
+    def refuse_recorded(self, what: str) -> None:
+        """Raises SpecError where the candidate is a trace, which `what` would have to run."""
+        if self.recorded is not None:
+            where = Where(self.path, self.recipe.candidate.line_of("trace"))
+            raise SpecError(
+                f"{where}: {what} runs both sides, and a trace can't be run. Name a profile in its place, or use "
+                "`moeparity bisect`."
+            )
 
     @property
     def gate(self) -> Gate:
@@ -174,7 +187,7 @@ def prepare(
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
     _check_gate(recipe, tokens, path)
-    variants, where = (recipe.reference, recipe.candidate), Where(path)
+    variants, where = recipe.variants, Where(path)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = _profiles(path, variants)
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
@@ -184,11 +197,9 @@ def prepare(
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
     phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
-    cases = cases_of(model.graph, phases, variants, profiles, where, rules_of_sides)
+    cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides)
     bound = zip(variants, profiles, rules_of_sides, strict=True)
     reference, candidate = (_side(model, variant, p, path, grid, rules, cases) for variant, p, rules in bound)
-    recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
-    _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
     return Plan(
         path=path,
         recipe=recipe,
@@ -198,18 +209,52 @@ def prepare(
         reference=reference,
         candidate=candidate,
         oracle=None if oracle is None else oracle_side(reference, oracle, model.dtype),
-        toggles=recipe_toggles,
+        toggles=_toggles(recipe, reference, candidate, path),
         swaps=_swaps(recipe, reference, candidate, path),
         functions=functions,
         memory_limit=options.memory_limit,
         attribution=options.attribution,
         digests=options.digests,
+        recorded=_recorded(recipe, path, model, tokens, reference.plan),
     )
+
+
+def _recorded(
+    recipe: schema.RecipeFile, path: Path, model: Model, tokens: TokenSet, plan: BoundGraph
+) -> RecordedSide | None:
+    """The trace that is the candidate, held to the tokens; None where it is a profile.
+
+    Raises TraceError for one that can't be held to them, and where scored tokens have no logits.
+    """
+    variant = recipe.candidate
+    if variant.trace is None:
+        return None
+    where = Where(path, variant.line_of("trace"))
+    folder = reader.find_file(variant.trace, where, "trace")
+    side = recorded_side(
+        folder,
+        model.graph,
+        tokens.input_ids,
+        tokens.attention_mask,
+        tensor=model.weights.checkpoint.tensor,
+        where=where,
+        map_name=variant.map,
+    )
+    refuse_without_logits(side, model.graph, tokens.loss_mask)
+    # What the reference leaves in partial sums is no value that a program has.
+    whole = {value: graft for value, graft in side.grafts.items() if plan.partials[value] == 1}
+    return replace(side, grafts=whole)
 
 
 def _recipe(path: Path, options: Options) -> schema.RecipeFile:
     """The recipe as it is to be run. Raises SpecError for more legal orders of an op than say anything further."""
     recipe = options.applied(reader.read_recipe(path))
+    over = [override for override in options.overrides if override.is_address and CANDIDATE in override.sides]
+    if recipe.candidate.trace is not None and over:
+        raise SpecError(
+            f"{OVER}: {over[0].name!r} sets a choice of the candidate, and a trace has none. Write `reference.` in "
+            "front."
+        )
     most, where = limit(_MOST_DRAWS), Where(path, recipe.line_of("envelope"))
     if recipe.envelope > most:
         raise SpecError(
@@ -313,6 +358,13 @@ def _swaps(
     where = Where(path, recipe.line_of("swap"))
     blocks = {selector: tuple(nodes_within(selector, reference.plan.graph, where)) for selector in recipe.swap}
     return {selector: (nodes, swap(selector, nodes, reference, candidate)) for selector, nodes in blocks.items()}
+
+
+def _toggles(recipe: schema.RecipeFile, reference: Side, candidate: Side, path: Path) -> tuple[Toggle, ...]:
+    """All that differs between the sides. Raises SpecError for costs that are not one for each toggle."""
+    recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
+    _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
+    return recipe_toggles
 
 
 def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:

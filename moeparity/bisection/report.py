@@ -28,6 +28,7 @@ from moeparity.bisection.shares.report import Attribution
 from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult
 from moeparity.bisection.tokens.report import ClassMetrics
+from moeparity.bisection.trace.report import Traced
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.json import to_json
@@ -195,6 +196,7 @@ class Report:
     offsets: Annotated[tuple[Offset, ...], Section("toggles")] = ()
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
     schedule: Annotated[Schedule | None, Section("schedule", screen=95)] = None
+    trace: Annotated[Traced | None, Section("trace", screen=45)] = None
     digests: Annotated[Digests | None, Section("digests")] = None
     graph: Annotated[OpGraph | None, Section("graph")] = None
     provenance: Annotated[Provenance | None, Section("provenance")] = None

@@ -5,7 +5,8 @@ A section is a folder `bisection/<name>/`, named by its parts in the list `repor
 - `report.py` (no torch): its data, frozen dataclasses.
 - `trials.py`: `trials(plan, trials) -> Trials`, what runs beside both sides and the toggles in the first pass.
 - `observe.py`: `observer(plan, trials) -> SectionObserver | None`, what looks at the first pass; `STATE`, the classes
-  that what is kept of it is made of, so that a finished pass can be written and read.
+  that what is kept of it is made of, so that a finished pass can be written and read. Where it keeps something of each
+  token, `bytes_per_token(plan) -> int`, at most.
 - `search.py`: `search(plan, observed, progress, kept) -> Any | None`, what it finds in passes of its own, each of
   which is kept until the run is done.
 - `measure.py`: `parts(plan, observed, report) -> Mapping[str, Any]`, its parts of the report by field; `report` holds

@@ -11,6 +11,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.report import Cost, Report, Run, Variant
 from moeparity.bisection.sections import modules
 from moeparity.bisection.tokens.measure import sampling
+from moeparity.bisection.trace.measure import forwards
 from moeparity.errors import display_path
 from moeparity.inputs.machine import cpu_name
 from moeparity.plan.schedule.settings import described
@@ -26,10 +27,19 @@ def summarise(plan: Plan, observed: Observed) -> Report:
     return Report(
         run=_run(plan, observed),
         reference=variant(plan.recipe.reference, plan.reference),
-        candidate=variant(plan.recipe.candidate, plan.candidate),
+        candidate=_candidate(plan),
         cost=_cost(observed),
         **parts,
     )
+
+
+def _candidate(plan: Plan) -> Variant:
+    """The candidate as it ran; of a trace, which is not run, what it shows."""
+    recorded = plan.recorded
+    if recorded is None:
+        return variant(plan.recipe.candidate, plan.candidate)
+    named = plan.recipe.candidate.named
+    return Variant(profile=named, dtype=recorded.dtype, micro_batch=None, schedule=f"forwards: {forwards(recorded)}")
 
 
 def variant(variant: schema.Variant, side: Side) -> Variant:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from moeparity.bisection.prepare import Plan
@@ -14,7 +14,7 @@ from moeparity.errors import SpecError
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import Toggle, mixed
 
-SHADOW: Final = "candidate's numerics on the reference's inputs"
+SHADOW: Final = "one side's numerics on the other's inputs"
 """The walker that shows each node's local error."""
 
 Kind = Literal["alone", "restored", "candidate", "floor", "record", "arrival"]
@@ -68,6 +68,26 @@ def toggle_trials(plan: Plan, toggles: Iterable[Toggle]) -> Trials:
         with suppress(SpecError):
             trials[restored(toggle)] = Trial(side=mixed(plan.candidate, [toggle], plan.reference), base=CANDIDATE)
     return trials
+
+
+def sides(plan: Plan) -> list[Walker]:
+    """Both sides, as they walk in every pass; of a recorded candidate what was recorded of it."""
+    return [walker(plan, REFERENCE, plan.reference), candidate(plan)]
+
+
+def candidate(plan: Plan) -> Walker:
+    """The candidate, or what was recorded of it."""
+    own = walker(plan, CANDIDATE, plan.candidate)
+    return own if plan.recorded is None else replace(own, grafts=plan.recorded.grafts, shows="recorded")
+
+
+def shadow(plan: Plan) -> Walker | None:
+    """What shows each node's local error: the candidate's numerics on the reference's inputs; of a trace, which has no
+    numerics to run, the reference's on the recorded inputs. None where nothing is tried.
+    """
+    if plan.recorded is not None:
+        return replace(walker(plan, SHADOW, plan.reference), grafts=plan.recorded.grafts)
+    return walker(plan, SHADOW, plan.candidate, inputs_of=REFERENCE) if plan.attribution else None
 
 
 def walker(

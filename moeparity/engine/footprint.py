@@ -50,12 +50,18 @@ class Footprint:
 
 
 def estimate(
-    walkers: Sequence[Walker], weights: WeightStore, sequences: int, length: int, saved: Iterable[str] | None = None
+    walkers: Sequence[Walker],
+    weights: WeightStore,
+    sequences: int,
+    length: int,
+    saved: Iterable[str] | None = None,
+    kept: int = 0,
 ) -> Footprint:
     """The most that a pass over [sequences, length] tokens needs beside what the process holds already.
 
     On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `saved` are
-    nodes whose values an observer keeps; the logits and routes are kept with them.
+    nodes whose values an observer keeps; the logits and routes are kept with them. `kept` are bytes that observers keep
+    of each token beside.
     """
     values = Values(walkers, weights.graph, sequences, length)
     loaded = [
@@ -65,7 +71,7 @@ def estimate(
     other = _FIXED[weights.device.type]
     if weights.device.type == "cpu":
         other += _KERNEL * values.kernels()
-    saved_bytes = 0 if saved is None else values.saved(set(saved))
+    saved_bytes = kept * sequences * length + (0 if saved is None else values.saved(set(saved)))
     amounts = amounts_of(values) + amounts_of_loading(weights, values.dtypes)
     peaks = []
     for i, segment in enumerate(weights.graph.segments):
@@ -92,6 +98,7 @@ def require(
     *,
     limit: float | None = None,
     saved: Iterable[str] | None = None,
+    kept: int = 0,
 ) -> Footprint:
     """The estimate of a pass. Raises MoeparityError where it does not fit.
 
@@ -100,7 +107,7 @@ def require(
     allowed_bytes = available_bytes(weights.device) if limit is None else limit
 
     def needed(walkers: Sequence[Walker], sequences: int) -> Footprint:
-        return estimate(walkers, weights, sequences, length, saved)
+        return estimate(walkers, weights, sequences, length, saved, kept)
 
     footprint = needed(walkers, sequences)
     if allowed_bytes is not None and footprint.total > allowed_bytes:

@@ -18,6 +18,7 @@ import torch
 
 from moeparity.engine import functions
 from moeparity.engine.computation import Numerics
+from moeparity.engine.grafts import Graft, grafted
 from moeparity.engine.grid import Batch, Grid, Rows, Turn
 from moeparity.engine.joined import Joined
 from moeparity.engine.ticks import Ticks
@@ -99,6 +100,7 @@ class _Lockstep:
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.schedules = {walker.name: walker.schedule for walker in walkers}
         self.sources = {walker.name: walker.inputs_of or walker.name for walker in walkers}
+        self.grafts = {walker.name: walker.grafts for walker in walkers}
         sequences, length = tokens.shape
         self.grid = Grid(sequences, length, dict.fromkeys(self.schedules.values()))
         self.joined = Joined(self.grid)
@@ -134,10 +136,13 @@ class _Lockstep:
             inputs[walker.name] = self._inputs(source, todo.reads_of_all, wave)
             ports = partial(self._ports, visit, todo, source)
             visit.told = partial(self._told, ticks, place)
-            outputs[walker.name] = visit.walked(self._turns(walker.name, visit, todo), ports)
+            computed = visit.walked(self._turns(walker.name, visit, todo), ports)
+            recorded, handed_on = visit.grafted(computed, walker.grafts)
+            outputs[walker.name] = recorded if walker.shows == "recorded" else computed
             active[walker.name] = todo.numerics.active
-            self._keep(walker, node, wave, outputs[walker.name])
-        followed = {name: leader for name, leader in leaders.items() if leader in outputs}
+            self._keep(walker, node, wave, handed_on)
+        shown = {walker.name for walker in self.walkers if walker.shown_at(node)}
+        followed = {name: leader for name, leader in leaders.items() if leader in outputs and name in shown}
         outputs = {name: outputs[leader] for name, leader in followed.items()}
         inputs = {name: inputs[leader] for name, leader in followed.items()}
         active = {name: active[leader] for name, leader in followed.items()}
@@ -198,6 +203,10 @@ class _Lockstep:
 
     def _replayed(self, visit: _Visit, replay: Replay) -> list[list[Block]]:
         """The routes that a forced router is given, port by port."""
+        values = visit.node.values[: replay.ports]
+        if all(value in self.grafts[replay.of] for value in values):
+            holder = self.work.holder
+            return [self.values[holder[value][replay.of], value, visit.wave] for value in values]
         source = self.work.at[replay.of, visit.node.name]
         assert source is not None, "a hidden router is refused before"
 
@@ -324,6 +333,29 @@ class _Visit:
                 for port, block in zip(ports, blocks, strict=True):
                     port.append(block)
         return ports
+
+    def grafted(
+        self, computed: tuple[list[Block], ...], grafts: Mapping[str, Graft]
+    ) -> tuple[tuple[list[Block], ...], ...]:
+        """The ports with what was recorded: as observers see it, and as it is handed on."""
+        if not any(value in grafts for value in self.node.values):
+            return computed, computed
+        shown, handed_on = list(computed), list(computed)
+        for port, value in enumerate(self.node.values):
+            if value in grafts:
+                blocks = [self._recorded(port, block, grafts[value]) for block in computed[port]]
+                shown[port], handed_on[port] = [block for block, _ in blocks], [block for _, block in blocks]
+        own = len(self.node.values)
+        # Which consumer rounds it otherwise is a choice, and what was recorded has none.
+        shown[own:], handed_on[own:] = ([ports[0]] * (len(computed) - own) for ports in (shown, handed_on))
+        return tuple(shown), tuple(handed_on)
+
+    def _recorded(self, port: int, block: Block, graft: Graft) -> tuple[Block, Block]:
+        shown, handed_on = grafted(block, graft)
+        own = self.identities[port].block(handed_on, block.batch, block.axis)
+        if shown is handed_on:
+            return own, own
+        return self.identities[port].block(shown, block.batch, block.axis), own
 
     def _copied(self, ports: Sequence[Sequence[Block]], source: Batch, batch: Batch) -> tuple[Block, ...]:
         # Behind a node's own ports come the roundings that single consumers are handed, of the first.

@@ -53,13 +53,15 @@ class PassRunner:
         *,
         until: str | None = None,
         saved: Iterable[str] | None = None,
+        kept: int = 0,
     ) -> Pass:
-        """One pass with all of these walkers, up to the node `until`; `saved` are nodes whose values an observer keeps.
+        """One pass with all of these walkers, up to the node `until`; `saved` are nodes whose values an observer keeps,
+        `kept` bytes that observers keep of each token beside.
 
         Raises MoeparityError where it does not fit into memory, SpecError where a kernel refuses a walker.
         """
         sequences, length = self.input_ids.shape
-        footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit, saved=saved)
+        footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit, saved=saved, kept=kept)
         return self._ran(walkers, walkers, observers, footprint, until)
 
     def try_all(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from moeparity.engine.grafts import Graft
 from moeparity.engine.routes import Forced
 from moeparity.plan.bind import BoundGraph
+from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case, parse
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
@@ -21,6 +23,8 @@ class Walker:
 
     `routes` are those its routers are forced to take over from a variant with routes of its own (None: none).
     `functions` are the users' functions its plan's regions call, by `module:function`.
+    `grafts` are recorded values, by name, which whoever reads them gets in place of what it computes. `shows` says what
+    observers see of it: at every node what it computes; or what was recorded, and nothing where nothing was.
     """
 
     name: Name
@@ -29,6 +33,14 @@ class Walker:
     inputs_of: Name | None = None
     routes: Forced | None = None
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    grafts: Mapping[str, Graft] = field(default_factory=dict)
+    shows: Literal["computed", "recorded"] = "computed"
+
+    def shown_at(self, node: Node) -> bool:
+        """Whether observers see its values at a node."""
+        # Log-probabilities are taken as the plan says, of recorded logits and of what is made in their stead.
+        recorded = node.op.reports or all(value in self.grafts for value in node.values)
+        return self.shows == "computed" or recorded
 
     @property
     def plans(self) -> Mapping[Case, BoundGraph]:

@@ -196,6 +196,9 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += [tuple(plan.told_to(node).items()) for plan in walker.plans.values()]
             values[node.name] += [walker.routes] if node.op.routes else []
+            # Whoever is given a value that was recorded parts from all that are not, or see it otherwise.
+            grafts = [id(walker.grafts[value]) for value in node.values if value in walker.grafts]
+            values[node.name] += [*grafts, walker.shows] if grafts else []
             kinds[walker.name, node.name] = tuple(values[node.name])
     return kinds
 

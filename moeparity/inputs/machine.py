@@ -6,7 +6,9 @@ import ctypes
 import os
 import platform
 import re
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -23,6 +25,9 @@ _LARGEST_BLOCK = 32 << 20
 
 NAMES = ("auto", "cpu", "cuda")
 
+PACKAGES = ("moeparity", "numpy", "safetensors", "transformers", "tokenizers")
+"""Beside torch and Python, what a run's bits or files may depend on."""
+
 
 def choose(name: str) -> torch.device:
     """`auto` is CUDA when a GPU is usable, else CPU. Raises DeviceError for an unknown name or an absent GPU."""
@@ -32,6 +37,15 @@ def choose(name: str) -> torch.device:
     if name == "cuda" and not usable:
         raise DeviceError("--device cuda: torch finds no usable CUDA GPU here. Use --device cpu, or auto.")
     return torch.device("cuda" if usable and name != "cpu" else "cpu")
+
+
+def versions() -> dict[str, str]:
+    """Python, and those of the packages that read, compute or tokenise that are installed."""
+    installed = {"torch": str(torch.__version__)}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            installed[package] = version(package)
+    return {"python": platform.python_version(), **installed}
 
 
 def cpu_name() -> str:

@@ -12,7 +12,17 @@ from moeparity.logs import diagnosis
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.diagnosis.finding import lines
 from moeparity.logs.record import Sequence as Record
-from moeparity.logs.report import LogFile, LogGroup, LogGrouping, LogMetric, LogReport, Outlier
+from moeparity.logs.report import (
+    MOST_DRAWN,
+    LogFile,
+    LogGroup,
+    LogGrouping,
+    LogMetric,
+    LogPlots,
+    LogReport,
+    Outlier,
+    SequenceMean,
+)
 from moeparity.logs.request import Request
 from moeparity.logs.series import Summary, of_steps, summarise
 from moeparity.logs.series.pictures import chart
@@ -42,6 +52,7 @@ class Measurement:
     totals: Accumulator = field(init=False)
     groups: tuple[Groups, ...] = field(init=False)
     steps: Groups = field(init=False)
+    positions: Groups | None = field(init=False)
     chunker: Chunker = field(default_factory=Chunker)
     observer: diagnosis.Observer = field(default_factory=diagnosis.Observer)
     worst: list[Outlier] = field(default_factory=list)
@@ -52,12 +63,15 @@ class Measurement:
         self.totals = Accumulator(self.metrics)
         self.groups = tuple(Groups(by) for by in self.request.ways())
         self.steps = next((groups for groups in self.groups if groups.by == "step"), Groups("step"))
+        own = next((groups for groups in self.groups if groups.by == "position"), Groups("position"))
+        self.positions = own if self.request.plots else None
 
     def add(self, chunk: Chunk) -> None:
         """Take in whole sequences, each of which `noted` has seen."""
         self.totals.add(chunk)
         self.observer.add(chunk)
-        for groups in {id(grouping): grouping for grouping in (self.steps, *self.groups)}.values():
+        every = filter(None, (self.steps, self.positions, *self.groups))
+        for groups in {id(grouping): grouping for grouping in every}.values():
             groups.add(chunk)
         self.worst = _worst([*self.worst, *_outliers(chunk)])
 
@@ -94,9 +108,25 @@ class Measurement:
             outliers=tuple(self.worst),
             series=tuple(summary.to_json() for summary in series),
             series_text=tuple(line for summary in series for line in _series_lines(summary)),
+            plots=None if self.positions is None else self._plots(self.positions),
             diagnosis=judgement.to_json(),
             diagnosis_text=tuple(lines(judgement)),
         )
+
+    def _plots(self, positions: Groups) -> LogPlots:
+        gate = self.request.gate
+        metric = METRICS["k3" if gate is None else gate.metric]
+        sums, counts = self.totals.per_sequence(metric)
+        values = sums / counts + metric.reduce.offset
+        # NaN and infinity are what somebody looks for first.
+        order = values.nan_to_num(nan=torch.inf).argsort(descending=True, stable=True)
+        drawn = sorted(order[:MOST_DRAWN].tolist())
+        means = (
+            SequenceMean(id=self.totals.ids[row], tokens=int(self.totals.counts[row]), value=float(values[row]))
+            for row in drawn
+        )
+        unit = "" if metric.unit == "1" else metric.unit
+        return LogPlots(metric=metric.name, unit=unit, sequences=tuple(means), positions=_grouping(positions, {}))
 
     def _metric(self, metric: Metric) -> LogMetric:
         missing = self.totals.missing.get(metric.name, "")

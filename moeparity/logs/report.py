@@ -76,12 +76,40 @@ class Outlier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceMean:
+    """A sequence's own mean of a metric over its scored `tokens`."""
+
+    id: str
+    tokens: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPlots:
+    """What a page draws of a log.
+
+    metric: the gate's, else k3. sequences: its mean in each, in the order of the log; of more than `MOST_DRAWN` those
+    with the greatest. positions: k3 by place in the sequence.
+    """
+
+    metric: str
+    unit: str
+    sequences: tuple[SequenceMean, ...]
+    positions: LogGrouping
+
+
+MOST_DRAWN = 2000
+"""Sequences that a page draws."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
     """Everything found in a log.
 
     left_out: what was not counted, each in a sentence. infinite: scored tokens with infinite delta, because a side gave
     them probability 0. overflowing: scored tokens with |delta| > 88.7, where a trainer's fp32 shows inf or 0.
     series: as `series.Summary.to_json` gives them, where the log has several steps. series_text: chart and words.
+    plots: what the page draws, where one was asked for.
     diagnosis: as `diagnosis.Diagnosis.to_json` gives it. diagnosis_text: its lines, which end with what to do.
     """
 
@@ -98,6 +126,7 @@ class LogReport:
     outliers: tuple[Outlier, ...] = ()
     series: tuple[dict[str, Any], ...] = ()
     series_text: tuple[str, ...] = ()
+    plots: LogPlots | None = None
     diagnosis: dict[str, Any] | None = None
     diagnosis_text: tuple[str, ...] = ()
 

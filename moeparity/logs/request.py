@@ -16,12 +16,15 @@ from moeparity.metrics.verdict import Gate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is wanted of a log: sets of metrics beside `common`, ways of grouping, single metrics, a gate."""
+    """What is wanted of a log: sets of metrics beside `common`, ways of grouping, single metrics, a gate, and what a
+    page of it draws.
+    """
 
     sets: Sequence[str] = ()
     by: Sequence[str] = ()
     metrics: Sequence[str] = ()
     gate: Gate | None = None
+    plots: bool = False
 
     def ways(self) -> tuple[By, ...]:
         """The ways of grouping. Raises MoeparityError for an unknown one."""

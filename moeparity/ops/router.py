@@ -212,8 +212,9 @@ ROUTER = Op(
             kind="form",
             default="divide",
             values=("divide", "reciprocal", "scale_first", "scale_over_sum"),
-            says="s / sum; s * (1 / sum); (s * scale) / sum (vLLM's grouped_topk for several groups); or s * "
-            "(scale / sum) (vLLM). The first two are then multiplied with the scale",
+            says="s / sum; s * (1 / sum); (s * scale) / sum (vLLM's grouped_topk for several groups), "
+            "in fp64 with a sum in fp64 (TensorRT-LLM's noaux_tc); or s * (scale / sum) (vLLM). The first two are then "
+            "multiplied with the scale",
             parameter="renormalize",
             when=_BEFORE,
         ),

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from moeparity.errors import GraphError, Where, did_you_mean, listed
-from moeparity.plan.schedule.cases import NUMBERS, Case, parse, write
+from moeparity.plan.schedule.cases import WRITTEN, Case, parse, write
 from moeparity.plan.schedule.steps import PHASES
 
 _INDEX = re.compile(r"\[([^\]]*)\]|\.(\d+)(?=\.|$)")
@@ -63,7 +63,7 @@ def _cases(text: str, address: str, where: Where) -> tuple[Case, ...]:
             cases.append(write(*parse(name)))
         except ValueError as error:
             raise GraphError(
-                f"{where}: {address!r} has {str(error)!r} behind {phase}; expected one of {listed(NUMBERS)} with "
+                f"{where}: {address!r} has {str(error)!r} behind {phase}; expected one of {listed(WRITTEN)} with "
                 f"the numbers that are meant, as in {phase}[keys 1024:]."
             ) from None
     return tuple(sorted(dict.fromkeys(cases), key=lambda case: PHASES.index(parse(case)[0])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Final
@@ -15,6 +15,7 @@ from moeparity.plan.engine_profile import Profile, Rule
 from moeparity.plan.faults.apply import applied
 from moeparity.plan.faults.fault import FaultyNode, Planted
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.messages import RowMessage, refuse_other_messages
 from moeparity.plan.partials import Partials, Told, inputs_read, partials, told
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of, cut, described, parse
@@ -218,6 +219,15 @@ class BoundGraph:
             return str(active.get("partial", active.get("output")))
         return self.message_dtype(maker, makers)
 
+    @property
+    def messages(self) -> Iterator[tuple[str, str]]:
+        """The nodes that add up partial sums, and the dtypes of these."""
+        makers = {value: node for node in self.graph.nodes for value in node.values}
+        for node in self.graph.nodes:
+            dtype = self.message_dtype(node, makers) if node.op.reduces else None
+            if dtype is not None:
+                yield node.name, dtype
+
     def told_to(self, node: Node) -> Mapping[str, Value]:
         """The choices of other nodes that this one goes along with."""
         return self.told.get(node.name, {})
@@ -371,10 +381,11 @@ def bind(
     Raises SpecError where a value is not allowed, two rules of one layer disagree in a phase, two regions overlap or an
     override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
-    layers = (*profile.layers, placement, overrides, over)
+    message = RowMessage.of(graph, dtype, placement)
+    layers = [tuple(map(message.in_rows, layer)) for layer in (*profile.layers, placement, overrides, over)]
     phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
     for rule in (*overrides, *over):
-        _refuse_other_phases(rule, phases)
+        _refuse_other_phases(rule, message.in_rows(rule), phases)
     bound: dict[tuple[bool, ...], tuple[Mapping[Place, Setting], Mapping[Place, Setting]]] = {}
     settings_of: dict[Case, Mapping[Place, Setting]] = {}
     dormant_of: dict[Case, Mapping[Place, Setting]] = {}
@@ -386,7 +397,10 @@ def bind(
         settings_of[phase], dormant_of[phase] = bound[holding]
     plants = {faulty.text: faulty.plants for faulty in faults}
     by_end = {(region.nodes[-1], region.call): region for region in regions}
-    return _plan(graph, dtype, settings_of, by_end, plants, dormant_of)
+    plan = _plan(graph, dtype, settings_of, by_end, plants, dormant_of)
+    written = (rule for layer in (*profile.layers, overrides, over) for rule in layer if message.in_rows(rule).cases)
+    refuse_other_messages(written, dtype, (one for own in plan.distinct for one in own.messages))
+    return plan
 
 
 def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:
@@ -406,9 +420,9 @@ def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple
     return cases
 
 
-def _refuse_other_phases(rule: Rule, phases: tuple[Case, ...]) -> None:
+def _refuse_other_phases(rule: Rule, in_rows: Rule, phases: tuple[Case, ...]) -> None:
     """An override that no step would run under would be lost in silence."""
-    if not any(rule.holds_in(phase) for phase in phases):
+    if not any(in_rows.holds_in(phase) for phase in phases):
         raise SpecError(
             f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {described(rule.cases or ())}, and "
             f"the schedules here have none; they have {described(phases)}. Leave it out, or name a phase that there is."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Final
@@ -12,6 +12,7 @@ from moeparity.plan.bind import BoundGraph, bind, cut_by
 from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
 from moeparity.plan.faults.stated import stated
 from moeparity.plan.graph import Graph
+from moeparity.plan.messages import RowMessage
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
@@ -58,24 +59,24 @@ def bound_side(
 
 def cases_of(
     graph: Graph,
+    dtype: str,
     phases: Sequence[Phase],
     variants: Sequence[schema.Variant],
     profiles: Sequence[Profile],
     where: Where,
     over: Sequence[tuple[Rule, ...]] = (),
 ) -> tuple[Case, ...]:
-    """Phases cut by the rules of all sides, so that plans bound for them can be mixed. Raises SpecError."""
-    return cut_by(graph, phases, _rules(variants, profiles, where, over))
+    """Phases cut by the rules of all sides, so that plans bound for them can be mixed; `dtype` as in `bound_side`.
 
-
-def _rules(
-    variants: Sequence[schema.Variant], profiles: Sequence[Profile], where: Where, over: Sequence[tuple[Rule, ...]]
-) -> Iterator[Rule]:
-    for profile in profiles:
-        yield from chain.from_iterable(profile.layers)
-    for variant in variants:
-        yield from overrides(variant.set, Where(where.path, variant.line))
-    yield from chain.from_iterable(over)
+    Raises SpecError.
+    """
+    rules: list[Rule] = []
+    for variant, profile, own in zip(variants, profiles, over or ((),) * len(variants), strict=True):
+        at = Where(where.path, variant.line)
+        message = RowMessage.of(graph, variant.dtype or dtype, placement_rules(variant.placement, at))
+        every = (*chain.from_iterable(profile.layers), *overrides(variant.set, at), *own)
+        rules += map(message.in_rows, every)
+    return cut_by(graph, phases, rules)
 
 
 def micro_batches(side: Side) -> MicroBatches:

@@ -13,6 +13,7 @@ from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule, load_profile, placement_rules
 from moeparity.plan.evidence import levels
 from moeparity.plan.expand import expand
+from moeparity.plan.messages import RowMessage
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.sides import Side
@@ -72,10 +73,11 @@ def compare(
     placement = placement or schema.Placement()
     ranks = placement_rules(placement, where)
     profiles = [load_profile(name, _place()) for name in (first, second)]
-    cases = cut_by(graph, PHASES, (rule for profile in profiles for layer in profile.layers for rule in layer))
-    plans = [
-        bind(graph, profile, config.dtype or UNDECLARED_DTYPE, placement=ranks, phases=cases) for profile in profiles
-    ]
+    dtype = config.dtype or UNDECLARED_DTYPE
+    message = RowMessage.of(graph, dtype, ranks)
+    rules = (message.in_rows(rule) for profile in profiles for layer in profile.layers for rule in layer)
+    cases = cut_by(graph, PHASES, rules)
+    plans = [bind(graph, profile, dtype, placement=ranks, phases=cases) for profile in profiles]
     one_side, other_side = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)
     # What rests in one of them comes of another line, and is nothing that the two do differently.
     in_effect = (t for t in toggles(one_side, other_side) if any(not member.resting for member in t.members))

@@ -15,21 +15,25 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from scripts.pages.page import ROOT
+from scripts.site.notebook import notebook
 from scripts.site.reference import PAGES
 
 AT_THE_TOP = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository's root that are pages too, and where on the site."""
-NAMED = re.compile(r"(?<!\[)`((?:docs/)?[\w./-]+\.md)`(?!\])")
+MADE = {"docs/notebook.ipynb": "notebook.md"}
+"""Files that a page is made of, by their names in a text."""
+NAMED = re.compile(r"(?<!\[)`((?:docs/)?[\w./-]+\.(?:md|ipynb))`(?!\])")
 CODE = re.compile(r"`[^`]+`")
 FENCE = re.compile(r"^( *)(```+|~~~+)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The files of `docs/`, those of the root, and the reference."""
+    """The files of `docs/`, those of the root, the reference and the notebook."""
     for source, place in AT_THE_TOP.items():
         files.append(File.generated(config, place, content=(ROOT / source).read_text("utf-8")))
     for place, text in PAGES.items():
         files.append(File.generated(config, f"reference/{place}.md", content=text()))
+    files.append(File.generated(config, MADE["docs/notebook.ipynb"], content=notebook()))
     return files
 
 
@@ -39,12 +43,19 @@ def on_page_markdown(markdown: str, page: Page, files: Files, config: MkDocsConf
 
     def link(named: re.Match[str]) -> str:
         name = named[1]
-        place = AT_THE_TOP.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else "")
+        place = (
+            AT_THE_TOP.get(name) or MADE.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else "")
+        )
         if not place or place == there or files.get_file_from_path(place) is None:
             return named[0]
         return f"[{named[0]}]({posixpath.relpath(place, posixpath.dirname(there) or '.')})"
 
     return "\n".join(line if fenced else NAMED.sub(link, _row(line)) for line, fenced in _lines(markdown))
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """The theme's search with a name, for those who do not see it."""
+    return re.sub(r'(<div class="md-search"[^>]*role="dialog")>', r'\1 aria-label="Search">', output)
 
 
 def _row(line: str) -> str:

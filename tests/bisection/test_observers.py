@@ -80,7 +80,7 @@ OTHER = blocks([([1.0, 1.0], 0), ([9.0, 9.0], 1)])
 
 
 def seen(*views: NodeView) -> NodeRecord:
-    observer = Divergence(REFERENCE, CANDIDATE, SHADOW)
+    observer = Divergence(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW))
     for one in views:
         observer.see(one)
     (record,) = observer.records.values()

@@ -53,12 +53,14 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "trl": ("trl==1.16.0",),
     "openrlhf": ("openrlhf==0.11.2",),
     "flashinfer": ("flashinfer-python==0.7.2.post1",),
+    "flashinfer-0.6.18": ("flashinfer-python==0.6.18",),
     "cutlass-dsl": tuple(_CUTE_DSL.split()),
     "vllm-arguments": (*_SERVED.split(), *_OF_VLLM.split()),
     "slime-arguments": (
         *("httpx==0.28.1", "httpcore==1.0.9", "h11==0.16.0"),
         *("anyio==4.16.0", "idna==3.20", "sniffio==1.3.1"),
     ),
+    "prime-rl-arguments": ("prime-pydantic-config==0.4.3", "renderers==0.1.12", "tomli==2.2.1"),
     "sglang-arguments": ("ipython==9.18.1", "traitlets==5.16.1", *_SERVED.split()),
 }
 """What lies in each folder: two versions of one project cannot share one."""
@@ -67,7 +69,11 @@ REPOSITORIES = {
     "nemo-rl": "NVIDIA-NeMo/RL at 7ea279abfb",
     "slime": "THUDM/slime at 624b824a89",
     "skyrl": "NovaSky-AI/SkyRL at a9564572e",
+    "prime-rl": "PrimeIntellect-ai/prime-rl at 559b44772e, packages/prime-rl-configs/src",
+    "miles": "radixark/miles at 31f1ca961a",
     "transformer-engine-source": "NVIDIA/TransformerEngine at d0067d0da6",
+    "tensorrt-llm": "of NVIDIA/TensorRT-LLM _torch/modules/swiglu.py at 07b7b618eb and linear.py at 00bbf71e79, "
+    "_torch/pyexecutor/sampler/ops/vanilla.py at 09009fbfba",
 }
 """What is in no package index: its files are unpacked into the folder by hand, and nowhere else by this project."""
 SOURCES = "cuda/vllm/vllm-0.33.0"
@@ -90,7 +96,7 @@ def install() -> None:
         (FOLDER / "vllm" / "vllm").symlink_to(FOLDER / SOURCES / "vllm")
 
 
-def _how(name: str) -> str:
+def how_filled(name: str) -> str:
     """How the folder `name` is filled."""
     if name in REPOSITORIES:
         return f"{REPOSITORIES[name]}, unpacked into {FOLDER / name}"
@@ -108,7 +114,9 @@ def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
     """
     absent = [name for name in folders if not (FOLDER / name).is_dir()]
     if absent:
-        pytest.skip(f"not compared with live kernels: no {', '.join(f'{name} ({_how(name)})' for name in absent)}")
+        pytest.skip(
+            f"not compared with live kernels: no {', '.join(f'{name} ({how_filled(name)})' for name in absent)}"
+        )
     path = os.pathsep.join(str(FOLDER / name) for name in folders)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:

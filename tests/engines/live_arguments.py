@@ -1,8 +1,9 @@
 """Engines' own argument parsers in a process of their own: a line of JSON asks, a line of JSON answers.
 
-`python -m tests.engines.live_arguments vllm|sglang|megatron|slime`. Parsers, actions and configurations are the
+`python -m tests.engines.live_arguments vllm|sglang|megatron|slime|miles`. Parsers, actions and configurations are the
 engines' own. vLLM has no build here, so its compiled modules are empty ones and the platform is set to CUDA, whose
-defaults are asked for; slime's logger, ray and router, of which it takes a class of arguments, are empty ones too, and
+defaults are asked for; slime's and miles's loggers, ray and router, of which they take a class of arguments, are empty
+ones too, and
 Megatron-LM's `typing.override` is supplied where Python is older. Nothing of them decides how a word is read.
 """
 
@@ -14,7 +15,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _COMPILED = ("vllm._C_stable_libtorch", "vllm._C", "vllm._moe_C_stable_libtorch")
@@ -78,10 +79,7 @@ def _slime() -> tuple[argparse.ArgumentParser, Parse]:
     without it.
     """
     parser, _ = _megatron()
-    router = types.ModuleType("sglang_router.launch_router")
-    router.RouterArgs = type("RouterArgs", (), {"add_cli_args": staticmethod(lambda *_, **__: None)})  # type: ignore[attr-defined]
-    empty = {name: types.ModuleType(name) for name in ("wandb", "ray", "sglang_router")}
-    sys.modules.update({**empty, "sglang_router.launch_router": router})
+    _without_router()
     from megatron.training import arguments as of_training
     from slime.backends.megatron_utils import arguments as of_megatron
     from slime.backends.sglang_utils import arguments as of_sglang
@@ -112,6 +110,63 @@ def _slime() -> tuple[argparse.ArgumentParser, Parse]:
     return both, parse
 
 
+def _without_router() -> None:
+    router = types.ModuleType("sglang_router.launch_router")
+    router.RouterArgs = type("RouterArgs", (), {"add_cli_args": staticmethod(lambda *_, **__: None)})  # type: ignore[attr-defined]
+    empty = {name: types.ModuleType(name) for name in ("wandb", "ray", "sglang_router")}
+    sys.modules.update({**empty, "sglang_router.launch_router": router})
+
+
+def _miles() -> tuple[argparse.ArgumentParser, Parse]:
+    """`train.py`: miles.utils.arguments.parse_args with Megatron-LM as its backend, without what asks for the model."""
+    parser, _ = _megatron()
+    _without_router()
+    for name in ("dashboard.args", "rollout.checkpoint_eval", "utils.object_store", "utils.ft_utils.health_checker",
+                 "utils.logging_utils", "utils.misc", "utils.hf_config", "utils.http_utils",
+                 "utils.chat_template_utils.tito_tokenizer", "utils.tracking_utils.ci_history"):  # fmt: skip
+        sys.modules[f"miles.{name}"] = _Empty(f"miles.{name}")
+    from miles.backends.sglang_utils import arguments as of_sglang
+    from miles.utils import arguments as own
+
+    own.get_miles_extra_args_provider()(parser)
+
+    def parse(words: Sequence[str]) -> Mapping[str, Any]:
+        args = parser.parse_args(list(words))
+        values = dict(vars(args))
+        of_sglang.validate_args(args)
+        return {**values, "made": {"tensor": args.sglang_tp_size,
+                                   "deterministic": args.sglang_enable_deterministic_inference}}  # fmt: skip
+
+    return parser, parse
+
+
+class _Empty(types.ModuleType):
+    """A module in place of one, in which every name is a class without arguments of its own."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Nothing if name[0].isupper() else lambda *_, **__: None
+
+
+class _Members(type):
+    """Of a class that has no members, and whose members all are its value."""
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(())
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return types.SimpleNamespace(value=name.lower())
+
+
+class _Nothing(metaclass=_Members):
+    """A class that adds no arguments."""
+
+    add_cli_args = add_arguments = staticmethod(lambda *_, **__: None)
+
+
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -133,7 +188,8 @@ def main() -> None:
     # Who refuses a line prints how all options are used first, which takes longer than reading it, and nobody reads it.
     argparse.ArgumentParser.format_usage = lambda _: ""  # type: ignore[assignment, method-assign]
     answers, sys.stdout = sys.stdout, sys.stderr
-    parser, parse = {"vllm": _vllm, "sglang": _sglang, "megatron": _megatron, "slime": _slime}[sys.argv[1]]()
+    parsers = {"vllm": _vllm, "sglang": _sglang, "megatron": _megatron, "slime": _slime, "miles": _miles}
+    parser, parse = parsers[sys.argv[1]]()
     print(json.dumps([_action(action) for action in parser._actions]), file=answers, flush=True)
     for line in sys.stdin:
         try:

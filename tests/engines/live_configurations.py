@@ -1,7 +1,8 @@
 """Trainers' own configurations in a process of their own: a line of JSON asks with words, a line of JSON answers.
 
-`python -m tests.engines.live_configurations verl|nemo-rl|skyrl|openrlhf|trl`: a first line has what the configuration
-is where nothing is set. What parses and merges is the trainers' own; what it imports for other things is empty.
+`python -m tests.engines.live_configurations verl|nemo-rl|skyrl|openrlhf|trl|prime-rl`: a first line has what the
+configuration is where nothing is set. What parses and merges is the trainers' own; what it imports for other things is
+empty.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 Made = Callable[[Sequence[str]], Any]
 
@@ -107,7 +108,29 @@ def _trl() -> Made:
     return lambda words: vars(parser.parse_args(["--output_dir", "out", *words]))
 
 
-TRAINERS = {"verl": _verl, "nemo-rl": _nemo_rl, "skyrl": _skyrl, "openrlhf": _openrlhf, "trl": _trl}
+def _prime_rl() -> Made:
+    """`rl @ FILE ...`: RLConfig by its own `cli`, without the classes of environments, which are verifiers'.
+
+    The first two words are `@` and FILE.
+    """
+    from pydantic_config import BaseConfig, cli
+
+    class Free(BaseConfig):
+        model_config: ClassVar = {"extra": "allow"}
+
+    environments = _empty("verifiers.v1")
+    for name in ("EnvConfig", "SingleAgentEnvConfig", "ServeConfig"):
+        setattr(environments, name, type(name, (Free,), {}))
+    environments.resolve_env_field = lambda data, _: data
+    environments.narrowed_env_annotation = lambda _: None
+    sys.modules["verifiers"].v1 = environments  # type: ignore[attr-defined]
+    from prime_rl.configs.rl import RLConfig
+
+    return lambda words: cli(RLConfig, args=list(words)).model_dump(mode="json") if words else {}
+
+
+TRAINERS = {"verl": _verl, "nemo-rl": _nemo_rl, "skyrl": _skyrl, "openrlhf": _openrlhf, "trl": _trl,
+            "prime-rl": _prime_rl}  # fmt: skip
 
 
 def flat(value: Any, prefix: str = "") -> dict[str, Any]:

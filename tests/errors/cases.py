@@ -23,7 +23,7 @@ from moeparity.errors import MoeparityError
 from moeparity.paths import LIMIT_FACTOR
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
-from tests.errors import schedules, token_cases
+from tests.errors import schedules, token_cases, trace_cases
 from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
 
@@ -32,6 +32,7 @@ BISECT = {
     "recipe-sample-too-many-tokens-of-all",
     "recipe-envelope-of-too-many-orders",
     "recipe-tokens-missing",
+    "recipe-trace-missing",
     "recipe-gate-of-a-record-that-is-not-there",
     "recipe-impl-without-leave",
     "recipe-fault-checkpoint-of-another-model",
@@ -167,7 +168,7 @@ def files() -> dict[str, Path]:
 
 def names() -> list[str]:
     """Every bad input."""
-    made = (*token_cases.LINES, *token_cases.TENSORS, *token_cases.COMMAND_LINES)
+    made = (*token_cases.LINES, *token_cases.TENSORS, *token_cases.COMMAND_LINES, *trace_cases.DEFECTS)
     return sorted([*files(), *CHECKPOINTS, *TOKEN_FILES, *made, *COMMAND_LINES, *CALLS])
 
 
@@ -184,6 +185,8 @@ def command(name: str, tmp: Path) -> Command | None:
         return tuple(argument.replace("{tmp}", str(tmp)) for argument in token_cases.COMMAND_LINES[name])
     if name in token_cases.LINES or name in token_cases.TENSORS:
         return ("bisect", token_cases.recipe(name, tmp), "--device", "cpu")
+    if name in trace_cases.DEFECTS:
+        return trace_cases.command(name, tmp)
     if name in CHECKPOINTS:
         folder = Path(shutil.copytree(BASE, tmp / name))
         CHECKPOINTS[name](folder)

@@ -28,6 +28,7 @@ UPDATE = os.environ.get("UPDATE_SNAPSHOTS") == "1"
 PACKAGE = Path(moeparity.__file__).resolve().parent
 CHECKED = (
     *("plan", "inputs", "engine/forward.py", "ops/registry.py", "paths.py"),
+    "evidence/maps",
     *("bisection/init", "bisection/sample.py", "bisection/prepare.py", "bisection/outline.py"),
 )
 

@@ -117,8 +117,7 @@ def _block(options: argparse.Namespace, kind: str, seeds: range) -> record.Block
     broken: list[str] = []
     for trial in KINDS[kind](seeds, options.keep):
         codes[str(trial.code)] += 1
-        if trial.part:
-            parts[trial.part] += 1
+        parts.update(trial.parts)
         if trial.breach:
             broken.append(f"{trial.case}: {trial.breach}")
             print(f"{trial.kind}, {trial.case}, {' '.join(trial.command)}: {trial.breach}: {trial.says}", flush=True)

@@ -29,8 +29,8 @@ COST = re.compile(r"[0-9.]+ (s|GB)\b")
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A command and what was done to it: its exit code, what of the contract does not hold, what it said last, and a
-    part of its kind that is counted apart.
+    """A command and what was done to it: its exit code, what of the contract does not hold, what it said last, and the
+    parts of its kind that it is counted in.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Trial:
     code: int | None
     breach: str | None
     says: str
-    part: str | None = None
+    parts: tuple[str, ...] = ()
 
 
 def lay_out(kind: str, seed: int, folder: Path) -> None:

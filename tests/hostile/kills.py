@@ -99,7 +99,7 @@ def try_kill(number: int) -> Iterator[Trial]:
     when = str(moment) if isinstance(moment, Moment) else f"after {moment:.3f} s"
     case = f"kill {number}: {job}, {sent.name} {when}, {kept} passes kept"
     first = _trial(case, job, ended, _after_kill(job, usual, ended, sent))
-    yield replace(first, part="after a pass was kept") if kept else first
+    yield replace(first, parts=("after a pass was kept",)) if kept else first
     again = _run(job, usual)
     yield _trial(case, job, again, _after_rerun(job, usual, again))
     for name in JOBS[job][1]:
@@ -119,11 +119,23 @@ def try_run_kill(number: int, job: str = "long") -> Iterator[Trial]:
         when = str(moment) if isinstance(moment, Moment) else f"after {moment:.3f} s"
         case = f"kill {number}.{turn}: {job}, SIGKILL {when}, {kept} pieces kept"
         trial = _trial(case, job, ended, _after_kill(job, usual, ended, signal.SIGKILL), kind="runs")
-        yield replace(trial, part="after a pass was kept") if kept else trial
+        yield replace(trial, parts=tuple(_parts(moment, ended, kept)))
     again = _run(job, usual)
     yield _trial(case, job, again, _after_rerun(job, usual, again), kind="runs")
     shutil.rmtree(usual.folder / KEPT, ignore_errors=True)
     (usual.folder / "report.json").unlink(missing_ok=True)
+
+
+def _parts(moment: Moment | float, ended: Ended, kept: int) -> Iterator[str]:
+    """What a kill is counted in: where it was sent, whether that was before the command had ended, and whether some
+    pass was kept by then.
+    """
+    where = "at a step of writing" if isinstance(moment, Moment) else "at a random moment"
+    yield where
+    if ended.code == -signal.SIGKILL:
+        yield f"{where}, in time"
+    if kept:
+        yield "after a pass was kept"
 
 
 def _folder_moment(random: Random) -> Moment:

@@ -35,6 +35,12 @@ class Writer:
     inputs: tuple[str, ...] = INPUTS
     printable: bool = True
     """Whether `-` stands for standard output."""
+    beside: tuple[str, ...] = ()
+    """How the names of files end that it writes beside, in place of `ending`."""
+
+    def outputs(self, stem: str) -> tuple[str, ...]:
+        """The files that it writes to a name of that stem."""
+        return (f"{stem}{self.ending}", *(f"{stem}{ending}" for ending in self.beside))
 
     def to(self, name: str) -> tuple[str, ...]:
         """The command line that writes to that name."""
@@ -69,7 +75,19 @@ WRITERS: dict[str, Writer] = {
     "sample": Writer(
         ("sample", "sampled.yaml", *_CPU, "--out"), ".safetensors", ("sampled.yaml", TOKENS, WEIGHTS), False
     ),
-    "init": Writer(("init", ".", "--force", "--out"), ".yaml", ("config.json", WEIGHTS), False),
+    "init": Writer(
+        ("init", ".", "--force", "--out"), ".yaml", ("config.json", WEIGHTS), False, beside=(".tokens.jsonl",)
+    ),
+    "bisect html": Writer(("bisect", "recipe.yaml", *_CPU, "--html"), ".html"),
+    "check html": Writer(("check", "recipe.yaml", *_CPU, "--html"), ".html"),
+    "flips html": Writer(("flips", "recipe.yaml", *_CPU, "--html"), ".html"),
+    "sweep html": Writer(("sweep", "recipe.yaml", "--over", "micro_batch=1,2", *_CPU, "--html"), ".html"),
+    "variance html": Writer(("variance", "recipe.yaml", "--batches", "1,2", *_CPU, "--html"), ".html"),
+    "mine html": Writer(("mine", "recipe.yaml", "--from", TOKENS, *_CPU, "--html"), ".html"),
+    "metrics html": Writer(("metrics", "steps.jsonl", "--html"), ".html", ("steps.jsonl",)),
+    "bisect markdown": Writer(("bisect", "recipe.yaml", *_CPU, "--markdown"), ".md", beside=(".svg",)),
+    "check markdown": Writer(("check", "recipe.yaml", *_CPU, "--markdown"), ".md", beside=(".svg",)),
+    "check baseline": Writer(("check", "recipe.yaml", *_CPU, "--update", "--baseline"), ".json", printable=False),
 }
 """Every command with an output, once for each."""
 
@@ -159,8 +177,18 @@ def _not_whole(path: Path, contents: bytes | str) -> str | None:
         ".yaml": yaml.safe_load,
         ".safetensors": load,
         ".png": lambda raw: raw.index(b"IEND"),
+        ".html": _page_data,
+        ".md": lambda raw: raw.decode("utf-8").rstrip()[-1],
     }
     try:
         return None if readers[path.suffix](contents) else "it holds nothing"
     except Exception as error:  # noqa: BLE001  whatever a reader says of half a file
         return f"{type(error).__name__}: {error}"
+
+
+def _page_data(raw: bytes) -> object:
+    """What a page's scripts draw; raises ValueError for a page that breaks off."""
+    page = raw.decode("utf-8")
+    if not page.rstrip().endswith("</html>"):
+        raise ValueError("no end of the page")
+    return json.loads(page.split('id="data">')[1].split("</script>")[0]) or page

@@ -201,7 +201,7 @@ def _folders() -> Iterator[Situation]:
     for name, writer in WRITERS.items():
         for place, right in (("mine", USUAL), ("read-only", REFUSED), ("locked", REFUSED), (".", REFUSED)):
             file = f"{place}/new{writer.ending}"
-            outputs = (file, "mine/new.tokens.jsonl") if place == "mine" else ()
+            outputs = writer.outputs("mine/new") if place == "mine" else ()
             yield Situation(
                 name=f"{name} into {place} of a read-only folder",
                 command=writer.to(file),

@@ -43,7 +43,7 @@ def _targets() -> Iterator[Situation]:
 
 def _strange(name: str, writer: Writer, stem: str) -> Situation:
     file = stem + writer.ending
-    outputs = (file, f"{stem}.tokens.jsonl") if name == "init" else (file,)
+    outputs = writer.outputs(stem)
     return Situation(name=f"{name} to {file!r}", command=writer.to(file), codes=USUAL, outputs=outputs)
 
 

@@ -47,6 +47,12 @@ QUICK = (
     "metrics to '/proc/self/mem'",
     "metrics to -",
     r"metrics to '\x1b]0;owned\x07.json'",
+    "bisect html to 'link'",
+    "metrics html to 'new.html'",
+    "bisect markdown to '.'",
+    "bisect markdown to 'new.md'",
+    "check baseline to 'new.json'",
+    "check baseline to '/dev/null'",
 )
 
 
@@ -119,6 +125,12 @@ def test_what_a_command_may_not_do_is_seen(tmp_path: Path) -> None:
     assert seen() == f"{output} is not whole: it holds nothing"
     output.write_text('{"a": ', "utf-8")
     assert "is not whole: JSONDecodeError" in seen()
+    page = tmp_path / "page.html"
+    page.write_text('<script id="data">{"a"</script></html>', "utf-8")
+    assert "is not whole: JSONDecodeError" in str(scene.difference(before, scene.state(tmp_path), [output, page]))
+    page.write_text('<script id="data">{}</script>', "utf-8")
+    assert "no end of the page" in str(scene.difference(before, scene.state(tmp_path), [output, page]))
+    page.unlink()
     output.write_text('{"a": 1}', "utf-8")
     assert seen() == "None"
     (tmp_path / ".moeparity-x.json").touch()

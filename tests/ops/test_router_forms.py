@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from moeparity.numerics.orders import parse
+from moeparity.numerics.summation import sum_axis
 from moeparity.ops.kernels.router import router
 from tests.numerics import cuda_scalar
 from tests.ops.plain import BF16, FP32, assert_bits, random
@@ -367,12 +369,28 @@ def test_an_engines_router(name: str) -> None:
     assert changes(p, at, bias=p.get("score") == "sigmoid", logits=BF16)
 
 
-def test_a_division_in_fp64_is_one_in_fp32() -> None:
-    """vLLM's grouped_topk divides by a double: the quotient of two fp32 numbers rounds to the same fp32 number."""
-    p, at = PARAMETERS | {"score": "sigmoid", "scale": 2.5}, AT | {"renormalize": "scale_first"}
+def in_fp32_and_fp64(scale: float) -> tuple[list[Tensor], Tensor]:
+    """Weights of `scale_first` with a sum in fp32, with one in fp64, and of the latter what doubles give, rounded."""
+    p, at = PARAMETERS | {"score": "sigmoid", "scale": scale}, AT | {"renormalize": "scale_first"}
     logits = random(3, 7, EXPERTS, dtype=FP32)
     found = []
     for total in (FP32, torch.float64):
         torch_at = at | {site: NAMES[at[site]] for site in SITES} | {"total": total}
-        found.append(router(logits, w={}, p=p, at=torch_at)[1])
+        ids, weights = router(logits, w={}, p=p, at=torch_at)
+        found.append(weights)
+    chosen = logits.sigmoid().gather(-1, ids)
+    summed = sum_axis(chosen, parse("sequential"), -1, accumulate=FP32).double().unsqueeze(-1)
+    return found, (chosen.double() * scale / summed).float()
+
+
+def test_a_division_in_fp64_is_one_in_fp32() -> None:
+    """vLLM's grouped_topk divides by a double: the quotient of two fp32 numbers rounds to the same fp32 number."""
+    found, _ = in_fp32_and_fp64(scale=2.0)
     assert_bits(*found)
+
+
+def test_a_scale_in_fp64_leaves_one_rounding() -> None:
+    """TensorRT-LLM's noaux_tc multiplies by a double and divides by one: not even the product is rounded to fp32."""
+    (narrow, wide), expected = in_fp32_and_fp64(scale=2.5)
+    assert_bits(wide, expected)
+    assert not torch.equal(narrow, wide)

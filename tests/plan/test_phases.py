@@ -13,7 +13,7 @@ import pytest
 from benchmarks.planted.checkpoints import FAMILIES
 from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
-from moeparity.plan.bind import BoundGraph, bind, cut_by
+from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.evidence import evidence
@@ -23,7 +23,7 @@ from moeparity.plan.region import regions
 from moeparity.plan.schedule.cases import Case, Sizes, cut
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES, Phase
-from moeparity.plan.sides import Side
+from moeparity.plan.sides import Side, cases_of
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.schema import Impl
 from moeparity.plan.toggles import Toggle, mixed, split, toggles
@@ -275,8 +275,7 @@ def drawn(folder: Path, of: Graph, seed: int) -> tuple[Side, Side] | None:
     endings = ("", "@prefill", "@decode", "@decode[rows 3:]", "@prefill[rows :7]")
     rules = [overrides({k + chance.choice(endings): v for k, v in one.set.items()}, where) for one in variants]
     profiles = [load_profile(variant.profile, where) for variant in variants]
-    every = [rule for profile in profiles for layer in profile.layers for rule in layer]
-    cases = cut_by(of, SERVED, [*every, *rules[0], *rules[1]])
+    cases = cases_of(of, "bf16", SERVED, variants, profiles, where, rules)
     sides = []
     for variant, profile, own in zip(variants, profiles, rules, strict=True):
         with suppress(MoeparityError):

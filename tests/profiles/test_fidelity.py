@@ -217,7 +217,7 @@ def test_a_run_of_ptx_is_surer_than_reading_and_less_sure_than_the_kernel(monkey
         page = tables_of(fidelity.findings([OPS["combine"]]))
         assert f"| order | `sequential` | {level} | V1" in page
         assert "2000-01-01) | ptx | tests/test_a.py |" in page
-    assert LEVELS == ("verified", "verified: ptx", "read", "inferred", "opaque")
+    assert LEVELS == ("verified", "verified: ptx", "verified: trace", "read", "inferred", "opaque")
 
 
 def written(folder: Path) -> list[dict[str, Any]]:

@@ -72,7 +72,7 @@ def test_every_choice_without_a_run_has_a_reason_that_is_counted() -> None:
     assert stated + opaque < sum(one.level != "unknown" for one in left)
 
 
-@pytest.mark.parametrize("profile", ["vllm", "sglang", "megatron", "flashinfer-fused"])
+@pytest.mark.parametrize("profile", ["vllm", "sglang", "trtllm", "megatron", "flashinfer-fused"])
 @pytest.mark.parametrize("model", shares.MODELS)
 def test_most_of_what_is_stated_rests_on_a_run(profile: str, model: str) -> None:
     """Attributes that are stated nowhere are not among them: what a profile does not say it cannot get wrong."""

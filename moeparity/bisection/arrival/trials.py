@@ -22,7 +22,7 @@ def trials(plan: Plan, trials: Trials) -> Trials:
     """Further draws of the sides that add in order of arrival."""
     return {
         TrialKey("arrival", name, number): Trial(side=draw, base=name)
-        for name, side in ((REFERENCE, plan.reference), (CANDIDATE, plan.candidate))
+        for name, side in ((REFERENCE, plan.reference), (CANDIDATE, plan.candidate))[: 1 if plan.recorded else 2]
         for number, draw in enumerate(arrival_draws(side), 1)
     }
 

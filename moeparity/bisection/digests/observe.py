@@ -55,15 +55,6 @@ def joined(digests: Iterable[str], *, finite: bool = True) -> str:
     return text if finite else text + NOT_FINITE
 
 
-def of_tensors(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """A digest of tensors: names, dtypes, shapes and bits, in their order. One at a time is held."""
-    digest = sha256()
-    for name, tensor in tensors:
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:DIGITS]
-
-
 def _of_sequences(view: NodeView, side: str) -> list[tuple[str, bool]]:
     """Of each sequence of the wave, without the tokens that only fill the grid."""
     ports = [view.by_token(side, port) for port in range(len(view.outputs[side]))]

@@ -44,7 +44,23 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
                 pads=extent.pads,
                 same_values=same_values,
                 choices=tuple(_choices(plan, observed, record.node)),
+                unshown=_unshown(plan, record.node),
             )
+
+
+def _unshown(plan: Plan, node: Node) -> tuple[str, ...]:
+    """The nodes that lie between what was recorded of a candidate and this node, in their order."""
+    if plan.recorded is None:
+        return ()
+    makers = {value: maker for maker in plan.model.graph.nodes for value in maker.values}
+    waiting, between = [node], set[str]()
+    while waiting:
+        for value in waiting.pop().inputs:
+            maker = makers.get(value)
+            if maker is not None and value not in plan.recorded.grafts and maker.name not in between:
+                between.add(maker.name)
+                waiting.append(maker)
+    return tuple(other.name for other in plan.model.graph.nodes if other.name in between)
 
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:

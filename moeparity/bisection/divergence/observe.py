@@ -26,8 +26,8 @@ class NodeRecord:
     `root_cells` is all that lies in cells with equal inputs and unequal output, `root_values` what of it has other
     values; nothing has where outputs differ in dtype only.
 
-    `carried` is the error of the candidate's own value, `local` that of the candidate's numerics on the reference's
-    inputs; both against the reference's value, None for nodes without floating-point output.
+    `carried` is the error of the candidate's own value, `local` that of one side's numerics on the other's inputs; None
+    for nodes without floating-point output.
     """
 
     node: Node
@@ -44,7 +44,10 @@ class NodeRecord:
 
 @dataclass(slots=True)
 class Divergence:
-    """Where the candidate's values leave the reference's, and how far; `shadow` is the local-error walker.
+    """Where the candidate's values leave the reference's, and how far.
+
+    `roots_of` are the walkers whose equal inputs and unequal output make a root; `local_of` those that differ by what a
+    node makes of equal inputs, its local error, the one that is held to first.
 
     Padded tokens, those that are not real in `attention_mask` [B, T] bool (None: all are), are in it: they go through
     every op, and their values can be a root or the largest error. What only fills the grid, since an engine of that
@@ -53,7 +56,8 @@ class Divergence:
 
     reference: Name
     candidate: Name
-    shadow: Name
+    roots_of: tuple[Name, Name]
+    local_of: tuple[Name, Name]
     attention_mask: torch.Tensor | None = None
     records: dict[str, NodeRecord] = field(default_factory=dict)
 
@@ -62,8 +66,8 @@ class Divergence:
         if not view.ran(self.reference, self.candidate):
             return
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
-        agree = view.inputs_agree(self.reference, self.candidate)
-        outputs = zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True)
+        agree = view.inputs_agree(*self.roots_of)
+        outputs = zip(*map(view.output_ids, self.roots_of), strict=True)
         roots = [
             cell
             for cell, equal_inputs, (a, b) in zip(view.cells, agree, outputs, strict=True)
@@ -71,8 +75,8 @@ class Divergence:
         ]
         if roots:
             self._add_root(record, view, roots)
-        record.carried = _add(record.carried, self._error(view, self.candidate))
-        record.local = _add(record.local, self._error(view, self.shadow))
+        record.carried = _add(record.carried, _error(view, self.reference, self.candidate))
+        record.local = _add(record.local, _error(view, *self.local_of))
 
     @property
     def result(self) -> dict[str, NodeRecord]:
@@ -81,24 +85,25 @@ class Divergence:
 
     def _add_root(self, record: NodeRecord, view: NodeView, cells: Sequence[int]) -> None:
         whole = view.tokens_of(cells)
-        values = other_values(view, self.reference, self.candidate, whole)
+        values = other_values(view, *self.roots_of, whole)
         mask = self.attention_mask
         real = torch.ones_like(whole) if mask is None else mask[slice(*view.wave)].cpu()
         record.root_cells += Extent.of(whole, real)
         record.root_values += Extent.of(values, real)
 
-    def _error(self, view: NodeView, walker: Name) -> Error | None:
-        if not view.ran(walker):
-            return None
-        if view.node.op.reports:
-            return _reported_error(view, self.reference, walker)
-        total: Error | None = None
-        # Beyond the node's own ports come the roundings that single consumers are handed.
-        for port in range(len(view.outputs[self.reference])):
-            reference = view.counted(self.reference, port)
-            if reference.is_floating_point():
-                total = _add(total, compare(reference, view.counted(walker, port)))
-        return total
+
+def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:
+    if not view.ran(reference, walker):
+        return None
+    if view.node.op.reports:
+        return _reported_error(view, reference, walker)
+    total: Error | None = None
+    # Beyond the node's own ports come the roundings that single consumers are handed.
+    for port in range(len(view.outputs[reference])):
+        value = view.counted(reference, port)
+        if value.is_floating_point():
+            total = _add(total, compare(value, view.counted(walker, port)))
+    return total
 
 
 def _reported_error(view: NodeView, reference: Name, candidate: Name) -> Error | None:
@@ -129,4 +134,7 @@ STATE = (NodeRecord, Extent, Error)
 def observer(plan: Plan, trials: Trials) -> Divergence:
     """Looks at both sides and the shadow."""
     _, mask, _ = plan.tokens_on_device
-    return Divergence(REFERENCE, CANDIDATE, SHADOW, mask)
+    if plan.recorded is not None:
+        # Both read what was recorded, so that every node is looked at by itself.
+        return Divergence(REFERENCE, CANDIDATE, (SHADOW, CANDIDATE), (SHADOW, CANDIDATE), mask)
+    return Divergence(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)

@@ -32,6 +32,7 @@ class Root:
     sequences, tokens: in which a value differs, padding included; `pads` of these tokens are padding.
     same_values: the output differs in dtype only, every value is the same; then all sequences and tokens that are
         computed together with equal inputs count.
+    unshown: of a recorded candidate, nodes between its recorded inputs and this one that a trace does not show.
     """
 
     node: str
@@ -41,6 +42,7 @@ class Root:
     pads: int
     same_values: bool
     choices: tuple[Choice, ...]
+    unshown: tuple[str, ...] = ()
 
     @property
     def pads_only(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,15 +14,10 @@ from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.evidence.envelope.band import Band, band
-from moeparity.evidence.envelope.legal_orders import Call, orders_of
+from moeparity.evidence.envelope.legal_orders import Call, extent, orders_of
 from moeparity.ops.declaration import RefusedError
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import REFERENCE, Side
-
-TOKENS = 512
-"""So many tokens of the first sequences are drawn for; where an op needs whole sequences, at least one."""
-STEPS = 1 << 27
-"""Products that a draw of a GEMM adds up at most: it then takes fewer tokens, since orders written out are slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,15 +109,8 @@ class Envelope:
     def _extent(self, view: NodeView) -> tuple[int, int | None]:
         """So many of the first sequences, and of each so many of its first tokens (None: all of them)."""
         block = view.outputs[self.walkers[0]][0][0]
-        # An op that reads other tokens, or a value with another axis before that of the tokens.
-        if view.node.op.mixes_tokens or view.node.op.reduces or block.partials > 1:
-            return min(view.wave[1], max(1, TOKENS // self.length)), None
-        budget = TOKENS
-        if view.node.op.gemm:
-            products = sum(math.prod(ref.shape) for ref in view.node.weights.values())
-            slots = block.tensor.shape[2] if view.node.op.slot_order else 1
-            budget = min(budget, max(1, STEPS // (products * slots)))
-        return (1, budget) if budget < self.length else (min(view.wave[1], budget // self.length), None)
+        slots = block.tensor.shape[2] if view.node.op.slot_order else 1
+        return extent(view.node, (view.wave[1], self.length), slots=slots, whole=block.partials == 1)
 
 
 def _draws(parts: Sequence[tuple[Call, Tensor]], count: int, base: Tensor) -> list[Tensor] | str | None:

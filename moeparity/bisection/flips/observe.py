@@ -227,6 +227,18 @@ def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
     )
 
 
+def bytes_per_token(plan: Plan) -> int:
+    """Of the census, if every token flips in every layer: bits, margin, perturbation and experts; and of which tokens
+    leave the reference's bits at each node.
+    """
+    nodes = plan.model.graph.nodes
+    routers = [node for node in nodes if node.op.routes]
+    cuts = torch.uint8.itemsize + 2 * torch.float32.itemsize
+    experts = (torch.int64.itemsize * (2 + 2 * int(node.params["top_k"])) for node in routers)
+    marks = 2 * len(nodes) + 2
+    return sum(cuts + own for own in experts) + marks if routers else 0
+
+
 def rankings(plan: Plan, side: Side, node: Node) -> Rankings:
     """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
     by_case = {case: settings_of(plan, side, case) for case in side.plan.phases}

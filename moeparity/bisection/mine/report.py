@@ -34,13 +34,17 @@ class MinedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedToken:
-    """One token: which prompt, where in it, its id; the probability to flip, and the layer where it is greatest."""
+    """One token: which prompt, where in it, its id; the probability to flip, and the layer where it is greatest.
+
+    margin: the least difference, over layers, between the lowest chosen selection score and the greatest other one.
+    """
 
     prompt: int
     position: int
     token: int
     probability: float
     layer: int
+    margin: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,6 +71,7 @@ def mine(
     asked = {**asdict(request), "file": display_path(request.file)}
     with open_run(run, "mine", recipe, {"device": device, **asked}) as folder:
         plan = prepare(Path(recipe), device=device, options=options, progress=progress)
+        plan.refuse_recorded("moeparity mine")
         miner = _Miner.of(plan, request, progress)
         prompts = _read(plan, request)
         if folder is None:
@@ -180,6 +181,7 @@ class _Miner:
                 token=int(prompts.input_ids[row, column]),
                 probability=float(near_ties.probability[row, column]),
                 layer=layers[int(near_ties.layer[row, column])],
+                margin=float(near_ties.margin[row, column]),
             )
             for row, column in zip(rows[top_rows].tolist(), columns[top_rows].tolist(), strict=True)
         ]

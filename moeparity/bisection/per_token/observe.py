@@ -62,3 +62,8 @@ def observer(plan: Plan, trials: Trials) -> Tokens:
         loss_mask=scored,
         sampled_from=plan.recipe.tokens.sampler,
     )
+
+
+def bytes_per_token(plan: Plan) -> int:
+    """Of the values kept."""
+    return 3 * torch.float32.itemsize

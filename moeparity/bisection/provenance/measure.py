@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,11 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.provenance.report import FileDigest, Provenance
 from moeparity.errors import Where, display_path
-from moeparity.inputs.machine import cpu_name
+from moeparity.inputs.machine import cpu_name, versions
 from moeparity.plan.spec import reader
 
 WHOLE = 1 << 30
 """Weights of up to so many bytes are read again for their digest; of more, only the headers."""
-
-_PACKAGES = ("moeparity", "torch", "safetensors", "numpy")
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -34,22 +32,15 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
             recipe=_whole(plan.path),
             tokens=_whole(tokens),
             weights=tuple(_weights(plan)),
-            versions=(("python", platform.python_version()), *_versions()),
+            versions=tuple(versions().items()),
             system=f"{platform.system()} {platform.machine()}",
             cpu=cpu_name(),
             capability=torch.backends.cpu.get_cpu_capability(),
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             threads=torch.get_num_threads(),
+            trace=tuple(_trace(plan)),
         )
     }
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    for package in _PACKAGES:
-        try:
-            yield package, str(torch.__version__) if package == "torch" else version(package)
-        except PackageNotFoundError:
-            yield package, "not installed"
 
 
 def _weights(plan: Plan) -> Iterator[FileDigest]:
@@ -62,10 +53,26 @@ def _weights(plan: Plan) -> Iterator[FileDigest]:
         yield _whole(file) if few or file.suffix != ".safetensors" else _header(file)
 
 
+def _trace(plan: Plan) -> Iterator[FileDigest]:
+    """The files of a recorded candidate: its records, which hold the digest of every value, and its tensors."""
+    if plan.recorded is None:
+        return
+    files = sorted(path for path in plan.recorded.folder.rglob("*") if path.is_file())
+    few = sum(file.stat().st_size for file in files) <= WHOLE
+    for file in files:
+        yield _whole(file) if few or file.suffix != ".safetensors" else _header(file)
+
+
 def _whole(path: Path) -> FileDigest:
+    status = path.stat()
+    return _digest(path, _contents(path, status.st_size, status.st_mtime_ns), "file")
+
+
+@lru_cache(maxsize=1024)
+def _contents(path: Path, size: int, changed: int) -> str:
+    """SHA-256 of a file of that size and time of change: a sweep reads the same ones at every point."""
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-    return _digest(path, digest.hexdigest(), "file")
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _header(path: Path) -> FileDigest:

@@ -21,7 +21,8 @@ class FileDigest:
 class Provenance:
     """Files by their digests, versions of what computes, and the machine.
 
-    capability: the instruction set that torch chooses its kernels by. threads: those of torch.
+    capability: the instruction set that torch chooses its kernels by. threads: those of torch. trace: the files of a
+    recorded candidate.
     """
 
     recipe: FileDigest
@@ -33,3 +34,4 @@ class Provenance:
     capability: str
     device: str
     threads: int
+    trace: tuple[FileDigest, ...] = ()

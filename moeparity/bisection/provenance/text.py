@@ -19,7 +19,7 @@ def _section(report: Report) -> Shown:
 def provenance_table(made_with: Provenance) -> RenderableType:
     """Files with their digests, then versions and the machine."""
     files = plain_table("bytes", "sha256", names="file", names_first=True)
-    for file in (made_with.recipe, made_with.tokens, *made_with.weights):
+    for file in (made_with.recipe, made_with.tokens, *made_with.weights, *made_with.trace):
         files.add_row(_name(file), str(file.bytes), file.sha256)
     grid = plain_grid(2)
     for name, version in made_with.versions:

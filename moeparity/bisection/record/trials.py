@@ -11,9 +11,9 @@ from moeparity.plan.sides import CANDIDATE
 
 def trials(plan: Plan, trials: Trials) -> Trials:
     """That side in other micro-batches and drawn orders, whatever `floor:` says; none where nothing was recorded."""
-    if not plan.tokens.has_records:
-        return {}
     name = plan.recipe.tokens.sampler
+    if not plan.tokens.has_records or (plan.recorded is not None and name == CANDIDATE):
+        return {}
     side = plan.candidate if name == CANDIDATE else plan.reference
     sides = floor_sides(side, plan.grid, Where(plan.path))
     return {TrialKey("record", of): Trial(side=draw, base=name) for of, draw in sides.items()}

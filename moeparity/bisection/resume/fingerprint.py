@@ -62,6 +62,7 @@ def parts(plan: Plan) -> dict[str, str]:
         "digests": plan.digests,
         "weights": _files(plan.model.weights.checkpoint, plan.model.folder / "config.json"),
         "other weights": [_files(source) for _, source in sorted(plan.model.weights.others.items())],
+        "trace": None if plan.recorded is None else _trace(plan.recorded.folder),
         "graph": paths.contents(plan.model.graph.path, "YAML file"),
         "machine": _machine(plan.model.device),
         "source": source(),
@@ -91,6 +92,11 @@ def _files(source: Source, *further: Path) -> dict[str, Any]:
     """Names, sizes, times and headers: reading several hundred GB to be sure would cost as much as a pass."""
     paths = {entry.file for entry in source.entries.values()}.union(further)
     return {path.name: _file(path) for path in paths}
+
+
+def _trace(folder: Path) -> dict[str, Any]:
+    """Of a trace's files the names, sizes, times and headers; which the records hold the digests of."""
+    return {str(path.relative_to(folder)): _file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _file(path: Path) -> tuple[str, int, int, bytes]:

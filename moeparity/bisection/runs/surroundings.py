@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
+from moeparity.bisection.digests.inputs import of_tokens, of_weights
+from moeparity.bisection.digests.observe import joined
 from moeparity.bisection.prepare import Plan
-from moeparity.bisection.resume.fingerprint import digest, source, variables
-from moeparity.inputs.machine import cpu_name
+from moeparity.bisection.resume.fingerprint import source, variables
+from moeparity.inputs.machine import cpu_name, versions
 from moeparity.plan.schedule.settings import described
 from moeparity.plan.sides import Side
-from moeparity.progress import Callback, Progress
+from moeparity.progress import Callback
 
-_PACKAGES = ("moeparity", "numpy", "safetensors", "transformers", "tokenizers")
 _DIGITS = 16
 """Of a digest that people compare."""
 
@@ -33,12 +33,10 @@ def environment(device: torch.device) -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "threads": str(torch.get_num_threads()),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
         "torch build": hashlib.sha256(build.encode()).hexdigest()[:_DIGITS],
         "matmul precision": torch.get_float32_matmul_precision(),
         "moeparity source": source()[:_DIGITS],
-        **{name: text for name in _PACKAGES if (text := _version(name)) is not None},
+        **versions(),
         **{f"${name}": value for name, value in variables().items()},
     }
 
@@ -55,38 +53,19 @@ def plan_record(plan: Plan, progress: Callback | None = None, *, with_sides: boo
     return {
         "schema": "moeparity.plan/1",
         "model_type": plan.model.graph.model_type,
-        "tokens": {"sha256": digest(plan.tokens), "shape": list(plan.tokens.input_ids.shape)},
-        "weights": weight_digests(plan, progress),
+        "tokens": {"sha256": of_tokens(plan.tokens), "shape": list(plan.tokens.input_ids.shape)},
+        "weights": _by_segment(plan, progress),
         **(sides if with_sides else {}),
     }
 
 
-def weight_digests(plan: Plan, progress: Callback | None = None) -> dict[str, str]:
-    """SHA-256 of the tensors that the model takes, as they lie in their files, by segment: `before`, each layer,
-    `after`. How they are spread over files does not count.
-    """
-    weights, segments = plan.model.weights.checkpoint, plan.model.graph.segments
-    digests: dict[str, str] = {}
-    for number, segment in enumerate(segments):
-        names = sorted({name for node in segment.nodes for ref in node.weights.values() for name in ref.names})
-        hashed = hashlib.sha256()
-        for name in names:
-            tensor, entry = weights.tensor(name), weights.entries[name]
-            hashed.update(f"{name} {entry.dtype} {entry.shape} ".encode())
-            hashed.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-        digests[segment.name] = hashed.hexdigest()
-        if progress is not None:
-            progress(
-                Progress(
-                    step="digests of the weights",
-                    at=segment.name,
-                    done=number + 1,
-                    total=len(segments),
-                    work=number + 1,
-                    unit="segments",
-                )
-            )
-    return digests
+def _by_segment(plan: Plan, progress: Callback | None) -> dict[str, str]:
+    """Digests of the weights of `before`, each layer, `after`: of those of their nodes."""
+    of_node = of_weights(plan.model, progress)
+    return {
+        segment.name: joined(of_node[node.name] for node in segment.nodes if node.name in of_node)
+        for segment in plan.model.graph.segments
+    }
 
 
 def _side(side: Side) -> dict[str, Any]:
@@ -97,10 +76,3 @@ def _side(side: Side) -> dict[str, Any]:
             node.name: {name: str(value) for name, value in plan.active(node).items()} for node in plan.graph.nodes
         }
     return {"dtype": side.plan.dtype, "schedule": described(side.schedule), "choices": phases}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

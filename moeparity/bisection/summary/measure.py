@@ -9,13 +9,16 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.summary.blame import blame, to_set
 from moeparity.bisection.summary.report import Summary
-from moeparity.bisection.summary.words import floor, recorded, starts, sure
+from moeparity.bisection.summary.words import floor, nonfinite_start, recorded, starts, sure
+from moeparity.bisection.trace import words as of_trace
 from moeparity.output.status import judged
 from moeparity.plan.sides import CANDIDATE
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The summary; the sections it is made of stand before it in the list."""
+    if report["trace"] is not None:
+        return {"summary": _of_trace(observed, report)}
     metrics, toggles = report["metrics"], report["toggles"]
     tokens = int(observed.logits.sums(CANDIDATE).tokens.sum())
     return {
@@ -37,3 +40,18 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
             sure=sure(toggles, report["degeneracy"].distinct, tokens, synthetic=plan.recipe.synthetic is not None),
         )
     }
+
+
+def _of_trace(observed: Observed, report: Mapping[str, Any]) -> Summary:
+    """The summary of a recorded candidate, which has no choices."""
+    traced, roots, verdict = report["trace"], report["roots"], report["verdict"]
+    tokens = int(observed.logits.sums(CANDIDATE).tokens.sum())
+    return Summary(
+        verdict=judged(verdict),
+        record=of_trace.recorded(report["record"]),
+        starts=nonfinite_start(report["nonfinite"], report["metrics"]) or of_trace.starts(roots),
+        blame=of_trace.blame(traced, roots),
+        to_set=of_trace.to_set(traced, roots, passes=verdict.status == "pass"),
+        floor=floor(report["floor"], verdict),
+        sure=of_trace.sure(traced, report["degeneracy"].distinct, tokens),
+    )

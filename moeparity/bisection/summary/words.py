@@ -31,11 +31,8 @@ def recorded(record: Record) -> str:
 
 def starts(roots: Sequence[Root], nonfinite: Nonfinite | None, metrics: Metrics) -> str:
     """The first root with its first choice; before it the first NaN."""
-    first = [place for place in nonfinite.first if place.side == CANDIDATE] if nonfinite else []
-    if first and metrics.nonfinite_tokens:
-        place = first[0]
-        kind = "NaN" if place.nan else "an infinity"
-        return f"{kind} at {place.node}, sequence {place.sequence}, position {place.position}"
+    if not_finite := nonfinite_start(nonfinite, metrics):
+        return not_finite
     if not roots:
         return "nowhere: no node gives other bits on equal inputs"
     root = roots[0]
@@ -43,6 +40,15 @@ def starts(roots: Sequence[Root], nonfinite: Nonfinite | None, metrics: Metrics)
         return f"{root.node}: no choice is known that differs there"
     further = f", and {quantity(len(root.choices) - 1, 'choice')} more" if root.choices[1:] else ""
     return f"{root.node}: {_sides(root.choices[0])}{further}"
+
+
+def nonfinite_start(nonfinite: Nonfinite | None, metrics: Metrics) -> str:
+    """The first NaN or infinity of a candidate whose log-probabilities are none; else empty."""
+    first = [place for place in nonfinite.first if place.side == CANDIDATE] if nonfinite else []
+    if not first or not metrics.nonfinite_tokens:
+        return ""
+    kind = "NaN" if first[0].nan else "an infinity"
+    return f"{kind} at {first[0].node}, sequence {first[0].sequence}, position {first[0].position}"
 
 
 def _sides(choice: Choice) -> str:

@@ -51,7 +51,7 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
     if reports:
         verdict = reports[0].verdict
         note = (
-            f"{_gated(sweep)}: {unit(verdict)}, with its {verdict.value.level:.0%} interval. "
+            f"{gated(sweep)}: {unit(verdict)}, with its {verdict.value.level:.0%} interval. "
             "KL(candidate || reference) over the vocabulary in nats per token.\n"
             "flips: tokens with another expert set in some layer, then token-layers."
         )
@@ -69,7 +69,7 @@ def _status(sweep: Sweep) -> str:
     return status(f"{quantity(len(sweep.points), 'point')}: {words}", gate, sweep.exit_code)
 
 
-def _gated(sweep: Sweep) -> str:
+def gated(sweep: Sweep) -> str:
     """The metric that the gate bounds; k3, which it does by default, where no point ran."""
     return next((gated_name(point.report.verdict.metric) for point in sweep.points if point.report is not None), "k3")
 
@@ -90,10 +90,10 @@ def _head(sweep: Sweep) -> RenderableType:
 def _table(sweep: Sweep, width: int) -> RenderableType:
     """A line per point where all fits; else cells on two lines; else the swept values on a line of their own, too."""
     keys = [_broken(key) for key in sweep.keys]
-    values = [[_word(point.values[key]) for key in sweep.keys] for point in sweep.points]
+    values = [[value_word(point.values[key]) for key in sweep.keys] for point in sweep.points]
     key_widths = [min(key_width, _WIDE) for key_width in _widths([keys, *values])]
     space = width - sum(key_widths) - GAP * len(key_widths)
-    heads: list[Cell] = [("verdict", ""), (_gated(sweep), ""), ("KL", ""), ("flips", ""), ("first divergence", "")]
+    heads: list[Cell] = [("verdict", ""), (gated(sweep), ""), ("KL", ""), ("flips", ""), ("first divergence", "")]
     cells = [heads, *(list(_cells(point)) for point in sweep.points)]
     for separator in (" ", "\n"):
         texts = [[separator.join(filter(None, cell)) for cell in row] for row in cells]
@@ -119,7 +119,7 @@ def _columns(
 def _blocks(sweep: Sweep, rows: Sequence[RenderableType]) -> RenderableType:
     parts: list[RenderableType] = [Padding(rows[0], (0, 0, 0, GAP), style="dim", expand=False)]
     for point, row in zip(sweep.points, rows[1:], strict=True):
-        title = ", ".join(f"{key}={_word(point.values[key])}" for key in sweep.keys)
+        title = ", ".join(f"{key}={value_word(point.values[key])}" for key in sweep.keys)
         parts += [Text(title, overflow="fold"), Padding(row, (0, 0, 0, GAP), expand=False)]
     return Group(*parts)
 
@@ -165,7 +165,7 @@ def _number(value: float) -> str:
     return f"{value:.2e}" if value else "0"
 
 
-def _word(value: str | float | bool | None) -> str:
+def value_word(value: str | float | bool | None) -> str:
     """A value as a recipe writes it."""
     return shown(value) if value is None or isinstance(value, bool) else str(value)
 

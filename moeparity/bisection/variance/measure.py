@@ -2,40 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from moeparity.bisection.variance.compositions import Composition, Group
 from moeparity.bisection.variance.observe import Compared, Varying
-from moeparity.bisection.variance.report import Comparison, Distance, FirstOp, GroupVariance, Ratio
+from moeparity.bisection.variance.report import (
+    Comparison,
+    Distance,
+    FirstOp,
+    GroupVariance,
+    LayerVariance,
+    Ratio,
+)
 from moeparity.metrics.tokens import TokenMetrics
+from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.settings import described
 
 
-def group_variance(group: Group, compared: Sequence[Compared], grid: TokenGrid) -> GroupVariance:
+def group_variance(group: Group, compared: Sequence[Compared], grid: TokenGrid, graph: Graph) -> GroupVariance:
     """A group of compositions; `compared` are the pairs of its first with each of the others, in their order."""
     first, *others = group.compositions
     return GroupVariance(
         kind=group.kind,
         against=first.name,
         is_one_model=group.is_one_model,
-        comparisons=tuple(_comparison(other, pair, grid) for other, pair in zip(others, compared, strict=True)),
+        comparisons=tuple(_comparison(other, pair, grid, graph) for other, pair in zip(others, compared, strict=True)),
         left_out=group.left_out,
     )
 
 
-def _comparison(composition: Composition, pair: Compared, grid: TokenGrid) -> Comparison:
+def _comparison(composition: Composition, pair: Compared, grid: TokenGrid, graph: Graph) -> Comparison:
     metrics = pair.metrics
     return Comparison(
         composition=composition.name,
         schedule=described(composition.settings),
         first_op=None if pair.varying is None else _first_op(pair.varying, pair, grid),
+        layers=tuple(_layers(pair, graph)),
         ratio=ratio(_scored(metrics, [each.delta for each in metrics], finite=False)),
         distance=_distance(metrics),
     )
+
+
+def _layers(pair: Compared, graph: Graph) -> Iterator[LayerVariance]:
+    nodes = {node.name: node for node in graph.nodes}
+    for last, behind in pair.behind.items():
+        node = nodes[last]
+        computed = pair.computed.head if node.op.family == "head" else pair.computed.layers
+        yield LayerVariance(
+            name=last if node.layer is None else f"layers[{node.layer}]",
+            first_node="" if behind.first is None else graph.nodes[behind.first].name,
+            tokens=behind.tokens,
+            computed=int(computed.sum()),
+        )
 
 
 def _first_op(varying: Varying, pair: Compared, grid: TokenGrid) -> FirstOp:

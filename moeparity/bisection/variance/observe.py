@@ -64,10 +64,23 @@ class Varying:
 
 
 @dataclass(slots=True, kw_only=True)
+class Behind:
+    """What varies in one layer: the place of its first node that does, and how many tokens have other bits behind
+    it.
+    """
+
+    first: int | None = None
+    tokens: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
 class Compared:
-    """What was seen of one pair. `metrics` are those of each wave, of the tokens that both compositions score."""
+    """What was seen of one pair. `metrics` are those of each wave, of the tokens that both compositions score; `behind`
+    by the last node of each layer.
+    """
 
     computed: Computed
+    behind: dict[str, Behind]
     varying: Varying | None = None
     metrics: list[TokenMetrics] = field(default_factory=list)
 
@@ -88,17 +101,22 @@ class Variance:
     real: Tensor
     compared: Mapping[tuple[Name, Name], Compared] = field(init=False)
     _places: Mapping[str, int] = field(init=False)
+    _last: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
         """Nothing seen of any pair."""
         self._places = {node.name: place for place, node in enumerate(self.graph.nodes)}
+        self._last = last_nodes(self.graph)
         computed = {
             walker.name: Computed.of(walker.schedule.on(*self.real.shape), self.real.cpu())
             for pair in self.pairs
             for walker in pair
         }
         self.compared = {
-            (a.name, b.name): Compared(computed=computed[a.name] & computed[b.name]) for a, b in self.pairs
+            (a.name, b.name): Compared(
+                computed=computed[a.name] & computed[b.name], behind={last: Behind() for last in self._last.values()}
+            )
+            for a, b in self.pairs
         }
 
     def of(self, walkers: Sequence[Walker]) -> list[Compared]:
@@ -117,9 +135,14 @@ class Variance:
                 compared.metrics.append(self._metrics(view, first, other, compared))
 
     def _compare(self, view: NodeView, first: Walker, other: Walker, compared: Compared) -> None:
-        """Note the node where it is the first to differ so far."""
+        """Note the node where it is the first to differ so far, in its layer or at all, and what varies behind a
+        layer.
+        """
         known, place = compared.varying, self._places[view.node.name]
-        if known is not None and known.place < place:
+        last = self._last.get(view.node.name)
+        behind = None if last is None else compared.behind[last]
+        is_known_layer = behind is None or (behind.first is not None and behind.first <= place)
+        if known is not None and known.place < place and is_known_layer and last != view.node.name:
             return
         if view.output_ids(first.name) == view.output_ids(other.name):
             return
@@ -128,12 +151,22 @@ class Variance:
         differing = other_values(view, first.name, other.name, counted[rows])
         if not bool(differing.any()):
             return
+        if behind is not None:
+            behind.first = place if behind.first is None else min(behind.first, place)
+            behind.tokens += int(differing.sum()) if last == view.node.name else 0
+        if known is None or place <= known.place:
+            self._note(view, (first, other), compared, differing)
+
+    def _note(self, view: NodeView, pair: tuple[Walker, Walker], compared: Compared, differing: Tensor) -> None:
+        """Keep a node that is the first to differ so far, or add what differs there in another wave."""
+        known, place, rows = compared.varying, self._places[view.node.name], slice(*view.wave)
         if known is not None and known.place == place:
             known.tokens[rows] = differing
             return
-        tokens = torch.zeros_like(counted)
+        tokens = torch.zeros_like(compared.computed.layers)
         tokens[rows] = differing
         sequence, column = tokens.nonzero()[0].tolist()
+        first, other = pair
         shapes = _rows(view, first, sequence, column), _rows(view, other, sequence, column)
         compared.varying = Varying(node=view.node, place=place, tokens=tokens, token=(sequence, column), rows=shapes)
 
@@ -143,6 +176,15 @@ class Variance:
         scored = self.loss_mask[rows].clone()
         scored[:, 1:] &= compared.computed.head[rows, :-1].to(scored.device)
         return seen_metrics(view, first.name, other.name, self.input_ids[rows], scored, "reference")
+
+
+def last_nodes(graph: Graph) -> Mapping[str, str]:
+    """By node, the last node of its layer, in the order of the graph; the node that log-probabilities are read from
+    stands for itself, and others outside the layers are left out.
+    """
+    ends = {node.layer: node.name for node in graph.nodes if node.layer is not None}
+    inside = {node.name: ends[node.layer] for node in graph.nodes if node.layer is not None}
+    return {**inside, graph.scores: graph.scores}
 
 
 def _rows(view: NodeView, walker: Walker, sequence: int, column: int) -> Rows:

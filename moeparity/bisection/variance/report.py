@@ -54,6 +54,23 @@ class FirstOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerVariance:
+    """What varies in one layer, or in the head: the first node there with other bits, and the tokens with other bits
+    behind it, of `computed` that both compositions compute. first_node: empty where none varies.
+    """
+
+    name: str
+    first_node: str
+    tokens: int
+    computed: int
+
+    @property
+    def part(self) -> float:
+        """Of the tokens that both compute, those with other bits; 0 of none."""
+        return self.tokens / self.computed if self.computed else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
     """exp(current - previous) of the `scored` tokens' log-probabilities, in fp64: previous is the composition that is
     held against. off: tokens whose ratio is not exactly 1. low, high, mean: NaN where no token is finite.
@@ -83,11 +100,15 @@ class Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One composition against the first of its group. first_op: None where every token has equal bits in every op."""
+    """One composition against the first of its group. first_op: None where every token has equal bits in every op.
+
+    layers: each layer in the order of the graph, and behind them the node that log-probabilities are read from.
+    """
 
     composition: str
     schedule: str
     first_op: FirstOp | None
+    layers: tuple[LayerVariance, ...]
     ratio: Ratio
     distance: Distance
 

@@ -85,6 +85,7 @@ def variance(
     """
     options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
     plan = generate(prepare(Path(recipe), device=device, options=options, progress=progress), progress=progress)
+    plan.refuse_recorded("moeparity variance")
     groups_of = _groups(plan, request)
     plan = _bound(plan, groups_of, options)
     return _measured(plan, groups_of, progress)
@@ -148,7 +149,8 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
             variant=variant(_recipe(plan, names[0]), _side(plan, names[0])),
             seeing=seeing(_side(plan, names[0]).plan),
             groups=tuple(
-                group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid) for group in of_side
+                group_variance(group, observer.of(walkers_of[names, group.kind]), plan.grid, plan.model.graph)
+                for group in of_side
             ),
         )
         for names, of_side in groups_of.items()

@@ -37,7 +37,7 @@ def print_variance(report: VarianceReport, out: Console) -> None:
     out.print(_head(report))
     for side in report.sides:
         for group in side.groups:
-            out.print(Text(f"\n{_title(side, group)}", style="bold"))
+            out.print(Text(f"\n{title(side, group)}", style="bold"))
             for part in _tables(group):
                 out.print(part)
     if any(side.varies for side in report.sides):
@@ -63,7 +63,8 @@ def _head(report: VarianceReport) -> RenderableType:
     return table
 
 
-def _title(side: SideVariance, group: GroupVariance) -> str:
+def title(side: SideVariance, group: GroupVariance) -> str:
+    """Which compositions these are, whose, and what they are held against."""
     return f"{_KINDS[group.kind]}, {' and '.join(side.sides)}: against {group.against}"
 
 

@@ -21,7 +21,8 @@ _SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The verdict and the metrics."""
-    verdict = beside_record(sound(_verdict(plan, observed), report["degeneracy"]), report["record"])
+    own = _of_whole_trace(sound(_verdict(plan, observed), report["degeneracy"]), plan)
+    verdict = beside_record(own, report["record"])
     return {"verdict": verdict, "metrics": _metrics(observed.logits.sums(CANDIDATE))}
 
 
@@ -31,6 +32,21 @@ def _verdict(plan: Plan, observed: Observed) -> Verdict:
     if draws is None or not draws.disputed:
         return verdict
     return replace(verdict, status="inconclusive", reason="draws of its order of arrival decide differently")
+
+
+def _of_whole_trace(verdict: Verdict, plan: Plan) -> Verdict:
+    """A candidate whose logits were not recorded is not judged, and one whose recording was cut passes nothing: what it
+    did behind that is not known.
+    """
+    if plan.recorded is None:
+        return verdict
+    if plan.model.graph.output not in plan.recorded.grafts:
+        reason = "no logits were recorded, so these are the reference's own of what was recorded before them"
+        return replace(verdict, status="inconclusive", reason=reason)
+    if plan.recorded.whole or verdict.status != "pass":
+        return verdict
+    reason = "the trace was cut, its program did not get to the end of its recording"
+    return replace(verdict, status="inconclusive", reason=f"{reason}: {verdict.reason}")
 
 
 def beside_record(verdict: Verdict, record: Record) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,11 @@ Settings = Mapping[str, Any]
 Inputs = Sequence[Tensor | None]
 Draw = Callable[[int], Tensor]
 """From a seed to the node's output in another order."""
+
+TOKENS = 512
+"""So many tokens of the first sequences are drawn for; where an op needs whole sequences, at least one."""
+STEPS = 1 << 27
+"""Products that a draw of a GEMM adds up at most: it then takes fewer tokens, since orders written out are slow."""
 
 _GROWN = ("kahan", "neumaier", "fma", "zero")
 _SHIFT = 32
@@ -40,6 +46,21 @@ class Call:
         out = self.node.op.load()(*self.inputs, w=self.weights, p=self.node.params, at={**self.at, **(settings or {})})
         value: Tensor = out[1] if isinstance(out, tuple) else out
         return value
+
+
+def extent(node: Node, size: tuple[int, int], *, slots: int = 1, whole: bool = True) -> tuple[int, int | None]:
+    """Of so many sequences and tokens, how many of the first sequences are drawn for, and of each how many of its first
+    tokens (None: all of them). `slots`: rows that a token has; `whole`: whether the value lies in no partial sums.
+    """
+    sequences, length = size
+    # An op that reads other tokens, or a value with another axis before that of the tokens.
+    if node.op.mixes_tokens or node.op.reduces or not whole:
+        return min(sequences, max(1, TOKENS // length)), None
+    budget = TOKENS
+    if node.op.gemm:
+        products = sum(math.prod(ref.shape) for ref in node.weights.values())
+        budget = min(budget, max(1, STEPS // (products * slots)))
+    return (1, budget) if budget < length else (min(sequences, budget // length), None)
 
 
 def orders_of(call: Call) -> Draw | str | None:

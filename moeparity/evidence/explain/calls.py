@@ -32,14 +32,15 @@ from moeparity.plan.setting import Place
 Values = Mapping[str, Tensor]
 Ports = tuple[Tensor, ...]
 
-NATIVELY, WRITTEN = 1 << 24, 1 << 14
+NATIVELY, WRITTEN = 1 << 24, 1 << 16
 """Products that torch's own GEMMs, and sums that are written out, make while a small kernel is called."""
 LOOPS = 4
 """Turns of a loop over experts, pieces or tiles that take as long as a small kernel."""
 PIECES = ("splits", "blocks", "tensor", "expert", "channels")
 """Attributes that say into how many pieces a node is cut."""
-OTHER_DTYPE = 1.01
-"""How much more counts what a value in another dtype leaves unexplained: it can never give all bits."""
+OTHER_DTYPE = 1e3
+"""How much more counts what a value in another dtype leaves unexplained: it can never give all bits, and the dtype of
+what is to be explained is known from the start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -171,14 +172,28 @@ class Kernels:
         """Forget what was computed."""
         self._base.clear()
 
+    def values(self, choices: Choices, sample: Sample) -> Values:
+        """All values of the nodes with these choices, those on edges too. Raises SpecError where an op refuses them."""
+        base = self._base_values(sample)
+        if base and not choices:
+            return base
+        plan = self.replaced.bound(choices).at_phase(sample.phase)
+        return self._walked(plan, choices, sample, base)
+
+    def _base_values(self, sample: Sample) -> Values:
+        """The values without any choice; none where an op refuses that."""
+        if id(sample) not in self._base:
+            try:
+                values = self._walked(self.replaced.plan.at_phase(sample.phase), frozenset(), sample, {})
+            except SpecError:
+                values = {}
+            self._base[id(sample)] = sample, values
+        return self._base[id(sample)][1]
+
     def outputs(self, choices: Choices, sample: Sample) -> Ports | None:
         """What the nodes give with these choices, whole; None where an op refuses them."""
         try:
-            if id(sample) not in self._base:
-                plan = self.replaced.plan.at_phase(sample.phase)
-                self._base[id(sample)] = sample, self._walked(plan, frozenset(), sample, {})
-            plan, base = self.replaced.bound(choices).at_phase(sample.phase), self._base[id(sample)][1]
-            values = self._walked(plan, choices, sample, base) if choices else base
+            values, plan = self.values(choices, sample), self.replaced.bound(choices).at_phase(sample.phase)
         except SpecError:
             return None
         tail = self.replaced.tail
@@ -226,6 +241,9 @@ class Kernels:
         values = dict(sample.values)
         for node in self.replaced.all_nodes if walks_tail else self.replaced.nodes:
             reads = [_handed(values, value, node) for value in plan.read_inputs(node)]
+            unseen = [name for name, x in zip(plan.read_inputs(node), reads, strict=True) if name and x is None]
+            if unseen:
+                raise SpecError(f"{node.name}: {unseen[0]} is not known.")
             edges = {f"{node.values[0]}{EDGE}{reader}": dict([site]) for reader, site in plan.edges(node).items()}
             own = self.replaced.plan.at_phase(sample.phase)
             if _untouched(plan, own, choices, node) and _reads_same(reads, base, node, plan):

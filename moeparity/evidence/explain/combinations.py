@@ -26,7 +26,7 @@ from moeparity.evidence.explain.vocabulary import (
 )
 from moeparity.plan.setting import Place
 
-MOST: Final = 4
+MOST: Final = 6
 """Choices that are put together, at most."""
 
 
@@ -45,6 +45,11 @@ FOR_SLOW: Final = 0.2
 """Once so much of what may be spent is spent, no further single choice that is slow is tried alone."""
 WIDENED: Final = 3
 """Of so many exact combinations it is looked for which other numbers give the same bits."""
+MORE: Final = 256
+"""So much may be spent on further exact combinations, however soon the first was found; twice that where a plainer
+one may be among them."""
+PAIR: Final = 2
+"""Choices of a combination that is plain."""
 BETTER: Final = 0.95
 """A number that is solved for again has to leave so much less, or the search would follow it into ever finer ones."""
 
@@ -95,6 +100,11 @@ class Tries:
     def exact(self, choices: Choices) -> bool:
         """Whether they give every bit. Raises SpentError."""
         return self.remainder(choices) == 0.0
+
+    @property
+    def runs(self) -> bool:
+        """Whether the nodes run without any choice."""
+        return self.score(NOTHING) is not None
 
     def ranked(self) -> list[Choices]:
         """Everything that was tried and runs, what leaves least unexplained first, smaller combinations before."""
@@ -159,6 +169,10 @@ def _tried(tries: Tries, combinations: Iterable[Choices], exact: list[Choices]) 
     for choices in combinations:
         tried.append(choices)
         if tries.exact(choices):
+            if not exact:
+                # What else gives every bit is looked not much longer than this was, unless it may be plainer.
+                more = 2 * tries.spent + MORE if len(choices) <= PAIR else 4 * tries.spent + 2 * MORE
+                tries.limit = min(tries.limit, more)
             smallest = minimal(tries, choices)
             exact += [smallest] if smallest not in exact else []
     return tried
@@ -176,8 +190,10 @@ def minimal(tries: Tries, choices: Choices) -> Choices:
 def _children(tries: Tries, parent: Choices) -> Iterator[Choices]:
     """The combination with one more listed choice, at a place where it has none; without what is refused alone."""
     replaced, taken = tries.kernels.replaced, places(parent)
+    # Where nothing runs as it is, what is refused alone may run beside what makes it run.
+    alone = tries.runs
     for choice in listed_choices(replaced, replaced.bound(parent)):
-        if choice[0] not in taken and tries.scores.get(frozenset([choice]), UNTRIED) is not None:
+        if choice[0] not in taken and (not alone or tries.scores.get(frozenset([choice]), UNTRIED) is not None):
             yield parent | {choice}
 
 
@@ -251,33 +267,57 @@ class _Built:
     queues: dict[int, list[tuple[bool, float, int, bool, Choices]]] = field(default_factory=dict)
     seen: set[Choices] = field(default_factory=set)
     variants: Counter[frozenset[Place]] = field(default_factory=Counter)
+    remainders: set[float] = field(default_factory=set)
+    nearest: list[tuple[float, int, int, Choices]] = field(default_factory=list)
     awake: set[Place] = field(init=False)
 
     def __post_init__(self) -> None:
-        """What takes effect without any choice."""
+        """What takes effect without any choice, and what that leaves."""
+        self.remainders.add(self.tries.remainder(NOTHING))
         self.awake = _active_places(self.tries.kernels.replaced, NOTHING)
 
     def build(self, pool: Sequence[Choices]) -> None:
         """Until nothing is left that could give every bit with fewer choices, or everything is spent."""
         for choices in sorted(pool, key=self.tries.remainder):
-            self._push(choices, NOTHING)
+            self._push(choices)
         woken = self._woken(sorted((c for c in pool if len(c) == 1), key=_size))
         while any(self.queues.values()):
             if not self.exact:
                 for child in _tried(self.tries, islice(woken, AT_ONCE), self.exact):
-                    self._push(child, NOTHING)
+                    self._push(child)
+            least = min(self.remainders)
             for queue in [self.queues[size] for size in sorted(self.queues) if self.queues[size]]:
                 *_, idle, parent = heapq.heappop(queue)
                 self._build_upon(parent, idle=idle)
+            if not self.exact and min(self.remainders) == least:
+                self._look_around()
+
+    def _look_around(self) -> None:
+        """Where a turn has come no nearer, try everything that is one choice away from the nearest of all: what changed
+        nothing where it was tried first may do so where less is rounded, and a value that was best alone need not be so
+        beside others.
+        """
+        if self.nearest:
+            *_, parent = heapq.heappop(self.nearest)
+            for child in sorted(_tried(self.tries, self._beside(parent), self.exact), key=self.tries.remainder):
+                self._push(child)
+
+    def _beside(self, parent: Choices) -> Iterator[Choices]:
+        replaced, taken = self.tries.kernels.replaced, dict(parent)
+        for place, value in listed_choices(replaced, replaced.bound(parent)):
+            if place in taken:
+                yield parent - {(place, taken[place])} | {(place, value)}
+            elif len(parent) < MOST:
+                yield parent | {(place, value)}
 
     def _build_upon(self, parent: Choices, *, idle: bool) -> None:
         # Once something is found, only what is smaller is looked for.
         room = min(map(len, self.exact), default=MOST + 1) - len(parent)
         children = [] if room < 2 else _tried(self.tries, self._further(parent, idle=idle), self.exact)
-        if room > 0 and not idle and not self.exact:
+        if room > 0 and idle != _has_numbers(parent) and not self.exact:
             children += _tried(self.tries, _solved(self.tries, parent), self.exact)
         for child in sorted(children, key=self.tries.remainder):
-            self._push(child, parent)
+            self._push(child)
         if not idle:
             self._put(parent, late=True, idle=True)
 
@@ -300,18 +340,25 @@ class _Built:
                     if any(place not in self.awake for place, _ in child - parent)
                 )
 
-    def _push(self, choices: Choices, parent: Choices) -> None:
+    def _push(self, choices: Choices) -> None:
         remainder = self.tries.remainder(choices)
         if choices not in self.seen and math.isfinite(remainder):
             self.seen.add(choices)
-            same = remainder == self.tries.remainder(parent) or self.variants[places(choices)] >= VARIANTS
+            same = remainder in self.remainders or self.variants[places(choices)] >= VARIANTS
+            self.remainders.add(remainder)
             self.variants[places(choices)] += 1
+            heapq.heappush(self.nearest, (remainder, len(choices), len(self.seen), choices))
             self._put(choices, late=same, idle=False)
 
     def _put(self, choices: Choices, *, late: bool, idle: bool) -> None:
         number = sum(map(len, self.queues.values())) + len(self.seen)
         entry = (late, self.tries.remainder(choices), number, idle, choices)
         heapq.heappush(self.queues.setdefault(len(choices), []), entry)
+
+
+def _has_numbers(choices: Choices) -> bool:
+    """Whether some number was solved for: it is solved for again with each further choice, and others late."""
+    return any(isinstance(value, float) for _, value in choices)
 
 
 def _size(choices: Choices) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -15,6 +15,7 @@ from moeparity.evidence.explain.vocabulary import (
     Choices,
     Replaced,
     absolute,
+    in_one_dtype,
     in_order,
     in_words,
     number_ranges,
@@ -28,8 +29,8 @@ from moeparity.evidence.explain.vocabulary import (
 from moeparity.inputs.weights.store import Loaded
 
 WORK: Final = 4096
-"""What the searches that share one memory may take over all nodes at which they stand, in calls of small kernels; a
-node may use half of what is left.
+"""What the searches that share one memory may take over all nodes at which they stand, in calls of small kernels, where
+nothing else is said; a node may use half of what is left.
 """
 LEAST: Final = 64
 """A search is begun with at least so much; where less is left, only what was nearest elsewhere is tried. The first one
@@ -46,9 +47,10 @@ SHOWN: Final = 3
 @dataclass(slots=True)
 class Memory:
     """What is known from the nodes before: what searches spent, and what was exact or nearest, with nodes by their
-    places in what was replaced.
+    places in what was replaced. `work` is what these searches may spend over all nodes.
     """
 
+    work: float = field(default_factory=lambda: WORK)
     spent: float = 0.0
     answers: dict[Choices, None] = field(default_factory=dict)
 
@@ -81,9 +83,7 @@ class Inquiry:
     def meet(self, sample: Sample, *, same: bool = False) -> None:
         """Look at a further micro-batch; `same` where the plan's own kernels are known to give its bits."""
         base = Score.of(sample.given, sample.given) if same else scored(self.kernels, frozenset(), [sample])
-        if base is None:
-            return
-        self.base.add(base)
+        self.base.add(base or Score.of_refused(sample))
         for choices, score in self.answers.items():
             score.add(scored(self.kernels, choices, [sample]) or Score.of_refused(sample))
         if not self.kept or sum(kept.bytes for kept in self.kept) + sample.bytes <= KEPT:
@@ -96,30 +96,35 @@ class Inquiry:
     @property
     def matches(self) -> tuple[ChoiceMatch, ...]:
         """What gives every bit, the plainest first; where nothing does what comes nearest, the best first."""
+        matches = [self._match(plainest_numbers(group), group) for group in self._groups()]
+        return tuple(matches or (self._match(choices, [choices]) for choices in self._best_first()))
+
+    def _groups(self) -> list[Sequence[Choices]]:
+        """Exact answers that differ in more than numbers, ranked; none at the places of another and further ones."""
         groups: dict[Choices, list[Choices]] = {}
         for choices, score in self.answers.items():
             if score.exact:
                 groups.setdefault(without_numbers(choices), []).append(choices)
-        matches = [self._match(plainest_numbers(group), group) for group in self._plainest_first(groups)]
-        return tuple(matches or (self._match(choices, [choices]) for choices in self._best_first()))
-
-    def _plainest_first(self, groups: Mapping[Choices, Sequence[Choices]]) -> list[Sequence[Choices]]:
-        """Exact answers that differ in more than numbers, ranked; none at the places of another and further ones."""
         in_profiles = frozenset(chain.from_iterable(profiles_choices(self.replaced) if len(groups) > 1 else ()))
         plain = [g for g in groups if not any(places(other) < places(g) for other in groups)]
         ranked = sorted(plain, key=lambda g: plainness(self.replaced, plainest_numbers(groups[g]), in_profiles))
         return [groups[group] for group in ranked]
+
+    @property
+    def best(self) -> list[Choices]:
+        """The combinations behind `matches`, in their order."""
+        return [plainest_numbers(group) for group in self._groups()] or self._best_first()
 
     def _best_first(self) -> list[Choices]:
         return sorted(self.answers, key=lambda choices: (-self.answers[choices].equal, self.answers[choices].remainder))
 
     def _match(self, choices: Choices, variants: Sequence[Choices]) -> ChoiceMatch:
         score, ranges = self.answers[choices], number_ranges(variants)
-        nodes = self.replaced.all_nodes
+        nodes = self.replaced.named_nodes
         order = [place for place, _ in in_order(nodes, choices)]
         words = (faults.in_words(nodes, place, value) for place, value in in_order(nodes, choices))
         return ChoiceMatch(
-            choices=in_words(self.replaced.all_nodes, choices),
+            choices=in_words(nodes, choices),
             equal=score.equal,
             mean_ulp=score.mean_ulp,
             exact=score.exact,
@@ -166,12 +171,13 @@ class Inquiry:
         return exact
 
     def _starts(self) -> Iterator[Choices]:
-        """What the piece's own side sets there, and what each engine profile does."""
+        """What the piece's own side sets there, what each engine profile does, and everything in one dtype."""
         own_choices = [self.replaced.as_chosen(settings) for settings in self.replaced.own]
-        yield from dict.fromkeys(choices for choices in (*own_choices, *profiles_choices(self.replaced)) if choices)
+        whole = (*own_choices, *profiles_choices(self.replaced), *in_one_dtype(self.replaced))
+        yield from dict.fromkeys(choices for choices in whole if choices)
 
     @property
     def _limit(self) -> float:
         """How much a search may spend; nothing where too little is left to begin with."""
-        left = (WORK - self.memory.spent) / 2
+        left = (self.memory.work - self.memory.spent) / 2
         return left if left >= LEAST else 0.0

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from moeparity.output.json import to_json
+
+SCHEMA: Final = "moeparity.explain/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +41,108 @@ class ChoiceMatch:
 
     def __str__(self) -> str:
         return " with ".join(self.choices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenChoice:
+    """A choice that these values do not decide: beside its `value`, all of `others` give the same bits here."""
+
+    place: str
+    value: str
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What the nearest choices leave of a node's values.
+
+    differing: share of the elements whose bits differ; furthest: by how many ulps at most, infinite where a value is
+    not finite. outside: how many elements lie outside of what other legal orders of the same sums give, of `compared`
+    ones, and `draws_outside` how many an order that is legal has there at most; None where no orders can be drawn:
+    `not_drawn` says why.
+    """
+
+    differing: float
+    furthest: float
+    outside: int | None = None
+    compared: int = 0
+    draws_outside: int = 0
+    not_drawn: str = ""
+
+    @property
+    def beyond_orders(self) -> bool:
+        """Whether no legal order explains what is left."""
+        return self.outside is not None and self.outside > 2 * self.draws_outside + 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What choices give the recorded bits of a node, held against those of a start profile.
+
+    nodes: all that were computed anew, where values between were not recorded. as_it_is: share of elements equal under
+    the start profile. tried: how many combinations of other choices were run, in `calls` kernel calls. matches: what
+    gives every bit on all micro-batches, the plainest first; empty where the start profile's own choices do; where
+    nothing does what comes nearest, the best first. open: what these values do not decide beside the first of them.
+    """
+
+    node: str
+    op: str
+    nodes: tuple[str, ...]
+    elements: int
+    as_it_is: float
+    as_started: bool
+    tried: int
+    calls: int
+    matches: tuple[ChoiceMatch, ...] = ()
+    open: tuple[OpenChoice, ...] = ()
+    settings: tuple[tuple[str, str], ...] = ()
+    left: Left | None = None
+
+    @property
+    def node_layer(self) -> str:
+        """The number of the node's layer; empty outside layers."""
+        return self.node.partition("layers[")[2].partition("]")[0]
+
+    @property
+    def explained(self) -> bool:
+        """Whether some choices give every bit."""
+        return self.as_started or (bool(self.matches) and self.matches[0].exact)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseen:
+    """A node of which a trace does not show enough, and what is missing."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What is said of a trace's nodes, held against a start profile in one dtype.
+
+    whole: whether the program got to the end of its recording. asked: whether nodes were named; else all were meant
+    that the trace shows.
+    """
+
+    trace: str
+    program: str
+    checkpoint: str
+    profile: str
+    dtype: str
+    forwards: int
+    whole: bool
+    asked: bool
+    nodes: tuple[Explanation, ...]
+    unseen: tuple[Unseen, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where every node is explained, 1 where one is not, 3 where one that was asked for is not shown."""
+        if any(not node.explained for node in self.nodes):
+            return 1
+        return 3 if not self.nodes or (self.asked and self.unseen) else 0
+
+    def to_json(self) -> str:
+        """The result as JSON: `moeparity schema explain` is its schema."""
+        return to_json(SCHEMA, self)

@@ -33,6 +33,9 @@ RANKS: Final = (2, 4, 8, 16)
 KEPT: Final = 16
 """Of so many combinations the plan is kept."""
 
+OUTPUT: Final = "output"
+"""The site at which an op's result is rounded."""
+
 ROPE, THETA = "rope", "rope_theta"
 """The parameter of `rotary` that holds the base of its frequencies, and the base's name there."""
 
@@ -43,6 +46,7 @@ class Replaced:
     what they read in their segment, in each of its phases, and runs no function.
 
     tail: the node that reads the last one's value as logits, whose choices may explain it too; None elsewhere.
+    makers: choices of other nodes that these go along with, where it is not known which were made.
     own: the settings of its side, which its profile makes and nobody runs, phase by phase where they are others.
     segment: all nodes of theirs.
     """
@@ -52,12 +56,15 @@ class Replaced:
     tail: Node | None
     own: tuple[Mapping[Place, Setting], ...]
     segment: frozenset[str]
+    makers: tuple[Place, ...] = ()
     # A combination is priced, run on every micro-batch and built upon in a row, and binding takes as long as a kernel.
     _latest: dict[Choices, BoundGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @classmethod
-    def of(cls, region: Sequence[str], base: BoundGraph, own: BoundGraph) -> Replaced:
-        """The nodes of a region, in execution order, as the plan `base` runs them."""
+    def of(cls, region: Sequence[str], base: BoundGraph, own: BoundGraph, *, told: bool = True) -> Replaced:
+        """The nodes of a region, in execution order, as the plan `base` runs them; `told` where what is handed to them
+        was made under its choices.
+        """
         graph, closing = base.graph, region[-1]
         segment = next(s for s in graph.segments if any(node.name == closing for node in s.nodes))
         nodes = {node.name: node for node in segment.nodes}
@@ -82,12 +89,19 @@ class Replaced:
             tail=tail,
             own=tuple(_of_nodes(one, names) for one in own.distinct),
             segment=frozenset(nodes),
+            makers=() if told else tuple(dict.fromkeys(_makers(cut.nodes, region))),
         )
 
     @property
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes whose choices may explain the function."""
         return self.nodes if self.tail is None else (*self.nodes, self.tail)
+
+    @property
+    def named_nodes(self) -> tuple[Node, ...]:
+        """All nodes at which a choice may be named, in execution order."""
+        names = {node.name for node in self.all_nodes}.union(name for name, _ in self.makers)
+        return tuple(node for node in self.plan.graph.nodes if node.name in names)
 
     def bound(self, choices: Choices) -> BoundGraph:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
@@ -115,9 +129,9 @@ class Replaced:
         """What these settings make otherwise at the replaced nodes, as far as it takes effect."""
         names = {node.name for node in self.nodes}
         return frozenset(
-            (place, setting.value)
+            (place, self.plan.resolved(place[0], setting.value))
             for place, setting in settings.items()
-            if place[0] in names
+            if (place[0] in names or place in self.makers)
             and place[1] not in (IMPL, FAULT)
             and place in self.plan.settings
             and (EDGE not in place[1] or place[1].partition(EDGE)[2] in names)
@@ -132,19 +146,33 @@ class Replaced:
         )
 
 
+def _makers(nodes: Sequence[Node], region: Sequence[str]) -> Iterator[Place]:
+    """The choices of nodes outside of a region that nodes inside go along with."""
+    by_value = {value: node for node in nodes for value in node.values}
+    for node in nodes:
+        inputs = dict(zip(node.ports, node.inputs, strict=True))
+        for name, by in node.op.told.items():
+            maker = by_value.get(inputs.get(by.port, ""))
+            while maker is not None and (maker.op.reduces or name in maker.op.told):
+                maker = by_value.get(maker.inputs[0])
+            has = maker is not None and any(attribute.name == name for attribute in maker.attributes)
+            if maker is not None and has and node.name in region and maker.name not in region:
+                yield maker.name, name
+
+
 def _of_nodes(plan: BoundGraph, names: Collection[str]) -> dict[Place, Setting]:
     return {place: setting for place, setting in plan.settings.items() if place[0] in names}
 
 
 def relative(replaced: Replaced, choices: Choices) -> Choices:
     """The choices with nodes counted from the region's first, as another layer's region has them too."""
-    number = {node.name: str(i) for i, node in enumerate(replaced.all_nodes)}
+    number = {node.name: str(i) for i, node in enumerate(replaced.named_nodes)}
     return _renamed(choices, number)
 
 
 def absolute(replaced: Replaced, choices: Choices) -> Choices:
     """The inverse of `relative`, at this region's nodes."""
-    return _renamed(choices, {str(i): node.name for i, node in enumerate(replaced.all_nodes)})
+    return _renamed(choices, {str(i): node.name for i, node in enumerate(replaced.named_nodes)})
 
 
 def _renamed(choices: Choices, names: Mapping[str, str]) -> Choices:
@@ -164,6 +192,11 @@ def listed_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
 
 
 def _listed_in(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
+    nodes = {node.name: node for node in plan.graph.nodes}
+    for name, told in replaced.makers:
+        attribute, value = nodes[name].op.attribute(told), plan.resolved(name, plan.settings[name, told].value)
+        assert attribute is not None, "a node tells of an attribute of its own"
+        yield from (((name, told), other) for other in _values(attribute) if other != value)
     for node in replaced.all_nodes:
         active = plan.active(node)
         for attribute in node.attributes:
@@ -222,6 +255,26 @@ def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
     return tuple(sorted((c for c in choices if c), key=lambda c: (len(c), sorted(map(str, c)))))
 
 
+def in_one_dtype(replaced: Replaced) -> Iterator[Choices]:
+    """All values of the nodes rounded to one dtype, or all but what they give; the plan's own dtype left out."""
+    sites = [
+        (node.name, attribute.name)
+        for node in replaced.all_nodes
+        for attribute in node.attributes
+        if attribute.kind == "rounding"
+    ]
+    for dtype in FLOAT_NAMES:
+        if dtype != replaced.plan.dtype:
+            every = frozenset((place, dtype) for place in sites if dtype in _allowed(replaced, place))
+            yield from (every, frozenset(choice for choice in every if choice[0][1] != OUTPUT))
+
+
+def _allowed(replaced: Replaced, place: Place) -> tuple[str, ...]:
+    node = next(node for node in replaced.all_nodes if node.name == place[0])
+    attribute = node.op.attribute(place[1])
+    return () if attribute is None else attribute.values
+
+
 @cache
 def _profiles() -> tuple[Profile, ...]:
     profiles = (load_profile(name, Where(Path(name))) for name in reader.shipped("profiles"))
@@ -232,7 +285,7 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
     """A key that sorts the plainest first: fewest settings, then no faults, then values of the function's side or the
     op's default, then values that some engine's profile has, then the shortest numbers, then what is listed first.
     """
-    nodes = {node.name: node for node in replaced.all_nodes}
+    nodes = {node.name: node for node in replaced.named_nodes}
 
     def at_home(choice: Choice) -> bool:
         (node, name), value = choice
@@ -252,7 +305,7 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
         sum(choice not in in_profiles for choice in strangers),
         _length(choices),
         sum(map(listed_as, choices)),
-        in_words(replaced.all_nodes, choices),
+        in_words(replaced.named_nodes, choices),
     )
 
 
@@ -306,9 +359,9 @@ def in_words(nodes: Sequence[Node], choices: Choices) -> tuple[str, ...]:
 def _in_words(place: Place, value: Value) -> str:
     if is_fault(place):
         return f"{place[0]}:{FAULT}={planted_at(place, value)}"
-    return f"{place[0]}:{place[1]}={_written(value)}"
+    return f"{place[0]}:{place[1]}={written(value)}"
 
 
-def _written(value: Value) -> str:
-    """A number with as many digits as it has, up to seven."""
+def written(value: Value) -> str:
+    """A value as text: a number with as many digits as it has, up to seven."""
     return f"{value:.7g}" if isinstance(value, float) and digits(value) > 7 else str(value)

@@ -1,8 +1,8 @@
 """Digests of tensors: 64 bits for each row and for the whole, of the bits, and of where they lie.
 
-Each word of 64 bits is mixed with its column (a finaliser of murmur3's kind, one to one, so that a single changed word
-always shows) and the mixed words of a row are added, modulo 2^64. The value's digest is that of its rows in their
-order, with its dtype and shape. It is the same on every device.
+Each word of 64 bits is multiplied by an odd number of its column, folded, multiplied by another and folded again: one
+to one, so that a single changed word always shows. A row's words are added, modulo 2^64. The value's digest is that of
+its rows in their order, with its dtype and shape. It is the same on every device.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 
@@ -20,8 +21,11 @@ _FIRST = -4658895280553007687
 _SECOND = -7723592293110705685
 """0xBF58476D1CE4E5B9 and 0x94D049BB133111EB, of splitmix64."""
 
-WORDS = 1 << 16
+WORDS = 1 << 15
 """So many words are mixed at once, so that they stay in a core's cache."""
+
+_NARROW = 16
+"""Words of a row below which the numbers of its columns are laid out for many rows: short loops cost more."""
 
 
 def row_digests(tensor: torch.Tensor) -> torch.Tensor:
@@ -30,23 +34,105 @@ def row_digests(tensor: torch.Tensor) -> torch.Tensor:
     A row is the last axis; a scalar is one row. Of any dtype: its bytes count, -0 is not +0, a NaN is its own bits.
     """
     words = _words(tensor)
-    columns = torch.arange(1, words.shape[1] + 1, device=words.device) * _COLUMN
+    rows, across = words.shape
+    if rows * across <= WORDS and across >= _NARROW:
+        sums = _folded(words, *_columns(across, words.device))
+    elif across < _NARROW:
+        sums = _narrow(words)
+    else:
+        sums = _in_parts(words)
+    return sums.add_(across)
+
+
+def _in_parts(words: torch.Tensor) -> torch.Tensor:
+    """The sums of wide rows, a part at a time."""
     sums = words.new_zeros(words.shape[0])
-    across = max(1, min(words.shape[1], WORDS))
+    first, second = _columns(words.shape[1], words.device)
+    across = min(words.shape[1], WORDS)
     down = max(1, WORDS // across)
+    room = words.new_empty(down * across)
     for top in range(0, words.shape[0], down):
         part = words[top : top + down]
         for left in range(0, words.shape[1], across):
-            sums[top : top + down] += _mixed(part[:, left : left + across] ^ columns[left : left + across]).sum(-1)
-    return _mixed(sums + words.shape[1])
+            columns = slice(left, left + across)
+            sums[top : top + down] += _folded(part[:, columns], first[columns], second[columns], room)
+    return sums
+
+
+def _narrow(words: torch.Tensor) -> torch.Tensor:
+    """The sums of rows of a few words, many rows at a time."""
+    rows, across = words.shape
+    if not words.numel():
+        return words.new_zeros(rows)
+    down = WORDS // across
+    first, second = _tiled(across, min(1 << (rows - 1).bit_length(), down), words.device)
+    parts = []
+    for top in range(0, rows, down):
+        part = words[top : top + down]
+        size = part.numel()
+        parts.append(_mixed_words(part.reshape(-1), first[:size], second[:size]).view(-1, across).sum(-1))
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _folded(
+    words: torch.Tensor, first: torch.Tensor, second: torch.Tensor, room: torch.Tensor | None = None
+) -> torch.Tensor:
+    return _mixed_words(words, first, second, room).sum(-1)
+
+
+def _mixed_words(
+    words: torch.Tensor, first: torch.Tensor, second: torch.Tensor, room: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Each word to another, one to one in each column; in `room` where it is given."""
+    mixed = words * first if room is None else torch.mul(words, first, out=room[: words.numel()].view(words.shape))
+    halves = mixed.view(torch.int32)
+    low, high = halves[..., ::2], halves[..., 1::2]
+    low ^= high
+    mixed *= second
+    low ^= high
+    return mixed
+
+
+_tables: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+
+
+def _columns(across: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two odd numbers for each column, int64 [across]."""
+    held = _tables.get(device)
+    if held is None or held[0].numel() < across:
+        places = torch.arange(1, 2 * max(across, 1024) + 1, device=device)
+        held = _mixed(places * _COLUMN) | 1, _mixed(places * _FIRST) | 1
+        _tables[device] = held
+    return held[0][:across], held[1][:across]
+
+
+@lru_cache(maxsize=128)
+def _tiled(across: int, rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = _columns(across, device)
+    return first.repeat(rows), second.repeat(rows)
 
 
 def value_digest(rows: torch.Tensor, shape: Sequence[int], dtype: str) -> str:
     """The digest of a whole value of its rows' digests: 16 hexadecimal digits."""
-    places = torch.arange(1, len(rows) + 1, device=rows.device) * _COLUMN
-    total = int(_mixed(rows ^ places).sum()) & (2**64 - 1)
-    head = f"{dtype} {tuple(shape)} {total:016x}"
-    return hashlib.blake2b(head.encode(), digest_size=8).hexdigest()
+    return value_digests([rows], [shape], [dtype])[0]
+
+
+def value_digests(rows: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> list[str]:
+    """The digests of many values at once: of each its rows' digests, its shape and its dtype."""
+    if not rows:
+        return []
+    together = torch.cat([part.cpu() for part in rows])
+    counts = torch.tensor([len(part) for part in rows])
+    ends = counts.cumsum(0)
+    places = torch.arange(1, len(together) + 1) - (ends - counts).repeat_interleave(counts)
+    sums = torch.cat((torch.zeros(1, dtype=torch.int64), _mixed(together ^ places * _COLUMN).cumsum(0)))
+    totals = (sums[ends] - sums[ends - counts]).tolist()
+    return [_head(*value) for value in zip(dtypes, shapes, totals, strict=True)]
+
+
+def _head(dtype: str, shape: Sequence[int], total: int) -> str:
+    text = f"{dtype} {tuple(shape)} {total & (2**64 - 1):016x}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _words(tensor: torch.Tensor) -> torch.Tensor:

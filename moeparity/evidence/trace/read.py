@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from moeparity import paths
 from moeparity.errors import TraceError, Where
 from moeparity.evidence.trace.records import KINDS, SCHEMA, Call, End, Head, Note, Record, Stack, Value
-from moeparity.evidence.trace.write import EVENTS, HEAD, TENSORS
+from moeparity.evidence.trace.write import EVENTS, HEAD, ROWS, TENSORS
 
 Made = TypeVar("Made")
 
@@ -72,8 +73,14 @@ class RankTrace:
         )
 
     def rows(self, value: Value) -> torch.Tensor | None:
-        """The digests of a value's rows, int64 [rows]; None where none were kept. Raises TraceError."""
-        return self._kept(value, f"{value.id}.rows") if value.rows else None
+        """The digests of a value's rows, int64 [rows]; None where none were kept. Raises TraceError.
+
+        A view that consists of whole rows of its base, one after the other, has those.
+        """
+        if value.rows:
+            return self._kept(value, ROWS)
+        base = None if value.base is None else self.contents.values.get(value.base)
+        return None if base is None or not _has_rows_of(value, base) else self._rows_of(value, base)
 
     def tensor(self, value: Value) -> torch.Tensor | None:
         """The whole value, where it was kept; of a view of a kept value its elements. Raises TraceError."""
@@ -89,12 +96,20 @@ class RankTrace:
             return None
         return whole.as_strided(value.shape, value.strides, offset)
 
+    def _rows_of(self, view: Value, base: Value) -> torch.Tensor | None:
+        rows, first = self.rows(base), (view.offset - base.offset) // (base.shape[-1] if base.shape else 1)
+        return None if rows is None else rows[first : first + math.prod(view.shape[:-1])]
+
     def _kept(self, value: Value, key: str) -> torch.Tensor:
         path = self.folder / TENSORS / f"{value.file:06}.safetensors"
         try:
-            paths.checked(path)
-            with safe_open(path, framework="pt") as file:
-                tensor: torch.Tensor = file.get_tensor(key)
+            status = paths.checked(path)
+            file = _opened(path, status.st_size, status.st_mtime_ns)
+            if key == ROWS and value.at is not None:
+                end = value.at + math.prod(value.shape[:-1])
+                tensor: torch.Tensor = file.get_slice(key)[value.at : end]
+            else:
+                tensor = file.get_tensor(key)
         except OSError as error:
             raise TraceError(
                 f"{Where(path)}: can't be read: {error.strerror or error}. It holds value {key}."
@@ -120,6 +135,14 @@ def open_trace(folder: Path) -> Trace:
             f"{Where(folder)}: no trace: expected a folder with rank-0, rank-1 ..., as `moeparity capture` writes it."
         )
     return Trace(folder, tuple(RankTrace(part) for part in parts))
+
+
+@lru_cache(maxsize=64)
+def _opened(path: Path, size: int, changed: int) -> Any:
+    """A file of tensors, which stays open: its head names every key, and is long to read. `size` and `changed` tell it
+    from another under the same name.
+    """
+    return safe_open(path, framework="pt")
 
 
 @dataclass(slots=True)
@@ -174,6 +197,19 @@ def _made(kind: Callable[..., Made], document: dict[str, Any], where: Where) -> 
         return kind(**plain)
     except TypeError as error:
         raise TraceError(f"{where}: {str(error).rpartition('() ')[2]}: expected the fields of a record.") from None
+
+
+def _has_rows_of(view: Value, base: Value) -> bool:
+    """Whether a view's rows are rows of its base, in their order."""
+    width = base.shape[-1] if base.shape else 1
+    return (
+        bool(view.shape)
+        and view.dtype == base.dtype
+        and view.shape[-1] == width > 0
+        and (view.offset - base.offset) % width == 0
+        and _is_contiguous(view)
+        and _is_contiguous(base)
+    )
 
 
 def _is_contiguous(value: Value) -> bool:

@@ -39,10 +39,12 @@ class Value:
     """A tensor as it was at one moment: one storage at one version, seen by one shape and strides.
 
     `base`: the value whose bytes it is a view of, if any: such a value has no digest of its own. `digest`: 16
-    hexadecimal digits, None where none was taken; `rows`: whether one for each row is kept, under the key `ID.rows`, as
-    int64 [product of all axes but the last]. `tensor`: whether the whole tensor is kept, under the key `ID`. `file`:
-    the number of the file of both. `label`: `random` for what a generator drew, `unwritten` for what was allocated and
-    not written, else None. `stats`: min, max, mean, absmax of the finite numbers, and how many are zero, nan, inf.
+    hexadecimal digits, None where none was taken; `rows`: whether one for each row is kept, as
+    int64 [product of all axes but the last], from place `at` of the file's key `rows`. `tensor`: whether the whole
+    tensor is kept, under the key `ID`. `file`: the number of the file of both. `label`: `random` for what a generator
+    drew, `unwritten` for what was allocated and not written, `partly` where part of it was not (its digest is of
+    whatever lay there), else None. `stats`: min, max, mean, absmax of the finite numbers, and where there are some,
+    how many are nan and inf.
     """
 
     kind: ClassVar[str] = "value"
@@ -57,6 +59,7 @@ class Value:
     base: int | None = None
     digest: str | None = None
     rows: bool = False
+    at: int | None = None
     tensor: bool = False
     file: int | None = None
     label: str | None = None
@@ -72,7 +75,9 @@ class Call:
     `named_modules`, empty outside all. `nth`: how many calls of that name under that path came before in this `step`.
     `phase`: `forward`, `backward`, `optimizer` or empty. `inputs`, `outputs` and `written` (arguments that were
     changed in place) map a slot to a value's id: `0`, `2.1` for the second of a list, a keyword's name. `scalars`:
-    arguments that are no tensors, by slot. `flags`: `random`, `nan_born`, `inf_born` (in its outputs, and in no input).
+    arguments that are no tensors, by slot. `flags`: `random`, `nan_born`, `inf_born` (in its outputs, and in no input),
+    `raised` (it did not return), `unwaited` (it read what a collective had not finished). `forward_call`: of a call in
+    the backward pass, the call whose gradient it computes, where that was recorded.
     """
 
     kind: ClassVar[str] = "call"
@@ -90,6 +95,7 @@ class Call:
     scalars: Mapping[str, Any] = field(default_factory=dict)
     stack: int | None = None
     flags: tuple[str, ...] = ()
+    forward_call: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,13 @@ from moeparity.evidence.trace.records import Call, End, Head, Note, Record, Stac
 
 HEAD, EVENTS, TENSORS = "head.json", "events.jsonl", "tensors"
 
+ROWS = "rows"
+"""The key of a file under which the digests of all its values' rows lie behind each other."""
+
 BUFFER = 64 << 20
 """Bytes of tensors, and as many records of some 200 bytes, that are held back before they are written."""
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=str)
 
 _RECORD = 200
 """Bytes that a record is counted as."""
@@ -33,10 +38,13 @@ class TraceWriter:
     """
 
     def __init__(self, folder: Path, head: Head, *, buffer: int = BUFFER) -> None:
+        self.rank = head.rank
         self.folder = folder / f"rank-{head.rank}"
         self._buffer, self._held = buffer, 0
         self._lines: list[str] = []
         self._tensors: dict[str, torch.Tensor] = {}
+        self._rows: list[torch.Tensor] = []
+        self._at = 0
         self._stacks: dict[tuple[str, ...], int] = {}
         self._files = self._calls = self._values = 0
         try:
@@ -63,13 +71,18 @@ class TraceWriter:
 
         Both are taken over as they are: whoever may write to them hands in a copy.
         """
-        keys = {f"{value.id}.rows": rows, str(value.id): tensor}
-        kept = {key: held.detach().cpu().contiguous() for key, held in keys.items() if held is not None}
-        if kept:
-            value = replace(value, rows=rows is not None, tensor=tensor is not None, file=self._files)
-        self._tensors.update(kept)
+        held = 0
+        if rows is not None:
+            value = replace(value, rows=True, at=self._at, file=self._files)
+            self._rows.append(rows)
+            self._at += len(rows)
+            held += 8 * len(rows)
+        if tensor is not None:
+            value = replace(value, tensor=True, file=self._files)
+            self._tensors[str(value.id)] = tensor.detach().cpu().contiguous()
+            held += tensor.nbytes
         self._values += 1
-        self._append(value, sum(held.numel() * held.element_size() for held in kept.values()))
+        self._append(value, held)
 
     def call(self, call: Call) -> None:
         """A call that has returned, whose values are written."""
@@ -90,6 +103,8 @@ class TraceWriter:
 
     def flush(self) -> None:
         """Hand everything held back to the operating system: a killed process has lost nothing before this."""
+        if self._rows:
+            self._tensors[ROWS] = torch.cat(self._rows).cpu()
         if self._tensors:
             path = self.folder / TENSORS / f"{self._files:06}.safetensors"
             unfinished = path.with_suffix(".part")
@@ -98,7 +113,7 @@ class TraceWriter:
             self._files += 1
         self._events.write("".join(self._lines))
         self._events.flush()
-        self._lines, self._tensors, self._held = [], {}, 0
+        self._lines, self._tensors, self._held, self._rows, self._at = [], {}, 0, [], 0
 
     def close(self, *, whole: bool = True) -> None:
         """Flush, and write the end where the program got there."""
@@ -110,7 +125,7 @@ class TraceWriter:
         self._events.close()
 
     def _append(self, record: Record, held: int = 0) -> None:
-        self._lines.append(json.dumps(document(record), allow_nan=True, separators=(",", ":")) + "\n")
+        self._lines.append(_ENCODER.encode(document(record)) + "\n")
         self._held += held + _RECORD
         if self._held >= self._buffer:
             self.flush()

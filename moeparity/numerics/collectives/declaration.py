@@ -8,7 +8,7 @@ from typing import Literal
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES
 from moeparity.numerics.order_map import Message, OrderMap
 
-Level = Literal["verified", "verified: ptx", "read", "inferred", "opaque"]
+Level = Literal["verified", "verified: ptx", "verified: trace", "read", "inferred", "opaque"]
 """The surest first."""
 
 Average = Literal["scaled_inputs", "divided", "scaled_fp32"]
@@ -21,7 +21,8 @@ class Evidence:
     """How sure the declaration is and what it rests on.
 
     `verified`: equal to the real thing bit for bit in this project's tests, with the versions named. `verified: ptx`:
-    so to a run of what a compiler made of its CUDA source, before the assembler. `read`: from the source named.
+    so to a run of what a compiler made of its CUDA source, before the assembler. `verified: trace`: it gives the values
+    that a program was recorded to compute, bit for bit. `read`: from the source named.
     `inferred`: concluded, not read. `opaque`: the hardware does not say; what is run is a stand-in.
     """
 

@@ -165,6 +165,6 @@ def _renormalised(weights: torch.Tensor, scale: float, at: Settings) -> torch.Te
         quotient = weights / total if at["renormalize"] == "divide" else weights * (1.0 / total)
         return wide(rounded(quotient, at.get("quotient", quotient.dtype))) * scale
     if at["renormalize"] == "scale_first":
-        return weights * scale / total
+        return weights.to(torch.promote_types(weights.dtype, total.dtype)) * scale / total
     # torch makes a number over a tensor a product with the reciprocal.
     return weights * (torch.full_like(total, scale) / total)

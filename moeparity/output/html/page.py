@@ -17,7 +17,7 @@ from moeparity.output.html.packing import script_data
 from moeparity.output.status import State
 from moeparity.output.words import printable
 
-SCRIPTS = ("base.js", "plots.js", "growth.js", "flipmap.js", "tokens.js", "graph.js", "start.js")
+SCRIPTS = ("base.js", "plots.js", "growth.js", "series.js", "flipmap.js", "tokens.js", "graph.js", "start.js")
 _STATIC = "moeparity.output.html"
 _PLOTS = "uPlot"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from markupsafe import Markup
 
@@ -11,7 +11,12 @@ from moeparity.output.html.markup import tag
 
 def legend(words: Mapping[str, str]) -> Markup:
     """What the looks of a picture mean, by the name that the style sheet has for each."""
-    return tag("div", [tag("span", text, class_=f"key k-{name}") for name, text in words.items()], class_="keys")
+    return keys(words.items())
+
+
+def keys(words: Iterable[tuple[str, str]]) -> Markup:
+    """The same of looks that come again."""
+    return tag("div", [tag("span", text, class_=f"key k-{name}") for name, text in words], class_="keys")
 
 
 def plot(name: str, label: str, tools: Markup | None = None) -> Markup:

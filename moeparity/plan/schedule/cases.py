@@ -21,6 +21,11 @@ NUMBERS: Final = ("rows", "longest", "keys", "queries")
 """What cases go by. rows: tokens that go through an op together, padding rows included. keys: what attention reads of a
 sequence, from its first token to its last of the step; longest: the most that it reads of any sequence of the step.
 queries: tokens of a sequence in the step."""
+MESSAGE: Final = ("bytes", "ranks")
+"""What rules may go by beside: bytes of the message that a rank hands to an all-reduce of the step, and over how many
+ranks it is added. On one model these are numbers of rows (`moeparity.plan.messages`), so no case of a plan has them."""
+WRITTEN: Final = (*NUMBERS, *MESSAGE)
+"""What a case may be written with."""
 OF_ATTENTION: Final = ("longest", "keys", "queries")
 """Those that only an op that reads earlier tokens knows."""
 
@@ -63,8 +68,8 @@ class Sizes(NamedTuple):
 
 
 def write(phase: Phase, ranges: Ranges) -> Case:
-    """A case as it is written, numbers in the order of `NUMBERS`."""
-    words = [f"{name} {ranges[name]}" for name in NUMBERS if ranges.get(name, ALL) != ALL]
+    """A case as it is written, numbers in the order of `WRITTEN`."""
+    words = [f"{name} {ranges[name]}" for name in WRITTEN if ranges.get(name, ALL) != ALL]
     return f"{phase}[{', '.join(words)}]" if words else phase
 
 
@@ -77,7 +82,7 @@ def parse(case: Case) -> tuple[Phase, Ranges]:
     ranges: dict[str, Range] = {}
     for word in match[2].split(",") if match[2] is not None else ():
         part = _RANGE.fullmatch(word)
-        if part is None or part[1] not in NUMBERS or part[1] in ranges:
+        if part is None or part[1] not in WRITTEN or part[1] in ranges:
             raise ValueError(word.strip())
         one = Range(int(part[2] or 0), None if part[3] is None else int(part[3]))
         if one.last is not None and one.last <= one.first:

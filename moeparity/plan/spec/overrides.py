@@ -107,8 +107,13 @@ def _axis(text: str) -> Axis:
         )
     scalars = [yaml.scalar(value, Where(Path(f"--over {name}"))) for value in _values(values)]
     for value in scalars:
-        _with_value(schema.Variant(profile=""), ["set", key] if address else key.split("."), value)
+        _with_value(_placeholder(key), ["set", key] if address else key.split("."), value)
     return tuple(Override(name=name, sides=_SIDES[prefix or "candidate."], key=key, value=value) for value in scalars)
+
+
+def _placeholder(key: str) -> schema.Variant:
+    """A side that any value of that key may be tried on."""
+    return schema.Variant(trace="any") if key in {"trace", "map"} else schema.Variant(profile="any")
 
 
 def _values(text: str) -> list[str]:

@@ -18,10 +18,20 @@ from moeparity.errors import SpecError, Where, did_you_mean, display_path, liste
 from moeparity.plan.spec import graph_schema, schema, yaml
 from moeparity.plan.spec.fault_schema import FaultFile
 from moeparity.plan.spec.kernel import KernelFile
+from moeparity.plan.spec.layout import LayoutFile
+from moeparity.plan.spec.module_map import MapFile
 from moeparity.plan.spec.scheduling import Scheduling
 
 File = TypeVar(
-    "File", graph_schema.GraphFile, schema.ProfileFile, schema.RecipeFile, schema.LogCheck, KernelFile, FaultFile
+    "File",
+    graph_schema.GraphFile,
+    schema.ProfileFile,
+    schema.RecipeFile,
+    schema.LogCheck,
+    KernelFile,
+    FaultFile,
+    MapFile,
+    LayoutFile,
 )
 
 KINDS: dict[str, type[BaseModel]] = {
@@ -31,6 +41,8 @@ KINDS: dict[str, type[BaseModel]] = {
     "log": schema.LogCheck,
     "kernel": KernelFile,
     "fault": FaultFile,
+    "map": MapFile,
+    "layout": LayoutFile,
 }
 
 
@@ -64,6 +76,16 @@ def read_fault(path: Path) -> FaultFile:
     return _read(path, FaultFile)
 
 
+def read_map(path: Path) -> MapFile:
+    """A map from modules to nodes. Raises SpecError."""
+    return _read(path, MapFile)
+
+
+def read_layout(path: Path) -> LayoutFile:
+    """A file that says how the ranks and tokens of traces lie. Raises SpecError."""
+    return _read(path, LayoutFile)
+
+
 def is_log_check(path: Path) -> bool:
     """Whether the file says `kind: log`. Raises SpecError for what is no YAML mapping."""
     return yaml.load(path).get("kind") == "log"
@@ -89,7 +111,7 @@ def read_scheduling(fields: Mapping[str, Any], where: Where) -> Scheduling:
 
 @cache
 def shipped(folder: str, ending: str = "yaml") -> Mapping[str, Path]:
-    """The files that come with the package: `models`, `profiles`, `faults`, or `configs` (json), by stem."""
+    """The files that come with the package: `models`, `profiles`, `faults`, `maps`, or `configs` (json), by stem."""
     root = Path(str(resources.files("moeparity.graphs"))) / folder
     return {path.stem: path for path in sorted(root.glob(f"*.{ending}"))}
 
@@ -184,7 +206,7 @@ def _says(model: type[BaseModel], error: ErrorDetails, keys: list[int | str], er
         return f"{place + ': ' if place else ''}key {error['loc'][-1]!r} is missing. Add it."
     if error["type"] == "value_error":
         why = error["msg"].removeprefix("Value error, ")
-        return f"{place}: {why}" + "." * (not why.endswith((".", "?")))
+        return f"{place}{': ' if place else ''}{why}" + "." * (not why.endswith((".", "?")))
     branches = [e for e in errors if e["type"] in _EXPECTED]
     if error["type"] == "string_pattern_mismatch":
         return f"{place!r} is no name; expected {_expectation(branches)}."

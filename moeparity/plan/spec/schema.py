@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from moeparity.errors import did_you_mean
 from moeparity.numerics.collectives.declaration import Level
 from moeparity.paths import LIMIT_FACTOR, limit
-from moeparity.plan.schedule.cases import NUMBERS, Case, Range, write
+from moeparity.plan.schedule.cases import WRITTEN, Case, Range, write
 from moeparity.plan.schedule.grid import MOST_STEPS
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.spec.base import By, Model, Name, Settings, Side
@@ -19,7 +19,7 @@ from moeparity.plan.spec.gates import Gate, Gates
 from moeparity.plan.spec.scheduling import Scheduling
 
 LARGEST: Final = 10**9
-"""Numbers of rows, keys and queries are below this."""
+"""Numbers of rows, keys, queries and bytes are below this."""
 
 
 class Evidence(Model):
@@ -57,7 +57,8 @@ class InCases(Model):
 
     `phase` names one phase or several (None: it holds in all). `rows`: how many rows go through the op together.
     `keys`: how many keys attention reads of a sequence; `longest`: of that sequence of the step which has most.
-    `queries`: how many tokens of a sequence are in the step.
+    `queries`: how many tokens of a sequence are in the step. `bytes`: of the message that a rank hands to an all-reduce
+    of the step, in the dtype that the side runs in; `ranks`: over how many ranks it is added.
     """
 
     phase: Phase | Annotated[list[Phase], Field(min_length=1)] | None = None
@@ -65,11 +66,13 @@ class InCases(Model):
     longest: Bounds | None = None
     keys: Bounds | None = None
     queries: Bounds | None = None
+    bytes: Bounds | None = None
+    ranks: Bounds | None = None
 
     @property
     def cases(self) -> tuple[Case, ...] | None:
         """The cases it holds in; None: all."""
-        bounds: dict[str, Bounds | None] = {name: getattr(self, name) for name in NUMBERS}
+        bounds: dict[str, Bounds | None] = {name: getattr(self, name) for name in WRITTEN}
         ranges = {name: bound.range for name, bound in bounds.items() if bound is not None}
         if self.phase is None and not ranges:
             return None
@@ -79,7 +82,7 @@ class InCases(Model):
 
 class Rule(InCases):
     """Values for the attributes of all nodes of an op, or of selected nodes, in all steps or in some (`phase`, `rows`,
-    `longest`, `keys`, `queries`).
+    `longest`, `keys`, `queries`, `bytes`, `ranks`).
 
     `set_by` is what a user gives the engine to have them (None: nothing, it does so by itself); `changed_by` is what
     would give others, `none` where nothing does (None: leaving `set_by` out).
@@ -204,9 +207,14 @@ class Variant(Model):
     """One side of a recipe. `micro_batch` whole sequences go through an op together, or what `schedule` says.
 
     `faults` are planted in it: it computes another model, as a program with these mistakes would.
+
+    A candidate may be a `trace` in place of a `profile`: what a program computed, of whose modules a `map` says which
+    nodes they are (None: a shipped one that they fit). It has no choices, so nothing else is said of it.
     """
 
-    profile: str
+    profile: str = ""
+    trace: str | None = None
+    map: str | None = None
     placement: Placement = Placement()
     micro_batch: Annotated[int, Field(ge=1)] | None = None
     schedule: Scheduling | None = None
@@ -214,6 +222,35 @@ class Variant(Model):
     set: Settings = {}
     impl: list[Impl] = []
     faults: list[StatedFault] = []
+
+    @model_validator(mode="after")
+    def _profile_or_trace(self) -> Variant:
+        if bool(self.profile) == (self.trace is not None):
+            raise ValueError(
+                "a side is exactly one of `profile` (how an engine computes) and `trace` (what a program computed); "
+                + ("this one is both" if self.profile else "this one is neither")
+            )
+        if self.trace is None and self.map is not None:
+            raise ValueError("`map` says what the modules of a `trace` are, and this side has none. Leave it out")
+        chosen = [
+            name
+            for name in ("placement", "micro_batch", "schedule", "dtype", "set", "impl", "faults")
+            if self._says(name)
+        ]
+        if self.trace is not None and chosen:
+            raise ValueError(
+                f"a trace has no choices, so `{chosen[0]}` can't be said of it. Leave it out, or say it of the other "
+                "side, which is computed"
+            )
+        return self
+
+    @property
+    def named(self) -> str:
+        """Its profile, or its trace."""
+        return self.profile if self.trace is None else f"trace {self.trace}"
+
+    def _says(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Variant:
@@ -301,7 +338,8 @@ class RecipeFile(Model):
     more and more of the reference's routes, and each toggle alone with its expert ids; `envelope` is the number of
     legal orders to draw of each op whose own numerics differ, none by default; `attribute` also
     shares the divergence out among the toggles and looks for the smallest sets to restore, with at most `mixtures`
-    mixtures in each search; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
+    mixtures in each search; `grafts` puts what a trace recorded into the reference, layer by layer, to say how much of
+    the divergence each makes; `costs` are what restoring each toggle costs, in any one unit; `expect` is what
     `moeparity check` holds the report to. `gate` is one bound, or a list of one against the reference and one against
     the record; a bound against the record that stands alone is that against the reference, too.
     """
@@ -323,7 +361,35 @@ class RecipeFile(Model):
     attribute: bool = False
     mixtures: Annotated[int, Field(ge=1)] = 1024
     costs: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}
+    grafts: bool = True
     expect: Expect = Expect()
+
+    @model_validator(mode="after")
+    def _of_choices(self) -> RecipeFile:
+        if self.reference.trace is not None:
+            raise ValueError(
+                "reference: a trace has no choices, so nothing can be tried on it. Write it as the `candidate`, and "
+                "what it is held against as the `reference`"
+            )
+        if self.candidate.trace is None:
+            return self
+        tried = [name for name in ("split", "swap", "replay", "envelope", "attribute") if getattr(self, name)]
+        if tried:
+            raise ValueError(
+                f"`{tried[0]}` tries choices of the candidate, and a trace has none. Leave it out: what each layer "
+                "makes is told by grafts (`grafts`)"
+            )
+        if self.tokens.sample is not None:
+            raise ValueError(
+                "tokens: a trace is of tokens that are there, so `sample` can make no others. Give them "
+                "as a file, with `sampled_from`"
+            )
+        return self
+
+    @property
+    def variants(self) -> tuple[Variant, Variant]:
+        """What both sides are bound by: a trace by the reference's own choices, so that nothing differs but values."""
+        return self.reference, self.reference if self.candidate.trace is not None else self.candidate
 
     @property
     def gates(self) -> tuple[Gate, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, listed
-from moeparity.profiles.launch import megatron, nemo_rl, rl_trainers, servers, skyrl, slime, verl
+from moeparity.profiles.launch import megatron, miles, nemo_rl, prime_rl, rl_trainers, servers, skyrl, slime, verl
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.reading.arguments import options
 from moeparity.profiles.launch.reading.files import read_sources
@@ -16,8 +16,8 @@ from moeparity.profiles.launch.reading.words import Word, plain
 from moeparity.profiles.launch.source import Source
 
 PROGRAMS = (
-    *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, slime.SLIME, megatron.MEGATRON),
-    *(skyrl.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, rl_trainers.PRIME_RL),
+    *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, slime.SLIME, miles.MILES, megatron.MEGATRON),
+    *(skyrl.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, prime_rl.PRIME_RL),
 )
 _SERVERS = (servers.VLLM, servers.SGLANG)
 _COMMANDS = {
@@ -37,8 +37,8 @@ _COMMANDS = {
     "trl.GRPOConfig": rl_trainers.TRL,
     "trl.RLOOConfig": rl_trainers.TRL,
     "trl.OnlineDPOConfig": rl_trainers.TRL,
-    "rl": rl_trainers.PRIME_RL,
-    "inference": rl_trainers.PRIME_RL,
+    "rl": prime_rl.PRIME_RL,
+    "inference": prime_rl.PRIME_RL,
 }
 """By module, console program, or what a Python file calls."""
 _SERVES = {("vllm", "serve"): servers.VLLM, ("sglang", "serve"): servers.SGLANG}
@@ -66,7 +66,8 @@ _SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
     (_starts("actor_rollout_ref."), verl.VERL),
     (_starts("policy.dtensor_cfg", "policy.megatron_cfg", "policy.generation", "policy."), nemo_rl.NEMO_RL),
     (_starts("generator.inference_engine", "trainer.policy.", "trainer.strategy"), skyrl.SKYRL),
-    (_starts("trainer.model.", "inference.", "orchestrator."), rl_trainers.PRIME_RL),
+    (_starts("trainer.model.", "inference.", "orchestrator."), prime_rl.PRIME_RL),
+    (miles.is_miles, miles.MILES),
     (_has("hf_checkpoint", "rollout_batch_size"), slime.SLIME),
     (_has("rollout_num_gpus_per_engine"), slime.SLIME),
     (_starts("vllm_num_engines", "vllm_sync_backend", "vllm.num_engines", "vllm.sync_backend"), rl_trainers.OPENRLHF),

@@ -1,4 +1,4 @@
-"""OpenRLHF, TRL and prime-rl as launched: a trainer and the engine that it samples with."""
+"""OpenRLHF and TRL as launched: a trainer and the engine that it samples with."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 
 from moeparity.profiles.launch.megatron_config import precision
 from moeparity.profiles.launch.options import (
-    NO_PROFILE,
     Decision,
     Implied,
     Program,
     Settings,
-    count,
     number,
     switch,
     word,
@@ -24,11 +22,10 @@ from moeparity.profiles.launch.shared import (
     DTYPES,
     EAGER,
     dtype,
-    expert_ranks,
     tensor_ranks,
     vllm_tensor_ranks,
 )
-from moeparity.profiles.launch.trainers import TRANSFORMERS, temperature
+from moeparity.profiles.launch.trainers import temperature
 from moeparity.profiles.launch.unstated import table
 
 _NOT_STATED = "{}: not stated in a profile"
@@ -160,105 +157,4 @@ TRL = Program(
     ),
     model=("model_name_or_path",),
     rules=(_autocast,),
-)
-_MODEL, _SERVER = "trainer.model.", "inference."
-
-
-def _prime_rl_experts(settings: Settings) -> Iterator[Decision]:
-    """Over how many ranks vLLM's experts lie: tensor times data, where they lie as wholes."""
-    tensor, data = settings.ranks(f"{_SERVER}parallel.tp"), settings.ranks(f"{_SERVER}parallel.dp")
-    if settings[f"{_SERVER}enable_expert_parallel"] is True:
-        warns = "which all-to-all sends rows and adds them is not read" if data > 1 else ""
-        says = f"experts lie on {tensor * data} ranks: tensor {tensor} times data {data}"
-        implied = Implied(says=says, placement={"expert": tensor * data}, warns=warns)
-        yield Decision(role="rollout", implied=implied, source="vLLM 0.33.0, vllm/config/parallel.py")
-    elif data > 1:
-        warns = f"experts are cut over {tensor * data} ranks and attention over {tensor}: a placement has one number"
-        implied = Implied(says="experts are cut over more ranks than attention", warns=warns)
-        yield Decision(role="rollout", implied=implied, source="vLLM 0.33.0, vllm/config/parallel.py")
-
-
-PRIME_RL = Program(
-    name="prime-rl",
-    engine="prime-rl",
-    version="004274ec96",
-    source="packages/prime-rl-configs/src/prime_rl/configs/trainer.py, inference.py",
-    start={"trainer": NO_PROFILE, "rollout": "vllm"},
-    options=(
-        word(
-            f"{_MODEL}impl",
-            default="auto",
-            implies=words(
-                {
-                    "hf": TRANSFORMERS,
-                    "custom": Implied(
-                        says="prime-rl's own classes: no shipped profile speaks of them", profile=NO_PROFILE
-                    ),
-                    "auto": Implied(
-                        says="prime-rl's own classes where it has them, else transformers': not decided here"
-                    ),
-                }
-            ),
-            choices=("auto", "custom", "hf"),
-            role="trainer",
-        ),
-        word(
-            f"{_MODEL}attn",
-            default="flash_attention_2",
-            implies=words({}, "{}: not stated in a profile"),
-            role="trainer",
-        ),
-        expert_ranks(f"{_MODEL}ep", role="trainer"),
-        switch(
-            f"{_MODEL}fp8",
-            on=Implied(says="GEMMs in fp8: no shipped profile speaks of them"),
-            off=Implied(says="no fp8"),
-            role="trainer",
-        ),
-        vllm_tensor_ranks(
-            f"{_SERVER}parallel.tp",
-            f"{_SERVER}vllm.tensor_parallel_size",
-            "parallel.tp",
-            "vllm.tensor_parallel_size",
-            role="rollout",
-        ),
-        count(
-            f"{_SERVER}parallel.dp",
-            f"{_SERVER}vllm.data_parallel_size",
-            "parallel.dp",
-            "vllm.data_parallel_size",
-            implies=lambda value: Implied(says="one replica" if value == 1 else f"{value} replicas of attention"),
-            role="rollout",
-            quiet=True,
-        ),
-        switch(
-            f"{_SERVER}enable_expert_parallel",
-            f"{_SERVER}vllm.enable_expert_parallel",
-            on=Implied(says="experts lie on the ranks as wholes"),
-            off=Implied(says="experts are cut like everything else"),
-            role="rollout",
-        ),
-        word(
-            f"{_SERVER}model.dtype",
-            f"{_SERVER}vllm.dtype",
-            default="auto",
-            implies=dtype,
-            choices=DTYPES,
-            role="rollout",
-        ),
-        switch(f"{_SERVER}model.enforce_eager", f"{_SERVER}vllm.enforce_eager", on=EAGER, off=COMPILED, role="rollout"),
-        switch(
-            f"{_SERVER}enable_fp32_lm_head",
-            on=Implied(says="logits by a GEMM from bf16 to fp32: set lm_head's output fp32"),
-            off=Implied(says="logits in the model's dtype"),
-            role="rollout",
-        ),
-        number(
-            "orchestrator.train.sampling.temperature",
-            "orchestrator.sampling.temperature",
-            implies=temperature,
-            role="rollout",
-        ),
-    ),
-    rules=(_prime_rl_experts,),
 )

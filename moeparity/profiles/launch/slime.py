@@ -14,6 +14,7 @@ from moeparity.profiles.launch.options import (
     Implied,
     Option,
     Program,
+    Rule,
     Settings,
     count,
     embedded,
@@ -141,6 +142,11 @@ def _sent(settings: Settings) -> str:
     return "alltoall" if dispatcher == "allgather" else dispatcher
 
 
+def placement() -> Rule:
+    """Over how many ranks the trainer's experts lie, and which dispatcher sends to them."""
+    return megatron_rules.placement("", "", lambda _: True, _sent)
+
+
 _OPTIONS = (
     word(
         "train_backend",
@@ -188,7 +194,7 @@ SLIME = Program(
     options=_OPTIONS,
     model=("hf_checkpoint",),
     rules=(
-        megatron_rules.placement("", "", lambda _: True, _sent),
+        placement(),
         _staged,
         *(embedded(rule, "sglang_", "rollout", _sglang) for rule in SGLANG.rules[:2]),
         server_rules.stored_quantised("rollout"),

@@ -79,8 +79,11 @@ def sequence_parallel(prefix: str, *, default: bool) -> Option:
     )
 
 
-def temperatures(sampler: str, *, mode: str, rollout: str, fsdp: Callable[[Settings], bool]) -> Rule:
-    """The sampler's temperature on both sides: on the rollout's where its log-probabilities are of what is sampled."""
+def temperatures(sampler: str, *, mode: str, rollout: str | None, fsdp: Callable[[Settings], bool]) -> Rule:
+    """The sampler's temperature on both sides: on the rollout's where its log-probabilities are of what is sampled.
+
+    `rollout` names the engine's option, None where the engine is vLLM.
+    """
 
     def rule(settings: Settings) -> Iterator[Decision]:
         temperature = settings[sampler]
@@ -88,7 +91,7 @@ def temperatures(sampler: str, *, mode: str, rollout: str, fsdp: Callable[[Setti
             return
         trained = nearest_bf16(temperature) if fsdp(settings) else temperature
         sides = {"trainer": trained}
-        if settings[rollout] == "sglang" or str(settings[mode]).startswith("processed"):
+        if (rollout is not None and settings[rollout] == "sglang") or str(settings[mode]).startswith("processed"):
             sides["rollout"] = temperature
         for role, value in sides.items():
             implied = Implied(says=f"logits over the temperature {value}", sets={"log_softmax:temperature": value})

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.bisection.digests.observe import joined, of_tensors
+from moeparity.bisection.digests.inputs import of_tensors
+from moeparity.bisection.digests.observe import joined
 from moeparity.bisection.digests.report import Digests
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.prepare import Options

@@ -54,6 +54,8 @@ def test_flips_of_a_first_layer_with_equal_inputs_are_known_not_guessed(
         got[prompt.prompt] = torch.tensor(prompt.probability)
     assert bool((got[flipped] == 1).all())
     first = sum(token.layer == 0 and token.probability == 1 for token in found.tokens)
+    assert all(token.margin >= 0 for token in found.tokens)
+    assert len({token.margin for token in found.tokens}) > 1
     assert first == min(len(found.tokens), int(flipped.sum()))
 
 

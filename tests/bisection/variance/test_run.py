@@ -94,6 +94,28 @@ def test_the_op_named_is_the_first_with_other_bits(wide: Path, varying: tuple[to
     assert (str(first.against), str(first.rows)) == (f"1 x {tokens}", f"8 x {tokens}")
 
 
+def test_what_varies_behind_each_layer_is_what_forwards_give(
+    wide: Path, varying: tuple[torch.Tensor, VarianceReport]
+) -> None:
+    ids, report = varying
+    model, found = opened(wide), only(report)
+    assert found.first_op is not None
+    *layers, head = found.layers
+    assert [layer.name for layer in layers] == [f"layers[{number}]" for number in range(model.graph.layers)]
+    assert head.name == model.graph.scores
+    ends = {node.layer: node.name for node in model.graph.nodes if node.layer is not None}
+    one, eight = (
+        forward(model, ids, profile="hf-eager", dtype="fp32", micro_batch=size, save=[*ends.values()])
+        for size in (1, 8)
+    )
+    for number, layer in enumerate(layers):
+        key = file_key(ends[number])
+        differs = (one[key] != eight[key]).any(-1)
+        assert (layer.tokens, layer.computed) == (int(differs.sum()), ids.numel())
+        assert layer.first_node.startswith(f"layers[{number}].") or not layer.tokens
+    assert layers[found.first_op.layer or 0].first_node == found.first_op.node
+
+
 @pytest.mark.parametrize("profile", INVARIANT)
 def test_under_a_batch_invariant_profile_nothing_varies(wide: Path, tmp_path: Path, profile: str) -> None:
     ids = torch.randint(0, WIDE_VOCAB, (4, 3), generator=torch.Generator().manual_seed(5))

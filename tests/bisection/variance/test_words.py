@@ -36,6 +36,7 @@ EQUAL = Comparison(
     composition="micro-batch 2",
     schedule="micro-batch 2",
     first_op=None,
+    layers=(),
     ratio=Ratio(scored=46, off=0, low=1.0, high=1.0, mean=1.0),
     distance=DISTANCE,
 )

@@ -48,7 +48,8 @@ class Claim:
             # The first value that is told from it will do.
             if any(self._changes(there, {**beside, name: other}) for other in _others(declared[name], value)):
                 kept[name] = value
-        return kept
+        # Which attributes are in effect goes by what the op is told, too.
+        return kept and {**kept, **{name: self.values[name] for name in OPS[self.op].told if name in self.values}}
 
     def _changes(self, base: Sequence[torch.Tensor], values: Mapping[str, Any]) -> bool | None:
         """Whether these values give other bits; None where they cannot be run."""

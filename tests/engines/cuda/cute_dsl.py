@@ -1,8 +1,9 @@
-"""FlashInfer's norms in CuTe-DSL, which SGLang's norms of hidden states are, against the node `rms_norm`."""
+"""FlashInfer's norms in CuTe-DSL, which SGLang's and TensorRT-LLM's norms of hidden states are, against `rms_norm`."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Literal
 
 import torch
 
@@ -14,18 +15,21 @@ from tests.engines.cuda.norms import EPS, Rows, add_claims, norm_claims, profile
 
 COMPILER = "CuTe-DSL 4.8.1"
 ORDER = "flashinfer.cutedsl_rms_norm"
+Caller = Literal["FlashInfer", "TensorRT-LLM"]
+"""Whose norms these are: each has a version of FlashInfer of its own."""
+PACKAGES: dict[Caller, str] = {"FlashInfer": "flashinfer", "TensorRT-LLM": toolchain.TENSORRT_LLM}
 
 
 @lru_cache(maxsize=12)
-def loaded(kind: str, hidden: int) -> tuple[ptx.Module, dict[str, int]]:
+def loaded(caller: Caller, kind: str, hidden: int) -> tuple[ptx.Module, dict[str, int]]:
     """The kernel of one width."""
-    text, launch = toolchain.cute_dsl(kind, hidden)
+    text, launch = toolchain.cute_dsl(kind, hidden, PACKAGES[caller])
     return ptx.load(text), launch
 
 
-def launched(kind: str, rows: Rows, *tensors: torch.Tensor) -> Timed:
+def launched(caller: Caller, kind: str, rows: Rows, *tensors: torch.Tensor) -> Timed:
     """Over all rows; the weight, which has no free dimension, is an address, a tensor of rows one with their number."""
-    module, launch = loaded(kind, rows.hidden)
+    module, launch = loaded(caller, kind, rows.hidden)
     assert launch["cluster"] == 1
     args: list[Argument] = [
         tensor if tensor.dim() == 1 else ptx.Struct("Pq", (tensor, rows.rows)) for tensor in tensors
@@ -37,26 +41,26 @@ def launched(kind: str, rows: Rows, *tensors: torch.Tensor) -> Timed:
     )
 
 
-def rms_norm(rows: Rows) -> Compared:
+def rms_norm(rows: Rows, caller: Caller = "FlashInfer") -> Compared:
     """`rmsnorm`."""
     y = torch.zeros_like(rows.x)
-    launch = launched("rmsnorm", rows, rows.x.clone(), rows.weight, y)
+    launch = launched(caller, "rmsnorm", rows, rows.x.clone(), rows.weight, y)
     return compare(
-        "FlashInfer RMSNormKernel (CuTe-DSL)", rows.shape, launch,
+        f"{caller} RMSNormKernel (CuTe-DSL)", rows.shape, launch,
         [(y, profile_norm(rows.x, rows.weight, ORDER))], against=f"`order: {ORDER}`",
         claims=norm_claims(rows.x, rows, ORDER), control=profile_norm(rows.x, rows.weight, "sequential"),
         compiler=COMPILER,
     )  # fmt: skip
 
 
-def add_rms_norm(rows: Rows) -> Compared:
+def add_rms_norm(rows: Rows, caller: Caller = "FlashInfer") -> Compared:
     """`fused_add_rmsnorm`: the norm is of the fp32 sum, the residual stored is that sum rounded."""
     x, residual = rows.x.clone(), rows.residual.clone()
-    launch = launched("fused_add_rmsnorm", rows, x, residual, rows.weight)
+    launch = launched(caller, "fused_add_rmsnorm", rows, x, residual, rows.weight)
     total = rows.x.float() + rows.residual.float()
     pairs = [(x, profile_norm(total, rows.weight, ORDER)), (residual, total.to(BF16))]
     return compare(
-        "FlashInfer FusedAddRMSNormKernel (CuTe-DSL)", rows.shape, launch, pairs,
+        f"{caller} FusedAddRMSNormKernel (CuTe-DSL)", rows.shape, launch, pairs,
         against=f"`order: {ORDER}`, sum in fp32", claims=[*norm_claims(total, rows, ORDER), *add_claims(rows)],
         control=profile_norm(total.to(BF16), rows.weight, ORDER),
         compiler=COMPILER,

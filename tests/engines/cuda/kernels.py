@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -21,6 +22,7 @@ from tests.engines.cuda import (
     routers,
     sglang,
     te,
+    tensorrt_llm,
 )
 from tests.engines.cuda.compared import Compared
 from tests.engines.cuda.norms import Rows
@@ -51,13 +53,13 @@ def of_routers(tokens: int) -> Iterator[Comparison]:
         yield lambda e=experts: routers.top_k_sigmoid(Case(tokens=tokens, experts=e, k=6))  # type: ignore[misc]
     deepseek = Case(tokens=tokens, experts=256, k=8, groups=8, top_groups=4, biased=True)
     yield lambda: routers.grouped_top_k(deepseek)
-    yield lambda: routers.no_aux_tc(deepseek)
+    yield lambda: routers.no_aux_tc(replace(deepseek, scale=2.5))
     wide = Case(tokens=tokens, experts=160, k=6, groups=4, top_groups=2, biased=True)
     yield lambda: routers.generic_grouped_top_k(wide)
     for experts in (128, 160, 256, 384):
         single = Case(tokens=tokens, experts=experts, k=8, biased=True)
         yield lambda case=single: routers.single_group_top_k(case)  # type: ignore[misc]
-        yield lambda case=single: routers.no_aux_tc(case)  # type: ignore[misc]
+        yield lambda case=single: routers.no_aux_tc(replace(case, scale=2.5))  # type: ignore[misc]
 
 
 def of_rows(tokens: int) -> Iterator[Comparison]:
@@ -100,6 +102,25 @@ def of_transformer_engine() -> Iterator[Comparison]:
     yield lambda: te.rope(40, 32, 128)
 
 
+def of_tensorrt_llm(tokens: int) -> Iterator[Comparison]:
+    """Hidden sizes of fewer and of more than 256 threads, numbers of experts on both sides of the router's rules."""
+    for slots, hidden in ((8, 2048), (6, 7168), (2, 1000)):
+        yield lambda k=slots, h=hidden: tensorrt_llm.finalize(tokens, k, h)  # type: ignore[misc]
+    for width, gated in ((768, False), (768, True), (2048, False), (2880, True), (104, False)):
+        yield lambda w=width, g=gated: tensorrt_llm.activation(tokens, w, gated=g)  # type: ignore[misc]
+    for scale in (1.0, 2.5):
+        grouped = Case(tokens=24, experts=256, k=8, groups=8, top_groups=4, biased=True, scale=scale)
+        yield lambda case=grouped: tensorrt_llm.no_aux_tc(case)  # type: ignore[misc]
+        for experts in (128, 160, 256, 384):
+            single = Case(tokens=24, experts=experts, k=8, biased=True, scale=scale)
+            yield lambda case=single: tensorrt_llm.no_aux_tc(case)  # type: ignore[misc]
+    for hidden, count in ((2048, 20 * tokens), (7168, 6 * tokens), (1536, 99), (512, 99)):
+        rows = Rows.drawn(hidden, count)
+        yield lambda rows=rows: cute_dsl.rms_norm(rows, "TensorRT-LLM")  # type: ignore[misc]
+        if hidden > 512:
+            yield lambda rows=rows: cute_dsl.add_rms_norm(rows, "TensorRT-LLM")  # type: ignore[misc]
+
+
 def of_ranks(ranks: tuple[int, ...], shapes: list[tuple[int, int]]) -> Iterator[Comparison]:
     """All-reduces at shapes (hidden, tokens)."""
     for count in ranks:
@@ -123,6 +144,7 @@ def small() -> Mapping[str, list[Comparison]]:
         "rows": list(of_rows(9)),
         "jit": list(of_jit(200)),
         "transformer engine": list(of_transformer_engine()),
+        "tensorrt-llm": list(of_tensorrt_llm(9)),
         "ranks": list(of_ranks((2, 4, 6, 8), [(2048, 3), (2880, 9)])),
     }
 
@@ -135,6 +157,7 @@ def large() -> Iterator[Comparison]:
     yield from of_rows(64)
     yield from of_jit(200)
     yield from of_transformer_engine()
+    yield from of_tensorrt_llm(11)
     yield from of_ranks((8,), [(7168, 64)])
     yield from of_ranks((2, 4, 6), [(2880, 9)])
 

@@ -1,7 +1,8 @@
 """The PTX that CuTe-DSL makes of FlashInfer's norms, with how they are launched; in a process of its own, on no GPU.
 
-`python -m tests.engines.cuda.live_cutedsl KIND HIDDEN FOLDER` leaves `kernel.ptx` and `launch.json` in the folder. Its
-norms' files are imported by themselves; the device answers as an H100.
+`python -m tests.engines.cuda.live_cutedsl PACKAGE KIND HIDDEN FOLDER` leaves `kernel.ptx` and `launch.json` in the
+folder; PACKAGE is the folder of tests/engines/live.py that holds this version of FlashInfer. Its norms' files are
+imported by themselves; the device answers as an H100.
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ import torch
 
 from tests.engines.live import FOLDER
 
-_FLASHINFER = FOLDER / "flashinfer" / "flashinfer"
 _KINDS = {
     "rmsnorm": ("_get_compiled_rmsnorm_kernel", "RMSNormKernel"),
     "fused_add_rmsnorm": ("_get_compiled_fused_add_rmsnorm_kernel", "FusedAddRMSNormKernel"),
 }
 
 
-def main(kind: str, hidden: int, folder: Path) -> None:
+def main(package: str, kind: str, hidden: int, folder: Path) -> None:
     """Compiles one kernel for contiguous rows in bf16."""
     os.environ |= {
         "CUTE_DSL_ARCH": "sm_90a",
@@ -34,9 +34,9 @@ def main(kind: str, hidden: int, folder: Path) -> None:
         "CUTE_DSL_NO_CACHE": "1",
     }
     for name in ("flashinfer", "flashinfer.norm", "flashinfer.norm.kernels", "flashinfer.cute_dsl"):
-        package = ModuleType(name)
-        package.__path__ = [str(_FLASHINFER.joinpath(*name.split(".")[1:]))]
-        sys.modules[name] = package
+        empty = ModuleType(name)
+        empty.__path__ = [str(FOLDER.joinpath(package, *name.split(".")))]
+        sys.modules[name] = empty
     h100 = SimpleNamespace(major=9, minor=0, multi_processor_count=132, shared_memory_per_block_optin=232448)
     torch.cuda.current_device = lambda: 0
     torch.cuda.get_device_properties = lambda *_: h100  # type: ignore[assignment]
@@ -56,4 +56,4 @@ def main(kind: str, hidden: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))

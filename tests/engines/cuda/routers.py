@@ -35,6 +35,7 @@ class Case:
     groups: int = 1
     top_groups: int = 1
     biased: bool = False
+    scale: float = 1.0
 
     @property
     def logits(self) -> torch.Tensor:
@@ -52,13 +53,14 @@ class Case:
     def shape(self) -> str:
         """As the table names it."""
         groups = f", {self.top_groups} of {self.groups} groups" if self.groups > 1 else ""
-        return f"{self.tokens} x {self.experts}, top-{self.k}{groups}"
+        scale = f", scale {self.scale}" if self.scale != 1 else ""
+        return f"{self.tokens} x {self.experts}, top-{self.k}{groups}{scale}"
 
     def by_node(self, at: Mapping[str, Any], score: str) -> tuple[torch.Tensor, torch.Tensor]:
         """ids int32 and weights of the node."""
         p = {
             "top_k": self.k, "score": score, "renormalize": True, "experts": self.experts, "groups": self.groups,
-            "top_groups": self.top_groups, "scale": 1.0, "shared": False,
+            "top_groups": self.top_groups, "scale": self.scale, "shared": False,
         }  # fmt: skip
         w = {"bias": self.bias} if self.biased else {}
         ids, weights = router(self.logits, w=w, p=p, at=at)
@@ -212,15 +214,14 @@ def trtllm() -> ptx.Module:
 
 def no_aux_tc(case: Case) -> Compared:
     """`invokeNoAuxTc`: deepseek_v3_topk_kernel with -use_fast_math; logits and weights in fp32."""
-    base = plan_values("vllm", "deepseek_v3", "router")
-    at = {**base, "math": "cuda_fast", "renormalize": "scale_first"}
+    at = {**plan_values("trtllm", "deepseek_v3", "router"), "math": "cuda_fast"}
     weights, ids = torch.zeros(case.tokens, case.k), torch.zeros(case.tokens, case.k, dtype=torch.int32)
     logits = case.logits.float()
     grouped = case.groups > 1
     size = 256 if grouped else 128 if case.experts <= 128 else 384
     args: list[Argument] = [
         logits, weights, ids, case.bias, case.tokens, case.groups, case.top_groups, case.k, case.experts,
-        case.experts // case.groups, 1.0, 0,
+        case.experts // case.groups, case.scale, 0,
     ]  # fmt: skip
     name = f"deepseek_v3_topk_kernelIfffiLi{size}ELb{int(grouped)}E"
     launch = timed(lambda: trtllm().launch(name, case.tokens, size, args))

@@ -13,7 +13,7 @@ from tests.verified import record
 pytestmark = pytest.mark.live
 
 
-@pytest.mark.parametrize("idea", ["norms", "routers", "rows", "jit", "transformer engine", "ranks"])
+@pytest.mark.parametrize("idea", ["norms", "routers", "rows", "jit", "transformer engine", "tensorrt-llm", "ranks"])
 def test_a_node_has_the_kernels_bits(idea: str) -> None:
     wrong = []
     for comparison in kernels.small()[idea]:

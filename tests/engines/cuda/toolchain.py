@@ -45,6 +45,8 @@ inline const char *nameGetErrorString(int) { return ""; }
 """
 FLASHINFER_DATA = FOLDER / "flashinfer" / "flashinfer" / "data"
 FAST_MATH = ("-use_fast_math",)
+TENSORRT_LLM = "flashinfer-0.6.18"
+"""The folder of tests/engines/live.py with the FlashInfer that TensorRT-LLM 1.4.0rc1 asks for."""
 
 
 def install() -> None:
@@ -158,24 +160,41 @@ def vllm(name: str) -> str:
 
 def flashinfer(header: str, instances: str, *flags: str) -> str:
     """The PTX of instances of templates in one of FlashInfer's files, with the flags of its JIT (-use_fast_math)."""
-    kit = FOLDER / "toolkit" / "nvidia" / "cu13"
     compiler()
-    text = f"#include <{header}>\n{instances}"
-    source = FOLDER / f"{Path(header).stem}.{_digest(text)}.cu"
-    source.write_text(text)
-    folders = (
-        *(
-            FLASHINFER_DATA / name
-            for name in ("include", "csrc", "csrc/nv_internal", "csrc/nv_internal/include", "spdlog/include")
-        ),
-        kit / "cccl/include",
-        kit / "include",
-        *(FLASHINFER_DATA / "cutlass" / name for name in ("include", "tools/util/include")),
+    defined = (f"-DFLASHINFER_ENABLE_{name}" for name in ("F16", "BF16", "FP8_E4M3", "FP8_E5M2"))
+    options = (*FAST_MATH, *defined, "-DENABLE_BF16", "-DENABLE_FP8", *flags)
+    folders = (f"-I{folder}" for folder in _of_flashinfer(FLASHINFER_DATA))
+    return _cached(_written(header, instances), *options, *folders, architecture=f"{ARCHITECTURE}a")
+
+
+def tensorrt_llm(header: str, instances: str, *flags: str) -> str:
+    """The PTX of instances of templates in one of TensorRT-LLM's files, which FlashInfer's wheel holds copies of.
+
+    The flags are those of TensorRT-LLM's own build, which has its option FAST_MATH off (cpp/CMakeLists.txt).
+    """
+    compiler()
+    data = FOLDER.parent / TENSORRT_LLM / "flashinfer" / "data"
+    if not data.is_dir():
+        pytest.skip(f"not run through PTX: no {TENSORRT_LLM} (python -m tests.engines.live)")
+    cutlass = "csrc/nv_internal/tensorrt_llm/kernels/cutlass_kernels"
+    more = ("csrc/nv_internal/tensorrt_llm/cutlass_extensions/include", cutlass, f"{cutlass}/include")
+    options = ("--expt-relaxed-constexpr", "-DENABLE_BF16", "-DENABLE_FP8", *flags)
+    folders = (f"-I{folder}" for folder in (*_of_flashinfer(data), *(data / name for name in more)))
+    of = live.PACKAGES[TENSORRT_LLM]
+    return _cached(_written(header, instances), *options, *folders, architecture=f"{ARCHITECTURE}a", of=of)
+
+
+def _of_flashinfer(data: Path) -> tuple[Path, ...]:
+    """Folders of the headers in a wheel of FlashInfer."""
+    kit = FOLDER / "toolkit" / "nvidia" / "cu13"
+    own = ("include", "csrc", "csrc/nv_internal", "csrc/nv_internal/include", "spdlog/include")
+    cutlass = ("cutlass/include", "cutlass/tools/util/include")
+    return (
+        *(data / name for name in own),
+        *(kit / name for name in ("cccl/include", "include")),
+        *(data / name for name in cutlass),
         FOLDER / "tvm" / "tvm_ffi" / "include",
     )
-    defined = (f"-DFLASHINFER_ENABLE_{name}" for name in ("F16", "BF16", "FP8_E4M3", "FP8_E5M2"))
-    options = (*FAST_MATH, *defined, "-DENABLE_BF16", "-DENABLE_FP8", *flags, *(f"-I{folder}" for folder in folders))
-    return _cached(source, *options, architecture=f"{ARCHITECTURE}a")
 
 
 def sglang(header: str, instances: str, *flags: str) -> str:
@@ -210,23 +229,36 @@ def transformer_engine(header: str, instances: str, *flags: str) -> str:
     return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
 
 
-def cute_dsl(kind: str, hidden: int) -> tuple[str, dict[str, int]]:
-    """The PTX that CuTe-DSL makes of one of FlashInfer's norms, and how it is launched; compiled once."""
-    key = _digest(" ".join((kind, str(hidden), FLASHINFER, *live.PACKAGES["cutlass-dsl"])))
+def cute_dsl(kind: str, hidden: int, package: str = "flashinfer") -> tuple[str, dict[str, int]]:
+    """The PTX that CuTe-DSL makes of one of FlashInfer's norms, and how it is launched; compiled once.
+
+    `package`: the folder of tests/engines/live.py that holds the version of FlashInfer.
+    """
+    key = _digest(" ".join((kind, str(hidden), *live.PACKAGES[package], *live.PACKAGES["cutlass-dsl"])))
     kept = FOLDER / f"cute_dsl.{kind}.{hidden}.{key}"
     if not kept.exists():
-        _compiled_by_cute_dsl(kind, hidden, kept)
+        _compiled_by_cute_dsl(package, kind, hidden, kept)
     return (kept / "kernel.ptx").read_text(), json.loads((kept / "launch.json").read_text())
 
 
-def _compiled_by_cute_dsl(kind: str, hidden: int, kept: Path) -> None:
-    absent = [name for name in ("cutlass-dsl", "flashinfer") if not (live.FOLDER / name).is_dir()]
+def _compiled_by_cute_dsl(package: str, kind: str, hidden: int, kept: Path) -> None:
+    absent = [name for name in ("cutlass-dsl", package) if not (live.FOLDER / name).is_dir()]
     if absent:
         pytest.skip(f"not run through PTX: no {', '.join(absent)} (python -m tests.engines.live)")
     packages = live.FOLDER / "cutlass-dsl"
     path = os.pathsep.join(map(str, (packages / "nvidia_cutlass_dsl" / "dsl_packages", packages)))
     with tempfile.TemporaryDirectory() as place:
-        command = [sys.executable, "-W", "ignore", "-m", "tests.engines.cuda.live_cutedsl", kind, str(hidden), place]
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "tests.engines.cuda.live_cutedsl",
+            package,
+            kind,
+            str(hidden),
+            place,
+        ]
         environment = {**os.environ, "PYTHONPATH": path}
         done = subprocess.run(
             command, cwd=live.ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -257,11 +289,11 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _cached(source: Path, *flags: str, architecture: str) -> str:
-    """Compiled once: the PTX lies beside the compiler."""
+def _cached(source: Path, *flags: str, architecture: str, of: tuple[str, ...] = ()) -> str:
+    """Compiled once: the PTX lies beside the compiler. `of`: packages beside those that all of it goes by."""
     # Environments may share the folder by a link: where headers lie says nothing, whose versions are these.
     own = (flag for flag in flags if not flag.startswith("-I"))
-    key = _digest("\0".join((source.name, source.read_text(), *own, *COMPILER, FLASHINFER, VLLM)))
+    key = _digest("\0".join((source.name, source.read_text(), *own, *COMPILER, FLASHINFER, VLLM, *of)))
     kept = FOLDER / f"{source.stem}.{architecture}.{key}.ptx"
     if not kept.exists():
         partial = kept.with_suffix(f".{os.getpid()}")

@@ -21,7 +21,7 @@ from typing import Any
 from tests.engines.live import FOLDER
 
 ROOTS = {"vllm": FOLDER / "cuda" / "vllm" / "vllm-0.33.0", "sglang": FOLDER / "sglang",
-         "transformer_engine": FOLDER / "transformer-engine"}  # fmt: skip
+         "transformer_engine": FOLDER / "transformer-engine", "tensorrt_llm": FOLDER / "tensorrt-llm"}  # fmt: skip
 """Where each engine's package lies."""
 
 _open = [False]

@@ -19,8 +19,10 @@ from tests.engines.triton_kernels.alone import ROOTS
 from tests.verified import FOLDER
 
 ENGINES = {"live_vllm": "vLLM 0.33.0", "live_sglang": "SGLang 0.5.23",
-           "live_te": "TransformerEngine 2.20.2", "live_inductor": "vLLM 0.33.0, Inductor 2.13.0"}  # fmt: skip
-PACKAGES = {"live_vllm": "vllm", "live_sglang": "sglang", "live_te": "transformer_engine", "live_inductor": "vllm"}
+           "live_te": "TransformerEngine 2.20.2", "live_inductor": "vLLM 0.33.0, Inductor 2.13.0",
+           "live_tensorrt_llm": "TensorRT-LLM 07b7b618eb"}  # fmt: skip
+PACKAGES = {"live_vllm": "vllm", "live_sglang": "sglang", "live_te": "transformer_engine", "live_inductor": "vllm",
+            "live_tensorrt_llm": "tensorrt_llm"}  # fmt: skip
 ALSO = {"live_inductor": ("vllm",)}
 """Folders of programs that import a whole engine."""
 HOW = "RUN_KERNELS"
@@ -100,8 +102,9 @@ def run(cases: list[Case], how: str = "interpreter") -> dict[str, Outputs]:
 def _there(package: str) -> None:
     """Skips the test that asks where an engine's files are not there."""
     if not ROOTS[package].is_dir():
-        install = "tests.engines.cuda.toolchain install" if package == "vllm" else "tests.engines.live"
-        pytest.skip(f"not compared with live kernels: no {package} (python -m {install})")
+        how = live.how_filled(ROOTS[package].name)
+        install = "python -m tests.engines.cuda.toolchain install" if package == "vllm" else how
+        pytest.skip(f"not compared with live kernels: no {package} ({install})")
 
 
 def compared(case: Case, live_outputs: Outputs) -> Compared:

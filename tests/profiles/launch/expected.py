@@ -246,15 +246,27 @@ _TRAINERS = {
         },
         given={"deterministic_mode": "true", "sequence_parallel": "true"},
     ),
+    "miles/run.sh": Expected(
+        engine="miles",
+        sides=_two(
+            "megatron, placement: {tensor: 4, sequence: true}, dtype: bf16",
+            "sglang-deterministic, placement: {tensor: 8}",
+        ),
+        given={"true_on_policy_mode": "true", "rollout_num_gpus_per_engine": "8"},
+    ),
     "prime-rl/rl.toml": Expected(
         engine="prime-rl",
-        sides={TRAINER: (_NO_PROFILE,), ROLLOUT: ("{profile: vllm-allreduce-norm, placement: {tensor: 8}}",)},
-        given={"trainer.model.ep": "8", "trainer.model.impl": "custom"},
+        sides={TRAINER: (_NO_PROFILE,), ROLLOUT: ("{profile: vllm-allreduce-norm, placement: {tensor: 4}}",)},
+        given={"trainer.model.ep": "4", "trainer.model.impl": "custom", "deployment.num_infer_gpus": "4"},
     ),
     "prime-rl/run.sh": Expected(
         engine="prime-rl",
-        sides=_two("hf-default, placement: {expert: 8}", "vllm-eager, placement: {tensor: 8}"),
-        given={"trainer.model.impl": "hf", "inference.model.enforce_eager": "true"},
+        sides={TRAINER: (_NO_PROFILE,), ROLLOUT: ("{profile: vllm-eager, placement: {tensor: 4}}",)},
+        given={
+            "trainer.model.impl": "auto",
+            "inference.vllm.enforce_eager": "true",
+            "inference.enable_fp32_lm_head": "false",
+        },
     ),
 }
 _REFUSED = {

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from moeparity.profiles.launch import nemo_rl, read, rl_trainers, skyrl, verl
+from moeparity.profiles.launch import nemo_rl, prime_rl, read, rl_trainers, skyrl, verl
 from moeparity.profiles.launch.options import Option
 from moeparity.profiles.launch.report import LaunchSetting
 from tests.engines.live import FOLDER, ROOT
@@ -25,6 +25,7 @@ PROGRAMS = {
     "skyrl": skyrl.SKYRL,
     "openrlhf": rl_trainers.OPENRLHF,
     "trl": rl_trainers.TRL,
+    "prime-rl": prime_rl.PRIME_RL,
 }
 COMMANDS = {
     "verl": ("python3", "-m", "verl.trainer.main_ppo"),
@@ -32,22 +33,29 @@ COMMANDS = {
     "skyrl": ("python", "-m", "skyrl.train.entrypoints.main_base"),
     "openrlhf": ("python3", "-m", "openrlhf.cli.train_ppo_ray"),
     "trl": ("trl", "grpo"),
+    "prime-rl": ("uv", "run", "rl"),
 }
-_DASHED = ("openrlhf", "trl")
-"""Those that argparse reads."""
+_DASHED = ("openrlhf", "trl", "prime-rl")
+"""Those whose options begin with dashes."""
+_TRIED = ("prime-rl",)
+"""Those that take few of the values that a kind allows: each is tried alone first."""
+_FURTHER = {"prime-rl": ("prime-rl-arguments", "vllm-arguments", "slime-arguments")}
+"""Folders of packages that a configuration is made with."""
 
 
 class OwnConfiguration:
     """The configuration in a process of its own; skips the test that asks, where its code is not here."""
 
     def __init__(self, trainer: str) -> None:
-        if not (FOLDER / trainer).is_dir():
+        folders = [FOLDER / name for name in (trainer, *_FURTHER.get(trainer, ()))]
+        absent = [str(folder) for folder in folders if not folder.is_dir()]
+        if absent:
             pytest.skip(
-                f"not compared with {trainer}'s own configuration: no {FOLDER / trainer} (tests/engines/live.py)"
+                f"not compared with {trainer}'s own configuration: no {', '.join(absent)} (tests/engines/live.py)"
             )
         self.trainer, self.program = trainer, PROGRAMS[trainer]
         command = [sys.executable, "-P", "-W", "ignore", str(ROOT / "tests/engines/live_configurations.py"), trainer]
-        environment = {**os.environ, "PYTHONPATH": str(FOLDER / trainer), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -57,6 +65,7 @@ class OwnConfiguration:
             env=environment,
         )
         self.defaults: Mapping[str, Any] = self._answer()
+        self.accepted: dict[str, list[str]] = {}
 
     def _answer(self) -> Any:
         assert self._process.stdout is not None
@@ -82,8 +91,21 @@ def lines(own: OwnConfiguration, first: Sequence[str], count: int, seed: int) ->
     for _ in range(count):
         words = list(first)
         for option in draw.sample(options, k=draw.randint(1, min(6, len(options)))):
-            words += _spelled(own, _name(own, option), _value(option, own.defaults[_name(own, option)], draw), draw)
+            name = _name(own, option)
+            value = (
+                _taken(own, option, first, draw) if own.trainer in _TRIED else _value(option, own.defaults[name], draw)
+            )
+            words += _spelled(own, name, value, draw) if value else []
         yield words
+
+
+def _taken(own: OwnConfiguration, option: Option, first: Sequence[str], draw: random.Random) -> str:
+    """A value of an option that the trainer takes by itself; empty where it takes none of those that are tried."""
+    name = _name(own, option)
+    if name not in own.accepted:
+        tried = dict.fromkeys((str(own.defaults[name]), *option.choices, "true", "false", "1", "2", "4", "0.7", "fp8"))
+        own.accepted[name] = [value for value in tried if "values" in own.ask([*first, f"--{name}", value])]
+    return draw.choice(own.accepted[name]) if own.accepted[name] else ""
 
 
 def _name(own: OwnConfiguration, option: Option) -> str:

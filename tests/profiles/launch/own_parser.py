@@ -16,28 +16,36 @@ import pytest
 
 from moeparity.profiles.launch import read, servers
 from moeparity.profiles.launch.megatron import MEGATRON
+from moeparity.profiles.launch.miles import MILES
 from moeparity.profiles.launch.report import Launch
 from moeparity.profiles.launch.slime import SLIME
 from tests.engines.cuda import toolchain
 from tests.engines.live import FOLDER, ROOT
 
-PROGRAMS = {"vllm": servers.VLLM, "sglang": servers.SGLANG, "megatron": MEGATRON, "slime": SLIME}
+PROGRAMS = {"vllm": servers.VLLM, "sglang": servers.SGLANG, "megatron": MEGATRON, "slime": SLIME,
+            "miles": MILES}  # fmt: skip
 COMMANDS = {
     "vllm": ("vllm",),
     "sglang": ("sglang",),
     "megatron": ("torchrun", "pretrain_gpt.py"),
     "slime": ("python3", "train.py"),
+    "miles": ("python3", "train.py"),
 }
 """What stands before the words that a parser is handed."""
-_FIRST = {"megatron": (), "slime": ("--hf-checkpoint", "m", "--rollout-batch-size", "8")}
+_OF_SLIME = ("--hf-checkpoint", "m", "--rollout-batch-size", "8")
+_FIRST = {"megatron": (), "slime": _OF_SLIME, "miles": (*_OF_SLIME, "--use-miles-router")}
 """The words without which a parser takes no line; those of servers are `serve` and a model."""
 _FOLDERS = {
     "vllm": (toolchain.FOLDER / "vllm" / f"vllm-{toolchain.VLLM}", FOLDER / "vllm-arguments"),
     "sglang": (FOLDER / "sglang", FOLDER / "sglang-arguments", FOLDER / "triton"),
     "megatron": (FOLDER / "megatron-lm", FOLDER / "triton"),
-    "slime": tuple(
-        FOLDER / name for name in ("slime", "slime-arguments", "megatron-lm", "sglang", "sglang-arguments", "triton")
-    ),
+    **{
+        trainer: tuple(
+            FOLDER / name
+            for name in (trainer, "slime-arguments", "megatron-lm", "sglang", "sglang-arguments", "triton")
+        )
+        for trainer in ("slime", "miles")
+    },
 }
 _CANDIDATES = ("2", "0.5", "word", '{"a": 1}', "[1, 2]", "1,2")
 _REFUSED_LATER = {"hf_overrides": ('{"a": 1}', "{}"), "optimization_level": ("0", "1", "2", "3")}
@@ -119,6 +127,16 @@ def lines(parser: OwnParser, count: int, seed: int) -> Iterator[list[str]]:
                 words += spelled(parser, action, draw)
         behind = parser.engine in ("vllm", "sglang") and draw.random() >= 0.7
         yield ["serve", *words, "--model", "m"] if behind else [*parser.first, *words]
+
+
+def compared_lines(parser: OwnParser, count: int, seed: int, folder: Path) -> int:
+    """How many of some random lines the parser takes; each of them must be read as it takes it."""
+    taken = 0
+    for words in lines(parser, count, seed):
+        if "values" in parser.ask(words):
+            taken += 1
+            assert read_otherwise(parser, words, folder) == [], words
+    return taken
 
 
 def _known(parser: OwnParser) -> set[str]:

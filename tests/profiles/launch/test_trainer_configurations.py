@@ -1,4 +1,4 @@
-"""The readers of verl, NeMo-RL, SkyRL, OpenRLHF and TRL beside the configurations that these make themselves.
+"""The readers of verl, NeMo-RL, SkyRL, OpenRLHF, TRL and prime-rl beside the configurations that these make themselves.
 
 Compared is every setting of which the reader says anything, what it is where nothing is set among them.
 """
@@ -19,9 +19,10 @@ FIRST: dict[str, tuple[tuple[str, ...], ...]] = {
     "skyrl": ((),),
     "openrlhf": ((),),
     "trl": ((),),
+    "prime-rl": (("@", str(FILES / "prime-rl/rl.toml")),),
 }
 """Words that a line begins with: what makes another set of options."""
-COUNTS = {"verl": 8, "nemo-rl": 60, "skyrl": 100, "openrlhf": 150, "trl": 150}
+COUNTS = {"verl": 8, "nemo-rl": 60, "skyrl": 100, "openrlhf": 150, "trl": 150, "prime-rl": 200}
 
 
 @pytest.mark.parametrize("trainer", list(FIRST))
@@ -37,5 +38,32 @@ def test_random_lines_come_to_what_the_trainer_makes_of_them(trainer: str, tmp_p
                     taken += 1
                     assert read_otherwise(own, words, answer["values"], tmp_path) == [], words
         assert taken > COUNTS[trainer] / 2
+    finally:
+        own.close()
+
+
+PRIME_RL_LINES = (
+    "--inference.vllm.enforce-eager",
+    "--inference.vllm.enforce_eager true --no-inference.enable-fp32-lm-head",
+    "--inference.vllm.enforce-eager=true --inference.vllm.dtype=float16",
+    "--trainer.model.moe-fused-kernel=true --trainer.model.attn=auto",
+    "--trainer.model.moe_fused_kernel --no-trainer.model.moe-use-grouped-mm",
+    "--inference.vllm.tensor-parallel-size 2 --inference.vllm.data-parallel-size 8",
+    "--deployment.num-infer-gpus 2 --inference.vllm.tensor-parallel-size 1",
+    "--inference.vllm.enable-expert-parallel false --no-inference.enable-fp32-router-logits",
+)
+"""What stands behind `=` goes to no option of the server; replicas are GPUs over tensor ranks."""
+
+
+def test_spellings_of_prime_rl(tmp_path: Path) -> None:
+    own = OwnConfiguration("prime-rl")
+    try:
+        (first,) = FIRST["prime-rl"]
+        own.defaults = own.ask(first)["values"]
+        script = (FILES / "prime-rl/run.sh").read_text("utf-8").partition("rl.toml ")[2]
+        for line in (*PRIME_RL_LINES, script):
+            words = [*first, *line.split()]
+            assert read_otherwise(own, words, own.ask(words)["values"], tmp_path) == [], line
+        assert "refused" in own.ask([*first, "--inference.model.enforce-eager"]), "of earlier versions"
     finally:
         own.close()

@@ -1,4 +1,4 @@
-"""The readers of Megatron-LM's and slime's command lines beside the parsers of Megatron-LM and slime themselves.
+"""The readers of Megatron-LM's, slime's and miles's command lines beside the parsers of these themselves.
 
 Compared is every option of which the reader says anything; options it has no list for stand under "Not looked at".
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from moeparity.profiles.launch import megatron_unstated, megatron_words, read
-from tests.profiles.launch.own_parser import OwnParser, lines, plain, read_otherwise
+from moeparity.profiles.launch import miles as reader
+from tests.profiles.launch.own_parser import OwnParser, compared_lines, plain, read_otherwise
 
 pytestmark = pytest.mark.live
 FILES = Path(__file__).parent / "files"
@@ -32,6 +33,13 @@ def slime() -> Iterator[OwnParser]:
     own.close()
 
 
+@pytest.fixture(scope="module")
+def miles() -> Iterator[OwnParser]:
+    own = OwnParser("miles")
+    yield own
+    own.close()
+
+
 def test_lists_are_those_of_megatrons_actions(megatron: OwnParser) -> None:
     own = {plain(name): action for action in megatron.actions for name in action["names"]}
     without_value = {name for name, action in own.items() if action["words"] == 0} - {"h", "help"}
@@ -44,15 +52,9 @@ def test_lists_are_those_of_megatrons_actions(megatron: OwnParser) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("name", ["megatron", "slime"])
+@pytest.mark.parametrize("name", ["megatron", "slime", "miles"])
 def test_lines_of_random_options(name: str, seed: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    parser: OwnParser = request.getfixturevalue(name)
-    compared = 0
-    for words in lines(parser, 100, seed):
-        if "values" in parser.ask(words):
-            compared += 1
-            assert read_otherwise(parser, words, tmp_path) == [], words
-    assert compared > 80
+    assert compared_lines(request.getfixturevalue(name), 100, seed, tmp_path) > 80
 
 
 LINES = (
@@ -83,6 +85,28 @@ def test_what_slime_makes_of_its_arguments(slime: OwnParser, tmp_path: Path) -> 
             sides = {side.role: side for side in read(tmp_path / "run.sh").sides}
             assert sides["rollout"].placement.get("tensor", 1) == made["tensor"], line
             assert ("expert" in sides["trainer"].placement) == (made["dispatcher"] != "alltoall"), line
+
+
+def test_what_miles_makes_of_its_arguments(miles: OwnParser, tmp_path: Path) -> None:
+    """Its engines' tensor ranks are all their GPUs; true-on-policy mode makes SGLang's inference deterministic."""
+    for stages in ("", "--sglang-pp-size 4"):
+        for mode in ("", "--true-on-policy-mode"):
+            words = [*miles.first, *f"--rollout-num-gpus-per-engine 16 {stages} {mode}".split()]
+            made = miles.ask(words)["values"]["made"]
+            (tmp_path / "run.sh").write_text(f"python3 train.py {shlex.join(words)}\n", "utf-8")
+            launch = read(tmp_path / "run.sh")
+            assert launch.engine == "miles"
+            (rollout,) = [side for side in launch.sides if side.role == "rollout"]
+            assert rollout.placement["tensor"] == made["tensor"] == 16
+            assert ("sglang-deterministic" in rollout.variant) == made["deterministic"]
+
+
+def test_the_lists_of_miles_are_those_of_its_actions(miles: OwnParser, slime: OwnParser) -> None:
+    of_slime = {plain(name) for action in slime.actions for name in action["names"]}
+    own = {plain(name): action for action in miles.actions for name in action["names"]}
+    assert set(own) - of_slime >= reader.ONLY
+    assert {name for name in reader.ONLY if own[name]["words"] == 0} == set(reader.SWITCHES.split())
+    assert {name for name in reader.ONLY if own[name]["words"] in ("+", "*")} == set(reader.SEVERAL.split())
 
 
 def test_a_line_that_megatron_refuses_is_told(megatron: OwnParser, tmp_path: Path) -> None:

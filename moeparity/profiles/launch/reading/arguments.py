@@ -95,6 +95,8 @@ def _option(word: Word, rest: list[Word], grammar: Grammar) -> tuple[Entry, str]
     following = rest[0] if rest else None
     if not on:
         return _entry(name, False, word), word.condition
+    if equals and grammar.apart and name.startswith(grammar.apart):
+        return _entry(f"{name}={attached}", None, word), word.condition
     if equals:
         return _entry(name, value_of(attached), word), word.condition
     if following is None or _OPTION.fullmatch(following.text.partition("=")[0]) or following.text == "--":

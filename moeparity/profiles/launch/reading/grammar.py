@@ -17,6 +17,8 @@ class Grammar:
     is on; empty where the program's parser is not known. What begins as `shortened` says may be shortened.
     `underscores`: `_` may stand for `-`. `dotted`: `--name.key value` is an entry of a mapping. `positional` is the
     option that a word behind `serve` stands for; where it is `over` the others, it counts even if that option is given.
+    Of a parser without `spellings`: `--no-` in front turns `negated` off, and what begins as one of `apart` takes no
+    value behind `=`: written so, it is an option that nobody knows.
     """
 
     switches: frozenset[str]
@@ -27,6 +29,8 @@ class Grammar:
     dotted: bool = False
     positional: str = ""
     over: bool = False
+    negated: frozenset[str] = frozenset()
+    apart: tuple[str, ...] = ()
 
     def named(self, text: str) -> tuple[str, bool]:
         """The option that is written so, and whether it is on; one that the parser does not have is by its own name.
@@ -35,7 +39,8 @@ class Grammar:
         """
         plain = text.lstrip("-").replace("-", "_")
         if not self.spellings:
-            return plain, True
+            off = plain.removeprefix("no_")
+            return (off, False) if off != plain and off in self.negated else (plain, True)
         head = text.replace("_", "-") if self.underscores and text.startswith("--") else text
         if head in self.spellings:
             return self.spellings[head]

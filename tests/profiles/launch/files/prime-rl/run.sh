@@ -1,1 +1,1 @@
-uv run rl @ prime-rl/rl.toml --trainer.model.impl hf --inference.model.enforce_eager
+uv run rl @ prime-rl/rl.toml --trainer.model.impl auto --inference.vllm.enforce-eager --no-inference.enable-fp32-lm-head

@@ -1,0 +1,95 @@
+"""`moeparity capture`: a program is run, and what it computes is written as a trace or held to one."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moeparity.errors import MoeparityError
+
+if TYPE_CHECKING:
+    from moeparity.evidence.capture.verify.verifier import Verification
+
+Command = Annotated[
+    list[str], typer.Argument(metavar="-- COMMAND", help="What to run, such as: -- python train.py --epochs 1")
+]
+
+
+def capture(
+    command: Command,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write; `trace` by default, none with --verify.")
+    ] = None,
+    level: Annotated[str, typer.Option(help="op, module or both.")] = "op,module",
+    save: Annotated[
+        list[str] | None,
+        typer.Option(help="Keep whole tensors of calls whose module path or name this glob matches; may be repeated."),
+    ] = None,
+    budget: Annotated[str, typer.Option(help="The most bytes of whole tensors that are kept, such as 2G.")] = "1Gi",
+    steps: Annotated[str | None, typer.Option(metavar="A:B", help="Record from step A up to step B.")] = None,
+    rows: Annotated[bool, typer.Option(help="Digests of rows, not of whole values only.")] = True,
+    stats: Annotated[bool, typer.Option(help="Statistics of values.")] = True,
+    stacks: Annotated[bool, typer.Option(help="Python stacks of calls.")] = True,
+    verify: Annotated[Path | None, typer.Option(help="Hold the program to this trace.")] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="With --verify: end at the first difference.")] = False,
+    rtol: Annotated[float, typer.Option(min=0, help="With --verify: how far statistics may differ, as a part.")] = 0.0,
+    atol: Annotated[float, typer.Option(min=0, help="With --verify: how far statistics may differ.")] = 0.0,
+) -> None:
+    """Run a PyTorch program and write what every op and module computed; or hold it to such a trace.
+
+    The exit code is the program's own. Where that is 0: 1 if --verify finds a difference, 2 if nothing was recorded
+    or compared.
+    """
+    from moeparity.evidence.capture.launch import run
+    from moeparity.evidence.capture.settings import settings_of
+    from moeparity.evidence.capture.verify.comparison import Tolerance
+    from moeparity.evidence.capture.verify.verifier import Verification
+    from moeparity.evidence.trace.read import open_trace
+
+    settings = settings_of(
+        levels=level, save=tuple(save or ()), budget=budget, steps=steps, rows=rows, stats=stats, stacks=stacks
+    )
+    if verify is None and (stop or rtol or atol):
+        raise MoeparityError("capture: --stop, --rtol and --atol say how --verify compares. Give --verify too.")
+    folder = Path("trace") if out is None and verify is None else out
+    with tempfile.TemporaryDirectory() as reports:
+        verification = None
+        if verify is not None:
+            open_trace(verify)
+            verification = Verification(verify, Tolerance(rtol, atol), stop, Path(reports))
+        code = run(command, folder, settings, verification)
+        told = _told(folder, verification)
+    raise typer.Exit(code or told)
+
+
+def _told(folder: Path | None, verification: Verification | None) -> int:
+    """Say what was written and what was found; the exit code of that."""
+    from moeparity.evidence.capture.launch import parts
+    from moeparity.evidence.capture.verify import report
+
+    codes = [0]
+    ranks = [] if folder is None else parts(folder)
+    for part in ranks:
+        end = "" if part.whole else "; cut: the program did not get to the end of its recording"
+        print(f"{folder}/rank-{part.rank}: {part.nbytes / 1e6:,.1f} MB{end}", file=sys.stderr)
+    if folder is not None and not ranks:
+        print(f"error: {_NOTHING}", file=sys.stderr)
+        codes.append(2)
+    if verification is not None and verification.reports is not None:
+        reports = [report.read(path) for path in sorted(verification.reports.glob("*.json"))]
+        for each in sorted(reports, key=lambda each: each.rank):
+            print(report.text(each))
+        if not reports:
+            print(f"error: {_NOTHING}", file=sys.stderr)
+        codes += [each.exit_code for each in reports] or [2]
+    return max(codes)
+
+
+_NOTHING = (
+    "capture: nothing was recorded. Expected a program that runs ops of PyTorch in the main thread of a Python "
+    "process, started without -I, -E or -S, that ends by itself."
+)

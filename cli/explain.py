@@ -1,0 +1,58 @@
+"""`moeparity explain`: which choices gave the values that a trace holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+TraceFolder = Annotated[Path, typer.Argument(metavar="TRACE", help="The folder of a trace, as `capture` writes it.")]
+Checkpoint = Annotated[Path, typer.Option(help="The checkpoint folder that the program ran.")]
+Profile = Annotated[str, typer.Option(help="The profile to begin with: its values are tried first.")]
+NodeOption = Annotated[
+    str | None, typer.Option("--node", help="Nodes to explain, as in 'layers[*].moe.combine'; all that it shows.")
+]
+MapOption = Annotated[
+    str | None, typer.Option("--map", help="Which module shows which node: a shipped map's name, or a YAML file.")
+]
+Dtype = Annotated[str | None, typer.Option(help="What the program ran in; the dtype of its first value by default.")]
+Rank = Annotated[int, typer.Option(min=0, help="Whose part of the trace.")]
+ProfileOut = Annotated[
+    Path | None, typer.Option(help="Write the choices as a profile whose evidence is `verified: trace`.")
+]
+Json = Annotated[Path | None, typer.Option(help="Write the result to this file as JSON.")]
+
+
+def explain(
+    trace: TraceFolder,
+    checkpoint: Checkpoint,
+    profile: Profile = "hf-eager",
+    node: NodeOption = None,
+    map_: MapOption = None,
+    dtype: Dtype = None,
+    rank: Rank = 0,
+    profile_out: ProfileOut = None,
+    json: Json = None,
+) -> None:
+    """Which choices give the recorded values of a program's ops bit for bit: roundings, orders, forms, faults.
+
+    Exit code 0 where every node is explained, 1 where no choices that were tried give a node's bits, 3 where a node
+    that was named is not shown by the trace.
+    """
+    from moeparity.cli.outputs import outputs
+    from moeparity.cli.progress import progress_line
+    from moeparity.evidence.explain.profile import profile_text
+    from moeparity.evidence.explain.text import explained_lines
+    from moeparity.evidence.explain.trace import Request, explain_trace
+
+    request = Request(
+        trace=trace, checkpoint=checkpoint, profile=profile, nodes=node, map_name=map_, dtype=dtype, rank=rank
+    )
+    with outputs({"--profile-out": profile_out, "--json": json}, unprinted=("--profile-out",)) as files:
+        with progress_line() as progress:
+            result = explain_trace(request, progress)
+        files.print("\n".join(explained_lines(result)))
+        files.text("--json", result.to_json)
+        files.text("--profile-out", lambda: profile_text(result, profile_out.stem if profile_out else ""))
+    raise typer.Exit(result.exit_code)

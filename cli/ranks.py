@@ -1,0 +1,33 @@
+"""`moeparity ranks`: what the guards of a live job wrote."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moeparity.cli.options import Html
+
+
+def ranks(
+    folder: Annotated[Path, typer.Argument(metavar="LOGDIR", help="Where the guards wrote: rank-0.jsonl ...")],
+    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    html: Html = None,
+) -> None:
+    """Where the ranks of a job fell out of step, by the journals that moeparity.ranks.Guard wrote.
+
+    Exit code 0 in step to the end; 1 they differ; 2 a journal could not be read; 3 a rank was lost without a word.
+    """
+    from moeparity.cli.outputs import outputs
+    from moeparity.output.status import state_of
+    from moeparity.ranks.report import job_report
+    from moeparity.ranks.text import print_job
+
+    with outputs({"--json": json, "--html": html}) as files:
+        report = job_report(folder)
+        files.text("--json", report.to_json)
+        files.page(("ranks", folder, state_of(report.exit_code)), partial(print_job, report))
+        print_job(report, files.console())
+    raise typer.Exit(report.exit_code)

@@ -1,0 +1,101 @@
+"""Grafts: the reference goes on from what was recorded behind each layer, and with the routes that were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.observers import Logits
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.trials import candidate, walker
+from moeparity.engine.grafts import Graft
+from moeparity.engine.routes import REPLAYED, Forced, Replayed
+from moeparity.engine.walker import Walker
+from moeparity.errors import SpecError
+from moeparity.metrics.tokens import SequenceSums
+from moeparity.plan.graph import Graph
+from moeparity.plan.sides import CANDIDATE, REFERENCE
+from moeparity.progress import Callback
+
+HEAD: Final = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place behind some segments, by the name of the first and the last since the cut before, and what crosses it."""
+
+    first: str
+    last: str
+    grafts: Mapping[str, Graft]
+
+    @property
+    def name(self) -> str:
+        """As a report calls what lies between the cut before and this one."""
+        return self.first if self.first == self.last else f"{self.first} to {self.last}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grafted:
+    """Against the reference: of each cut, in order, the reference that goes on from it; and with recorded routes."""
+
+    cuts: tuple[tuple[str, SequenceSums], ...]
+    routes: tuple[tuple[Replayed, SequenceSums], ...]
+
+
+def search(plan: Plan, observed: Observed, progress: Callback | None, kept: Passes | None) -> Grafted | None:
+    """What the grafts gave; None where the candidate is no trace, or nothing of it differs."""
+    if plan.recorded is None or not plan.recipe.grafts or not plan.attribution:
+        return None
+    if not bool(observed.logits.sums(CANDIDATE).unequal.any()):
+        return None
+    own = list(cuts(plan.model.graph, plan.recorded.grafts))
+    trials = [*_grafted(plan, own), *_routed(plan)]
+    ids, _, scored = plan.tokens_on_device
+    sums: dict[str, SequenceSums] = {}
+
+    def observing(trials: Sequence[Walker]) -> list[Logits]:
+        names = [trial.name for trial in trials]
+        sampler = plan.recipe.tokens.sampler
+        return [Logits(plan.model.graph.scores, REFERENCE, names, ids, scored, sampler, plan.gated)]
+
+    always = [walker(plan, REFERENCE, plan.reference), candidate(plan)]
+    for finished in plan.passes(progress).try_all(always, trials, observing):
+        (logits,) = finished.observers
+        assert isinstance(logits, Logits)
+        sums |= {trial.name: logits.sums(trial.name) for trial in finished.trials}
+    return Grafted(
+        cuts=tuple((cut.name, sums[cut.name]) for cut in own if cut.name in sums),
+        routes=tuple((what, sums[what]) for what in REPLAYED if what in sums),
+    )
+
+
+def cuts(graph: Graph, grafts: Mapping[str, Graft]) -> Iterator[Cut]:
+    """The places behind segments at which what closes the segment was recorded; none behind the last."""
+    first = graph.segments[0].name
+    for number, segment in enumerate(graph.segments[:-1]):
+        later = {value for after in graph.segments[number + 1 :] for node in after.nodes for value in node.inputs}
+        made = [value for before in graph.segments[: number + 1] for node in before.nodes for value in node.values]
+        crossing = [value for value in made if value in later]
+        stream = [value for node in segment.nodes for value in node.values if value in later]
+        if stream and stream[-1] in grafts:
+            yield Cut(first, segment.name, {value: grafts[value] for value in crossing if value in grafts})
+            first = graph.segments[number + 1].name
+
+
+def _grafted(plan: Plan, own: Sequence[Cut]) -> list[Walker]:
+    return [replace(walker(plan, cut.name, plan.reference), grafts=cut.grafts) for cut in own]
+
+
+def _routed(plan: Plan) -> Iterator[Walker]:
+    """The reference with recorded routes, where every router's were recorded."""
+    assert plan.recorded is not None, "asked of a trace only"
+    routers = [node for node in plan.model.graph.nodes if node.op.routes]
+    if not routers or not all(value in plan.recorded.grafts for node in routers for value in node.values):
+        return
+    for what in REPLAYED:
+        with suppress(SpecError):
+            yield walker(plan, what, plan.reference, routes=Forced(of=CANDIDATE, what=what))

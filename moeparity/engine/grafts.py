@@ -1,0 +1,65 @@
+"""Grafts: values of a recorded run, put into a walker in place of what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from moeparity.engine.values import Block
+from moeparity.errors import TraceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Graft:
+    """A recorded value of the grid's tokens.
+
+    read: its rows [B * T, N], those of tokens that were not recorded zero; asked for once for every block.
+    known: which tokens were recorded, bool [B * T]. where: the trace and the place in it, for messages.
+    cast: whether it is handed on in the dtype that a walker computes, since it goes into a product of matrices, whose
+        operands are of one dtype; else in the dtype that was recorded.
+    """
+
+    read: Callable[[], torch.Tensor]
+    known: torch.Tensor
+    where: str
+    cast: bool = True
+
+
+def grafted(block: Block, graft: Graft) -> tuple[torch.Tensor, torch.Tensor]:
+    """A block's tensor with what was recorded of its tokens, as it was and as it is handed on; laid out as what was
+    computed, which stays where nothing was recorded.
+
+    Raises TraceError where the trace has another number of values for each token.
+    """
+    rows = graft.read()[block.batch.index].to(block.tensor.device)
+    known = graft.known[block.batch.index].to(block.tensor.device)
+    by_token = block.tensor.movedim(block.axis, 1)
+    wide = by_token.shape[2:].numel()
+    if rows.shape[1] != wide:
+        raise TraceError(
+            f"{graft.where}: {rows.shape[1]:,} values for each token; this model's node has {wide:,}. Is it a trace of "
+            "this checkpoint, and of one rank?"
+        )
+    shown = _put(block, rows, known)
+    if rows.dtype == block.tensor.dtype or not graft.cast:
+        return shown, shown
+    return shown, _put(block, rows.to(block.tensor.dtype), known)
+
+
+def _put(block: Block, rows: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
+    own = block.tensor
+    laid_out = all(step or size < 2 for size, step in zip(own.shape, own.stride(), strict=True))
+    value = torch.empty_strided(own.shape, own.stride() if laid_out else _contiguous(own), dtype=rows.dtype)
+    value = value.to(own.device)
+    value.copy_(own)
+    by_token = value.movedim(block.axis, 1)
+    recorded = rows.view(by_token.shape)
+    real = known.view(by_token.shape[:2])
+    by_token[real] = recorded[real]
+    return value
+
+
+def _contiguous(tensor: torch.Tensor) -> tuple[int, ...]:
+    return tuple(torch.empty(tensor.shape, device="meta").stride())

@@ -1,0 +1,1 @@
+"""What a running PyTorch program computes, written as a trace (`docs/capture.md`)."""

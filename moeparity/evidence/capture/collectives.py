@@ -1,0 +1,126 @@
+"""Collectives: what they give is taken when it is waited for, since until then it may be any bits.
+
+A `Work` of c10d is waited for in Python, by DDP in C++, or never; the results of functional collectives by
+`wait_tensor`. What is read before, and is finished by then, is taken at that moment; what is not is flagged `unwaited`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from moeparity.evidence.capture.flush import Running
+from moeparity.evidence.capture.recorder import Recorder
+
+Results = list[tuple[str, torch.Tensor]]
+
+
+class Flying:
+    """A collective that was begun and not yet waited for."""
+
+    __slots__ = ("call", "results", "work")
+
+    def __init__(self, call: Running, results: Results, work: Any) -> None:
+        self.call, self.results, self.work = call, results, work
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether its results are there, as far as that can be asked."""
+        return self.work is not None and bool(self.work.is_completed())
+
+
+class Collectives:
+    """The collectives of a rank that are under way. `finished` takes the results of one."""
+
+    def __init__(self, recorder: Recorder, finished: Callable[[Running, Results], None]) -> None:
+        self._recorder, self._finished = recorder, finished
+        self._flying: dict[int, Flying] = {}
+        self._wait: Callable[..., Any] | None = None
+
+    def start(self) -> None:
+        """Hear of it when a program waits."""
+        if not torch.distributed.is_available():
+            return
+        from torch._C._distributed_c10d import Work
+
+        self._wait = original = Work.wait
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            outcome = original(work, *args, **kwargs)
+            self.waited_for(work)
+            return outcome
+
+        Work.wait = wait  # type: ignore[method-assign, assignment]
+
+    def stop(self) -> None:
+        """Take what has finished; the rest is written without results."""
+        for flying in set(self._flying.values()):
+            self._land(flying)
+        if self._wait is not None:
+            from torch._C._distributed_c10d import Work
+
+            Work.wait = self._wait  # type: ignore[method-assign]
+
+    def began(self, call: Running, result: Any, results: Results) -> None:
+        """A collective has been started; `results`: the tensors that it will have written when it is waited for."""
+        flying = Flying(call, results, _work_of(result))
+        for _, tensor in results:
+            self._flying[tensor.untyped_storage()._cdata] = flying
+        if not results:
+            self._recorder.returned(call)
+
+    def waited_for(self, work: Any) -> None:
+        """A program has waited for a Work."""
+        with self._recorder.lock, torch._C._DisableTorchDispatch():
+            for flying in {each for each in self._flying.values() if each.work is work}:
+                self._take(flying)
+
+    def awaited(self, tensor: torch.Tensor) -> None:
+        """A program has waited for a tensor."""
+        flying = self._flying.get(tensor.untyped_storage()._cdata)
+        if flying is not None:
+            self._take(flying)
+
+    def touched(self, tensor: torch.Tensor) -> bool:
+        """A tensor is read; whether what it holds is still under way."""
+        flying = self._flying.get(tensor.untyped_storage()._cdata) if self._flying else None
+        if flying is None:
+            return False
+        if flying.is_finished:
+            self._take(flying)
+            return False
+        return True
+
+    def take_finished(self) -> None:
+        """Take the results of those that have finished, before the program writes over them."""
+        with self._recorder.lock, torch._C._DisableTorchDispatch():
+            for flying in {each for each in self._flying.values() if each.is_finished}:
+                self._take(flying)
+
+    def _take(self, flying: Flying) -> None:
+        self._forget(flying)
+        self._finished(flying.call, flying.results)
+
+    def _land(self, flying: Flying) -> None:
+        if flying.is_finished:
+            self._take(flying)
+        else:
+            self._forget(flying)
+            flying.call.flags.append("unwaited")
+            self._recorder.returned(flying.call)
+
+    def _forget(self, flying: Flying) -> None:
+        for cdata in [cdata for cdata, each in self._flying.items() if each is flying]:
+            del self._flying[cdata]
+
+
+def _work_of(result: Any) -> Any:
+    """The `Work` among an op's results; the same object that the program is given."""
+    for part in result if isinstance(result, (list, tuple)) else (result,):
+        if isinstance(part, torch.ScriptObject):
+            from torch._C._distributed_c10d import Work
+
+            return Work.unbox(part)
+    return None

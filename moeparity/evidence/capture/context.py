@@ -1,0 +1,253 @@
+"""`moeparity.capture(...)`: a context in which everything that PyTorch computes is written to a trace."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch.optim import optimizer
+
+from moeparity.errors import MoeparityError, TraceError, Where
+from moeparity.evidence.capture.background import Background
+from moeparity.evidence.capture.dispatch import OpMode
+from moeparity.evidence.capture.flush import Sink
+from moeparity.evidence.capture.modules import Modules
+from moeparity.evidence.capture.place import Places
+from moeparity.evidence.capture.recorder import SOON, Recorder
+from moeparity.evidence.capture.settings import BUDGET, LEVELS, Settings, settings_of
+from moeparity.evidence.capture.verify.comparison import Tolerance
+from moeparity.evidence.capture.verify.verifier import Verification, Verifier
+from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.trace.records import Head
+from moeparity.evidence.trace.write import TraceWriter
+from moeparity.paths import present
+
+UNSEEN = (
+    "What runs in other threads than the one that captures, and in the backward passes it starts, is not recorded.",
+    "Inside a kernel that is one op nothing is seen; nor inside a region that torch.compile has compiled.",
+    "A write by no op (numpy, a kernel launched by hand) is noticed only where torch's version counts it.",
+)
+
+
+class Capture:
+    """A capture that is going on; made by `capture`.
+
+    `folder`: where its trace goes, None for none. `verification`: what it is held to. `started`: whether it was
+    started with the program, whose processes may not know their ranks yet.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None,
+        settings: Settings,
+        *,
+        program: tuple[str, ...] = (),
+        verification: Verification | None = None,
+        started: bool = False,
+    ) -> None:
+        self.folder, self.settings = folder, settings
+        self.verifier: Verifier | None = None
+        self._program, self._verification, self._started = program, verification, started
+        self._recorder = Recorder(settings, self._opened, self._knows_its_rank)
+        self._places = Places(self._recorder)
+        self._modules = Modules(self._recorder, self._places, recorded="module" in settings.levels)
+        self._mode = OpMode(self._recorder, self._places) if "op" in settings.levels else None
+        self._background = Background(self._recorder)
+        self._handles: list[Any] = []
+        self._process = os.getpid()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop(whole=kind is None)
+
+    def start(self) -> None:
+        """Begin to record.
+
+        Raises MoeparityError where another capture is going on, TraceError where the folder has a trace already or
+        there is none to be held to.
+        """
+        if _active:
+            raise MoeparityError("capture: another capture is going on in this process. End it first.")
+        if self._verification is not None:
+            open_trace(self._verification.recorded)
+            self._recorder.most_calls = SOON if self._verification.stop else self._recorder.most_calls
+        if self.folder is not None and not self._started and present(self.folder / f"rank-{_rank()[0]}"):
+            raise TraceError(f"{Where(self.folder)}: there is something already. Name a folder that is not there.")
+        _active.append(self)
+        self._modules.start()
+        self._handles = [
+            optimizer.register_optimizer_step_pre_hook(self._optimizer_begins),
+            optimizer.register_optimizer_step_post_hook(self._places.optimizer_ended),
+        ]
+        self._background.start()
+        if self._mode is not None:
+            self._mode.collectives.start()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def stop(self, *, whole: bool = True) -> None:
+        """End the recording; `whole`: whether the program got to its end. Nothing in a forked process."""
+        if os.getpid() != self._process:
+            return
+        try:
+            if self._mode is not None:
+                self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                self._mode.collectives.stop()
+            self._modules.stop()
+            for handle in self._handles:
+                handle.remove()
+            self._background.stop()
+            self._recorder.close(whole=whole)
+        finally:
+            _active.remove(self)
+
+    def fork(self) -> None:
+        """In a forked process: it records nothing, since the trace is its parent's."""
+        self._recorder.switch_off()
+
+    def step(self) -> None:
+        """Say that a step of the program has ended; from now on optimizers don't say so."""
+        self._places.mark()
+
+    def flush(self) -> None:
+        """Write what was recorded so far."""
+        self._recorder.flush()
+
+    def _optimizer_begins(self, *_: Any) -> None:
+        if self._mode is not None:
+            self._mode.collectives.take_finished()
+        self._places.optimizer_began()
+
+    def _knows_its_rank(self) -> bool:
+        """Whether the rank won't change any more: a process that another started may still join a group."""
+        distributed = torch.distributed
+        return (
+            multiprocessing.parent_process() is None
+            or "RANK" in os.environ
+            or (distributed.is_available() and distributed.is_initialized())
+        )
+
+    def _opened(self) -> Sequence[Sink]:
+        rank, ranks = _rank()
+        sinks: list[Sink] = []
+        if self.folder is not None:
+            writer = self._writer(self.folder, rank, ranks)
+            rank = writer.rank
+            sinks.append(writer)
+        if self._verification is not None:
+            self.verifier = Verifier(self._verification, rank, self._recorder.stop_with)
+            sinks.append(self.verifier)
+        return sinks
+
+    def _writer(self, folder: Path, rank: int, ranks: int) -> TraceWriter:
+        head = Head(
+            rank=rank,
+            ranks=ranks,
+            made_by=f"moeparity {version('moeparity')}",
+            program=self._program or tuple(sys.argv),
+            started=datetime.now(UTC).isoformat(timespec="seconds"),
+            levels=self.settings.levels,
+            selected=self.settings.save,
+            environment=_environment(),
+            unseen=UNSEEN,
+        )
+        # Processes of one program that are in no group have no ranks: they are numbered as they come.
+        while self._started and present(folder / f"rank-{head.rank}"):
+            head = replace(head, rank=head.rank + 1)
+        writer = TraceWriter(folder, head)
+        if head.rank != rank:
+            writer.note(f"this process was in no group of ranks: {head.rank} is only the order in which it came")
+        return writer
+
+
+_active: list[Capture] = []
+
+
+def _forked() -> None:
+    while _active:
+        _active.pop().fork()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+class _Entry:
+    """What `moeparity.capture` is: called, it makes a capture; its `step` marks one in whatever capture goes on."""
+
+    def __call__(
+        self,
+        out: str | Path | None = None,
+        *,
+        level: tuple[str, ...] | str = LEVELS,
+        save: tuple[str, ...] | str = (),
+        budget: int | str = BUDGET,
+        steps: str | None = None,
+        rows: bool = True,
+        stats: bool = True,
+        stacks: bool = True,
+        verify: str | Path | None = None,
+        stop: bool = False,
+        rtol: float = 0.0,
+        atol: float = 0.0,
+    ) -> Capture:
+        """A context in which all ops and modules of this thread are recorded in the folder `out`.
+
+        `level`: `op`, `module` or both. `save`: globs of module paths or op names whose whole inputs and outputs are
+        kept, up to `budget` bytes. `steps`: `A:B`, which steps are recorded. `rows`, `stats`, `stacks`: whether
+        digests of rows, statistics and Python stacks are. `verify`: a trace that the program is held to, by bits, or
+        by statistics that differ by no more than `rtol` of the recorded and `atol`; the context's `verifier.report`
+        has what came of it, and with `stop` the program ends at the first difference.
+
+        Raises MoeparityError for a word that says nothing, TraceError where the folder holds a trace or `verify` names
+        none, and MismatchError as `stop` asks.
+        """
+        settings = settings_of(
+            levels=level, save=save, budget=budget, steps=steps, rows=rows, stats=stats, stacks=stacks
+        )
+        if out is None and verify is None:
+            raise MoeparityError("capture: neither a folder to write to nor a trace to verify is given. Give one.")
+        verification = None
+        if verify is not None:
+            verification = Verification(Path(verify), Tolerance(rtol, atol), stop)
+        return Capture(None if out is None else Path(out), settings, verification=verification)
+
+    def step(self) -> None:
+        """Say that a step of the program has ended; nothing where no capture is going on."""
+        if _active:
+            _active[-1].step()
+
+
+capture = _Entry()
+
+
+def _rank() -> tuple[int, int]:
+    """This process's rank, and how many there are."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    rank, ranks = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    return (int(rank), int(ranks)) if rank.isdecimal() and ranks.isdecimal() else (0, 1)
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "threads": str(torch.get_num_threads()),
+        "deterministic": str(torch.are_deterministic_algorithms_enabled()).lower(),
+    }

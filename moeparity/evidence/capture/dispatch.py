@@ -1,0 +1,154 @@
+"""The dispatch mode: every op that a thread runs, forward, backward, in optimizers, and collectives, passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from moeparity.evidence.capture.collectives import Collectives, Results
+from moeparity.evidence.capture.flush import Running
+from moeparity.evidence.capture.ops import Op, op_of, outputs, tensors
+from moeparity.evidence.capture.place import Places
+from moeparity.evidence.capture.recorder import Recorder
+from moeparity.evidence.capture.seen import Seen
+from moeparity.evidence.capture.stacks import frames
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SLOTS = [str(place) for place in range(64)]
+
+
+class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the ops of the thread that entered it, and of the backward passes that it starts."""
+
+    def __init__(self, recorder: Recorder, places: Places) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recorder, self._places = recorder, places
+        self.collectives = Collectives(recorder, self._finished)
+        self._ops: dict[Any, Op] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not wrapped for torch.compile, which would be imported: under a mode it compiles nothing anyway."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an op and record it. What a subclass of tensor is made of is recorded, not the subclass itself."""
+        kwargs = kwargs or {}
+        for kind in types:
+            if kind not in _PLAIN:
+                return NotImplemented
+        op = self._ops.get(func)
+        if op is None:
+            op = self._ops[func] = op_of(func)
+        if op.view or op.silent:
+            return func(*args, **kwargs)
+        self._places.passed_op()
+        if not self._recorder.is_on:
+            return func(*args, **kwargs)
+        with self._recorder.lock:
+            call = self._entered(op, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except BaseException:
+            with self._recorder.lock:
+                call.flags.append("raised")
+                self._recorder.returned(call)
+            raise
+        with self._recorder.lock:
+            self._returned(op, call, args, kwargs, result)
+        return result
+
+    def _entered(self, op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Running:
+        recorder, places = self._recorder, self._places
+        place = places.now()
+        call = recorder.entered("collective" if op.collective else "op", op.name, place.path, place.phase)
+        call.inside, call.forward_call = place.inside, place.forward_call
+        places.made_nodes(call)
+        if recorder.settings.stacks:
+            call.frames = frames()
+        written = {place for place, _ in op.mutated} if op.fills else {0} if op.waits else ()
+        for number, value in enumerate(args):
+            if number not in written:
+                self._argument(call, _SLOTS[number], value)
+            elif not op.waits:
+                for _, tensor in tensors(value, ""):
+                    self.collectives.touched(tensor)
+        for name, value in kwargs.items():
+            if name != "out":
+                self._argument(call, name, value)
+        return call
+
+    def _argument(self, call: Running, slot: str, value: Any) -> None:
+        if value is None:
+            return
+        if isinstance(value, torch.Tensor):
+            self._read(call, slot, value)
+        elif isinstance(value, (list, tuple)) and value and not isinstance(value[0], (int, float)):
+            for part, tensor in tensors(value, slot):
+                self._read(call, part, tensor)
+        else:
+            call.scalars[slot] = value
+
+    def _read(self, call: Running, slot: str, tensor: torch.Tensor) -> None:
+        if self.collectives.touched(tensor):
+            call.flags.append("unwaited")
+            return
+        seen = self._recorder.see(tensor, keep=call.keeps)
+        if seen is not None:
+            call.inputs[slot] = seen
+
+    def _returned(self, op: Op, call: Running, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        written = [
+            part
+            for number, name in op.mutated
+            for part in (
+                tensors(args[number], _SLOTS[number]) if number < len(args) else tensors(kwargs.get(name), name)
+            )
+        ]
+        if op.waits:
+            self.collectives.awaited(args[0])
+        elif op.collective:
+            self.collectives.began(call, result, written or list(outputs(result)))
+            return
+        if op.draws(args, kwargs):
+            call.flags.append("random")
+        for _, tensor in written:
+            self._recorder.storages.wrote(tensor, partly=op.partly)
+        for slot, tensor in written:
+            # Torch counts a write after the op has returned from here.
+            self._made(call.written, slot, tensor, call, ahead=True)
+        for slot, tensor in outputs(result):
+            if op.empty:
+                self._recorder.storages.allocated(tensor)
+            same = [seen for (_, each), seen in zip(written, call.written.values(), strict=False) if each is tensor]
+            if same:
+                call.outputs[slot] = same[0]
+            else:
+                self._made(call.outputs, slot, tensor, call)
+        self._recorder.returned(call)
+
+    def _finished(self, call: Running, results: Results) -> None:
+        """A collective was waited for: its results are there."""
+        for _, tensor in results:
+            self._recorder.storages.wrote(tensor)
+        for slot, tensor in results:
+            self._made(call.outputs, slot, tensor, call)
+        self._recorder.returned(call)
+
+    def _made(
+        self, slots: dict[str, Seen], slot: str, tensor: torch.Tensor, call: Running, *, ahead: bool = False
+    ) -> None:
+        seen = self._recorder.see(tensor, born=True, keep=call.keeps, ahead=ahead)
+        if seen is not None:
+            if "random" in call.flags and seen.label is None:
+                seen.label = "random"
+            slots[slot] = seen

@@ -1,0 +1,170 @@
+"""A flush: calls that have returned become records, and what was begun for their values is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+
+from moeparity.evidence.capture.ops import plain
+from moeparity.evidence.capture.seen import Seen
+from moeparity.evidence.capture.stacks import Frames, lines
+from moeparity.evidence.capture.statistics import named
+from moeparity.evidence.trace.digest import value_digests
+from moeparity.evidence.trace.records import Call, Value
+
+
+class Running:
+    """A call that has been entered: what will be written of it when it has returned."""
+
+    __slots__ = (
+        "clock", "flags", "forward_call", "frames", "id", "inputs", "inside", "keeps", "level", "name", "nth",
+        "outputs", "path", "phase", "scalars", "step", "written",
+    )  # fmt: skip
+
+    def __init__(self, number: int, level: str, name: str) -> None:
+        self.id, self.level, self.name = number, level, name
+        self.path, self.phase, self.nth, self.step = "", "forward", 0, 0
+        self.inside: int | None = None
+        self.forward_call: int | None = None
+        self.inputs: dict[str, Seen] = {}
+        self.outputs: dict[str, Seen] = {}
+        self.written: dict[str, Seen] = {}
+        self.scalars: dict[str, Any] = {}
+        self.frames: Frames | None = None
+        self.flags: list[str] = []
+        self.keeps = False
+        self.clock: int | None = None
+        """The count of writes when it was entered, where its values are recorded."""
+
+
+class Sink(Protocol):
+    """What takes the records of a flush: a writer, or what compares them with another trace."""
+
+    def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
+        """A value, with what is kept of it."""
+
+    def call(self, call: Call) -> None:
+        """A call whose values were handed over."""
+
+    def stack(self, frames: Iterable[str]) -> int:
+        """The number of a stack."""
+
+    def note(self, text: str) -> None:
+        """A sentence for the reader."""
+
+    def flush(self) -> None:
+        """A flush has ended."""
+
+    def close(self, *, whole: bool = True) -> None:
+        """The recording has ended."""
+
+
+def complete(calls: list[Running]) -> None:
+    """Ask for what was begun when the calls' values were seen."""
+    values = _unwritten(calls)
+    digested = [seen for seen in values if seen.rows is not None and seen.digest is None]
+    digests = value_digests(
+        [seen.rows for seen in digested if seen.rows is not None],
+        [seen.shape for seen in digested],
+        [_dtype(seen.dtype) for seen in digested],
+    )
+    for seen, digest in zip(digested, digests, strict=True):
+        seen.digest = digest
+    _tell_statistics(values)
+
+
+def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> None:
+    """Hand calls, their values and notes to a sink; `rows`: with the digests of rows."""
+    for text in notes:
+        sink.note(text)
+    for seen in _unwritten(calls):
+        sink.value(_value(seen), rows=seen.rows if rows else None, tensor=seen.kept)
+    stacks: dict[Frames, int] = {}
+    for call in calls:
+        if call.frames is not None and call.frames not in stacks:
+            stacks[call.frames] = sink.stack(lines(call.frames))
+        sink.call(_call(call, None if call.frames is None else stacks[call.frames]))
+    sink.flush()
+
+
+def let_go(calls: list[Running]) -> None:
+    """What was written need not be held."""
+    for seen in _unwritten(calls):
+        seen.written, seen.kept = True, None
+
+
+def _unwritten(calls: list[Running]) -> list[Seen]:
+    """The values of calls that are not in the trace yet, a base before its views."""
+    values: dict[int, Seen] = {}
+    for call in calls:
+        for slots in (call.inputs, call.outputs, call.written):
+            for seen in slots.values():
+                if seen.base is not None and not seen.base.written:
+                    values[seen.base.id] = seen.base
+                if not seen.written:
+                    values[seen.id] = seen
+    return list(values.values())
+
+
+def _tell_statistics(values: list[Seen]) -> None:
+    later = [seen for seen in values if isinstance(seen.stats, torch.Tensor)]
+    if later:
+        torch.accelerator.synchronize()  # what makes them may run on another stream than this thread's
+        together = torch.stack([seen.stats for seen in later if isinstance(seen.stats, torch.Tensor)]).tolist()
+        for seen, numbers in zip(later, together, strict=True):
+            seen.stats = named(numbers)
+
+
+def _value(seen: Seen) -> Value:
+    return Value(
+        id=seen.id,
+        dtype=_dtype(seen.dtype),
+        shape=seen.shape,
+        strides=seen.strides,
+        offset=seen.offset,
+        device=str(seen.device),
+        storage=seen.storage,
+        version=seen.version,
+        base=None if seen.base is None else seen.base.id,
+        digest=seen.digest,
+        label=seen.label,
+        stats=seen.stats if isinstance(seen.stats, dict) else None,
+    )
+
+
+def _call(call: Running, stack: int | None) -> Call:
+    return Call(
+        id=call.id,
+        level=call.level,
+        name=call.name,
+        path=call.path,
+        nth=call.nth,
+        step=call.step,
+        phase=call.phase,
+        inside=call.inside,
+        inputs={slot: seen.id for slot, seen in call.inputs.items()},
+        outputs={slot: seen.id for slot, seen in call.outputs.items()},
+        written={slot: seen.id for slot, seen in call.written.items()},
+        scalars={slot: plain(value) for slot, value in call.scalars.items()},
+        stack=stack,
+        flags=(*call.flags, *(f"{name}_born" for name in ("nan", "inf") if _bears(call, name))),
+        forward_call=call.forward_call,
+    )
+
+
+def _bears(call: Running, name: str) -> bool:
+    """Whether a call's results hold a number that is not finite, and none of its inputs does."""
+    return any(_holds(seen, name) for seen in (*call.outputs.values(), *call.written.values())) and not any(
+        _holds(seen, name) for seen in call.inputs.values()
+    )
+
+
+def _holds(seen: Seen, name: str) -> bool:
+    stats = (seen.base or seen).stats
+    return isinstance(stats, dict) and stats.get(name, 0) > 0
+
+
+def _dtype(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,129 @@
+"""The module level: calls of modules by global forward hooks, and paths as in `named_modules`, without wrappers'."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.nn.modules import module as hooks
+
+from moeparity.evidence.capture.flush import Running
+from moeparity.evidence.capture.ops import outputs, plain, tensors
+from moeparity.evidence.capture.place import Places
+from moeparity.evidence.capture.recorder import Recorder
+from moeparity.evidence.capture.stacks import frames
+
+_WRAPPERS = {
+    "DistributedDataParallel": "module",
+    "DataParallel": "module",
+    "FullyShardedDataParallel": "_fsdp_wrapped_module",
+    "CheckpointWrapper": "_checkpoint_wrapped_module",
+    "OptimizedModule": "_orig_mod",
+}
+"""Classes that stand around a module, and the name under which they hold it: it is left out of paths."""
+
+
+class Paths:
+    """The path of every module that was met, from the outermost module that was called."""
+
+    def __init__(self) -> None:
+        self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
+
+    def of(self, module: torch.nn.Module, outer: str | None) -> str:
+        """The path of a module that is called inside the module of path `outer`, or inside none."""
+        path = self._known(module)
+        if path is None:
+            if outer is None:
+                for inner, name in _walk(module, "", set()):
+                    self._paths[id(inner)] = weakref.ref(inner), name
+                return ""
+            path = f"{outer}.({type(module).__name__})" if outer else f"({type(module).__name__})"
+            for inner, name in _walk(module, path, set()):
+                self._paths[id(inner)] = weakref.ref(inner), name
+        return path
+
+    def _known(self, module: torch.nn.Module) -> str | None:
+        held = self._paths.get(id(module))
+        return held[1] if held is not None and held[0]() is module else None
+
+
+def _walk(module: torch.nn.Module, path: str, met: set[int]) -> Iterator[tuple[torch.nn.Module, str]]:
+    if id(module) in met:
+        return
+    met.add(id(module))
+    yield module, path
+    unnamed = _WRAPPERS.get(type(module).__name__)
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _walk(child, path if name == unnamed else f"{path}.{name}" if path else name, met)
+
+
+class Modules:
+    """Hooks on all modules while it is entered. `recorded`: whether calls are written, or only paths are followed."""
+
+    def __init__(self, recorder: Recorder, places: Places, *, recorded: bool) -> None:
+        self._recorder, self._places, self._recorded = recorder, places, recorded
+        self._paths = Paths()
+        self._clocks: list[int] = []
+        self._handles: list[Any] = []
+
+    def start(self) -> None:
+        """Hook all modules."""
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._enters),
+            hooks.register_module_forward_hook(self._leaves, with_kwargs=True, always_call=True),
+        ]
+
+    def stop(self) -> None:
+        """Take the hooks away."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _enters(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return
+        recorder, places = self._recorder, self._places
+        places.passed_op()
+        with recorder.lock, torch._C._DisableTorchDispatch():
+            modules = places.modules
+            path = self._paths.of(module, modules[-1][1] if modules else None)
+            if type(module).__name__ == "OptimizedModule":
+                recorder.note(f"{path or 'the model'} is compiled by torch.compile: see `unseen`")
+            call = recorder.entered("module", type(module).__name__, path, places.now().phase)
+            call.inside = modules[-1][0].id if modules else None
+            modules.append((call, path))
+            if not (self._recorded and recorder.is_on):
+                return
+            call.clock = recorder.storages.clock
+            if recorder.settings.stacks:
+                call.frames = frames()
+            for slot, tensor in tensors(args, ""):
+                self._see(call.inputs, slot, tensor, call)
+            call.scalars = {str(place): value for place, value in enumerate(args) if plain(value) is not None}
+
+    def _leaves(self, module: torch.nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        modules = self._places.modules
+        if torch.compiler.is_compiling() or not modules or modules[-1][0].name != type(module).__name__:
+            return
+        recorder = self._recorder
+        with recorder.lock, torch._C._DisableTorchDispatch():
+            call = modules.pop()[0]
+            if not (self._recorded and recorder.is_on) or call.clock is None:
+                return
+            for slot, tensor in tensors(kwargs, ""):
+                if recorder.storages.of(tensor).clock <= call.clock:
+                    self._see(call.inputs, slot, tensor, call)
+            call.scalars |= {name: value for name, value in kwargs.items() if plain(value) is not None}
+            for slot, tensor in outputs(result):
+                self._see(call.outputs, slot, tensor, call)
+            if result is None:
+                call.flags.append("raised")
+            recorder.returned(call)
+
+    def _see(self, slots: dict[str, Any], slot: str, tensor: torch.Tensor, call: Running) -> None:
+        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+            seen = self._recorder.see(tensor, keep=call.keeps)
+            if seen is not None:
+                slots[slot] = seen

@@ -1,0 +1,225 @@
+"""The recorder of one rank: values and calls are gathered here, and written in flushes, each a whole piece.
+
+Digests and statistics are begun when a value is seen, on its own device; what they came to is asked for in the flush.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from moeparity.evidence.capture.flush import Running, Sink, complete, let_go, write
+from moeparity.evidence.capture.seen import Seen, Storage, Storages, covers, extent, remember, version_of
+from moeparity.evidence.capture.settings import Settings
+from moeparity.evidence.capture.statistics import statistics
+from moeparity.evidence.trace.digest import row_digests
+
+CALLS = 5000
+HELD = 64 << 20
+SECONDS = 2.0
+"""A flush comes after so many calls, so many bytes of digests and tensors, or so long a time."""
+
+SOON = 100
+"""After so many calls where a program is to stop at the first difference."""
+
+
+class Recorder:
+    """What one rank's capture holds between two flushes.
+
+    `opened` makes the sinks when there is something to write, `ready` says whether it is known by then which rank this
+    is.
+    """
+
+    def __init__(self, settings: Settings, opened: Callable[[], Sequence[Sink]], ready: Callable[[], bool]) -> None:
+        self.settings = settings
+        self.storages = Storages()
+        self.lock = threading.RLock()
+        self.step = 0
+        self.calls = 0
+        self._opened, self._ready = opened, ready
+        self._sinks: Sequence[Sink] = ()
+        self._off = False
+        self._stopped: BaseException | None = None
+        self._returned: list[Running] = []
+        self._notes: list[str] = []
+        self._noted: set[str] = set()
+        self._counts: dict[tuple[str, str], int] = {}
+        self._values = self._held = self._spent = 0
+        self._due = time.monotonic() + SECONDS
+        self.most_calls = CALLS
+        """A flush comes after so many calls at the latest."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this step is recorded."""
+        return not self._off and self.settings.records(self.step)
+
+    def switch_off(self) -> None:
+        """Record nothing from now on, as in a forked process."""
+        self._off, self.lock = True, threading.RLock()
+
+    def stop_with(self, error: BaseException) -> None:
+        """Let the program's next call end with an error."""
+        self._stopped = error
+
+    def entered(self, level: str, name: str, path: str, phase: str) -> Running:
+        """A call that begins now."""
+        if self._stopped is not None:
+            error, self._stopped, self._off = self._stopped, None, True
+            raise error
+        call = Running(self.calls, level, name)
+        self.calls += 1
+        key = name, path
+        call.nth = self._counts.get(key, 0)
+        self._counts[key] = call.nth + 1
+        call.path, call.phase, call.step = path, phase, self.step
+        call.keeps = self.settings.saves(name, path)
+        return call
+
+    def returned(self, call: Running) -> None:
+        """A call that has returned with all its values."""
+        if call.keeps:
+            for seen in (*call.inputs.values(), *call.outputs.values(), *call.written.values()):
+                self._held += 0 if seen.kept is None else seen.kept.nbytes
+        self._returned.append(call)
+        if (
+            len(self._returned) >= self.most_calls
+            or self._held >= HELD
+            or (time.monotonic() > self._due and self._may_open())
+        ):
+            self.flush()
+
+    def see(self, tensor: torch.Tensor, *, born: bool = False, keep: bool = False, ahead: bool = False) -> Seen | None:
+        """The value that a tensor holds now, None for what has no storage.
+
+        `born`: an op has just made it. `keep`: its whole tensor is wanted. `ahead`: torch is about to count a write.
+        """
+        if tensor.layout != torch.strided or tensor.device.type == "meta":
+            self.note(f"values of layout {tensor.layout} on {tensor.device.type} have no digests")
+            return None
+        storage, version = self.storages.of(tensor), version_of(tensor) + ahead
+        key = (version, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        seen = storage.values.get(key)
+        if seen is None:
+            seen = self._met(tensor, storage, version, born=born)
+            remember(storage, key, seen)
+        if keep:
+            self._keep(seen, tensor)
+        return seen
+
+    def _met(self, tensor: torch.Tensor, storage: Storage, version: int, *, born: bool) -> Seen:
+        primary = storage.primary
+        if primary is not None and (primary.version != version or not covers(primary, tensor)):
+            primary = None
+        if primary is None and not born:
+            whole = _in_memory_order(tensor)
+            if whole is not tensor:
+                primary = self.see(whole)
+        seen = self._numbered(tensor, storage, version)
+        seen.label = storage.label(tensor)
+        if primary is not None:
+            seen.base = primary
+            return seen
+        storage.primary = seen
+        if seen.label != "unwritten":
+            self._digest(seen, tensor)
+        return seen
+
+    def _numbered(self, tensor: torch.Tensor, storage: Storage, version: int) -> Seen:
+        seen = Seen(tensor, self._values, storage.number, version)
+        self._values += 1
+        return seen
+
+    def _digest(self, seen: Seen, tensor: torch.Tensor) -> None:
+        try:
+            seen.rows = row_digests(tensor)
+            seen.stats = statistics(tensor) if self.settings.stats else None
+        except (RuntimeError, NotImplementedError) as error:
+            self.note(f"values of {tensor.dtype} on {tensor.device.type} have no digests: {str(error)[:100]}")
+            return
+        self._held += 8 * seen.rows.numel()
+
+    def _keep(self, seen: Seen, tensor: torch.Tensor) -> None:
+        base = seen.base
+        if base is not None and base.extent[1] - base.extent[0] <= 4 * tensor.nbytes and base.dtype == seen.dtype:
+            tensor, seen = tensor.detach().as_strided(base.shape, base.strides, base.offset), base
+        if seen.kept is not None or seen.kept_already or seen.label == "unwritten":
+            return
+        if self._spent + tensor.nbytes > self.settings.budget:
+            self.note(
+                f"the budget of {self.settings.budget:,} bytes for whole tensors was used up in step {self.step}: "
+                "none that was selected is kept from there on"
+            )
+            self._spent = self.settings.budget
+            return
+        self._spent += tensor.nbytes
+        seen.kept = tensor.detach().clone(memory_format=torch.contiguous_format)
+        seen.kept_already, seen.written = True, False
+
+    def next_step(self) -> None:
+        """A step has ended."""
+        with self.lock:
+            was_on = self.is_on
+            self.step += 1
+            self._counts.clear()
+            if was_on and not self.is_on:
+                self.storages.forget()
+
+    def note(self, text: str) -> None:
+        """A sentence for the reader, once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self._notes.append(f"{text}.")
+
+    def flush(self) -> None:
+        """Write everything that has returned."""
+        with self.lock:
+            self._due = time.monotonic() + SECONDS
+            if not self._returned and not self._notes:
+                return
+            calls, notes = self._returned, self._notes
+            self._returned, self._notes, self._held = [], [], 0
+            try:
+                self._sinks = self._sinks or self._opened()
+                complete(calls)
+                for sink in self._sinks:
+                    write(sink, calls, notes, rows=self.settings.rows)
+            except OSError as error:
+                # The program goes on: its trace ends here, without an end.
+                self._off = True
+                sys.stderr.write(f"moeparity capture: the trace ends here: {error}\n")
+            let_go(calls)
+            self.storages.forget_freed()
+
+    def flush_if_due(self) -> None:
+        """Write what has returned, where the last flush was long ago."""
+        if time.monotonic() > self._due and self._may_open():
+            self.flush()
+
+    def _may_open(self) -> bool:
+        return bool(self._sinks) or self._ready()
+
+    def close(self, *, whole: bool) -> None:
+        """The last flush, and the end of the trace where the program got there."""
+        self.flush()
+        for sink in self._sinks:
+            sink.close(whole=whole and not self._off)
+        self.storages.forget()
+
+
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor that was never seen is a view of: torch's own base, or its axes in the order of memory."""
+    if tensor.is_contiguous():
+        return tensor
+    base = None if tensor.is_inference() else tensor._base
+    if base is not None and base.is_contiguous() and base.dtype == tensor.dtype and version_of(base) == tensor._version:
+        return base
+    if not extent(tensor)[2]:
+        return tensor
+    strides = tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda axis: (strides[axis], tensor.shape[axis]), reverse=True)
+    return tensor.detach().permute(order)

@@ -1,0 +1,1 @@
+"""A running program held to a trace that was recorded before (`docs/capture.md`)."""

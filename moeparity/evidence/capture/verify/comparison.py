@@ -1,0 +1,72 @@
+"""Two values, one recorded and one of now: equal, different, or not to be told."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from moeparity.evidence.trace.records import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """By how much statistics may differ: a part of the recorded number, and an amount. Zero of both: bits count."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.relative > 0 or self.absolute > 0
+
+
+def same(recorded: Value, now: Value, bases: tuple[Value | None, Value | None], tolerance: Tolerance) -> bool | None:
+    """Whether two values are equal; None where that can't be told, as of what was written in part.
+
+    `bases`: the values that they are views of. A view has no digest: it is equal where its base is and it looks at the
+    same part, and where its base is not, nothing is known of that part.
+    """
+    if (recorded.dtype, recorded.shape) != (now.dtype, now.shape):
+        return False
+    if recorded.label == now.label == "unwritten":
+        return True
+    if recorded.label in ("unwritten", "partly") or now.label in ("unwritten", "partly"):
+        return None
+    left, right = bases
+    if left is None and right is None:
+        return _equal(recorded, now, tolerance)
+    if left is None or right is None:
+        return None
+    if left.shape == right.shape and left.dtype == right.dtype and _part(recorded, left) == _part(now, right):
+        return _equal(left, right, tolerance) or (False if _is_whole(recorded, left) else None)
+    return None
+
+
+def _equal(recorded: Value, now: Value, tolerance: Tolerance) -> bool | None:
+    if recorded.digest is None or now.digest is None:
+        return None
+    if recorded.digest == now.digest:
+        return True
+    if not tolerance or recorded.stats is None or now.stats is None:
+        return False
+    return _near(recorded.stats, now.stats, tolerance)
+
+
+def _near(recorded: Mapping[str, float], now: Mapping[str, float], tolerance: Tolerance) -> bool:
+    if recorded.keys() != now.keys():
+        return False
+    for name, number in recorded.items():
+        if name in ("nan", "inf"):
+            if number != now[name]:
+                return False
+        elif abs(now[name] - number) > tolerance.absolute + tolerance.relative * abs(number):
+            return False
+    return True
+
+
+def _part(value: Value, base: Value) -> tuple[tuple[int, ...], int]:
+    return value.strides, value.offset - base.offset
+
+
+def _is_whole(value: Value, base: Value) -> bool:
+    return math.prod(value.shape) == math.prod(base.shape)

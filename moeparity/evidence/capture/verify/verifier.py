@@ -1,0 +1,259 @@
+"""The verifier: it takes the records of a running program, and holds each call to the same one of a recorded trace."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+
+from moeparity.errors import MismatchError
+from moeparity.evidence.capture.verify.comparison import Tolerance, same
+from moeparity.evidence.capture.verify.report import Difference, RankReport, Side, text, write
+from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.records import Call, End, Record, Stack, Value
+
+_AHEAD = 20_000
+"""So many recorded calls are read ahead of the program where theirs come in another order."""
+_VALUES = 200_000
+"""So many values are remembered on each side."""
+
+Key = tuple[int, str, str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a program is held to: the trace, by what tolerance, whether it stops, and where its reports are written."""
+
+    recorded: Path
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    stop: bool = False
+    reports: Path | None = None
+
+
+class _Values(OrderedDict[int, Value]):
+    """The values met last."""
+
+    def keep(self, value: Value) -> None:
+        self[value.id] = value
+        self.move_to_end(value.id)
+        if len(self) > _VALUES:
+            self.popitem(last=False)
+
+
+class _Recorded:
+    """The recorded side, read along with the program."""
+
+    def __init__(self, trace: RankTrace) -> None:
+        self.values = _Values()
+        self.stacks: dict[int, tuple[str, ...]] = {}
+        self.is_whole = False
+        self.has_ops = "op" in trace.head.levels
+        self._records: Iterator[Record] = trace.records()
+        self._waiting: OrderedDict[Key, Call] = OrderedDict()
+
+    def of(self, key: Key) -> Call | None:
+        """The recorded call of that step, phase, level, name, path and number; None where there is none."""
+        call = self._waiting.pop(key, None)
+        while call is None and len(self._waiting) < _AHEAD:
+            following = self._next()
+            if following is None:
+                return None
+            if _key(following) == key:
+                return following
+            self._waiting[_key(following)] = following
+        return call
+
+    def left(self, step: int | None) -> list[Call]:
+        """Calls of the steps before, which no call of the program was; of all where `step` is None."""
+        if step is None:
+            while (call := self._next()) is not None:
+                self._waiting[_key(call)] = call
+        left = [call for call in self._waiting.values() if step is None or call.step < step]
+        for call in left:
+            del self._waiting[_key(call)]
+        return left
+
+    def _next(self) -> Call | None:
+        for record in self._records:
+            if isinstance(record, Call):
+                return record
+            if isinstance(record, Value):
+                self.values.keep(record)
+            elif isinstance(record, Stack):
+                self.stacks[record.id] = record.frames
+            elif isinstance(record, End):
+                self.is_whole = True
+        return None
+
+
+class Verifier:
+    """A sink that compares. `mismatched` is called with an error where the program is to stop."""
+
+    def __init__(self, verification: Verification, rank: int, mismatched: Callable[[MismatchError], None]) -> None:
+        self._verification, self._mismatched = verification, mismatched
+        self.report = RankReport(rank=rank)
+        self._recorded: _Recorded | None = None
+        ranks = {part.head.rank: part for part in open_trace(verification.recorded).ranks}
+        if rank in ranks:
+            self._recorded = _Recorded(ranks[rank])
+        else:
+            held = ", ".join(map(str, sorted(ranks)))
+            self.report = replace(self.report, problem=f"the recorded trace has no rank {rank}, but {held}.")
+        self._values = _Values()
+        self._stacks: dict[int, tuple[str, ...]] = {}
+        self._step = 0
+
+    def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
+        """A value of the program."""
+        del rows, tensor
+        self._values.keep(value)
+
+    def stack(self, frames: Iterable[str]) -> int:
+        """A stack of the program; those of this flush are remembered."""
+        self._stacks[len(self._stacks)] = tuple(frames)
+        return len(self._stacks) - 1
+
+    def note(self, text: str) -> None:
+        """A sentence for the reader."""
+        self.report = replace(self.report, notes=(*self.report.notes, text))
+
+    def call(self, call: Call) -> None:
+        """A call of the program, whose values have been handed over."""
+        recorded = self._recorded
+        if recorded is None:
+            return
+        if call.step > self._step:
+            self._step = call.step
+            # A collective of the last step may be waited for in this one.
+            self._missing(recorded.left(call.step - 1))
+        other = recorded.of(_key(call))
+        if other is None:
+            first = self.report.first_unmatched or _words(call, self._stacks)
+            self.report = replace(self.report, unmatched=self.report.unmatched + 1, first_unmatched=first)
+            return
+        self._compare(other, call, recorded)
+
+    def flush(self) -> None:
+        """A flush has ended: its stacks have been told."""
+        self._stacks.clear()
+
+    def close(self, *, whole: bool = True) -> None:
+        """The program has ended: what the record has beyond it is missing."""
+        if self._recorded is not None and whole:
+            self._missing(self._recorded.left(None))
+            if not self._recorded.is_whole:
+                self.note("the recorded trace was cut: what comes behind its end was not compared")
+        if self._verification.reports is not None:
+            write(self.report, self._verification.reports / f"rank-{self.report.rank}.json")
+
+    def _missing(self, calls: list[Call]) -> None:
+        if calls:
+            first = self.report.first_missing or _words(calls[0], self._recorded.stacks if self._recorded else {})
+            self.report = replace(self.report, missing=self.report.missing + len(calls), first_missing=first)
+
+    def _compare(self, recorded: Call, call: Call, side: _Recorded) -> None:
+        inputs = self._slots("input", recorded.inputs, call.inputs, side)
+        results = self._slots("output", recorded.outputs, call.outputs, side)
+        results |= self._slots("written", recorded.written, call.written, side)
+        scalars = {
+            slot: (recorded.scalars.get(slot), call.scalars.get(slot))
+            for slot in {**recorded.scalars, **call.scalars}
+            if recorded.scalars.get(slot) != call.scalars.get(slot)
+        }
+        differs = any(equal is False for equal in results.values())
+        untold = not differs and any(equal is None for equal in results.values())
+        report = replace(
+            self.report,
+            compared=self.report.compared + 1,
+            differing=self.report.differing + differs,
+            untold=self.report.untold + untold,
+        )
+        self.report = report
+        # A module's weights are no inputs of its call: where ops are recorded, they tell.
+        if not differs or report.root is not None or (call.level == "module" and side.has_ops):
+            return
+        told: dict[bool | None, str] = {False: "differ", None: "unknown"}
+        if call.level == "module":
+            told[True] = "unknown"
+        states = [word for equal, word in told.items() if equal in inputs.values()]
+        state = states[0] if states else "equal"
+        if report.first is not None and state != "equal":
+            return
+        difference = self._difference(recorded, call, side, state, {**inputs, **results}, scalars)
+        self.report = replace(
+            report, first=report.first or difference, root=difference if state == "equal" else report.root
+        )
+        if report.first is None and self._verification.stop:
+            self._mismatched(MismatchError(f"{self._verification.recorded}: {text(self.report)}"))
+
+    def _slots(
+        self, word: str, recorded: Mapping[str, int], now: Mapping[str, int], side: _Recorded
+    ) -> dict[str, bool | None]:
+        """Whether the values of both sides are equal, by slot; a slot that one side lacks is different."""
+        equal: dict[str, bool | None] = {}
+        for slot in {**recorded, **now}:
+            left = side.values.get(recorded.get(slot, -1))
+            right = self._values.get(now.get(slot, -1))
+            if (slot in recorded) != (slot in now):
+                equal[f"{word} {slot}"] = False
+            elif left is None or right is None:
+                equal[f"{word} {slot}"] = None
+            else:
+                bases = _base(left, side.values), _base(right, self._values)
+                equal[f"{word} {slot}"] = same(left, right, bases, self._verification.tolerance)
+        return equal
+
+    def _difference(
+        self,
+        recorded: Call,
+        call: Call,
+        side: _Recorded,
+        state: str,
+        slots: Mapping[str, bool | None],
+        scalars: Mapping[str, tuple[object, object]],
+    ) -> Difference:
+        shown = {}
+        for slot in (slot for slot, equal in slots.items() if equal is False):
+            word, _, name = slot.partition(" ")
+            kind = {"input": "inputs", "output": "outputs", "written": "written"}[word]
+            left = side.values.get(getattr(recorded, kind).get(name, -1))
+            right = self._values.get(getattr(call, kind).get(name, -1))
+            shown[slot] = _side(left, side.values), _side(right, self._values)
+        return Difference(
+            step=call.step,
+            level=call.level,
+            name=call.name,
+            path=call.path,
+            nth=call.nth,
+            phase=call.phase,
+            inputs=state,
+            random="random" in call.flags,
+            slots=shown,
+            scalars=scalars,
+            recorded_stack=side.stacks.get(-1 if recorded.stack is None else recorded.stack, ()),
+            stack=self._stacks.get(-1 if call.stack is None else call.stack, ()),
+        )
+
+
+def _key(call: Call) -> Key:
+    return call.step, call.phase, call.level, call.name, call.path, call.nth
+
+
+def _words(call: Call, stacks: Mapping[int, tuple[str, ...]]) -> str:
+    place = f" at {call.path}" if call.path else ""
+    frames = stacks.get(-1 if call.stack is None else call.stack, ())
+    return f"step {call.step}, {call.name}{place} (call {call.nth}){f', {frames[-1]}' if frames else ''}"
+
+
+def _base(value: Value, values: _Values) -> Value | None:
+    return None if value.base is None else values.get(value.base)
+
+
+def _side(value: Value | None, values: _Values) -> dict[str, object]:
+    if value is None:
+        return asdict(Side(dtype="nothing", shape=(), digest=None, stats=None))
+    base = _base(value, values) or value
+    return asdict(Side(dtype=value.dtype, shape=value.shape, digest=base.digest, stats=base.stats))

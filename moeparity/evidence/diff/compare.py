@@ -1,0 +1,237 @@
+"""Two values held against each other: their bits, row by row and token by token; ids as sets and as slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from moeparity.evidence.diff.runs import RunPair
+from moeparity.evidence.diff.side import Side
+from moeparity.evidence.diff.tokens import token_of_rows
+from moeparity.evidence.trace.digest import row_digests
+from moeparity.evidence.trace.records import DIGEST, Value
+
+Status = Literal["equal", "cast", "padding", "differ", "rounded", "apart", "unknown"]
+"""`padding`: only rows of padding differ. Of two dtypes: `cast`, the same numbers; `rounded`, equal once both are
+rounded to the narrower; `apart`, not even then. `unknown`: not compared.
+"""
+
+_INTEGERS = {"int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64"}
+_MOST_EXACT = 1 << 24
+"""Elements of a value that are looked at for how far two values lie from each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ids:
+    """Rows of whole numbers: in how many the slots differ, in how many of these the sets."""
+
+    slots: int
+    sets: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What is known of a pair of values.
+
+    rows, differing: how many rows were compared, and in how many bits differ (of `apart` after rounding to the narrower
+    dtype). tokens: the flat places, in A, of the tokens that differ; empty where rows are of no token. furthest: the
+    largest relative error of a row, |a - b| / |a| in the 2-norm, None where whole values were not kept. bound: what
+    rounding to the narrower dtype makes of it at most. reason: why it was not compared.
+    """
+
+    status: Status
+    rows: int = 0
+    differing: int = 0
+    tokens: tuple[int, ...] = ()
+    furthest: float | None = None
+    bound: float | None = None
+    ids: Ids | None = None
+    reason: str = ""
+
+
+class Comparer:
+    """Compares values of a pair of passes."""
+
+    def __init__(self, pair: RunPair) -> None:
+        self.pair = pair
+        self.a, self.b = pair.a.side, pair.b.side
+        self._same_digests = self.a.head.digest == self.b.head.digest == DIGEST
+        self._memo: dict[tuple[int, int], Comparison] = {}
+
+    def compare(self, a: int, b: int) -> Comparison:
+        """Two values by their ids. Raises TraceError for a trace that is damaged."""
+        if (a, b) not in self._memo:
+            self._memo[a, b] = self._compare(a, b)
+        return self._memo[a, b]
+
+    def _compare(self, a: int, b: int) -> Comparison:
+        one, other = self.a.value(a), self.b.value(b)
+        if one.shape == other.shape and 0 in one.shape:
+            return Comparison(status="equal")
+        reason = self._obstacle(one, other)
+        if reason:
+            return Comparison(status="unknown", reason=reason)
+        if one.dtype != other.dtype and not (one.dtype in _INTEGERS and other.dtype in _INTEGERS):
+            return self._of_two_dtypes(a, b)
+        if self._whole_digests(one, other):
+            if self.a.digest(a) == self.b.digest(b):
+                return Comparison(status="equal", rows=torch.Size(one.shape[:-1]).numel())
+            if self.a.rows(a) is None:
+                return Comparison(status="differ", rows=torch.Size(one.shape[:-1]).numel())
+        return self._by_rows(a, b)
+
+    def _obstacle(self, one: Value, other: Value) -> str:
+        if self.pair.obstacle and not self._are_weights(one, other):
+            return self.pair.obstacle
+        for side, value in ((self.a, one), (self.b, other)):
+            if value.id in side.apart:
+                return "a rank's part, which the layout does not put together"
+            if value.label in {"unwritten", "partly"}:
+                return "allocated and not, or only partly, written"
+        if len(one.shape) != len(other.shape) and self.pair.shared is None and one.shape != other.shape:
+            same = torch.Size(one.shape).numel() == torch.Size(other.shape).numel()
+            return "" if same and one.shape[-1:] == other.shape[-1:] else "other shapes"
+        return ""
+
+    def _whole_digests(self, one: Value, other: Value) -> bool:
+        """Whether the digests of both whole values are known, and one row of the one is the same of the other."""
+        if one.shape != other.shape or one.dtype != other.dtype or not self._same_digests:
+            return False
+        if self.pair.shared is not None and not self.pair.shared.alike and not self._are_weights(one, other):
+            return False
+        return self.a.digest(one.id) is not None and self.b.digest(other.id) is not None
+
+    def _by_rows(self, a: int, b: int) -> Comparison:
+        one, other = self._rows(self.a, a), self._rows(self.b, b)
+        if one is None or other is None:
+            return Comparison(status="unknown", reason=self._unread(a, b, one, other))
+        places = self._places(a, b, len(one), len(other))
+        if isinstance(places, str):
+            alike = self.a.value(a).shape == self.b.value(b).shape and torch.equal(one, other)
+            return Comparison(status="equal", rows=len(one)) if alike else Comparison(status="unknown", reason=places)
+        left, right, tokens = places
+        differs = one[left] != other[right]
+        if not bool(differs.any()):
+            return Comparison(status="equal", rows=len(left))
+        status: Status = "differ"
+        if tokens is not None and not bool((differs & (tokens >= 0)).any()):
+            status = "padding"
+        seen = () if tokens is None else tuple(sorted(set(tokens[differs & (tokens >= 0)].tolist())))
+        furthest = self._furthest(a, b, left, right)
+        ids = self._ids(a, b, left, right)
+        return Comparison(
+            status=status, rows=len(left), differing=int(differs.sum()), tokens=seen, furthest=furthest, ids=ids
+        )
+
+    def _rows(self, side: Side, number: int) -> Tensor | None:
+        """Digests of rows that the other side's can be held against: of ids their rows as 64-bit numbers."""
+        value = side.value(number)
+        if value.dtype in _INTEGERS or not self._same_digests:
+            tensor = side.tensor(number)
+            if tensor is not None:
+                return row_digests(tensor.long() if value.dtype in _INTEGERS else tensor)
+        return side.rows(number) if self._same_digests else None
+
+    def _unread(self, a: int, b: int, one: Tensor | None, other: Tensor | None) -> str:
+        if not self._same_digests:
+            return f"digests of two kinds ({self.a.head.digest} and {self.b.head.digest}), and not kept whole"
+        views = any(
+            side.value(n).base is not None for side, n, rows in ((self.a, a, one), (self.b, b, other)) if rows is None
+        )
+        return "a view that cuts rows, of a value that was not kept whole" if views else "no digests of rows were kept"
+
+    def _places(self, a: int, b: int, ours: int, theirs: int) -> tuple[Tensor, Tensor, Tensor | None] | str:
+        """Which rows are compared with which, and of which token each is: -1 for padding; None where no token is known.
+        A reason where that cannot be said.
+        """
+        shared, one, other = self.pair.shared, self.a.value(a), self.b.value(b)
+        rows = torch.arange(ours)
+        weights = self._are_weights(one, other)
+        if not weights and shared is not None and not (shared.alike and one.shape == other.shape):
+            return self._by_token(one, other)
+        if ours != theirs:
+            return "other shapes" if weights else "other shapes, and no ids of tokens to go by"
+        tokens = self.pair.a.tokens
+        of_row = None if weights or tokens is None else token_of_rows(one.shape, tokens.grid)
+        if tokens is None or of_row is None:
+            return rows, rows, None
+        return rows, rows, torch.where(tokens.real()[of_row], of_row, -1)
+
+    def _are_weights(self, one: Value, other: Value) -> bool:
+        return one.shape == other.shape and self.a.is_weight(one.id) and self.b.is_weight(other.id)
+
+    def _by_token(self, one: Value, other: Value) -> tuple[Tensor, Tensor, Tensor | None] | str:
+        shared, ours, theirs = self.pair.shared, self.pair.a.tokens, self.pair.b.tokens
+        assert shared is not None
+        assert ours is not None
+        assert theirs is not None
+        rows = token_of_rows(one.shape, ours.grid), token_of_rows(other.shape, theirs.grid)
+        if rows[0] is None or rows[1] is None or one.shape[-1:] != other.shape[-1:]:
+            return "rows that are of no one token"
+        first, second = _rows_by_token(rows[0], ours.count), _rows_by_token(rows[1], theirs.count)
+        if first.shape[1] != second.shape[1]:
+            return "rows that are of no one token"
+        left, right = first[shared.a], second[shared.b]
+        tokens = shared.a.unsqueeze(-1).expand(left.shape)
+        return left.reshape(-1), right.reshape(-1), tokens.reshape(-1)
+
+    def _of_two_dtypes(self, a: int, b: int) -> Comparison:
+        one, other = self.a.tensor(a), self.b.tensor(b)
+        dtypes = f"{self.a.value(a).dtype} and {self.b.value(b).dtype}"
+        if one is None or other is None:
+            return Comparison(status="unknown", reason=f"two dtypes ({dtypes}), and not kept whole")
+        if not one.is_floating_point() or not other.is_floating_point():
+            return Comparison(status="unknown", reason=f"two kinds of numbers ({dtypes})")
+        places = self._places(a, b, *(_row_count(x) for x in (one, other)))
+        if isinstance(places, str):
+            return Comparison(status="unknown", reason=places)
+        left, right, tokens = places
+        narrow = max(one.dtype, other.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        wide = torch.promote_types(one.dtype, other.dtype)
+        differs, inexact = (
+            row_digests(one.to(dtype))[left] != row_digests(other.to(dtype))[right] for dtype in (narrow, wide)
+        )
+        if tokens is not None:
+            differs, inexact = differs & (tokens >= 0), inexact & (tokens >= 0)
+        status: Status = "apart" if bool(differs.any()) else "rounded" if bool(inexact.any()) else "cast"
+        seen = () if tokens is None else tuple(sorted(set(tokens[differs].tolist())))
+        return Comparison(
+            status=status, rows=len(left), differing=int(differs.sum()),
+            tokens=seen, furthest=self._furthest(a, b, left, right), bound=torch.finfo(narrow).eps / 2,
+        )  # fmt: skip
+
+    def _furthest(self, a: int, b: int, left: Tensor, right: Tensor) -> float | None:
+        """The largest relative error of a row, where both were kept whole."""
+        if torch.Size(self.a.value(a).shape).numel() > _MOST_EXACT:
+            return None
+        one, other = self.a.tensor(a), self.b.tensor(b)
+        if one is None or other is None or not one.is_floating_point():
+            return None
+        x, y = (t.reshape(_row_count(t), -1).double()[rows] for t, rows in ((one, left), (other, right)))
+        error = (x - y).norm(dim=-1) / x.norm(dim=-1)
+        return (
+            float(error.nan_to_num(nan=0.0 if bool((x == y).all()) else float("inf")).max()) if error.numel() else 0.0
+        )
+
+    def _ids(self, a: int, b: int, left: Tensor, right: Tensor) -> Ids | None:
+        """Of whole numbers, in how many rows slots and sets differ; None of anything else, and where not kept."""
+        if self.a.value(a).dtype not in _INTEGERS:
+            return None
+        one, other = self.a.tensor(a), self.b.tensor(b)
+        if one is None or other is None:
+            return None
+        x, y = (t.reshape(_row_count(t), -1).long()[rows] for t, rows in ((one, left), (other, right)))
+        sets = (x.sort(-1).values != y.sort(-1).values).any(-1)
+        return Ids(slots=int((x != y).any(-1).sum()), sets=int(sets.sum()))
+
+
+def _row_count(x: Tensor) -> int:
+    return torch.Size(x.shape[:-1]).numel()
+
+
+def _rows_by_token(tokens: Tensor, count: int) -> Tensor:
+    """The rows of each token, [tokens, rows of each], in their order."""
+    return torch.argsort(tokens, stable=True).reshape(count, -1)

@@ -1,0 +1,266 @@
+"""Where a difference begins: pairs of values that differ while all that they were made of has equal bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+
+from moeparity.evidence.diff.align import Aligned
+from moeparity.evidence.diff.compare import Comparer, Comparison
+from moeparity.evidence.diff.side import Side
+from moeparity.evidence.trace.records import Call
+
+Kind = Literal["op", "module", "weight", "input", "unseen", "wiring"]
+Role = Literal["output", "input"]
+
+EQUAL = ("equal", "cast", "padding")
+"""Statuses of values that are one, as far as tokens go."""
+_MIXED = "of several tokens in a row, and made of values whose padding differs"
+DIFFERING = ("differ", "apart", "rounded")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValuePair:
+    """Two values that stand in one place: of a pair of calls, at a slot of each."""
+
+    a: int
+    b: int
+    calls: tuple[Call, Call]
+    slot: str
+    role: Role
+    comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a difference begins: the pair that differs, and the calls between it and values with equal bits."""
+
+    pair: ValuePair
+    kind: Kind
+    ops_a: tuple[Call, ...] = ()
+    ops_b: tuple[Call, ...] = ()
+    unread: int = 0
+
+
+@dataclass(slots=True)
+class Known:
+    """Of either side's values, which have an equal partner and which only one that differs."""
+
+    equal: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
+    differing: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
+
+    def add(self, pair: ValuePair) -> None:
+        """Take a pair in."""
+        sets = {**dict.fromkeys(DIFFERING, self.differing), **dict.fromkeys(EQUAL, self.equal)}.get(
+            pair.comparison.status
+        )
+        if sets is not None:
+            sets[0].setdefault(pair.a, pair.b)
+            sets[1].setdefault(pair.b, pair.a)
+
+
+def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:
+    """The values of paired calls, slot by slot: what each reads, then what it gives or writes.
+
+    Calls that stand in one place only by the order of their names, and read what has nothing to do with each other, are
+    taken for no pair.
+    """
+    partners: dict[int, int] = {}
+    padded: set[int] = set()
+    for ours, theirs in aligned.pairs:
+        inputs = list(_of_slots(comparer, (ours, theirs), ours.inputs, theirs.inputs, "input"))
+        if ours.id in aligned.loose and not _borne_out(comparer, inputs, partners):
+            aligned.only_a.append(ours)
+            aligned.only_b.append(theirs)
+            continue
+        partners[ours.id] = theirs.id
+        given = list(_of_slots(comparer, (ours, theirs), _given(ours), _given(theirs), "output"))
+        roots = {comparer.a.root_of(pair.a) for pair in inputs}
+        for pair in (*inputs, *given):
+            own = {comparer.a.root_of(pair.a)} if pair.role == "input" else roots
+            if own & padded and pair.comparison.status == "differ" and not _of_tokens(comparer, pair):
+                padded.add(pair.a)
+                yield replace(pair, comparison=Comparison(status="unknown", reason=_MIXED))
+            else:
+                padded |= {comparer.a.root_of(pair.a)} if pair.comparison.status == "padding" else set()
+                yield pair
+
+
+def _of_tokens(comparer: Comparer, pair: ValuePair) -> bool:
+    """Whether the rows of a value are each of one token, and its columns, as those of attention scores, are not."""
+    tokens, shape = comparer.pair.a.tokens, comparer.a.value(pair.a).shape
+    across = tokens is not None and shape[-1:] in {(tokens.grid[-1],), (tokens.count,)}
+    return bool(pair.comparison.tokens) and not across
+
+
+def _of_slots(
+    comparer: Comparer, calls: tuple[Call, Call], left: Mapping[str, int], right: Mapping[str, int], role: Role
+) -> Iterator[ValuePair]:
+    for slot, a, b in _slots(dict(left), dict(right)):
+        yield ValuePair(a=a, b=b, calls=calls, slot=slot, role=role, comparison=_compared(comparer, a, b))
+
+
+def _borne_out(comparer: Comparer, inputs: Sequence[ValuePair], partners: Mapping[int, int]) -> bool:
+    """Whether each value that the one reads is equal to the other's, or was made by the partner of what made that, or
+    is a weight that the other program has not.
+    """
+    a, b = comparer.a, comparer.b
+    for pair in inputs:
+        if pair.comparison.status in EQUAL:
+            continue
+        makers = a.producers.get(a.root_of(pair.a)), b.producers.get(b.root_of(pair.b))
+        if makers[0] is not None and makers[1] is not None:
+            if partners.get(makers[0].id) != makers[1].id:
+                return False
+        elif makers != (None, None) or a.weights.get(b.root_digest(pair.b)) or b.weights.get(a.root_digest(pair.a)):
+            return False
+    return True
+
+
+def _given(call: Call) -> dict[str, int]:
+    return {**call.outputs, **{f"written {slot}": number for slot, number in call.written.items()}}
+
+
+def _slots(left: dict[str, int], right: dict[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Slots of one name; what remains, one after the other, where either side has as many."""
+    for slot in [slot for slot in left if slot in right]:
+        yield slot, left.pop(slot), right.pop(slot)
+    if len(left) == len(right):
+        yield from ((slot, a, b) for (slot, a), b in zip(left.items(), right.values(), strict=True))
+
+
+def _compared(comparer: Comparer, a: int, b: int) -> Comparison:
+    """Views of one kind go by what they look at, which is compared once."""
+    one, other = comparer.a.value(a), comparer.b.value(b)
+    if one.base is not None and other.base is not None:
+        base, another = comparer.a.value(one.base), comparer.b.value(other.base)
+        alike = (one.shape, one.strides, one.dtype) == (other.shape, other.strides, other.dtype)
+        if alike and one.offset - base.offset == other.offset - another.offset and base.shape == another.shape:
+            whole = _compared(comparer, one.base, other.base)
+            covers = torch.Size(one.shape).numel() == torch.Size(base.shape).numel()
+            if whole.status == "equal" or (covers and whole.status != "unknown"):
+                return whole
+    return comparer.compare(a, b)
+
+
+class Flow:
+    """Which values of a side are made of equal ones alone, as far as that is known."""
+
+    def __init__(self, side: Side, equal: dict[int, int], differing: dict[int, int]) -> None:
+        self.side, self.equal, self.differing = side, equal, differing
+
+    @cached_property
+    def _clean(self) -> dict[int, bool]:
+        """Of values that were compared with nothing, whether all that they were made of is clean."""
+        clean: dict[int, bool] = {}
+        for call in self.side.calls:
+            whole: bool | None = None
+            for number in (*call.outputs.values(), *call.written.values()):
+                if number not in clean and self.side.producers.get(number) is call:
+                    whole = self._all(call.inputs.values(), clean) if whole is None else whole
+                    clean[number] = whole
+        return clean
+
+    def _all(self, numbers: Iterable[int], clean: dict[int, bool]) -> bool:
+        return all(self._is_clean(number, clean) for number in numbers)
+
+    def _is_clean(self, number: int, clean: dict[int, bool]) -> bool:
+        for known in (number, self.side.root_of(number)):
+            if known in self.equal:
+                return True
+            if known in self.differing:
+                return False
+        return clean.get(self.side.root_of(number), True)
+
+    def is_known(self, number: int) -> bool:
+        """Whether something recorded made a value, or it has an equal partner."""
+        root = self.side.root_of(number)
+        return root in self.side.producers or root in self.equal or number in self.equal
+
+    def made_of_equal(self, number: int) -> bool:
+        """Whether a value that differs was made of clean values; also where it has an equal partner elsewhere."""
+        if number in self.equal:
+            return True
+        root = self.side.root_of(number)
+        if root != number and (root in self.equal or root in self.differing):
+            return root in self.equal
+        maker = self.side.producers.get(root)
+        return maker is None or self._all(maker.inputs.values(), self._clean)
+
+    def since_equal(self, number: int) -> tuple[tuple[Call, ...], list[int]]:
+        """The calls between a value and those with equal bits, in their order; and what they read that nothing made and
+        that was compared with nothing, such as fused weights.
+        """
+        ops: dict[int, Call] = {}
+        unread: list[int] = []
+        waiting, seen = [number], {number}
+        while waiting:
+            value = waiting.pop()
+            root = self.side.root_of(value)
+            if value in self.equal or root in self.equal:
+                continue
+            maker = self.side.producers.get(root)
+            if maker is None:
+                unread += [root] * (value != number)
+                continue
+            ops[maker.id] = maker
+            fresh = [n for n in maker.inputs.values() if n not in seen]
+            seen.update(fresh)
+            waiting += fresh
+        return tuple(sorted(ops.values(), key=self.side.returned)), unread
+
+
+def origins(comparer: Comparer, pairs: Sequence[ValuePair], known: Known) -> list[Origin]:
+    """Where differences begin, in the order in which A got there.
+
+    Inputs of modules that nothing recorded made begin one only where nothing differed before: what lies between modules
+    is unseen.
+    """
+    a, b = (Flow(side, known.equal[i], known.differing[i]) for i, side in enumerate((comparer.a, comparer.b)))
+    found: list[Origin] = []
+    done: set[tuple[int, int]] = set()
+    for pair in sorted((p for p in pairs if p.comparison.status in DIFFERING), key=lambda p: moment(comparer.a, p)):
+        if (pair.a, pair.b) not in done and a.made_of_equal(pair.a) and b.made_of_equal(pair.b):
+            origin = _origin(a, b, pair)
+            if origin.kind != "unseen" or not done:
+                found.append(origin)
+        done.add((pair.a, pair.b))
+    return found
+
+
+def _origin(a: Flow, b: Flow, pair: ValuePair) -> Origin:
+    (ours, unread_a), (theirs, unread_b) = a.since_equal(pair.a), b.since_equal(pair.b)
+    kind: Kind = "op"
+    if not ours and not theirs:
+        if a.is_known(pair.a) and b.is_known(pair.b):
+            kind = "wiring"
+        elif a.side.is_weight(pair.a):
+            kind = "weight"
+        else:
+            kind = "input" if pair.calls[0].inside not in a.side.by_id else "unseen"
+    elif all(call.level == "module" for call in (*ours, *theirs)):
+        kind = "module"
+    return Origin(pair=pair, kind=kind, ops_a=ours, ops_b=theirs, unread=_unread(a.side, unread_a, b.side, unread_b))
+
+
+def _unread(a: Side, ours: Sequence[int], b: Side, theirs: Sequence[int]) -> int:
+    """How many weights may be others: none where all rows of the one side's are rows of the other's, as when fused."""
+    rows: list[set[int]] = []
+    for side, numbers in ((a, ours), (b, theirs)):
+        kept = [side.rows(number) for number in numbers]
+        if any(own is None for own in kept):
+            return max(len(ours), len(theirs))
+        rows.append({row for own in kept if own is not None for row in own.tolist()})
+    return 0 if rows[0] <= rows[1] or rows[1] <= rows[0] else max(len(ours), len(theirs))
+
+
+def moment(side: Side, pair: ValuePair) -> tuple[int, int]:
+    """When A had the value: when its maker returned, or when the first call that reads it was entered."""
+    maker = side.producers.get(side.root_of(pair.a))
+    if maker is not None:
+        return side.returned(maker)
+    return side.entered(pair.calls[0]) if pair.role == "input" else side.returned(pair.calls[0])

@@ -1,0 +1,178 @@
+"""What a comparison of two traces found, as frozen plain data: what the terminal shows and what `--json` writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from moeparity.output.json import to_json
+
+SCHEMA = "moeparity.diff/1"
+"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+
+Status = Literal["pass", "fail", "inconclusive"]
+_CODES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOutline:
+    """One of the traces: where it lies, who made it, of how many ranks and calls; `whole` says that it was not cut."""
+
+    path: str
+    made_by: str
+    ranks: int
+    calls: int
+    values: int
+    whole: bool
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uncompared:
+    """Why values were not compared, and how many; `example` is a place of one."""
+
+    reason: str
+    values: int
+    example: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coverage:
+    """What was compared: of `values` that calls of A gave and that have a partner, how many and how.
+
+    equal, padding, differing: values by what was found. Of two dtypes: `cast` are the same numbers, `rounded` are equal
+    once both are rounded to the narrower, `apart` are not. only_a, only_b: calls without a partner. uncovered: values
+    that were compared neither themselves nor by anything made of them. not_compared: of these, why.
+    """
+
+    values: int
+    equal: int
+    padding: int
+    differing: int
+    cast: int
+    rounded: int
+    apart: int
+    only_a: int
+    only_b: int
+    uncovered: int
+    not_compared: tuple[Uncompared, ...]
+
+    @property
+    def of_two_dtypes(self) -> int:
+        """How many of those compared have another dtype in B."""
+        return self.cast + self.rounded + self.apart
+
+    @property
+    def compared(self) -> int:
+        """How many values were compared."""
+        return self.equal + self.padding + self.differing + self.of_two_dtypes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegalOrders:
+    """Whether other orders of the same sums could give what B gave.
+
+    verdict: `inside`, `inside one way`, `outside`, or `not told` with the reason. differing, outside: elements whose
+    bits differ, and those beyond the band of A's orders; furthest: how far at most, in ulps. error_a, error_b: relative
+    errors against the same op in fp64 on A's inputs, None where not computed.
+    """
+
+    verdict: Literal["inside", "inside one way", "outside", "not told"]
+    reason: str = ""
+    elements: int = 0
+    differing: int = 0
+    outside: int = 0
+    furthest: float = 0.0
+    error_a: float | None = None
+    error_b: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a difference begins.
+
+    kind: `op` or `module` (inputs with equal bits, another output), `weight` (another weight is read), `input` (the
+    program was given something else), `unseen` (made by what was not recorded), `wiring` (other values are read).
+    ops_a, ops_b: the calls between equal values and this one. slot, role: which value of the last call it is.
+    rows, differing: rows compared, and with other bits; tokens, first_tokens: how many tokens, and the first of them.
+    slots, sets: of ids, rows with other slots, and with other sets. furthest: the largest relative error of a row.
+    scalars: arguments that differ, as `name: a | b`. unread: inputs that were compared with nothing.
+    """
+
+    kind: Literal["op", "module", "weight", "input", "unseen", "wiring"]
+    path: str
+    ops_a: tuple[str, ...]
+    ops_b: tuple[str, ...]
+    slot: str
+    role: str
+    step: int
+    phase: str
+    passes: tuple[int, int]
+    dtypes: tuple[str, str]
+    shape: tuple[int, ...]
+    rows: int
+    differing: int
+    tokens: int
+    first_tokens: tuple[int, ...]
+    slots: int | None
+    sets: int | None
+    furthest: float | None
+    scalars: tuple[str, ...]
+    unread: int
+    stack_a: tuple[str, ...]
+    stack_b: tuple[str, ...]
+    orders: LegalOrders
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Birth:
+    """A call that made NaN or infinities of finite inputs, in one trace or in both."""
+
+    side: Literal["A", "B", "both"]
+    what: Literal["NaN", "inf"]
+    path: str
+    op: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGrowth:
+    """What leaves a layer: its rows, how many differ (of two dtypes: beyond rounding), the largest relative error of a
+    row, and that in units of what rounding to the narrower dtype makes at most (None where dtypes are one).
+    """
+
+    layer: str
+    rows: int
+    differing: int
+    furthest: float | None
+    units: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffReport:
+    """Two traces, compared."""
+
+    a: TraceOutline
+    b: TraceOutline
+    status: Status
+    reason: str
+    coverage: Coverage
+    starts: tuple[Start, ...]
+    first_beyond: int | None
+    padding_start: str
+    ends: str
+    other_scalars: tuple[str, ...]
+    births: tuple[Birth, ...]
+    growth: tuple[LayerGrowth, ...]
+    ranks: tuple[str, ...]
+    words: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 equal bits wherever a program could see them; 1 they differ; 3 too little was compared to say so."""
+        return _CODES[self.status]
+
+    def to_json(self) -> str:
+        """The report as JSON: strict, so that a number that is not finite is the word nan, inf or -inf."""
+        return to_json(SCHEMA, self)

@@ -1,0 +1,146 @@
+"""The steps of `moeparity diff`: open both traces, put ranks together, align, compare, find where it starts, judge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from moeparity.evidence.diff.align import Aligned, align
+from moeparity.evidence.diff.compare import Comparer
+from moeparity.evidence.diff.coverage import Tally, coverage, place
+from moeparity.evidence.diff.flow import DIFFERING, EQUAL, Known, Origin, ValuePair, moment, origins, value_pairs
+from moeparity.evidence.diff.layout import Layout, read_layout, sides
+from moeparity.evidence.diff.report import DiffReport, LayerGrowth, TraceOutline
+from moeparity.evidence.diff.runs import RunPair, paired, runs_of
+from moeparity.evidence.diff.side import Side
+from moeparity.evidence.diff.starts import MOST, births, scalars, start
+from moeparity.evidence.diff.verdict import Facts, judge, sentences
+from moeparity.evidence.trace.read import Trace, open_trace
+
+_LAYER = re.compile(r"(?:.*\.)?(?:layers?|h|blocks?)\.\d+")
+_SCALARS = 12
+"""Arguments that differ of which a report tells."""
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What is gathered pair by pair: of ranks, and of passes in them."""
+
+    tallies: list[Tally] = field(default_factory=list)
+    origins: list[tuple[RunPair, Origin]] = field(default_factory=list)
+    pairs: list[tuple[RunPair, ValuePair]] = field(default_factory=list)
+    scalars: dict[str, None] = field(default_factory=dict)
+
+
+def diff(a: Path, b: Path, layout: Path | None = None) -> DiffReport:
+    """Two traces, compared. Raises TraceError and SpecError for what can't be used."""
+    traces = open_trace(a), open_trace(b)
+    declared = Layout() if layout is None else read_layout(layout)
+    compared = sides(traces, declared)
+    gathered = _Gathered()
+    for one, other in compared.pairs:
+        _compare(one, other, declared, gathered)
+    return _report(traces, compared.findings, [side for pair in compared.pairs for side in pair], gathered)
+
+
+def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
+    runs = runs_of(a, layout.tokens("A")), runs_of(b, layout.tokens("B"))
+    tally, known = Tally(a, b), Known()
+    gathered.tallies.append(tally)
+    seen: tuple[set[int], set[int]] = (set(), set())
+    for pair in paired(*runs):
+        seen[0].add(id(pair.a))
+        seen[1].add(id(pair.b))
+        if pair.shared is not None and not pair.shared.alike:
+            # What a token of one pass is to another pass says nothing of a third.
+            known = Known()
+        comparer, aligned = Comparer(pair), align(pair.a, pair.b)
+        values = list(value_pairs(comparer, aligned))
+        for value in values:
+            known.add(value)
+        tally.add(aligned, values)
+        gathered.pairs += [(pair, value) for value in values]
+        gathered.origins += [(pair, origin) for origin in origins(comparer, values, known)]
+        gathered.scalars.update(dict.fromkeys(_other_scalars(aligned)))
+    for which, own in enumerate(runs):
+        tally.alone(which, (run for run in own if id(run) not in seen[which]))
+
+
+def _other_scalars(aligned: Aligned) -> Iterator[str]:
+    for ours, theirs in aligned.pairs:
+        for text in scalars(ours, theirs):
+            yield f"{place(ours)}: {text}"
+
+
+def _report(
+    traces: tuple[Trace, Trace], ranks: Sequence[str], sides: Sequence[Side], gathered: _Gathered
+) -> DiffReport:
+    starts = tuple(start(pair, origin, i) for i, (pair, origin) in enumerate(gathered.origins[:MOST]))
+    beyond = next((i for i, entry in enumerate(starts) if entry.orders.verdict == "outside"), None)
+    outputs = [entry for entry in gathered.pairs if entry[1].role == "output"]
+    born = [birth for tally in gathered.tallies for birth in births(tally.a, tally.b)]
+    facts = Facts(
+        sides=tuple(sides), coverage=coverage(gathered.tallies), starts=starts, pairs=tuple(gathered.pairs),
+        births=tuple(born), ranks=tuple(ranks), scalars=tuple(gathered.scalars),
+    )  # fmt: skip
+    status, reason = judge(facts)
+    return DiffReport(
+        a=_outline(traces[0]), b=_outline(traces[1]), status=status, reason=reason, coverage=facts.coverage,
+        starts=starts, first_beyond=beyond, padding_start=_first_padding(gathered), ends=_ends(outputs),
+        other_scalars=tuple(gathered.scalars)[:_SCALARS], births=facts.births, growth=tuple(_growth(outputs)),
+        ranks=facts.ranks, words=tuple(sentences(facts)),
+    )  # fmt: skip
+
+
+def _outline(trace: Trace) -> TraceOutline:
+    contents = [rank.contents for rank in trace.ranks]
+    return TraceOutline(
+        path=str(trace.folder), made_by=trace.ranks[0].head.made_by, ranks=len(trace.ranks),
+        calls=sum(len(part.calls) for part in contents), values=sum(len(part.values) for part in contents),
+        whole=all(part.whole for part in contents),
+        notes=tuple(dict.fromkeys((*trace.ranks[0].head.unseen, *(note for part in contents for note in part.notes)))),
+    )  # fmt: skip
+
+
+def _first_padding(gathered: _Gathered) -> str:
+    """The first place at which padding, and nothing else, differs."""
+    pairs = [entry for entry in gathered.pairs if entry[1].comparison.status == "padding"]
+    if not pairs:
+        return ""
+    _, first = min(pairs, key=lambda entry: moment(entry[0].a.side, entry[1]))
+    return place(first.calls[0])
+
+
+def _ends(outputs: Sequence[tuple[RunPair, ValuePair]]) -> str:
+    """Where a difference is gone again: the last value that differs, where all that programs gave at last is equal."""
+    top = [pair for run, pair in outputs if pair.calls[0].inside not in run.a.side.by_id]
+    modules = [pair for pair in top if pair.calls[0].level == "module"]
+    differing = [entry for entry in outputs if entry[1].comparison.status in DIFFERING]
+    final = modules or top[-1:]
+    if not differing or not final or any(pair.comparison.status not in EQUAL for pair in final):
+        return ""
+    _, last = max(differing, key=lambda entry: moment(entry[0].a.side, entry[1]))
+    return place(last.calls[0])
+
+
+def _growth(outputs: Sequence[tuple[RunPair, ValuePair]]) -> Iterator[LayerGrowth]:
+    """The first output of each layer, over all passes."""
+    layers: dict[str, list[ValuePair]] = {}
+    for _, pair in outputs:
+        call = pair.calls[0]
+        if call.level == "module" and _LAYER.fullmatch(call.path) and pair.slot in {"0", "output", ""}:
+            layers.setdefault(call.path, []).append(pair)
+    for path, pairs in layers.items():
+        known = [pair.comparison for pair in pairs if pair.comparison.status != "unknown"]
+        if not known or all(comparison.status in EQUAL for comparison in known):
+            continue
+        errors = [comparison.furthest for comparison in known if comparison.furthest is not None]
+        bounds = [comparison.bound for comparison in known if comparison.bound is not None]
+        furthest = max(errors, default=None)
+        yield LayerGrowth(
+            layer=path, rows=sum(comparison.rows for comparison in known),
+            differing=sum(entry.differing or entry.rows * (entry.status == "differ") for entry in known),
+            furthest=furthest, units=None if furthest is None or not bounds else furthest / max(bounds),
+        )  # fmt: skip

@@ -1,0 +1,120 @@
+"""Forward passes, backward passes and optimizer steps of a trace, and which of A goes with which of B."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from moeparity.evidence.diff.side import Side
+from moeparity.evidence.diff.tokens import Shared, Tokens, matched, tokens_of
+from moeparity.evidence.trace.records import Call
+
+_NO_TOKENS = "passes over other shapes, and whole ids of tokens were not kept to tell which row is of which"
+_ORDER = ("forward", "backward", "optimizer")
+"""Phases as a step goes through them."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The calls of one pass through the model: `index` counts the passes of its step and phase."""
+
+    side: Side
+    step: int
+    phase: str
+    index: int
+    calls: tuple[Call, ...]
+    tokens: Tokens | None
+
+    def given(self) -> tuple[int, ...]:
+        """What the outermost module was given first; where none was recorded, what the first op reads."""
+        first = _top(self.calls, self.side) or min(self.calls, key=lambda call: call.id)
+        return tuple(number for slot, number in first.inputs.items() if "." not in slot)[:1]
+
+    @cached_property
+    def children(self) -> Mapping[int | None, list[Call]]:
+        """The calls inside each call of a module, by its id, in the order in which they were entered."""
+        ids = {call.id for call in self.calls}
+        inside: dict[int | None, list[Call]] = {}
+        for call in sorted(self.calls, key=lambda call: call.id):
+            inside.setdefault(call.inside if call.inside in ids else None, []).append(call)
+        return inside
+
+
+@dataclass(frozen=True, slots=True)
+class RunPair:
+    """A pass of either side; `shared` says which rows are of one token, None where they are compared as they lie.
+
+    `obstacle`: why nothing but weights can be compared, empty where it can.
+    """
+
+    a: Run
+    b: Run
+    shared: Shared | None
+    obstacle: str = ""
+
+
+def runs_of(side: Side, stated: Tokens | None = None) -> tuple[Run, ...]:
+    """The passes of a side. One of the forward begins where the module that was called first is called again.
+
+    `stated` are the tokens of every forward pass, where a layout says them.
+    """
+    ordered = sorted(side.calls, key=lambda call: call.id)
+    runs: list[Run] = []
+    for (step, _, phase), group in groupby(sorted(ordered, key=_step_and_phase), _step_and_phase):
+        for index, calls in enumerate(_passes(list(group), side) if phase == "forward" else [list(group)]):
+            tokens = None
+            if phase == "forward":
+                tokens = stated or tokens_of(side, calls, _top(calls, side))
+            returned = tuple(sorted(calls, key=side.returned))
+            runs.append(Run(side, step, phase, index, returned, tokens))
+    return tuple(runs)
+
+
+def paired(a: Sequence[Run], b: Sequence[Run]) -> Iterator[RunPair]:
+    """Passes that are compared: those that share tokens, or where these are not known the n-th with the n-th."""
+    keys = dict.fromkeys((run.step, run.phase) for run in (*a, *b))
+    for key in keys:
+        ours, theirs = ([run for run in runs if (run.step, run.phase) == key] for runs in (a, b))
+        known = key[1] == "forward" and all(run.tokens is not None for run in (*ours, *theirs))
+        yield from _by_tokens(ours, theirs) if known else map(_as_they_lie, ours, theirs)
+
+
+def _by_tokens(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[RunPair]:
+    tokens = [[run.tokens for run in runs if run.tokens is not None] for runs in (ours, theirs)]
+    for (i, j), match in matched(*tokens).items():
+        yield RunPair(ours[i], theirs[j], match)
+
+
+def _as_they_lie(a: Run, b: Run) -> RunPair:
+    """Rows that lie at one place are of one token only where both passes were given as many."""
+    shapes = [[tuple(run.side.value(number).shape) for number in run.given()] for run in (a, b)]
+    same = a.phase != "forward" or shapes[0] == shapes[1]
+    return RunPair(a, b, None, "" if same else _NO_TOKENS)
+
+
+def _step_and_phase(call: Call) -> tuple[int, int, str]:
+    """Steps in their order, and the phases of each."""
+    return call.step, _ORDER.index(call.phase) if call.phase in _ORDER else len(_ORDER), call.phase
+
+
+def _passes(calls: list[Call], side: Side) -> Iterator[list[Call]]:
+    """The calls of each forward pass, in the order in which they were entered."""
+    tops = [call for call in calls if call.level == "module" and call.inside not in side.by_id]
+    starts = {call.id for call in tops if call.path == tops[0].path}
+    begun: list[Call] = []
+    seen = False
+    for call in calls:
+        if call.id in starts and seen:
+            yield begun
+            begun = []
+        seen = seen or call.id in starts
+        begun.append(call)
+    if begun:
+        yield begun
+
+
+def _top(calls: Sequence[Call], side: Side) -> Call | None:
+    tops = (call for call in calls if call.level == "module" and call.inside not in side.by_id)
+    return min(tops, key=lambda call: call.id, default=None)

@@ -1,0 +1,198 @@
+"""One of the two traces that are compared: its calls in their order, what made each value, and what is known of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import TraceError, Where
+from moeparity.evidence.trace.digest import row_digests, value_digest
+from moeparity.evidence.trace.read import Contents, RankTrace
+from moeparity.evidence.trace.records import Call, Head, Value
+
+MOST_VIEWS = 100
+"""Views of views that are followed: more are a circle."""
+
+
+class Store(Protocol):
+    """Where whole values and the digests of rows are read from."""
+
+    def rows(self, value: Value) -> Tensor | None:
+        """The digests of a value's rows, int64 [rows]; None where none were kept."""
+
+    def tensor(self, value: Value) -> Tensor | None:
+        """The whole value; None where it was not kept."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """A trace as it is compared: the calls and values of one rank, or of several put together.
+
+    `folder` is where it lies, `name` A or B. `apart`: ids of values that are no whole value, as a rank's partial sums.
+    """
+
+    name: str
+    folder: str
+    head: Head
+    contents: Contents
+    store: Store
+    apart: frozenset[int] = frozenset()
+    _zero_rows: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """In the order in which they returned."""
+        return self.contents.calls
+
+    def value(self, number: int) -> Value:
+        """The value of that id. Raises TraceError where the trace has none: lines of it are lost."""
+        try:
+            return self.contents.values[number]
+        except KeyError:
+            raise TraceError(
+                f"{self.folder}: a call names value {number}, which is not in the trace: lines of it are lost. Record "
+                "it anew."
+            ) from None
+
+    @cached_property
+    def by_id(self) -> Mapping[int, Call]:
+        """Calls by their ids."""
+        return {call.id: call for call in self.calls}
+
+    @cached_property
+    def producers(self) -> Mapping[int, Call]:
+        """What made each value: the op, or where none was recorded the innermost module that gave it."""
+        makers: dict[int, Call] = {}
+        for call in self.calls:
+            inputs = set(call.inputs.values())
+            for number in (*call.outputs.values(), *call.written.values()):
+                if number not in inputs:
+                    makers.setdefault(number, call)
+        return makers
+
+    @cached_property
+    def _of_modules(self) -> frozenset[int]:
+        """What modules were given and gave."""
+        calls = (call for call in self.calls if call.level == "module")
+        return frozenset(self.root_of(n) for call in calls for n in (*call.inputs.values(), *call.outputs.values()))
+
+    def is_weight(self, number: int) -> bool:
+        """Whether no call made it and no module was given it: ops alone read it, such as weights and buffers."""
+        root = self.root_of(number)
+        return root not in self.producers and root not in self._of_modules
+
+    @cached_property
+    def weights(self) -> Mapping[str | None, bool]:
+        """The digests of all weights."""
+        roots = {self.root_of(number) for call in self.calls for number in call.inputs.values()}
+        return {self.value(root).digest: True for root in roots if self.is_weight(root) and self.value(root).digest}
+
+    def root_digest(self, number: int) -> str | None:
+        """The digest of what a value looks at, or of itself."""
+        return self.value(self.root_of(number)).digest
+
+    @cached_property
+    def _returns(self) -> tuple[Mapping[int, int], list[int]]:
+        """The place of each call in the order of returns, and the greatest id up to each place."""
+        return (
+            {call.id: place for place, call in enumerate(self.calls)},
+            list(accumulate((call.id for call in self.calls), max)),
+        )
+
+    def returned(self, call: Call) -> tuple[int, int]:
+        """When a call returned, to be compared with other times."""
+        return self._returns[0][call.id], 1
+
+    def entered(self, call: Call) -> tuple[int, int]:
+        """When a call was entered: before the first return of a call with an id that is not below its own."""
+        return bisect_left(self._returns[1], call.id), 0
+
+    def tensor(self, number: int) -> Tensor | None:
+        """The whole value, where it was kept."""
+        return self.store.tensor(self.value(number))
+
+    def rows(self, number: int) -> Tensor | None:
+        """The digests of a value's rows, int64 [rows]: of a view those of the value it looks at, where it leaves its
+        rows whole.
+        """
+        value = self.value(number)
+        if value.rows:
+            return self.store.rows(value)
+        tensor = self.store.tensor(value)
+        if tensor is not None:
+            return row_digests(tensor)
+        return None if value.base is None else self._rows_of_view(value, self.value(value.base))
+
+    def _rows_of_view(self, value: Value, base: Value) -> Tensor | None:
+        if not value.shape or not base.shape or value.dtype != base.dtype or value.shape[-1] != base.shape[-1]:
+            return None
+        width, offset = base.shape[-1], value.offset - base.offset
+        steps = value.strides[:-1]
+        if not width or not is_contiguous(base) or (width > 1 and value.strides[-1] != 1):
+            return None
+        if offset % width or any(step % width for step in steps):
+            return None
+        rows = self.rows(base.id)
+        if rows is None:
+            return None
+        places = torch.tensor(offset // width)
+        for size, step in zip(value.shape[:-1], steps, strict=True):
+            places = places.unsqueeze(-1) + torch.arange(size) * (step // width)
+        places = places.reshape(-1)
+        return rows[places] if not len(places) or int(places.max()) < len(rows) else None
+
+    def digest(self, number: int) -> str | None:
+        """The digest of a value, made of its rows' where none was taken of itself."""
+        value = self.value(number)
+        if value.digest is not None:
+            return value.digest
+        rows = self.rows(number)
+        return None if rows is None else value_digest(rows, value.shape, value.dtype)
+
+    def root_of(self, number: int) -> int:
+        """The value whose bytes a view, or a view of a view, looks at; of anything else itself."""
+        for _ in range(MOST_VIEWS):
+            base = self.value(number).base
+            if base is None:
+                return number
+            number = base
+        raise TraceError(f"{self.folder}: value {number} is a view of itself. Record the trace anew.")
+
+    def is_zero(self, number: int) -> bool:
+        """Whether every element is known to be zero."""
+        value = self.value(number)
+        count = torch.Size(value.shape).numel()
+        if value.stats is not None and "absmax" in value.stats:
+            return count > 0 and value.stats["absmax"] == 0 and not {"nan", "inf"} & value.stats.keys()
+        if value.digest is None or not count:
+            return False
+        width = value.shape[-1] if value.shape else 1
+        key = value.dtype, width
+        if key not in self._zero_rows:
+            dtype = getattr(torch, value.dtype, None)
+            zero = torch.zeros(1, width, dtype=dtype) if isinstance(dtype, torch.dtype) else torch.zeros(0, width)
+            self._zero_rows[key] = int(row_digests(zero)[0]) if len(zero) else 0
+        rows = torch.full((count // width,), self._zero_rows[key])
+        return value_digest(rows, value.shape, value.dtype) == value.digest
+
+
+def side_of(name: str, rank: RankTrace) -> Side:
+    """One rank's trace as a side. Raises TraceError."""
+    return Side(name, str(Where(rank.folder)), rank.head, rank.contents, rank)
+
+
+def is_contiguous(value: Value) -> bool:
+    """Whether a value's elements lie in memory one behind the other, in their order."""
+    expected = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.strides), strict=False):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

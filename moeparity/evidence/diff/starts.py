@@ -1,0 +1,81 @@
+"""The places where differences begin, as the report tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from moeparity.evidence.diff.align import sizes
+from moeparity.evidence.diff.coverage import place
+from moeparity.evidence.diff.flow import Origin
+from moeparity.evidence.diff.orders import legal_orders
+from moeparity.evidence.diff.report import Birth, LegalOrders, Start
+from moeparity.evidence.diff.runs import RunPair
+from moeparity.evidence.diff.side import Side
+from moeparity.evidence.trace.records import Call
+
+MOST = 24
+"""Starts that a report lists."""
+_RERUN = 6
+"""Starts whose orders are drawn: the first ones."""
+_TOKENS = 8
+_FRAMES = 4
+
+
+def start(pair: RunPair, origin: Origin, number: int) -> Start:
+    """One of them; the first few are run again in other orders."""
+    values, comparison = origin.pair, origin.pair.comparison
+    a, b = pair.a.side, pair.b.side
+    value = a.value(values.a)
+    last = (origin.ops_a or (values.calls[0],))[-1], (origin.ops_b or (values.calls[1],))[-1]
+    orders = legal_orders(a, b, origin) if number < _RERUN else LegalOrders(verdict="not told", reason="not the first")
+    return Start(
+        kind=origin.kind, path=last[0].path, ops_a=_names(origin.ops_a), ops_b=_names(origin.ops_b),
+        slot=f"{values.slot} of {values.calls[0].name}", role=values.role, step=pair.a.step, phase=pair.a.phase,
+        passes=(pair.a.index, pair.b.index),
+        dtypes=(value.dtype, b.value(values.b).dtype), shape=tuple(value.shape), rows=comparison.rows,
+        differing=comparison.differing, tokens=len(comparison.tokens), first_tokens=comparison.tokens[:_TOKENS],
+        slots=None if comparison.ids is None else comparison.ids.slots,
+        sets=None if comparison.ids is None else comparison.ids.sets, furthest=comparison.furthest,
+        scalars=tuple(scalars(*last)), unread=origin.unread, stack_a=frames(a, last[0]), stack_b=frames(b, last[1]),
+        orders=orders, rank=a.head.rank,
+    )  # fmt: skip
+
+
+def _names(calls: tuple[Call, ...]) -> tuple[str, ...]:
+    return tuple(place(call) for call in calls)
+
+
+def frames(side: Side, call: Call) -> tuple[str, ...]:
+    """The innermost Python frames of a call."""
+    stack = None if call.stack is None else side.contents.stacks.get(call.stack)
+    return () if stack is None else stack.frames[-_FRAMES:]
+
+
+def scalars(one: Call, other: Call) -> Iterator[str]:
+    """Arguments of two calls of one op that differ, as `name: a | b`."""
+    if one.name != other.name or sizes(one):
+        return
+    for name in dict.fromkeys((*one.scalars, *other.scalars)):
+        left, right = (_plain(call.scalars, name) for call in (one, other))
+        if left != right:
+            yield f"{name}: {left} | {right}"
+
+
+def _plain(arguments: Mapping[str, Any], name: str) -> str:
+    return str(arguments[name]) if name in arguments else "not given"
+
+
+def births(a: Side, b: Side) -> Iterator[Birth]:
+    """Calls that made NaN or infinities of finite inputs."""
+    for flag, what in (("nan_born", "NaN"), ("inf_born", "inf")):
+        born = [{_key(call): call for call in side.calls if flag in call.flags} for side in (a, b)]
+        for key in islice(dict.fromkeys((*born[0], *born[1])), MOST):
+            side = "both" if key in born[0] and key in born[1] else "A" if key in born[0] else "B"
+            call = born[0].get(key) or born[1][key]
+            yield Birth(side=side, what=what, path=call.path, op=call.name, step=call.step)  # type: ignore[arg-type]
+
+
+def _key(call: Call) -> tuple[object, ...]:
+    return call.step, call.phase, call.path, call.name, call.nth

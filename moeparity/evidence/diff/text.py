@@ -1,0 +1,216 @@
+"""A DiffReport for the terminal, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from moeparity.errors import counted
+from moeparity.evidence.diff.report import Birth, DiffReport, LegalOrders, Start, TraceOutline
+from moeparity.output.markdown import escaped, table
+from moeparity.output.status import state_of, status_line
+from moeparity.output.tables import Stacked, bullets, plain_grid, plain_table, thinned
+from moeparity.output.words import enumerated, few
+
+_STARTS = 6
+_KINDS = {
+    "op": "its inputs have equal bits, what it gives has not",
+    "module": "its inputs have equal bits, what it gives has not; no ops were recorded in it",
+    "weight": "another weight is read",
+    "input": "the programs were given other inputs",
+    "unseen": "made by what was not recorded",
+    "wiring": "other values are read, each of which the other program has too (or these two calls are no pair)",
+}
+_ORDERS = {
+    "inside": "rounding order can explain it: other orders of the same sums lie as far apart",
+    "inside one way": "B lies within A's orders, A not within B's: B rounds less",
+    "outside": "no drawn order of A's sums gives what B gives: precision, form or weights differ",
+}
+
+
+def print_diff(report: DiffReport, console: Console) -> None:
+    """Print a comparison of two traces, verdict first."""
+    opening = status_line(state_of(report.exit_code), f"{report.reason}; exit {report.exit_code}")
+    for name, line in summary(report):
+        opening.add_row(name, line)
+    console.print(opening)
+    for title, body in _sections(report):
+        console.print(Text(f"\n{title}", style="bold"))
+        console.print(Padding(body, (0, 0, 0, 2), expand=False))
+    console.print()
+    console.print(opening)
+
+
+def summary(report: DiffReport) -> Iterator[tuple[str, str]]:
+    """The lines below the verdict: what each is of, and what it says."""
+    if report.starts:
+        yield "starts", headline(report.starts[0])
+        if any(start.kind == "op" for start in report.starts):
+            yield "orders", _orders_line(report)
+    elif report.padding_start:
+        yield "starts", f"nowhere at a token; in padding at {report.padding_start}"
+    else:
+        yield "starts", "nowhere in what was compared"
+    if report.ends:
+        yield "ends", f"after {report.ends}: what the programs give at last is equal, so differences cancel"
+    one_sided = [birth for birth in report.births if birth.side != "both"]
+    if report.births:
+        yield "born", _born(one_sided[0] if one_sided else report.births[0])
+    found = report.coverage
+    rest = f", {found.uncovered:,} not (see below)" if found.uncovered else ""
+    yield "seen", f"{found.compared:,} of {counted(found.values, 'value')} of A compared{rest}"
+
+
+def headline(start: Start) -> str:
+    """`model.layers.0.mlp.gate: aten.mm.default (A) | aten._to_copy.default, aten.mm.default (B), 3 of 32 rows`."""
+    parts = [f"{start.path or 'outside modules'}: {_calls(start)}"]
+    if start.differing or start.rows:
+        parts.append(f"{start.differing or start.rows:,} of {counted(start.rows, 'row')}")
+    if start.tokens:
+        parts.append(f"{counted(start.tokens, 'token')}")
+    if start.sets is not None:
+        parts.append(f"other sets in {start.sets:,} of them, other slots in {start.slots:,}")
+    if start.scalars:
+        parts.append(enumerated(start.scalars))
+    return ", ".join(parts)
+
+
+def _calls(start: Start) -> str:
+    """Which calls lie between equal values and the differing one."""
+    if start.kind in {"weight", "input", "unseen"}:
+        if start.dtypes[0] != start.dtypes[1]:
+            return f"{start.dtypes[0]} in A, {start.dtypes[1]} in B, at {start.slot}"
+        return f"{_KINDS[start.kind]}, at {start.slot}"
+    if start.dtypes[0] != start.dtypes[1]:
+        return f"{_named(start.ops_a, start.path)} ({start.dtypes[0]} in A, {start.dtypes[1]} in B)"
+    if start.kind == "wiring":
+        return f"{start.slot} reads another value"
+    ours, theirs = (_named(calls, start.path) for calls in (start.ops_a, start.ops_b))
+    return ours if ours == theirs else f"{ours} (A) | {theirs} (B)"
+
+
+def _named(calls: Sequence[str], path: str) -> str:
+    names = [call.removeprefix(f"{path} ") for call in calls]
+    if len(names) > _STARTS:
+        return f"{len(names)} calls from {names[0]} to {names[-1]}"
+    return ", ".join(names) or "nothing"
+
+
+def _orders_line(report: DiffReport) -> str:
+    first = next(start for start in report.starts if start.kind == "op")
+    text = _told(first.orders)
+    if report.first_beyond is not None and report.starts[report.first_beyond] is not first:
+        text += f"; first beyond its own orders: {headline(report.starts[report.first_beyond])}"
+    return text
+
+
+def _told(orders: LegalOrders) -> str:
+    if orders.verdict == "not told":
+        return f"can't be told: {orders.reason}"
+    return f"{orders.verdict}: {_ORDERS[orders.verdict]}"
+
+
+def _born(birth: Birth) -> str:
+    where = "both traces" if birth.side == "both" else f"{birth.side} only"
+    return f"{birth.what} at {birth.path or 'no module'} {birth.op}, in {where}"
+
+
+def _sections(report: DiffReport) -> Iterator[tuple[str, RenderableType]]:
+    yield "Traces", _traces(report)
+    if report.starts:
+        yield "Where differences begin", _starts(report)
+    if report.growth:
+        yield "What leaves each layer", _growth(report)
+    if report.births:
+        yield "Not finite", bullets(_born(birth) for birth in report.births)
+    if report.other_scalars:
+        yield "Arguments that differ", bullets(report.other_scalars)
+    if report.ranks:
+        yield "Ranks that are no replicas", bullets(report.ranks)
+    yield "What was compared", bullets(report.words)
+    notes = list(_notes(report))
+    if notes:
+        yield "What the traces do not show", bullets(notes)
+
+
+def _traces(report: DiffReport) -> RenderableType:
+    grid = plain_grid(2)
+    for name, trace in (("A", report.a), ("B", report.b)):
+        grid.add_row(name, _outline(trace))
+    return grid
+
+
+def _notes(report: DiffReport) -> Iterator[str]:
+    """What either trace says of itself, once."""
+    for note in dict.fromkeys((*report.a.notes, *report.b.notes)):
+        names = [name for name, trace in (("A", report.a), ("B", report.b)) if note in trace.notes]
+        yield note if len(names) == 2 else f"{names[0]}: {note}"
+
+
+def _outline(trace: TraceOutline) -> str:
+    cut = "" if trace.whole else ", cut before its end"
+    ranks = f"{counted(trace.ranks, 'rank')}, " if trace.ranks > 1 else ""
+    return f"{trace.path} ({trace.made_by}; {ranks}{counted(trace.calls, 'call')}{cut})"
+
+
+def _starts(report: DiffReport) -> RenderableType:
+    rows = Stacked("where", "rows", "tokens", "row error")
+    for start in report.starts[:_STARTS]:
+        error = "-" if start.furthest is None else f"{start.furthest:.2g}"
+        cells = f"{start.differing or start.rows:,}/{start.rows:,}", str(start.tokens or "-"), error
+        rows.add_row(start.path or "outside modules", *cells, below=_below(start))
+    more = len(report.starts) - _STARTS
+    notes = [Text(f"{more} more in --json.", style="dim")] if more > 0 else []
+    return Group(rows, *notes)
+
+
+def _below(start: Start) -> Iterator[str]:
+    yield f"{_calls(start)}: {_KINDS[start.kind]}" if start.kind in {"op", "module", "wiring"} else _calls(start)
+    yield f"{start.dtypes[0]} {list(start.shape)}, {start.phase} of step {start.step}" + (
+        f", rank {start.rank}" if start.rank else ""
+    )
+    if start.first_tokens:
+        yield f"tokens at {few([str(token) for token in start.first_tokens], 8)}"
+    if start.sets is not None:
+        yield f"ids: {start.sets:,} rows with other sets, {start.slots:,} with other slots"
+    if start.scalars:
+        yield f"arguments: {enumerated(start.scalars)}"
+    if start.unread:
+        yield f"{counted(start.unread, 'weight')} of these calls compared with nothing: another weight may be read"
+    if start.orders.verdict != "not told":
+        yield (
+            f"orders: {_told(start.orders)} ({start.orders.outside:,} of {start.orders.differing:,} differing elements "
+            f"outside, at most {start.orders.furthest:.2g} ulp; from fp64 A {start.orders.error_a:.1e}, "
+            f"B {start.orders.error_b:.1e})"
+        )
+    for name, stack in (("A", start.stack_a), ("B", start.stack_b)):
+        if stack:
+            yield f"{name} at {stack[-1]}"
+
+
+def _growth(report: DiffReport) -> RenderableType:
+    with_units = any(layer.units is not None for layer in report.growth)
+    columns = ("differing", "rows", "row error", *(("in units of rounding",) if with_units else ()))
+    peaks = sorted(range(len(report.growth)), key=lambda i: -(report.growth[i].furthest or 0))[:4]
+    shown, note = thinned(report.growth, peaks)
+    body = plain_table(*columns, names="layer", names_first=True)
+    for layer in shown:
+        error = "-" if layer.furthest is None else f"{layer.furthest:.3g}"
+        units = ("-" if layer.units is None else f"{layer.units:.3g}",) if with_units else ()
+        body.add_row(layer.layer, f"{layer.differing:,}", f"{layer.rows:,}", error, *units)
+    return Group(body, *note)
+
+
+def markdown(report: DiffReport) -> str:
+    """A short report for a pull request."""
+    verdict = f"{report.reason}; exit {report.exit_code}"
+    lines = [f"**{report.status.upper()}** {escaped(verdict)}", ""]
+    lines.append(table(("", ""), [(name, line) for name, line in summary(report)]))
+    if report.starts:
+        rows = [(str(i + 1), headline(start), start.orders.verdict) for i, start in enumerate(report.starts[:_STARTS])]
+        lines += ["", table(("", "starts", "orders"), rows)]
+    lines += ["", *(f"- {escaped(sentence)}" for sentence in report.words)]
+    return "\n".join(lines)

@@ -1,0 +1,208 @@
+"""Which token each row of a value is of: padded, packed or cut otherwise, as the recorded ids and positions say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from moeparity.evidence.diff.side import Side
+from moeparity.evidence.trace.records import Call
+
+IDS = ("input_ids",)
+POSITIONS = ("position_ids", "positions")
+MASKS = ("attention_mask", "padding_mask")
+STARTS = ("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "query_start_loc")
+"""What programs call them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    """One sequence of a forward pass: its ids, None where only its length is known, and its flat places in the grid."""
+
+    ids: tuple[int, ...] | None
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """All tokens of a forward pass, by the shape of its ids, [B, T] or [N]; places in no sequence are padding."""
+
+    grid: tuple[int, ...]
+    sequences: tuple[Sequence, ...]
+
+    @property
+    def count(self) -> int:
+        """Places of the grid."""
+        return torch.Size(self.grid).numel()
+
+    def real(self) -> Tensor:
+        """Which places hold tokens, bool [places]."""
+        real = torch.zeros(self.count, dtype=torch.bool)
+        real[[place for sequence in self.sequences for place in sequence.places]] = True
+        return real
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The tokens that two forward passes share: their flat places, int64 [shared], in either grid.
+
+    `alike`: whether both have one grid with equal sequences at equal places, so that rows are compared as they lie.
+    """
+
+    a: Tensor
+    b: Tensor
+    alike: bool
+
+
+def tokens_of(side: Side, calls: Listed[Call], top: Call | None) -> Tokens | None:
+    """The tokens of one forward pass; None where its ids were not recorded whole."""
+    ids = _named(side, calls, top, IDS)
+    if ids is None:
+        ids = _leading_ids(side, calls, top)
+    if ids is None or not ids.numel():
+        return None
+    spans = _spans(ids, *(_named(side, calls, top, names) for names in (MASKS, STARTS, POSITIONS)))
+    flat = ids.reshape(-1).tolist()
+    return Tokens(tuple(ids.shape), tuple(Sequence(tuple(flat[i] for i in span), tuple(span)) for span in spans))
+
+
+def stated(lengths: Listed[int], padded_to: int | None, *, left: bool) -> Tokens:
+    """Tokens of which only the layout is known: packed sequences of these lengths, or padded to one length."""
+    if padded_to is None:
+        starts = [sum(lengths[:i]) for i in range(len(lengths))]
+        spans = [range(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+        return Tokens((sum(lengths),), tuple(Sequence(None, tuple(span)) for span in spans))
+    rows = [range(padded_to - length, padded_to) if left else range(length) for length in lengths]
+    places = (tuple(row * padded_to + place for place in span) for row, span in enumerate(rows))
+    return Tokens((len(lengths), padded_to), tuple(Sequence(None, span) for span in places))
+
+
+def matched(ours: Listed[Tokens], theirs: Listed[Tokens]) -> dict[tuple[int, int], Shared]:
+    """The tokens that passes of two sides share, by the places of the passes; each sequence has one partner.
+
+    First those with equal ids at the same place, then anywhere, then those of which one begins as the other.
+    """
+    left = [(i, k, sequence) for i, tokens in enumerate(ours) for k, sequence in enumerate(tokens.sequences)]
+    right = [(j, k, sequence) for j, tokens in enumerate(theirs) for k, sequence in enumerate(tokens.sequences)]
+    order = {id(entry[2]): place for entries in (left, right) for place, entry in enumerate(entries)}
+    partners: dict[tuple[int, int], list[tuple[Sequence, Sequence]]] = {}
+    for fits in (_same_place, _same_ids, _same_beginning):
+        for i, k, one in list(left):
+            found = next((other for other in right if fits((i, k, one), other, order)), None)
+            if found is not None:
+                left.remove((i, k, one))
+                right.remove(found)
+                partners.setdefault((i, found[0]), []).append((one, found[2]))
+    return {(i, j): _shared(ours[i], theirs[j], pairs) for (i, j), pairs in sorted(partners.items())}
+
+
+def _shared(a: Tokens, b: Tokens, pairs: Listed[tuple[Sequence, Sequence]]) -> Shared:
+    places = sorted((p, q) for one, other in pairs for p, q in zip(one.places, other.places, strict=False))
+    left, right = (torch.tensor([pair[side] for pair in places], dtype=torch.long) for side in (0, 1))
+    alike = a.grid == b.grid and len(places) == int(a.real().sum()) == int(b.real().sum()) and torch.equal(left, right)
+    return Shared(left, right, alike)
+
+
+def token_of_rows(shape: Listed[int], grid: Listed[int]) -> Tensor | None:
+    """The flat place of the token that each row of a value is of, int64 [rows]; None where its axes do not say.
+
+    Rows are the product of all axes but the last. Axes that could be tokens in two ways say nothing.
+    """
+    rows, count = tuple(shape[:-1]), torch.Size(grid).numel()
+    places = torch.arange(count)
+    candidates = [axis for axis, size in enumerate(rows) if size == count]
+    if len(grid) == 2 and grid[0] > 1:
+        pairs = [(b, t) for b in range(len(rows)) for t in range(len(rows)) if b != t]
+        fitting = [(b, t) for b, t in pairs if (rows[b], rows[t]) == tuple(grid)]
+        if len(fitting) == 1 and not candidates:
+            return _spread(rows, fitting[0], places.reshape(tuple(grid)))
+    if len(grid) == 2 and grid[0] == 1 and len(candidates) > 1 and rows[0] == 1:
+        return None
+    return _spread(rows, (candidates[0],), places) if len(candidates) == 1 else None
+
+
+def _spread(rows: tuple[int, ...], axes: tuple[int, ...], places: Tensor) -> Tensor:
+    """The places [tokens by their axes] along all axes of the rows."""
+    order = sorted(range(len(axes)), key=lambda i: axes[i])
+    shape = [1] * len(rows)
+    for axis, size in zip(axes, places.shape, strict=True):
+        shape[axis] = size
+    return places.permute(order).reshape(shape).expand(rows).reshape(-1)
+
+
+_Entry = tuple[int, int, Sequence]
+"""The pass, the place there, and the sequence."""
+
+
+def _same_place(one: _Entry, other: _Entry, order: dict[int, int]) -> bool:
+    return one[:2] == other[:2] and _same_ids(one, other, order)
+
+
+def _same_ids(one: _Entry, other: _Entry, order: dict[int, int]) -> bool:
+    """Of sequences without ids those of one number among all."""
+    if one[2].ids is None or other[2].ids is None:
+        return order[id(one[2])] == order[id(other[2])]
+    return one[2].ids == other[2].ids
+
+
+def _same_beginning(one: _Entry, other: _Entry, order: dict[int, int]) -> bool:
+    ours, theirs = one[2].ids, other[2].ids
+    if ours is None or theirs is None:
+        return False
+    short = min(len(ours), len(theirs))
+    return short > 0 and ours[:short] == theirs[:short]
+
+
+def _spans(ids: Tensor, mask: Tensor | None, starts: Tensor | None, positions: Tensor | None) -> list[list[int]]:
+    """The flat places of each sequence: by the mask, by where sequences start, or by positions that begin anew."""
+    width = ids.shape[-1]
+    rows = ids.numel() // width
+    places = torch.arange(ids.numel()).reshape(rows, width)
+    if mask is not None and mask.shape == ids.shape:
+        kept = mask.reshape(rows, width).bool()
+        return [row[seen].tolist() for row, seen in zip(places, kept, strict=True) if bool(seen.any())]
+    if starts is not None and starts.dim() == 1 and len(starts) > 1 and int(starts[-1]) <= ids.numel():
+        edges = starts.tolist()
+        return [list(range(low, high)) for low, high in pairwise(edges) if high > low]
+    if positions is not None and positions.numel() == ids.numel():
+        continues = positions.reshape(rows, width).diff(dim=-1) == 1
+        return [part for row, runs in zip(places.tolist(), continues.tolist(), strict=True) for part in _cut(row, runs)]
+    return [row.tolist() for row in places]
+
+
+def _cut(row: list[int], continues: list[bool]) -> list[list[int]]:
+    parts = [[row[0]]]
+    for place, goes_on in zip(row[1:], continues, strict=True):
+        if goes_on:
+            parts[-1].append(place)
+        else:
+            parts.append([place])
+    return parts
+
+
+def _named(side: Side, calls: Listed[Call], top: Call | None, names: Listed[str]) -> Tensor | None:
+    """The first value that a module was given under one of these names and that was kept whole."""
+    modules = [call for call in calls if call.level == "module"]
+    for call in ([top] if top else []) + sorted(modules, key=lambda call: call.id):
+        for name in names:
+            number = call.inputs.get(name)
+            tensor = None if number is None else side.tensor(number)
+            if tensor is not None and not tensor.is_floating_point():
+                return tensor
+    return None
+
+
+def _leading_ids(side: Side, calls: Listed[Call], top: Call | None) -> Tensor | None:
+    """Ids that have no name: the first whole numbers that the outermost module is given, or those of an embedding."""
+    numbers = list(top.inputs.values())[:1] if top else []
+    numbers += [call.inputs["1"] for call in calls if call.name.startswith("aten.embedding") and "1" in call.inputs][:1]
+    for number in numbers:
+        value = side.value(number)
+        tensor = side.tensor(number) if value.dtype in {"int64", "int32"} and len(value.shape) in {1, 2} else None
+        if tensor is not None:
+            return tensor
+    return None

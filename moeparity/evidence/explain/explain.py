@@ -1,0 +1,96 @@
+"""Which choices give a node's recorded values bit for bit, and what these values leave undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from moeparity.evidence.explain.calls import Sample
+from moeparity.evidence.explain.combinations import NOTHING, SpentError, Tries
+from moeparity.evidence.explain.inquiry import Inquiry, Memory
+from moeparity.evidence.explain.left import left_by
+from moeparity.evidence.explain.observation import Observation, region_of
+from moeparity.evidence.explain.report import Explanation, OpenChoice
+from moeparity.evidence.explain.vocabulary import Choices, Replaced, listed_choices, written
+from moeparity.inputs.weights.store import Loaded
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.setting import Place
+
+WORK: Final = 16384
+"""What may be spent on nodes that were likely computed alike, in calls of small kernels; on one node at most half."""
+OPEN_WORK: Final = 512
+"""What may be spent on what the values leave undecided, in calls of small kernels."""
+
+
+def explain(
+    plan: BoundGraph,
+    node: str,
+    observations: Sequence[Observation],
+    loaded: Loaded,
+    memory: Memory | None = None,
+) -> Explanation:
+    """The choices that give the recorded values of a node, from those of `plan` on.
+
+    `loaded` are the weights of its segment. `memory` is shared by searches at nodes that are likely to have been
+    computed alike, such as those of all layers. Raises TraceError where something that its kernels need was not
+    recorded.
+    """
+    seen = set.intersection(*(set(observation.values) for observation in observations))
+    region = region_of(plan.graph, node, seen)
+    replaced = Replaced.of([one.name for one in region], plan, plan, told=False)
+    inquiry = Inquiry(replaced=replaced, memory=memory or Memory(work=WORK))
+    inquiry.kernels.loaded = loaded
+    samples = [observation.sample(region) for observation in observations]
+    for sample in samples:
+        inquiry.meet(sample)
+    explained = [choices for choices in inquiry.best if inquiry.answers[choices].exact]
+    answer = NOTHING if inquiry.base.exact else next(iter(explained or inquiry.best), NOTHING)
+    exact = inquiry.base.exact or bool(explained)
+    undecided = open_choices(inquiry, answer, samples) if exact else ()
+    return Explanation(
+        node=node,
+        op=region[-1].op.name,
+        nodes=tuple(one.name for one in region),
+        elements=inquiry.base.elements,
+        as_it_is=inquiry.base.equal,
+        as_started=inquiry.base.exact,
+        tried=len(inquiry.tried),
+        calls=inquiry.kernels.calls,
+        matches=() if inquiry.base.exact else inquiry.matches,
+        open=undecided,
+        settings=_settings(replaced, answer),
+        left=None if exact else left_by(inquiry.kernels, answer, samples),
+    )
+
+
+def open_choices(inquiry: Inquiry, answer: Choices, samples: Sequence[Sample]) -> tuple[OpenChoice, ...]:
+    """The places whose value these micro-batches do not decide beside an answer that gives every bit."""
+    replaced = inquiry.replaced
+    tries = Tries(kernels=inquiry.kernels, samples=samples, limit=OPEN_WORK)
+    at = dict(answer)
+    others: dict[Place, list[str]] = {}
+    with suppress(SpentError):
+        for place, value in listed_choices(replaced, replaced.bound(answer)):
+            if not isinstance(value, str) or (place in at and at[place] == value):
+                continue
+            trial = frozenset({*((p, v) for p, v in answer if p != place), (place, value)})
+            if tries.exact(trial):
+                others.setdefault(place, []).append(written(value))
+    bound = replaced.bound(answer)
+    return tuple(
+        OpenChoice(
+            place=f"{node}:{name}",
+            value=written(bound.resolved(node, bound.settings[node, name].value)),
+            others=tuple(values),
+        )
+        for (node, name), values in others.items()
+    )
+
+
+def _settings(replaced: Replaced, answer: Choices) -> tuple[tuple[str, str], ...]:
+    """All choices that take effect at the nodes under an answer, as address and value."""
+    bound = replaced.bound(answer)
+    return tuple(
+        (f"{node.name}:{name}", str(value)) for node in replaced.nodes for name, value in bound.active(node).items()
+    )

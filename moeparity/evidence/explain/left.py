@@ -1,0 +1,79 @@
+"""What the nearest choices leave of recorded values, and what no legal order of the same sums can explain of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from torch import Tensor
+
+from moeparity.errors import SpecError
+from moeparity.evidence.envelope.band import band
+from moeparity.evidence.envelope.legal_orders import Call, extent, orders_of
+from moeparity.evidence.explain.calls import Kernels, Sample
+from moeparity.evidence.explain.report import Left
+from moeparity.evidence.explain.vocabulary import Choices
+from moeparity.metrics.divergence import compare
+from moeparity.ops.declaration import RefusedError
+
+DRAWS: Final = 16
+"""Legal orders that are drawn."""
+
+
+def left_by(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Left:
+    """What these choices leave on some micro-batches; orders are drawn on the first that has any other bits."""
+    elements = differing = 0
+    furthest, worst = 0.0, None
+    for sample in samples:
+        trial = kernels.outputs(choices, sample)
+        for port, value in enumerate(sample.given):
+            elements += value.numel()
+            count, far = (value.numel(), math.inf) if trial is None else _apart(value, trial[port])
+            differing, furthest = differing + count, max(furthest, far)
+            worst = sample if worst is None and count else worst
+    left = Left(differing=differing / max(1, elements), furthest=furthest)
+    return left if worst is None else _beyond_orders(left, kernels, choices, worst)
+
+
+def _apart(value: Tensor, trial: Tensor) -> tuple[int, float]:
+    """How many elements have other bits, and how far they lie apart, in ulps of the coarser dtype."""
+    if value.shape != trial.shape:
+        return value.numel(), math.inf
+    if not (value.is_floating_point() and trial.is_floating_point()):
+        differ = int((value != trial).sum())
+        return differ, float(differ > 0)
+    error = compare(value, trial)
+    return error.elements - error.equal, math.inf if error.excluded else float(error.max_ulp)
+
+
+def _beyond_orders(left: Left, kernels: Kernels, choices: Choices, sample: Sample) -> Left:
+    """`left` with how many elements lie outside of the band of legal orders."""
+    replaced = kernels.replaced
+    node, plan = replaced.nodes[-1], replaced.bound(choices).at_phase(sample.phase)
+    try:
+        values = kernels.values(choices, sample)
+    except SpecError as error:
+        return replace(left, not_drawn=str(error))
+    port = 1 if node.op.routes else 0
+    value, own = sample.given[port], values[node.values[port]]
+    if value.shape != own.shape or not value.is_floating_point() or plan.partials[node.values[0]] > 1:
+        return replace(left, not_drawn="the values have another shape, or lie in partial sums")
+    slots = own.shape[2] if node.op.slot_order else 1
+    sequences, tokens = extent(node, (own.shape[0], own.shape[1]), slots=slots)
+    inputs = [None if name is None else values[name][:sequences, :tokens] for name in plan.read_inputs(node)]
+    at = node.op.settings({**plan.told_to(node), **plan.active(node)})
+    call = Call(node=node, inputs=inputs, weights=kernels.loaded[node.name, plan.dtype_of(node.name)], at=at)
+    draw = orders_of(call)
+    if draw is None or isinstance(draw, str):
+        return replace(left, not_drawn=draw or "it adds nothing up")
+    try:
+        draws = [draw(seed) for seed in range(DRAWS)]
+    except RefusedError as error:
+        return replace(left, not_drawn=f"{error.attribute}: {error.reason}")
+    cut = own[:sequences, :tokens]
+    around = band(cut, value[:sequences, :tokens], draws, cut.shape[0] * cut.shape[1])
+    return replace(
+        left, outside=around.outside, compared=around.elements, draws_outside=max(around.own_outside, default=0)
+    )

@@ -1,0 +1,65 @@
+"""What a program was seen to compute, by the names of a graph's values, and which nodes lie between what was seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from moeparity.errors import TraceError, listed
+from moeparity.evidence.explain.calls import Sample
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.schedule.cases import Case
+from moeparity.plan.schedule.steps import FORWARD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observation:
+    """The values of one micro-batch, or of one step of a `phase`, by their names in a graph, in the shapes they have
+    there: [B, T, ...], whole.
+    """
+
+    values: Mapping[str, Tensor]
+    phase: Case = FORWARD
+
+    def sample(self, region: tuple[Node, ...]) -> Sample:
+        """What enters a region of nodes here, and what its last node gave."""
+        inside = {value for node in region for value in node.values}
+        entering = (value for node in region for value in node.inputs if value not in inside)
+        return Sample(
+            values={value: self.values[value] for value in entering if value in self.values},
+            given=tuple(self.values[value] for value in region[-1].values),
+            phase=self.phase,
+        )
+
+
+def region_of(graph: Graph, name: str, seen: Collection[str]) -> tuple[Node, ...]:
+    """The nodes of one segment that lie between a node's values and what was seen before it, in execution order.
+
+    Raises TraceError where the node's own values were not all seen, or something that it needs was not.
+    """
+    segment = next(segment for segment in graph.segments if any(node.name == name for node in segment.nodes))
+    makers = {value: node for node in segment.nodes for value in node.values}
+    nodes = {node.name: node for node in segment.nodes}
+    missing = [value for value in nodes[name].values if value not in seen]
+    region, waiting = dict[str, None](), [nodes[name]]
+    while waiting and not missing:
+        node = waiting.pop()
+        region[node.name] = None
+        for value in _needed(node):
+            if value in seen or (value in makers and makers[value].name in region):
+                continue
+            if value in makers:
+                waiting.append(makers[value])
+            else:
+                missing.append(value)
+    if missing:
+        raise TraceError(f"{name}: the trace has no whole {listed(sorted(missing))}, which its kernels need.")
+    return tuple(node for node in segment.nodes if node.name in region)
+
+
+def _needed(node: Node) -> list[str]:
+    """The inputs that a node reads under whatever choices."""
+    pairs = zip(node.ports, node.inputs, strict=True)
+    return [value for port, value in pairs if port not in node.op.reads]

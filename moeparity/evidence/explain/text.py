@@ -1,0 +1,132 @@
+"""Explanations in words, for the terminal."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from moeparity.evidence.explain.report import Explained, Explanation, Left
+from moeparity.output.words import percent
+from moeparity.plan.address import pattern, role
+
+SHOWN_OTHERS = 3
+"""So many further combinations are told behind the plainest."""
+SHOWN_OPEN = 3
+"""So many of the values that do as well are told at each place."""
+_LAYER = re.compile(r"layers\[\d+\]")
+
+
+def explained_lines(result: Explained) -> Iterator[str]:
+    """What was explained, node by node, those of several layers of which the same is said together."""
+    yield f"trace      {result.trace}: {_count(result.forwards, 'forward')} by the map of {result.program}"
+    yield f"held to    {result.profile} on {result.checkpoint} in {result.dtype}"
+    yield "taken      that no token is padding and that positions count from 0"
+    if not result.whole:
+        yield "note       the trace was cut: its program did not get to the end of its recording"
+    yield ""
+    for group in _alike(result.nodes):
+        yield from node_lines(*group)
+    if result.unseen and (result.asked or not result.nodes):
+        for unseen in result.unseen:
+            yield f"{unseen.node}: not shown: {unseen.reason}"
+    elif result.unseen:
+        yield f"not shown by this trace: {pattern(unseen.node for unseen in result.unseen)}"
+    yield ""
+    yield summary(result)
+
+
+def summary(result: Explained) -> str:
+    """One line: how many nodes are explained, by the start profile as it is or otherwise."""
+    as_started = sum(node.as_started for node in result.nodes)
+    otherwise = sum(node.explained and not node.as_started for node in result.nodes)
+    nothing = len(result.nodes) - as_started - otherwise
+    parts = [f"{as_started} as {result.profile} computes them", f"{otherwise} under other choices"]
+    return f"{_count(len(result.nodes), 'node')}: {', '.join(parts)}, {nothing} not explained; exit {result.exit_code}"
+
+
+def node_lines(first: Explanation, *further: Explanation) -> Iterator[str]:
+    """What is said of a node in a few lines; `further` ones say the same of other layers."""
+    names = pattern(node.node for node in (first, *further))
+    inside = ", ".join(role(name) for name in first.nodes if name != first.node)
+    through = f" (with {inside})" if inside else ""
+    if first.as_started:
+        yield f"{names}{through}: as the profile computes it (all bits equal)"
+    elif first.explained:
+        yield from _matches(first, f"{names}{through}")
+    else:
+        yield from _nothing(first, f"{names}{through}")
+    undecided = "; ".join(_undecided((first, *further)))
+    if undecided:
+        yield f"  not decided by these values: {undecided}"
+
+
+def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
+    """Each place with the values that do as well at every one of these nodes; of each node by itself the JSON tells."""
+    every = [{_spread(choice.place): choice.others for choice in node.open} for node in nodes]
+    for choice in nodes[0].open:
+        place = _spread(choice.place)
+        common = [value for value in choice.others if all(value in others.get(place, ()) for others in every)]
+        if common:
+            name = place.removeprefix(f"{_spread(nodes[0].node)}:")
+            told = " or ".join((choice.value, *common[:SHOWN_OPEN])) + _more(len(common), SHOWN_OPEN)
+            yield f"{name} {told}"
+
+
+def _matches(node: Explanation, names: str) -> Iterator[str]:
+    match, *others = node.matches
+    cost = f"{node.tried} tried, {node.calls} kernel calls"
+    yield f"{names}: {_spread(str(match))} (all bits equal{_compared(match.compared)}; {cost})"
+    yield from (f"  fault: {words}" for words in match.faults)
+    yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in match.between)
+    if others:
+        told = ", or ".join(_spread(str(other)) for other in others[:SHOWN_OTHERS])
+        yield f"  the same bits: {told}{_more(len(others), SHOWN_OTHERS)}"
+
+
+def _nothing(node: Explanation, names: str) -> Iterator[str]:
+    yield f"{names}: none of the {node.tried} tried gives these bits ({node.calls} kernel calls)"
+    if node.matches and node.matches[0].equal > node.as_it_is:
+        best = node.matches[0]
+        equal = f"{percent(best.equal)} of elements equal ({percent(node.as_it_is)} without)"
+        yield f"  nearest: {_spread(str(best))}, {equal}"
+    else:
+        yield f"  nearest: the profile as it is, {percent(node.as_it_is)} of elements equal"
+    if node.left is not None:
+        yield f"  which leaves {_left(node.left)}"
+
+
+def _left(left: Left) -> str:
+    far = "not finite" if math.isinf(left.furthest) else f"up to {left.furthest:.0f} ulp"
+    text = f"{percent(left.differing)} of elements, {far}"
+    if left.outside is None:
+        return f"{text}; no legal orders can be drawn: {left.not_drawn}"
+    outside = f"{left.outside} of {left.compared} elements lie outside every legal order drawn"
+    verdict = "no legal order explains them" if left.beyond_orders else "as many as a legal order has there"
+    return f"{text}; {outside} ({verdict})"
+
+
+def _alike(nodes: Iterable[Explanation]) -> list[list[Explanation]]:
+    """Nodes of several layers of which the same is said, together."""
+    groups: dict[tuple[object, ...], list[Explanation]] = {}
+    for node in nodes:
+        said = tuple(_spread(str(match)) for match in node.matches) if node.explained else node.node
+        key = (role(node.node), tuple(map(role, node.nodes)), said, node.as_started)
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())
+
+
+def _spread(text: str) -> str:
+    return _LAYER.sub("layers[*]", text)
+
+
+def _compared(share: float) -> str:
+    return "" if share == 1 else f" in the {percent(share)} of elements that were compared"
+
+
+def _more(count: int, shown: int) -> str:
+    return f", and {count - shown} more" if count > shown else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,75 @@
+"""The calls of a program's modules, cut into its forwards: each begins where token ids go in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from moeparity.errors import TraceError, Where
+from moeparity.evidence.maps.module_map import ModuleMap, Place
+from moeparity.evidence.trace.read import RankTrace
+from moeparity.evidence.trace.records import Call, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One way through the model: its token ids [b, t] int64, and by path its calls of modules.
+
+    `flat`: whether the ids are one row of tokens without an axis of sequences.
+    """
+
+    ids: torch.Tensor
+    flat: bool
+    calls: Mapping[str, Sequence[Call]]
+
+    def value(self, place: Place, values: Mapping[int, Value]) -> Value | None:
+        """What is shown at a place; None where nothing is, or where the module was called several times with others:
+        which is meant is not known.
+        """
+        ids = [place.value_of(call) for call in self.calls.get(place.module, ())]
+        shown = [values[number] for number in ids if number is not None and number in values]
+        if not shown or len(shown) != len(ids):
+            return None
+        first = shown[0]
+        same = len(shown) == 1 or (first.digest is not None and {value.digest for value in shown} == {first.digest})
+        return first if same else None
+
+
+def module_calls(trace: RankTrace) -> list[Call]:
+    """The calls of modules in forwards, as they were entered. Raises TraceError."""
+    calls = (call for call in trace.contents.calls if call.level == "module" and call.phase == "forward")
+    return sorted(calls, key=lambda call: call.id)
+
+
+def forwards(trace: RankTrace, module_map: ModuleMap) -> list[Forward]:
+    """The forwards of a trace, in order.
+
+    Raises TraceError where there is none, or the ids of one were not kept.
+    """
+    calls, place, where = module_calls(trace), module_map.tokens, Where(trace.folder)
+    starts = [number for number, call in enumerate(calls) if call.path == place.module]
+    if not starts:
+        raise TraceError(
+            f"{where}: no call of {place.module}, into which the token ids go by the map of {module_map.file.program}. "
+            "Capture a whole forward, or name another map with `map:`."
+        )
+    ends = [*starts[1:], len(calls)]
+    return [_forward(trace, place, calls[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _forward(trace: RankTrace, place: Place, calls: Sequence[Call]) -> Forward:
+    values = trace.contents.values
+    number = place.value_of(calls[0])
+    value = None if number is None else values.get(number)
+    ids = None if value is None else trace.tensor(value)
+    if ids is None or ids.dtype not in (torch.int64, torch.int32) or ids.dim() not in (1, 2) or not ids.numel():
+        raise TraceError(
+            f"{Where(trace.folder)}: the token ids, {place}, were not kept whole. Capture whole tensors of "
+            f"{place.module}: which token a row is of is known by them alone."
+        )
+    by_path: dict[str, list[Call]] = {}
+    for call in calls:
+        by_path.setdefault(call.path, []).append(call)
+    return Forward(ids.long().reshape(-1, ids.shape[-1]), ids.dim() == 1, by_path)

@@ -1,0 +1,168 @@
+"""Which module of a program shows which value of a graph: shipped maps, a user's own, and the one of a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from moeparity import paths
+from moeparity.errors import SpecError, TraceError, Where, did_you_mean, display_path, listed
+from moeparity.evidence.trace.records import Call
+from moeparity.plan.address import role
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.spec import reader
+from moeparity.plan.spec.module_map import MapFile, Shown
+
+LAYER = "[*]"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program shows a value: the module's path, which side of it, and the slots it may lie in.
+
+    `columns`: of a value that stands beside others in the last axis, the first of its own and the one behind its last.
+    `repeated`: how many times side by side the node has it.
+    """
+
+    module: str
+    side: Literal["input", "output"]
+    slots: tuple[str, ...]
+    columns: tuple[int, int] | None = None
+    repeated: int = 1
+
+    def value_of(self, call: Call) -> int | None:
+        """The id of the value that a call has here."""
+        ids = call.inputs if self.side == "input" else call.outputs
+        return next((ids[slot] for slot in self.slots if slot in ids), None)
+
+    def __str__(self) -> str:
+        return f"{self.side} {self.slots[0]} of {self.module or 'the model'}"
+
+
+@dataclass(frozen=True)
+class ModuleMap:
+    """A map as its file has it; `where` is that file."""
+
+    file: MapFile
+    where: Where
+
+    @cached_property
+    def tokens(self) -> Place:
+        """Where the ids of the tokens go in."""
+        shown = self.file.tokens
+        return Place(shown.module, _side(shown), shown.slots)
+
+    def shows(self, calls: Iterable[Call]) -> bool:
+        """Whether these calls of modules are of this map's program."""
+        known = {(call.path, call.name) for call in calls}
+        return any(
+            any(module.module in (None, path) and module.name in (None, name) for path, name in known)
+            for module in self.file.shown_by
+        )
+
+    def on(self, graph: Graph) -> Mapping[str, tuple[Place, ...]]:
+        """By value of a graph, where it may be shown. Raises SpecError for columns of values without a known width."""
+        return {
+            value: places
+            for node in graph.nodes
+            for value in node.values
+            if (places := tuple(self._place(shown, value, node, graph) for shown in self._shown(value, node, graph)))
+        }
+
+    def every(self, layers: int) -> Iterator[tuple[str, str, str]]:
+        """Every module that some value is shown at, for so many layers: its path, which side of it, and the value."""
+        for value, shown in self.file.values.items():
+            for one in shown if isinstance(shown, list) else [shown]:
+                for layer in range(layers if LAYER in value else 1):
+                    yield _path(one.module, layer), _side(one), value.replace(LAYER, f"[{layer}]")
+
+    def refuse_unknown(self, graph: Graph) -> None:
+        """Raises SpecError for a value that no node of a graph has; a shipped map is of all models."""
+        if self.where.path in reader.shipped("maps").values():
+            return
+        values = dict.fromkeys(role(value) for node in graph.nodes for value in node.values)
+        for name in self.file.values:
+            if name not in values:
+                raise SpecError(
+                    f"{Where(self.where.path, self.file.line_of('values'))}: values names {name!r}, which no node of "
+                    f"{graph.model_type} makes.{did_you_mean(name, values)} `moeparity show` lists nodes."
+                )
+
+    def _shown(self, value: str, node: Node, graph: Graph) -> list[Shown]:
+        shown = self.file.values.get(role(value), [])
+        every = shown if isinstance(shown, list) else [shown]
+        last = node.layer == graph.layers - 1
+        return [
+            one
+            for one in every
+            if (one.model_type is None or graph.model_type in one.model_type) and (last or one.layers == "all")
+        ]
+
+    def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
+        layer = 0 if node.layer is None else node.layer
+        place = Place(_path(shown.module, layer), _side(shown), shown.slots, repeated=shown.repeated)
+        return replace(place, columns=self._columns(shown, value, graph)) if shown.columns else place
+
+    def _columns(self, shown: Shown, value: str, graph: Graph) -> tuple[int, int]:
+        """Which columns are the value's own. Values that this graph has not take none."""
+        layer = value[: value.index("]") + 1] if "[" in value else ""
+        widths = {node.name: _width(node) for node in graph.nodes}
+        first = 0
+        for name in shown.columns:
+            own = name.replace(f"layers{LAYER}", layer)
+            width = widths.get(own, 0)
+            if width is None:
+                raise SpecError(f"{self.where}: columns names {name!r}, whose width no weight tells.")
+            if own == value:
+                return first, first + width
+            first += width
+        raise SpecError(f"{self.where}: columns of {role(value)} leaves {role(value)} itself out. Add it.")
+
+
+def load_map(name: str, where: Where) -> ModuleMap:
+    """A shipped map by name, or a file relative to the one that names it. Raises SpecError."""
+    if "/" in name or name.endswith(".yaml"):
+        path = where.path.parent / name
+        if not paths.present(path):
+            raise SpecError(f"{where}: map {name!r}: there is no file {display_path(path)}. Check the path.")
+        return ModuleMap(reader.read_map(path), Where(path))
+    shipped = reader.shipped("maps")
+    if name not in shipped:
+        raise SpecError(
+            f"{where}: map {name!r} is not shipped; expected {listed(shipped)}, or a path with `/` or `.yaml` to a "
+            f"file of your own.{did_you_mean(name, shipped)}"
+        )
+    return ModuleMap(reader.read_map(shipped[name]), Where(shipped[name]))
+
+
+def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
+    """The shipped map of the program that made these calls of modules. Raises TraceError where it is none, or several.
+
+    `where` is the trace.
+    """
+    modules = list({(call.path, call.name): call for call in calls}.values())
+    known = [load_map(name, where) for name in reader.shipped("maps")]
+    fitting = [one for one in known if one.shows(modules)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not modules:
+        raise TraceError(f"{where}: no call of a module. Capture with module paths: they say which value is which.")
+    names = listed([one.file.program for one in fitting or known])
+    fault = f"its modules fit the maps of {names}" if fitting else f"its modules are none that the maps of {names} know"
+    raise TraceError(f"{where}: {fault}. Name one with `map:`, or a YAML file of your own (docs/traces.md).")
+
+
+def _path(module: str, layer: int) -> str:
+    return module.replace("{i}", str(layer)).replace("{next}", str(layer + 1))
+
+
+def _side(shown: Shown) -> Literal["input", "output"]:
+    return "output" if shown.input is None else "input"
+
+
+def _width(node: Node) -> int | None:
+    """How many columns a node's value has, as the weight of its GEMM tells."""
+    weight = node.weights.get("weight")
+    return None if weight is None or not node.op.gemm else weight.shape[0]

@@ -1,0 +1,245 @@
+"""A trace as one side of a comparison: its values by node and token of a grid, as grafts for walkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from moeparity.engine.grafts import Graft
+from moeparity.errors import TraceError, Where, counted
+from moeparity.evidence.maps.forwards import Forward, forwards, module_calls
+from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_of
+from moeparity.evidence.maps.placing import NOWHERE, Placing
+from moeparity.evidence.maps.rows import token_rows
+from moeparity.evidence.maps.values import shown_rows
+from moeparity.evidence.maps.weights import Tensors, Weights, compared
+from moeparity.evidence.trace.read import RankTrace, Trace, open_trace
+from moeparity.evidence.trace.records import Value
+from moeparity.numerics.dtypes import name_of
+from moeparity.plan.graph import Graph
+
+KEPT = 4
+"""So many values of a trace are held in memory at once: those of the node that is walked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSide:
+    """What a trace shows of a model on the tokens of a grid.
+
+    grafts: by value what was recorded of it. program: whose modules the map knows. dtype: of what was recorded first.
+    forwards: sequences and tokens of each way through the model that has tokens of the grid; others: how many ways have
+    none that is not there already. tokens: how many of the grid's real tokens are shown. whole: whether the program got
+    to the end of its recording. weights: those that it has the digests of.
+    """
+
+    folder: Path
+    program: str
+    dtype: str
+    grafts: Mapping[str, Graft]
+    forwards: tuple[tuple[int, int], ...]
+    others: int
+    tokens: int
+    whole: bool
+    weights: Weights
+    notes: tuple[str, ...]
+
+
+def recorded_side(
+    folder: Path,
+    graph: Graph,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    *,
+    tensor: Tensors,
+    where: Where,
+    map_name: str | None = None,
+) -> RecordedSide:
+    """A trace held to the grid of ids [B, T] int64, real where `mask` [B, T] bool is true, on the CPU.
+
+    `tensor` gives the checkpoint's weights by name. `where` names the recipe, beside which a map of its own may lie.
+    Raises TraceError for a trace of several ranks, of another model, other weights or other tokens, without whole
+    tensors, or all zero; SpecError for a map.
+    """
+    rank = _one_rank(open_trace(folder))
+    named = None if map_name is None else load_map(map_name, where)
+    module_map = named or map_of(module_calls(rank), Where(folder))
+    module_map.refuse_unknown(graph)
+    ways = forwards(rank, module_map)
+    _refuse_other_model(rank, module_map, graph, ways[0])
+    indices = _indices(rank, ways, ids, mask)
+    placed = [(way, index) for way, index in zip(ways, indices, strict=True) if bool((index != NOWHERE).any())]
+    grafts = _grafts(rank, graph, module_map, placed, mask)
+    _refuse_zeros(rank, graph, grafts)
+    shown = torch.zeros(mask.numel(), dtype=torch.bool)
+    for _, index in placed:
+        shown[index[index != NOWHERE]] = True
+    return RecordedSide(
+        folder=folder,
+        program=module_map.file.program,
+        dtype=_dtype(grafts, graph),
+        grafts=grafts,
+        forwards=tuple((len(way.ids), way.ids.shape[1]) for way, _ in placed),
+        others=len(ways) - len(placed),
+        tokens=int((shown & mask.flatten()).sum()),
+        whole=rank.contents.whole,
+        weights=compared(rank, graph, tensor),
+        notes=(*rank.head.unseen, *rank.contents.notes),
+    )
+
+
+def refuse_without_logits(side: RecordedSide, graph: Graph, scored: torch.Tensor) -> None:
+    """Raises TraceError where some tokens have recorded logits, and one before a token that is scored, bool [B, T], has
+    none. A trace without any is no error: nothing can be judged of it, and its nodes be looked at.
+    """
+    graft = side.grafts.get(graph.output)
+    if graft is None:
+        return
+    needed = torch.zeros_like(scored)
+    needed[:, :-1] = scored[:, 1:]
+    missing = int((needed & ~graft.known.view_as(needed)).sum())
+    if missing:
+        raise TraceError(
+            f"{Where(side.folder)}: no logits of {counted(missing, 'scored token')} of {int(needed.sum()):,}, so there "
+            "is nothing to judge. Capture the head's output whole and of every position (transformers: leave "
+            "`logits_to_keep` out), or score only tokens that have them."
+        )
+
+
+def _one_rank(trace: Trace) -> RankTrace:
+    first, *others = trace.ranks
+    ranks = max(first.head.ranks, len(trace.ranks))
+    if ranks > 1 or others:
+        raise TraceError(
+            f"{Where(trace.folder)}: a trace of {ranks} ranks, each of which may hold a part of the values. A recipe "
+            "takes a trace of one rank; `moeparity diff` puts shards together by a layout."
+        )
+    return first
+
+
+def _refuse_other_model(trace: RankTrace, module_map: ModuleMap, graph: Graph, way: Forward) -> None:
+    """Raises TraceError for modules that are of nodes this model has not."""
+    has = {(place.module, place.side) for places in module_map.on(graph).values() for place in places}
+    for path, side, value in module_map.every(graph.layers + 1):
+        if path in way.calls and (path, side) not in has:
+            raise TraceError(
+                f"{Where(trace.folder)}: it has the module {path}, which by the map of {module_map.file.program} makes "
+                f"{value}; this checkpoint, a {graph.model_type} of {counted(graph.layers, 'layer')}, has no such "
+                "value. Is it a trace of another model?"
+            )
+
+
+def _indices(trace: RankTrace, ways: Sequence[Forward], ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+    placing = Placing(ids, mask)
+    indices = [placing.place(way) for way in ways]
+    if all(bool((index == NOWHERE).all()) for index in indices):
+        raise TraceError(
+            f"{Where(trace.folder)}: {counted(len(ways), 'forward')}, none with the tokens of this recipe; the first "
+            f"begins with {ways[0].ids[0, :8].tolist()}, the recipe's first sequence with "
+            f"{ids[0][mask[0]][:8].tolist()}. Name the token file of that run."
+        )
+    return indices
+
+
+def _grafts(
+    trace: RankTrace,
+    graph: Graph,
+    module_map: ModuleMap,
+    placed: Sequence[tuple[Forward, torch.Tensor]],
+    mask: torch.Tensor,
+) -> dict[str, Graft]:
+    tokens = mask.numel()
+    read = lru_cache(KEPT)(lambda value: _rows(trace, placed, places[value], tokens))
+    places, grafts = module_map.on(graph), {}
+    multiplied = _multiplied(graph)
+    for value, at in places.items():
+        known = torch.zeros(tokens, dtype=torch.bool)
+        for way, index in placed:
+            last = _tokens_shown(trace, way, at)
+            if last:
+                kept = index.view(way.ids.shape)[:, -last:].flatten()
+                known[kept[kept != NOWHERE]] = True
+        if bool(known.any()):
+            grafts[value] = Graft(
+                read=_reader(read, value),
+                known=known,
+                where=f"{Where(trace.folder)}: {at[0]}",
+                cast=value in multiplied,
+            )
+    if not grafts:
+        raise TraceError(
+            f"{Where(trace.folder)}: no whole tensor of any value that the map of {module_map.file.program} names. "
+            "Capture whole tensors: digests alone can't be computed with (docs/traces.md)."
+        )
+    return grafts
+
+
+def _multiplied(graph: Graph) -> set[str]:
+    """The values that go into products of matrices: the first input of a GEMM, and all that attention reads."""
+    takers = [node for node in graph.nodes if node.op.gemm or node.op.mixes_tokens]
+    return {value for node in takers for value in (node.inputs if node.op.mixes_tokens else node.inputs[:1])}
+
+
+def _reader(read: Callable[[str], torch.Tensor], value: str) -> Callable[[], torch.Tensor]:
+    return lambda: read(value)
+
+
+def _tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> int:
+    """Of how many tokens, each sequence's last ones, a forward has the value; 0 where it has none."""
+    for place in places:
+        value = way.value(place, trace.contents.values)
+        if value is not None and _is_kept(trace, value):
+            rows = token_rows(torch.empty(value.shape, device="meta"), (len(way.ids), way.ids.shape[1]), place.columns)
+            return 0 if rows is None else rows.shape[1]
+    return 0
+
+
+def _is_kept(trace: RankTrace, value: Value) -> bool:
+    base = value if value.base is None else trace.contents.values.get(value.base)
+    return value.tensor or (base is not None and base.tensor)
+
+
+def _rows(
+    trace: RankTrace, placed: Sequence[tuple[Forward, torch.Tensor]], places: tuple[Place, ...], tokens: int
+) -> torch.Tensor:
+    """All recorded rows of a value on the grid, [B * T, N]."""
+    rows: torch.Tensor | None = None
+    for way, index in placed:
+        shown = shown_rows(trace, way, places)
+        if shown is None:
+            continue
+        kept = index.view(way.ids.shape)[:, -shown.shape[1] :].flatten()
+        real, flat = kept != NOWHERE, shown.flatten(0, 1)
+        rows = (
+            flat.new_zeros(tokens, flat.shape[1])
+            if rows is None
+            else rows.to(torch.promote_types(rows.dtype, flat.dtype))
+        )
+        rows[kept[real]] = flat[real].to(rows.dtype)
+    assert rows is not None, "only values that are there are read"
+    return rows
+
+
+def _refuse_zeros(trace: RankTrace, graph: Graph, grafts: Mapping[str, Graft]) -> None:
+    """Raises TraceError where the logits, or the first values there are, are all zero."""
+    for value in dict.fromkeys((*_first_floats(graph, grafts), graph.output)):
+        if value in grafts and not bool(grafts[value].read()[grafts[value].known].any()):
+            raise TraceError(
+                f"{Where(trace.folder)}: all values of {value} are zero. Such a capture saw memory before it was "
+                "written, or nothing at all: capture again."
+            )
+
+
+def _dtype(grafts: Mapping[str, Graft], graph: Graph) -> str:
+    """The dtype of the embedding, or of the first value that was recorded, by its short name."""
+    value = next(_first_floats(graph, grafts), next(iter(grafts)))
+    dtype = grafts[value].read().dtype
+    return name_of(dtype) or str(dtype)
+
+
+def _first_floats(graph: Graph, grafts: Mapping[str, Graft]) -> Iterator[str]:
+    values = (v for node in graph.nodes if "tokens" in node.inputs for v in node.values)
+    yield from (value for value in values if value in grafts)

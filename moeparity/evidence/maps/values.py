@@ -1,0 +1,70 @@
+"""What a trace shows of the nodes of a graph, forward by forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from moeparity.errors import Where
+from moeparity.evidence.maps.forwards import Forward, forwards, module_calls
+from moeparity.evidence.maps.module_map import ModuleMap, Place, map_of
+from moeparity.evidence.maps.rows import heads, laid_out, token_rows
+from moeparity.evidence.trace.read import RankTrace
+from moeparity.plan.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class NodeValues:
+    """What a trace shows of one node in one forward: a tensor for each of its inputs and outputs, None where unknown.
+
+    Laid out as kernels take and give them: [b, t, ...], values that are cut into heads as [b, t, heads, D] or, behind
+    rope and in caches, [b, heads, t, D]; contiguous. The input `tokens` is there; `positions` and `mask` are unknown.
+    """
+
+    inputs: tuple[torch.Tensor | None, ...]
+    outputs: tuple[torch.Tensor | None, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every input and output is known."""
+        return all(value is not None for value in (*self.inputs, *self.outputs))
+
+
+def values_at(
+    trace: RankTrace, graph: Graph, module_map: ModuleMap | None = None, *, forward: int = 0
+) -> dict[str, NodeValues]:
+    """By address, what the trace shows of every node in one of its forwards; nodes of which it shows nothing are left
+    out. The map is that of the trace's program, by default the shipped one that its modules fit.
+
+    Only tensors that were kept whole are seen. A value whose shape is of other tokens than the ids, or whose module was
+    called several times in the forward, is unknown. Raises TraceError and SpecError.
+    """
+    module_map = module_map or map_of(module_calls(trace), Where(trace.folder))
+    way = forwards(trace, module_map)[forward]
+    cut, makers = heads(graph), {value: node for node in graph.nodes for value in node.values}
+    known: dict[str, torch.Tensor] = {"tokens": way.ids}
+    for value, places in module_map.on(graph).items():
+        rows = shown_rows(trace, way, places)
+        if rows is not None:
+            known[value] = laid_out(rows, makers[value], cut[value]).contiguous()
+    at = {
+        node.name: NodeValues(tuple(map(known.get, node.inputs)), tuple(map(known.get, node.values)))
+        for node in graph.nodes
+    }
+    return {name: seen for name, seen in at.items() if any(value is not None for value in seen.outputs)}
+
+
+def shown_rows(trace: RankTrace, way: Forward, places: tuple[Place, ...]) -> torch.Tensor | None:
+    """A value in a forward as rows [b, k, N], at the first place that the trace has; whole numbers in int64."""
+    for place in places:
+        value = way.value(place, trace.contents.values)
+        tensor = None if value is None else trace.tensor(value)
+        if tensor is not None:
+            sequences, length = way.ids.shape
+            rows = token_rows(tensor, (sequences, length), place.columns)
+            if rows is None:
+                return None
+            rows = rows.repeat(1, 1, place.repeated) if place.repeated > 1 else rows
+            return rows if rows.is_floating_point() else rows.long()
+    return None

@@ -1,0 +1,77 @@
+"""Rules by the message that ranks add up in a step, as rules by rows: on one model, dtype and placement these are one.
+
+The message of a step is what a rank hands to an all-reduce behind attention or experts: its rows, padding rows
+included, as wide as the model, in the dtype that the side runs in. Ranks are those of the placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from moeparity.errors import SpecError
+from moeparity.plan.engine_profile import Rule
+from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.cases import ALL, MESSAGE, Case, Range, parse, write
+
+ITEMSIZE: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
+"""Bytes of a number in each dtype that a model can run in."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowMessage:
+    """What a row of a step is to its all-reduces: its bytes, and over how many ranks they are added (1: not at all)."""
+
+    row_bytes: int
+    ranks: int
+
+    @classmethod
+    def of(cls, graph: Graph, dtype: str, placed: Iterable[Rule]) -> RowMessage:
+        """Of a side in a dtype; `placed` are the rules of its placement."""
+        (head,) = (node for node in graph.nodes if node.name == graph.output)
+        counts = (value for rule in placed if rule.placement in ("tensor", "expert") for _, value in rule.values)
+        return cls(head.weights["weight"].shape[-1] * ITEMSIZE[dtype], max((1, *map(int, counts))))
+
+    def in_rows(self, rule: Rule) -> Rule:
+        """The rule with cases that go by rows; with none where it holds in no step of such a side."""
+        if not is_by_message(rule):
+            return rule
+        return replace(rule, cases=tuple(dict.fromkeys(filter(None, map(self._case, rule.cases or ())))))
+
+    def _case(self, case: Case) -> Case | None:
+        phase, ranges = parse(case)
+        if not any(name in ranges for name in MESSAGE):
+            return case
+        if self.ranks == 1 or not ranges.get("ranks", ALL).holds(self.ranks):
+            return None
+        size, rows = ranges.get("bytes", ALL), ranges.get("rows", ALL)
+        first = max(rows.first, -(-size.first // self.row_bytes))
+        ends = [end for end in (rows.last, None if size.last is None else -(-size.last // self.row_bytes)) if end]
+        last = min(ends, default=None)
+        if last is not None and last <= max(first, 1):
+            return None
+        own = {name: numbers for name, numbers in ranges.items() if name not in MESSAGE}
+        return write(phase, {**own, "rows": Range(first, last)})
+
+
+def is_by_message(rule: Rule) -> bool:
+    """Whether a rule goes by bytes or ranks."""
+    return any(name in parse(case)[1] for case in rule.cases or () for name in MESSAGE)
+
+
+def refuse_other_messages(rules: Iterable[Rule], dtype: str, messages: Iterable[tuple[str, str]]) -> None:
+    """Raise SpecError where a rule by bytes holds beside partial sums of other bytes than the side's dtype has;
+    `messages` are nodes and the dtypes of their partial sums.
+    """
+    other = next(((node, name) for node, name in messages if ITEMSIZE.get(name) != ITEMSIZE[dtype]), None)
+    by_bytes = next(_by_bytes(rules), None)
+    if other is not None and by_bytes is not None:
+        raise SpecError(
+            f"{by_bytes.where}: {by_bytes.label} goes by the bytes of a message in {dtype}, and the partial sums at "
+            f"{other[0]} are {other[1]}. Say `rows` there, or leave partial sums in {dtype}."
+        )
+
+
+def _by_bytes(rules: Iterable[Rule]) -> Iterator[Rule]:
+    return (rule for rule in rules if any("bytes" in parse(case)[1] for case in rule.cases or ()))

@@ -1,0 +1,48 @@
+"""Records of all ranks held to each other: which fields differ, and who has what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+
+Records = Mapping[int, Mapping[str, str]]
+"""By rank, canonical values by field."""
+
+GROUPED = "collectives."
+"""Fields of this head are of one process group each: only ranks that have them are compared."""
+
+_LONGEST = 120
+
+
+def differing(records: Records) -> Iterator[str]:
+    """The fields that differ, in words: `envelope.init_cache: rank 0 false, ranks 1-3 true`."""
+    for name in dict.fromkeys(name for record in records.values() for name in record):
+        holders: dict[str, list[int]] = {}
+        for rank, record in sorted(records.items()):
+            if name in record or not name.startswith(GROUPED):
+                holders.setdefault(record.get(name, "absent"), []).append(rank)
+        if len(holders) > 1:
+            yield f"{name}: " + ", ".join(
+                f"{ranks_in_words(ranks)} {_short(value)}" for value, ranks in holders.items()
+            )
+
+
+def difference(records: Records) -> str | None:
+    """The first field that differs and how many more do; None where none does."""
+    words = list(differing(records))
+    if not words:
+        return None
+    further = f" ({len(words) - 1} further fields differ)" if len(words) > 1 else ""
+    return words[0] + further
+
+
+def ranks_in_words(ranks: Iterable[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`."""
+    ordered = sorted(ranks)
+    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
+    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+    return f"rank{'s' if len(ordered) > 1 else ''} {words}"
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 3]}..."

@@ -1,0 +1,127 @@
+"""What a rank runs on, and every switch that changes numerics, as it is in effect and not as it was asked for."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import _dynamo
+from torch._dynamo.eval_frame import OptimizedModule
+
+from moeparity.inputs.machine import instruction_set, versions
+from moeparity.ranks.difference import Records, difference
+
+_VARIABLES = re.compile(
+    r"(CUBLAS|CUDNN|CUDA|NVIDIA|TORCH|PYTORCH|TORCHINDUCTOR|NCCL|NVTE|GLOO|OMP|MKL|ONEDNN|DNNL|KMP|VLLM|SGLANG|SGL"
+    r"|FLASHINFER|FLASH|TRITON|TRTLLM|MEGATRON|DEEPEP|DEEP_EP|HF|TRANSFORMERS)_.*|PYTHONHASHSEED"
+)
+_OF_RANK = re.compile(
+    r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|TORCHELASTIC_.*|TORCH_NCCL_.*DUMP.*|.*_(PORT|HOST|ADDR|HOME|CACHE|DIR|PATH|FILE|TOKEN)"
+)
+"""Variables that differ from rank to rank by design, or name places."""
+
+_SWITCHES: Mapping[str, Callable[[], object]] = {
+    "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
+    "cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
+    "cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
+    "matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
+    "matmul.allow_bf16_reduced_precision_reduction": (
+        lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    ),
+    "matmul.allow_fp16_reduced_precision_reduction": (
+        lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+    ),
+    "float32_matmul_precision": torch.get_float32_matmul_precision,
+    "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+    "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+    "fill_uninitialized_memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+    "default_dtype": torch.get_default_dtype,
+    "sdp.flash": torch.backends.cuda.flash_sdp_enabled,
+    "sdp.mem_efficient": torch.backends.cuda.mem_efficient_sdp_enabled,
+    "sdp.math": torch.backends.cuda.math_sdp_enabled,
+    "sdp.cudnn": torch.backends.cuda.cudnn_sdp_enabled,
+    "dynamo.disable": lambda: _dynamo.config.disable,
+    "threads": torch.get_num_threads,
+    "mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,  # type: ignore[no-untyped-call]
+}
+_PINS: Mapping[str, Callable[[str], object]] = {
+    "cudnn.benchmark": lambda text: setattr(torch.backends.cudnn, "benchmark", text == "True"),
+    "cudnn.deterministic": lambda text: setattr(torch.backends.cudnn, "deterministic", text == "True"),
+    "cudnn.allow_tf32": lambda text: setattr(torch.backends.cudnn, "allow_tf32", text == "True"),
+    "matmul.allow_bf16_reduced_precision_reduction": lambda text: setattr(
+        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", text == "True"
+    ),
+    "matmul.allow_fp16_reduced_precision_reduction": lambda text: setattr(
+        torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", text == "True"
+    ),
+    "float32_matmul_precision": torch.set_float32_matmul_precision,
+    "deterministic_algorithms": lambda text: torch.use_deterministic_algorithms(text == "True"),
+    "sdp.flash": lambda text: torch.backends.cuda.enable_flash_sdp(text == "True"),
+    "sdp.mem_efficient": lambda text: torch.backends.cuda.enable_mem_efficient_sdp(text == "True"),
+    "sdp.math": lambda text: torch.backends.cuda.enable_math_sdp(text == "True"),
+    "sdp.cudnn": lambda text: torch.backends.cuda.enable_cudnn_sdp(text == "True"),
+    "threads": lambda text: torch.set_num_threads(int(text)),
+}
+
+
+def report(modules: Iterable[torch.nn.Module] = (), extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Versions, device, driver, switches in effect, variables that choose kernels, the attention implementation of each
+    model and whether it is compiled; `extra` are what the user says, such as a backend that an engine chose.
+    """
+    cuda = torch.cuda.is_available()
+    fields = {f"version.{name}": text for name, text in versions().items()}
+    fields |= {
+        "version.cuda": str(torch.version.cuda),
+        "system": f"{platform.system()} {platform.machine()}",
+        "instruction set": instruction_set(),
+        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "driver": _driver() if cuda else "none",
+        "backend": dist.get_backend() if dist.is_initialized() else "none",
+        "nccl": _nccl() if cuda else "none",
+    }
+    fields |= {f"switch.{name}": str(read()) for name, read in _SWITCHES.items()}
+    fields |= {
+        f"${name}": value
+        for name, value in sorted(os.environ.items())
+        if _VARIABLES.fullmatch(name) and not _OF_RANK.fullmatch(name)
+    }
+    for place, module in enumerate(modules):
+        chosen = getattr(getattr(module, "config", None), "_attn_implementation", None)
+        fields[f"model.{place}.attention"] = str(chosen)
+        fields[f"model.{place}.compiled"] = str(isinstance(module, OptimizedModule))
+    return fields | {f"given.{name}": value for name, value in (extra or {}).items()}
+
+
+def pin(records: Records) -> list[str]:
+    """Set what rank 0 has in effect on this rank, where a switch can be set; the names of those that were set."""
+    own = report()
+    changed = [name for name in _PINS if records[0].get(f"switch.{name}") not in (None, own[f"switch.{name}"])]
+    for name in changed:
+        _PINS[name](records[0][f"switch.{name}"])
+    return changed
+
+
+def unequal(records: Records) -> str | None:
+    """What of the environments differs, in words; None where nothing does."""
+    words = difference(
+        {rank: {f"environment.{name}": text for name, text in fields.items()} for rank, fields in records.items()}
+    )
+    return None if words is None else f"{words}. Set it alike on all ranks, or ask for pin=True where it is a switch"
+
+
+def _nccl() -> str:
+    return ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+
+
+def _driver() -> str:
+    try:
+        with Path("/proc/driver/nvidia/version").open(encoding="utf-8") as file:
+            words = file.readline().split()
+    except OSError:
+        return "unknown"
+    return next((word for word in words if re.fullmatch(r"\d+\.\d+(\.\d+)?", word)), "unknown")

@@ -1,0 +1,121 @@
+"""Ranks tell each other what they are about to do, over the job's store, and go on only if all are to do the same."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from torch.distributed import DistNetworkError, DistStoreError
+from torch.distributed.distributed_c10d import PrefixStore
+
+from moeparity.errors import RankError
+from moeparity.ranks.canonical import digest
+from moeparity.ranks.difference import Records, difference
+
+Judge = Callable[[Records], str | None]
+"""What all ranks' records differ in, in words; None where they agree."""
+
+_SLICE_S = 0.5
+"""So long a rank waits before it looks whether the job has ended."""
+
+_PAUSES = (0.0001, 0.01)
+"""Seconds between two questions whether the others are there, at first and in the end."""
+
+_EQUAL, _OTHER = "=", "!"
+_CLOSED = "closed"
+REACHED = "reached"
+"""The head of the keys that say which moment each rank came to last."""
+
+
+class Exchange:
+    """All ranks' records of one moment, held to each other: digests first, the records themselves where these differ.
+
+    Rank 0 gathers the digests and says what came out. `ended` tells why the job has been ended in the meantime, if it
+    has. A rank that waits is in no collective.
+    """
+
+    def __init__(self, store: PrefixStore, rank: int, ranks: int, ended: Callable[[], str | None]) -> None:
+        self._store: PrefixStore = store.clone()  # type: ignore[attr-defined]
+        self.rank, self.ranks = rank, ranks
+        self._ended = ended
+        self._number = 0
+
+    def agree(self, record: Mapping[str, str], at: str, judge: Judge = difference) -> None:
+        """Return on all ranks where all records are equal. Else raise RankError, with the same words on all: where, and
+        what differs. `at` says which moment it is.
+        """
+        moment = f"moment/{self._number}"
+        self._number += 1
+        summary = digest({**record, "at": at})
+        self._store.set(f"{REACHED}/{self.rank}", at)
+        self._store.set(f"{moment}/{self.rank}", summary)
+        if self.rank == 0:
+            keys = [f"{moment}/{rank}" for rank in range(self.ranks)]
+            self._wait(keys, at)
+            same = len(set(self._store.multi_get(keys))) == 1
+            self._store.set(f"{moment}/all", _EQUAL if same else _OTHER)
+            self._forget(self._number - 3)
+        self._wait([f"{moment}/all"], at)
+        if self._store.get(f"{moment}/all").decode() != _EQUAL:
+            self._differ(moment, at, record, judge)
+
+    def gathered(self, record: Mapping[str, str], at: str) -> Records:
+        """All ranks' records, on every rank."""
+        moment = f"moment/{self._number}"
+        self._number += 1
+        return self._records(moment, at, record)
+
+    def close(self, last: str) -> None:
+        """Tell the others that this rank will not be there any more, and where it was."""
+        with suppress(DistStoreError, DistNetworkError):
+            self._store.set(f"{_CLOSED}/{self.rank}", last)
+
+    def _differ(self, moment: str, at: str, record: Mapping[str, str], judge: Judge) -> None:
+        records = self._records(f"{moment}/whole", at, {"at": at, **record})
+        words = judge(records)
+        raise RankError(f"{at}: ranks are not in step. {words or 'Their records differ in no field that is compared.'}")
+
+    def _records(self, moment: str, at: str, record: Mapping[str, str]) -> dict[int, dict[str, str]]:
+        self._store.set(f"{moment}/{self.rank}", json.dumps(dict(record)))
+        keys = [f"{moment}/{rank}" for rank in range(self.ranks)]
+        self._wait(keys, at)
+        return {rank: json.loads(text) for rank, text in enumerate(self._store.multi_get(keys))}
+
+    def _wait(self, keys: list[str], at: str) -> None:
+        """Until all keys are there, or one of the ranks will not write its own any more.
+
+        It asks again and again: a wait of the store's own that runs out writes a warning each time.
+        """
+        pause, begun = _PAUSES[0], time.monotonic()
+        while not self._asked(keys, at):
+            if time.monotonic() - begun > _SLICE_S:
+                begun = time.monotonic()
+                reason = self._ended() or self._left(keys, at)
+                if reason is not None:
+                    raise RankError(reason)
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSES[1])
+
+    def _asked(self, keys: list[str], at: str) -> bool:
+        try:
+            return bool(self._store.check(keys))
+        except (DistNetworkError, DistStoreError) as error:
+            raise RankError(f"{at}: the job's store is gone, and the process that held it: {error}.") from None
+
+    def _left(self, keys: list[str], at: str) -> str | None:
+        """Why a rank that has not written its key never will."""
+        for rank in range(self.ranks):
+            missing = f"{keys[0].rpartition('/')[0]}/{rank}" in keys and not self._store.check([keys[rank]])
+            if (missing or keys[0].endswith("/all")) and self._store.check([f"{_CLOSED}/{rank}"]):
+                last = self._store.get(f"{_CLOSED}/{rank}").decode()
+                if rank != self.rank:
+                    return f"{at}: rank {rank} is not there any more: it ended {last}."
+        return None
+
+    def _forget(self, number: int) -> None:
+        if number >= 0:
+            with suppress(DistStoreError):
+                for name in (*range(self.ranks), "all"):
+                    self._store.delete_key(f"moment/{number}/{name}")

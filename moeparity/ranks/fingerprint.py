@@ -1,0 +1,134 @@
+"""What a rank holds of the model: a digest of each parameter and buffer, and which ranks must have the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from moeparity.evidence.trace.digest import row_digests
+from moeparity.ranks.difference import Records, ranks_in_words
+
+WHOLE = "whole"
+"""The part of what every rank holds all of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """One tensor of a rank. `part`: which part of the whole it is; ranks with the same part must have the same bits,
+    ranks with different ones others; empty where nobody said. `constant`: all its elements are one number.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    bits: str
+    part: str
+    constant: bool
+
+
+def fingerprint(
+    modules: Sequence[nn.Module], rank: int, *, sharded: Sequence[str] = (), replicated: Sequence[str] = ()
+) -> dict[str, Held]:
+    """Every parameter and buffer of the modules by its name, adapters among them, and what of it this rank holds.
+
+    `sharded` and `replicated` are globs of names that each rank has its own part of, or all of. A DTensor says so
+    itself, and so does a parameter with Megatron's `tensor_model_parallel`. One transfer from the device.
+    """
+    named = list(_named(modules))
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for _, tensor in named]
+    sums = [row_digests(tensor.detach().reshape(1, -1))[0] for tensor in local]
+    constants = [bool((flat := tensor.detach().reshape(-1)).numel() < 2 or (flat == flat[0]).all()) for tensor in local]
+    numbers = torch.stack([total.cpu() for total in sums]).tolist() if sums else []
+    return {
+        name: Held(
+            shape=tuple(own.shape),
+            dtype=str(own.dtype).removeprefix("torch."),
+            bits=f"{number & (2**64 - 1):016x}",
+            part=_part(name, tensor, rank, sharded, replicated),
+            constant=constant,
+        )
+        for (name, tensor), own, number, constant in zip(named, local, numbers, constants, strict=True)
+    }
+
+
+def bits_of(held: Mapping[str, Held]) -> dict[str, str]:
+    """The fingerprint as fields of a record, for all ranks to read."""
+    return {
+        name: f"{tensor.bits} {tensor.dtype}{list(tensor.shape)}|{tensor.part}|{'constant' if tensor.constant else ''}"
+        for name, tensor in held.items()
+    }
+
+
+def changed(before: Mapping[str, Held], now: Mapping[str, Held]) -> list[str]:
+    """Names of tensors whose bits are others than before, or that came or went."""
+    return [name for name in dict.fromkeys((*before, *now)) if _bits(before, name) != _bits(now, name)]
+
+
+def misplaced(records: Records) -> str | None:
+    """What can't be right about the ranks' fingerprints, in words: equal bits of different parts, which hold more than
+    one number, or different bits of the same part. None where all is right.
+    """
+    for name in dict.fromkeys(name for record in records.values() for name in record):
+        parts: dict[str, dict[str, list[int]]] = {}
+        for rank, record in sorted(records.items()):
+            bits, part, constant = record[name].split("|") if name in record else ("absent", WHOLE, "")
+            if part and not constant:
+                parts.setdefault(part, {}).setdefault(bits, []).append(rank)
+        words = _unequal(name, parts) or _equal(name, parts)
+        if words is not None:
+            return words
+    return None
+
+
+def _unequal(name: str, parts: Mapping[str, Mapping[str, list[int]]]) -> str | None:
+    for part, by_bits in parts.items():
+        if len(by_bits) > 1:
+            holders = ", ".join(f"{ranks_in_words(ranks)} {bits}" for bits, ranks in by_bits.items())
+            what = "every rank holds all of it" if part == WHOLE else f"they hold the same part, {part}"
+            return f"weights.{name}: {holders}; {what}"
+    return None
+
+
+def _equal(name: str, parts: Mapping[str, Mapping[str, list[int]]]) -> str | None:
+    owners: dict[str, list[list[int]]] = {}
+    for by_bits in parts.values():
+        for bits, ranks in by_bits.items():
+            owners.setdefault(bits, []).append(ranks)
+    for bits, holders in owners.items():
+        if len(holders) > 1:
+            everyone = ranks_in_words(rank for held in holders for rank in held)
+            return (
+                f"weights.{name}: {everyone} have the same bits {bits.split()[0]}, and should hold different parts. The"
+                " same shard was loaded twice, or it is no shard"
+            )
+    return None
+
+
+def _named(modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+    for place, module in enumerate(modules):
+        head = f"{place}." if len(modules) > 1 else ""
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            yield f"{head}{name}", tensor
+
+
+def _part(name: str, tensor: torch.Tensor, rank: int, sharded: Sequence[str], replicated: Sequence[str]) -> str:
+    if any(fnmatchcase(name, pattern) for pattern in sharded):
+        return f"rank {rank}"
+    if any(fnmatchcase(name, pattern) for pattern in replicated):
+        return WHOLE
+    if isinstance(tensor, DTensor):
+        coordinate = tensor.device_mesh.get_coordinate() or ()
+        places = zip(tensor.placements, coordinate, strict=False)
+        part = " ".join(f"{placement}@{at}" for placement, at in places if not placement.is_replicate())
+        return part or WHOLE
+    if getattr(tensor, "tensor_model_parallel", False):
+        return f"rank {rank}"
+    return ""
+
+
+def _bits(held: Mapping[str, Held], name: str) -> str | None:
+    return held[name].bits if name in held else None

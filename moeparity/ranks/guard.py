@@ -1,0 +1,289 @@
+"""The guard of one rank: what it compares at start and at each call, and where it is at any moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+from torch.utils.hooks import RemovableHandle
+
+from moeparity.errors import RankError
+from moeparity.ranks import environment, fingerprint, rng
+from moeparity.ranks.canonical import flat, manifest, named_tensors
+from moeparity.ranks.collectives import CollectiveLog, first_disagreement
+from moeparity.ranks.difference import Records, difference
+from moeparity.ranks.exchange import Exchange
+from moeparity.ranks.journal import Journal
+from moeparity.ranks.settings import settings
+from moeparity.ranks.watch import Watch
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class Guard:
+    """Holds the ranks of a job to each other; a context around a loop, with a `call` around each step of it.
+
+    modules: whose weights are watched; `sharded` and `replicated` are globs of names of which each rank has its own
+    part, or all. generators: those the program draws from, by name, beside torch's and Python's. extra: what else of
+    the environment must be alike, in words. pin: switches are set as on rank 0 instead of refused. Further keywords
+    are those of `Settings`.
+
+    What differs ends in RankError on all ranks, with the same words. Without torch.distributed, or with one rank,
+    weights are still watched.
+    """
+
+    entered: ClassVar[int] = 0
+    """How many were entered in this process: all ranks enter them in the same order."""
+
+    def __init__(
+        self,
+        *modules: nn.Module,
+        sharded: Sequence[str] = (),
+        replicated: Sequence[str] = (),
+        generators: Mapping[str, torch.Generator] | None = None,
+        extra: Mapping[str, str] | None = None,
+        pin: bool = False,
+        **given: Any,
+    ) -> None:
+        self.settings = settings(given)
+        self.modules, self._sharded, self._replicated = modules, sharded, replicated
+        self._generators, self._extra, self._pin = dict(generators or {}), dict(extra or {}), pin
+        self._live = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if self._live else 0
+        self.ranks = dist.get_world_size() if self._live else 1
+        self.last: int | None = None
+        self._next, self._place, self._waits, self._since = 0, "starting", False, time.monotonic()
+        self._updated, self._looked = False, 0
+        self._cache: dict[str, str] = {}
+        self._held: dict[str, fingerprint.Held] = {}
+
+    def __enter__(self) -> Self:
+        self._journal = Journal(self.settings.folder, self.rank, self.ranks)
+        self._log = CollectiveLog(self._checked if self.settings.collectives == "check" else None)
+        self._exchange: Exchange | None = None
+        self._watch: Watch | None = None
+        if self.ranks > 1:
+            Guard.entered += 1
+            store = PrefixStore(f"moeparity.ranks/{Guard.entered}", _get_default_store())
+            self._watch = Watch(
+                store, self.rank, self.ranks, self._journal, self._position, self._log.tails,
+                self.settings.heartbeat_s, self.settings.watchdog_s,
+            )  # fmt: skip
+            self._exchange = Exchange(store, self.rank, self.ranks, self._watch.ended)
+            self._watch.start()
+        if self.settings.collectives != "off" and self.ranks > 1:
+            self._log.__enter__()
+        try:
+            self._start()
+        except BaseException:
+            self.close(whole=False)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
+        words = None
+        if isinstance(error, RuntimeError) and self._watch is not None:
+            words = self._watch.lost(3 * self.settings.heartbeat_s)
+        if words is not None:
+            self._journal.write("difference", text=words)
+        self.close(whole=kind is None)
+        if words is not None:
+            raise RankError(words) from error
+
+    def close(self, *, whole: bool = True) -> None:
+        """This rank is done: nobody waits for it any more."""
+        if self._exchange is not None:
+            last = "before its first call" if self.last is None else f"after call {self.last}"
+            self._exchange.close(last)
+        if self._watch is not None:
+            self._watch.close()
+        if CollectiveLog.active is self._log:
+            self._log.__exit__()
+        if whole:
+            self._journal.write("end", last=self.last)
+        self._journal.close()
+
+    @contextmanager
+    def call(self, tensors: object = None, *, call_id: int | None = None, **envelope: object) -> Iterator[None]:
+        """One call: its envelope (plain values: chunk, action, init_cache, cache_epoch ...) and its tensors, in any
+        nest, are compared before it begins. `call_id` grows from call to call; they are counted where it is left out.
+
+        Raises RankError where ranks differ, and where call_id does not grow.
+        """
+        number = self._next if call_id is None else call_id
+        if number < self._next:
+            raise RankError(f"call_id={number}: expected {self._next} or more, since call {self.last} was the last.")
+        self._next = number + 1
+        self._guarded(number, {"call_id": number, **envelope}, tensors)
+        self._at(f"in call {number}")
+        yield
+        self.last = number
+        self._journal.write("done", call=number)
+        self._at(f"between calls, after {number}")
+
+    def attach(self, module: nn.Module, name: str = "forward") -> list[RemovableHandle]:
+        """Guard every forward of a module as a call, with its tensors as payload: no change in the loop."""
+        running: list[Any] = []
+
+        def before(_: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
+            context = self.call({**{str(place): held for place, held in enumerate(args)}, **kwargs}, action=name)
+            running.append(context)
+            context.__enter__()
+
+        def after(*_: object) -> None:
+            running.pop().__exit__(None, None, None)
+
+        return [
+            module.register_forward_pre_hook(before, with_kwargs=True),
+            module.register_forward_hook(after, always_call=False),
+        ]
+
+    def guarded(self, function: Callable[Given, Result]) -> Callable[Given, Result]:
+        """A function of which each call is guarded: the tensors among its arguments are payload, the rest envelope."""
+
+        @wraps(function)
+        def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+            given = {**{str(place): held for place, held in enumerate(args)}, **kwargs}
+            tensors = named_tensors(given)
+            plain = {name: held for name, held in given.items() if not named_tensors({name: held})}
+            with self.call(tensors, action=function.__name__, arguments=plain):
+                return function(*args, **kwargs)
+
+        return called
+
+    @contextmanager
+    def update(self) -> Iterator[None]:
+        """Weights may change in here (an optimizer's step, a weight update); afterwards they are looked at anew."""
+        yield
+        self._updated = True
+
+    def cache(self, **fields: object) -> None:
+        """Where the KV cache is in its life: epoch, start, recompute, steps, sampled indices. Compared every
+        `cache_every` calls, and at once where the epoch is another than before.
+        """
+        before = self._cache.get("cache.cache_epoch")
+        self._cache = flat(fields, "cache")
+        if before is not None and before != self._cache.get("cache.cache_epoch") and self.modules:
+            self._weights(f"call {self._next}, at a new cache epoch")
+
+    def _start(self) -> None:
+        fields = environment.report(self.modules, self._extra)
+        if self._exchange is not None:
+            records = self._exchange.gathered(fields, "at start")
+            if self._pin:
+                self._journal.write("pinned", switches=environment.pin(records))
+                fields = environment.report(self.modules, self._extra)
+            self._agree(fields, "at start", environment.unequal)
+        self._journal.write("environment", fields=fields)
+        self._baseline("at start")
+        self._at("before the first call")
+
+    def _baseline(self, at: str) -> None:
+        """What this rank holds of the model from now on, and that all parts are where they should be."""
+        if not self.modules or not self.settings.weights_every:
+            return
+        self._held = fingerprint.fingerprint(
+            self.modules, self.rank, sharded=self._sharded, replicated=self._replicated
+        )
+        self._looked = self._next
+        self._journal.write("weights", fields={name: held.bits for name, held in self._held.items()})
+        if self._exchange is not None:
+            words = fingerprint.misplaced(self._exchange.gathered(fingerprint.bits_of(self._held), at))
+            if words is not None:
+                self._differ(f"{at}: {words}.")
+
+    def _guarded(self, number: int, envelope: Mapping[str, object], tensors: object) -> None:
+        at = f"call {number}"
+        self._at(f"at the guard of call {number}", waits=True)
+        if self._updated:
+            self._updated = False
+            self._baseline(at)
+        elif self._held and number - self._looked >= self.settings.weights_every:
+            self._weights(at)
+            self._looked = number
+        fields = self._record(number, envelope, tensors)
+        self._journal.write("call", call=number, fields=fields)
+        if fields:
+            self._agree(fields, at, self._judge)
+
+    def _record(self, number: int, envelope: Mapping[str, object], tensors: object) -> dict[str, str]:
+        """What is compared at this call."""
+        fields: dict[str, str] = {}
+        if self.settings.inputs_every and number % self.settings.inputs_every == 0:
+            fields |= flat(envelope, "envelope") | manifest(named_tensors(tensors), self.settings.sample_bytes)
+        if self.settings.rng == "lockstep":
+            fields |= rng.digests(rng.states(self._generators))
+        if self.settings.cache_every and number % self.settings.cache_every == 0:
+            fields |= self._cache
+        return fields | self._log.record()
+
+    def _weights(self, at: str) -> None:
+        """That this rank's weights are those of the baseline; all ranks hear of it where one's are not."""
+        now = fingerprint.fingerprint(self.modules, self.rank, sharded=self._sharded, replicated=self._replicated)
+        names = fingerprint.changed(self._held, now)
+        bits = {f"weights.{name}": f"changed to {now[name].bits}" if name in now else "gone" for name in names}
+        self._agree(bits, at, difference)
+        if names:
+            self._differ(f"{at}: weights.{names[0]} changed on all ranks outside an update, and {len(names) - 1} more.")
+
+    def _agree(self, fields: Mapping[str, str], at: str, judge: Callable[[Records], str | None]) -> None:
+        if self._exchange is None:
+            return
+        try:
+            self._exchange.agree(fields, at, judge)
+        except RankError as error:
+            self._journal.write("difference", text=str(error))
+            raise
+
+    def _judge(self, records: Records) -> str | None:
+        """What differs at a call; of generators by how many draws, of collectives the first that is another."""
+        words = difference(records)
+        assert self._exchange is not None, "ranks are compared over an exchange"
+        name = (words or "").partition(":")[0]
+        if name.startswith("rng."):
+            own = {name: state.hex() for name, state in rng.states(self._generators).items()}
+            states = self._exchange.gathered(own, "generators")
+            kind = name.removeprefix("rng.")
+            return rng.apart(kind, {rank: bytes.fromhex(record[kind]) for rank, record in states.items()})
+        if name.startswith("collectives."):
+            return first_disagreement(self._exchange.gathered(self._log.tails(), "collectives")) or words
+        return words
+
+    def _checked(self, group: str, what: str, number: int) -> None:
+        """Before a collective runs: that all ranks of the job are about to run the same. Groups of some ranks are
+        compared at the guards.
+        """
+        if self._exchange is None or len(self._log.groups[group].ranks) != self.ranks:
+            return
+        exchange, place = self._exchange, self._place
+        self._at(f"before collective {number} of {group}", waits=True)
+        op, _, site = what.rpartition(" at ")
+
+        def judge(records: Records) -> str | None:
+            sites = exchange.gathered({"site": site}, "call sites")
+            called = ", ".join(f"rank {rank} at {record['site']}" for rank, record in sites.items())
+            return f"{difference(records)}; called by {called}"
+
+        self._agree({"collective": f"{number} {op}"}, f"collective {number} of {group}", judge)
+        self._at(place)
+
+    def _differ(self, words: str) -> None:
+        self._journal.write("difference", text=words)
+        raise RankError(words)
+
+    def _at(self, place: str, *, waits: bool = False) -> None:
+        self._place, self._waits, self._since = place, waits, time.monotonic()
+
+    def _position(self) -> tuple[int | None, str, bool, float]:
+        """Where this rank is; asked by the watching thread."""
+        running = self._log.running()
+        place, since = (f"{self._place}, {running[0]}", running[1]) if running else (self._place, self._since)
+        return self.last, place, self._waits or running is not None, time.monotonic() - since

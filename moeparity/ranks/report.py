@@ -1,0 +1,77 @@
+"""What the journals of a job tell together, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeparity.errors import display_path
+from moeparity.output.json import to_json
+from moeparity.ranks.difference import difference
+from moeparity.ranks.journal import RankStory, stories
+
+SCHEMA = "moeparity.ranks/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankLine:
+    """One rank. last: the last call it finished. calls: how many were compared. end: how it ended, in a word: `ended`
+    by itself, `told` of a difference, `lost` without a word.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    calls: int
+    last: int | None
+    end: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """A job by its ranks' journals. difference: the first thing in which they were not in step, in words; empty where
+    they were. missing: ranks without a journal.
+    """
+
+    folder: str
+    ranks: tuple[RankLine, ...]
+    missing: tuple[int, ...]
+    difference: str
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all ranks ended by themselves in step, 1 where they were not in step, 3 where that can't be told."""
+        if self.difference:
+            return 1
+        return 0 if not self.missing and all(line.end == "ended" for line in self.ranks) else 3
+
+    def to_json(self) -> str:
+        """The report as strict JSON."""
+        return to_json(SCHEMA, self)
+
+
+def job_report(folder: Path) -> JobReport:
+    """What the journals in a folder tell. Raises RankError for a folder without any, and for a damaged one."""
+    told = stories(folder)
+    expected = max(story.ranks for story in told)
+    return JobReport(
+        folder=display_path(folder),
+        ranks=tuple(_line(story) for story in told),
+        missing=tuple(sorted(set(range(expected)) - {story.rank for story in told})),
+        difference=next((story.difference for story in told if story.difference), "") or _compared(told),
+    )
+
+
+def _line(story: RankStory) -> RankLine:
+    end = "ended" if story.ended else "told" if story.difference else "lost"
+    return RankLine(rank=story.rank, host=story.host, pid=story.pid, calls=len(story.calls), last=story.last, end=end)
+
+
+def _compared(told: list[RankStory]) -> str:
+    """The first call at which the journals differ, where nobody was left to say so."""
+    for call in sorted({call for story in told for call in story.calls}):
+        records = {story.rank: story.calls[call] for story in told if call in story.calls}
+        words = difference(records)
+        if words is not None:
+            return f"call {call}: {words}"
+    return ""

@@ -1,0 +1,67 @@
+"""The generators of a rank: digests of their states, and by how many numbers two of them are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import torch
+
+from moeparity.ranks.difference import ranks_in_words
+
+DRAWS = 4096
+"""So many numbers a generator is taken ahead to find where another one stands."""
+
+_PHILOX = 16
+"""Bytes of a CUDA generator's state: its seed, then its offset."""
+
+
+def states(generators: Mapping[str, torch.Generator]) -> dict[str, bytes]:
+    """The states of torch's and the given generators, by name, and of the current CUDA device's where it is used."""
+    kept = {"torch": torch.get_rng_state().numpy().tobytes()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        kept["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return kept | {name: generator.get_state().numpy().tobytes() for name, generator in generators.items()}
+
+
+def digests(kept: Mapping[str, bytes]) -> dict[str, str]:
+    """By `rng.NAME`, 16 hexadecimal digits."""
+    return {f"rng.{name}": blake2b(state, digest_size=8).hexdigest() for name, state in kept.items()}
+
+
+def apart(name: str, of_rank: Mapping[int, bytes]) -> str:
+    """Which ranks drew how many more than the others, in words, where a few draws lead from one state to the other."""
+    ranks: dict[bytes, list[int]] = {}
+    for rank, state in sorted(of_rank.items()):
+        ranks.setdefault(state, []).append(rank)
+    usual = max(ranks, key=lambda state: len(ranks[state]))
+    words = [_distance(usual, state, ranks) for state in ranks if state != usual]
+    return f"rng.{name}: " + "; ".join(words)
+
+
+def _distance(usual: bytes, state: bytes, ranks: Mapping[bytes, list[int]]) -> str:
+    ahead, behind = _draws(usual, state), _draws(state, usual)
+    who, others = ranks_in_words(ranks[state]), ranks_in_words(ranks[usual])
+    for count, first, second in ((ahead, who, others), (behind, others, who)):
+        if count is not None:
+            return f"{first} drew {count} number{'s' if count > 1 else ''} more than {second}"
+    return f"{who} and {others} are in states that no {DRAWS:,} draws lead between: another seed, or many more draws"
+
+
+def _draws(state: bytes, target: bytes) -> int | None:
+    """How many draws of 32 bits (CUDA: steps of its counter) lead from a state to another; None where DRAWS don't."""
+    if len(state) != len(target):
+        return None
+    if len(state) == _PHILOX:
+        offsets = [int.from_bytes(each[8:], "little") for each in (state, target)]
+        return offsets[1] - offsets[0] if state[:8] == target[:8] and offsets[1] > offsets[0] else None
+    generator = torch.Generator()
+    try:
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    except RuntimeError:
+        return None
+    for count in range(1, DRAWS + 1):
+        torch.rand(1, generator=generator)
+        if generator.get_state().numpy().tobytes() == target:
+            return count
+    return None

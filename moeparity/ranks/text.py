@@ -1,0 +1,41 @@
+"""What the journals of a job tell, in the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from moeparity.output.status import state_of, status_line
+from moeparity.output.tables import word_table
+from moeparity.output.words import quantity
+from moeparity.ranks.difference import ranks_in_words
+from moeparity.ranks.report import JobReport
+
+_ENDS = {
+    "ended": "by itself",
+    "told": "by the difference",
+    "lost": "without a word: it was killed, or runs on",
+}
+
+
+def print_job(report: JobReport, out: Console) -> None:
+    """The verdict, a line for each rank, the verdict again."""
+    opening = status_line(state_of(report.exit_code), _verdict(report))
+    out.print(opening)
+    table = word_table("rank", "host", "pid", "calls", "last finished", "ended")
+    for line in report.ranks:
+        last = "none" if line.last is None else str(line.last)
+        table.add_row(str(line.rank), line.host, str(line.pid), str(line.calls), last, _ENDS[line.end])
+    out.print(table)
+    out.print(opening)
+
+
+def _verdict(report: JobReport) -> str:
+    code = f"exit {report.exit_code}"
+    if report.difference:
+        return f"{report.difference}; {code}" if report.difference[-1] != "." else f"{report.difference[:-1]}; {code}"
+    if report.missing:
+        return f"{ranks_in_words(report.missing)} left no journal; {code}"
+    lost = [line.rank for line in report.ranks if line.end == "lost"]
+    if lost:
+        return f"{ranks_in_words(lost)} did not end by itself, and no difference was told; {code}"
+    return f"{quantity(len(report.ranks), 'rank')} in step to the end; {code}"

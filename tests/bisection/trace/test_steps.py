@@ -1,0 +1,136 @@
+"""Traces of other steps than one forward over the grid: cached, padded, packed, in micro-batches, one token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from moeparity.bisection.pipeline import bisect
+from moeparity.bisection.report import Report
+from tests.evidence.traced import captured, recipe, reported, tokens
+
+
+def _traced(report: Report) -> Any:
+    assert report.trace is not None
+    return report.trace
+
+
+def in_micro_batches(program: Any, ids: torch.Tensor) -> None:
+    with torch.no_grad():
+        for rows in ids.split(2):
+            program(rows, attention_mask=torch.ones_like(rows), use_cache=False)
+
+
+def decoded(program: Any, ids: torch.Tensor) -> None:
+    """Prompts of four tokens in one forward, then one token after the other, as `generate` calls the model."""
+    cache = None
+    with torch.no_grad():
+        for step in (ids[:, :4], *ids[:, 4:].split(1, dim=1)):
+            out = program(step, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache = out.past_key_values
+
+
+def test_micro_batches_are_put_together(qwen3_moe: Path, tmp_path: Path) -> None:
+    further = {"reference": {"profile": "hf-eager", "micro_batch": 2}}
+    report = reported(tmp_path, qwen3_moe, run=in_micro_batches, further=further)
+    assert _traced(report).forwards == "2 of [2, 9]"
+    assert (report.metrics.unequal_tokens, report.roots) == (0, ())
+    assert not any("schedule" in sentence for sentence in _traced(report).reading)
+
+
+def test_a_decode_is_held_to_a_reference_that_decodes(qwen3_moe: Path, tmp_path: Path) -> None:
+    ids = tokens()
+    trace = captured(qwen3_moe, tmp_path / "trace", ids, run=decoded)
+    lines = [f'{{"input_ids": {row}, "mask": {[0] * 4 + [1] * 5}}}' for row in ids.tolist()]
+    further = {"reference": {"profile": "hf-eager", "schedule": {"decode": {"from": 4}}}}
+    path = recipe(tmp_path, qwen3_moe, ids, trace, **further)
+    (tmp_path / "tokens.jsonl").write_text("\n".join(lines))
+    report = bisect(path, device="cpu")
+    # What stands last is never read: it was fed all the same.
+    assert _traced(report).forwards == "1 of [4, 4], 5 of [4, 1]"
+    assert (report.metrics.unequal_tokens, report.roots) == (0, ())
+
+
+def test_other_steps_than_the_references_are_told(qwen3_moe: Path, tmp_path: Path) -> None:
+    report = reported(tmp_path, qwen3_moe, run=in_micro_batches)
+    assert any("2 of [2, 9] tokens, the reference's 1 of [4, 9]" in sentence for sentence in _traced(report).reading)
+
+
+def padded_by_the_program(program: Any, ids: torch.Tensor) -> None:
+    """Two pads before each sequence."""
+    wide = torch.cat([torch.zeros_like(ids[:, :2]), ids], dim=1)
+    mask = torch.ones_like(wide)
+    mask[:, :2] = 0
+    with torch.no_grad():
+        program(wide, attention_mask=mask, position_ids=(mask.cumsum(-1) - 1).clamp(min=0), use_cache=False)
+
+
+def test_padding_of_the_program_is_left_out(qwen3_moe: Path, tmp_path: Path) -> None:
+    traced = _traced(reported(tmp_path, qwen3_moe, run=padded_by_the_program))
+    assert (traced.tokens, traced.real_tokens) == (36, 36)
+    assert traced.forwards == "1 of [4, 11]"
+
+
+def packed(program: Any, ids: torch.Tensor) -> None:
+    """All sequences in one row, each of which sees itself alone."""
+    sequences, length = ids.shape
+    of = torch.arange(sequences).repeat_interleave(length)
+    seen = (of[:, None] == of) & torch.ones(len(of), len(of), dtype=torch.bool).tril()
+    mask = torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, torch.finfo(torch.bfloat16).min)
+    positions = torch.arange(length).repeat(sequences)[None]
+    with torch.no_grad():
+        program(ids.reshape(1, -1), attention_mask=mask[None, None], position_ids=positions, use_cache=False)
+
+
+def test_a_pack_is_taken_apart(qwen3_moe: Path, tmp_path: Path) -> None:
+    report = reported(tmp_path, qwen3_moe, run=packed)
+    assert _traced(report).forwards == "1 of [1, 36]"
+    assert _traced(report).tokens == 36
+    # On this machine no op of so small a model goes by who stands beside it, attention aside.
+    assert report.metrics.kl < 1e-4
+
+
+def twice(program: Any, ids: torch.Tensor) -> None:
+    """The recipe's tokens between others, and again with other weights."""
+    with torch.no_grad():
+        program(ids.flip(1), use_cache=False)
+        program(ids, use_cache=False)
+        program.lm_head.weight.mul_(2)
+        program(ids, use_cache=False)
+        program.lm_head.weight.div_(2)
+
+
+def test_other_forwards_are_left_out_and_told(qwen3_moe: Path, tmp_path: Path) -> None:
+    report = reported(tmp_path, qwen3_moe, run=twice)
+    assert report.metrics.unequal_tokens == 0
+    assert _traced(report).others == 2
+    assert any("2 further forwards" in sentence for sentence in _traced(report).reading)
+
+
+def test_one_token(qwen3_moe: Path, tmp_path: Path) -> None:
+    report = reported(tmp_path, qwen3_moe, ids=tokens((1, 2)))
+    assert report.metrics.unequal_tokens == 0
+    assert report.roots == ()
+
+
+def prompts_alone(program: Any, ids: torch.Tensor) -> None:
+    """Each sequence by itself, and the second not at all."""
+    with torch.no_grad():
+        for number, row in enumerate(ids):
+            if number != 1:
+                program(row[None], use_cache=False)
+
+
+def test_tokens_that_are_not_shown_count_in_nothing(qwen3_moe: Path, tmp_path: Path) -> None:
+    ids = tokens()
+    trace = captured(qwen3_moe, tmp_path / "trace", ids, run=prompts_alone)
+    path = recipe(tmp_path, qwen3_moe, ids, trace, reference={"profile": "hf-eager", "micro_batch": 1})
+    masks = [[int(number != 1)] * 9 for number in range(4)]
+    lines = [f'{{"input_ids": {row}, "mask": {mask}}}' for row, mask in zip(ids.tolist(), masks, strict=True)]
+    path.with_name("tokens.jsonl").write_text("\n".join(lines))
+    report = bisect(path, device="cpu")
+    assert (report.metrics.unequal_tokens, report.roots) == (0, ())
+    assert _traced(report).tokens == 27
+    assert any("It shows 27 of 36 tokens" in sentence for sentence in _traced(report).reading)

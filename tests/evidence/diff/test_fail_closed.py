@@ -1,0 +1,134 @@
+"""What was not compared is never called equal: cut, missing, all-zero, foreign and damaged traces."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from moeparity.errors import TraceError
+from moeparity.evidence.diff.run import diff
+from tests.evidence.diff.scene import model, record
+
+
+class _Two(nn.Module):
+    def __init__(self, *, zero: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 4)
+        random = torch.Generator().manual_seed(0)
+        for parameter in self.parameters():
+            parameter.data.normal_(generator=random)
+        if zero:
+            for parameter in self.first.parameters():
+                parameter.data.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+X = torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+
+
+def _trace(folder: Path, program: nn.Module | None = None, **options: Any) -> Path:
+    return record(folder, _Run(program or _Two()), **options)
+
+
+class _Run(nn.Module):
+    def __init__(self, program: nn.Module) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, input_ids: Tensor) -> Tensor:  # noqa: ARG002  the scene's keyword
+        return self.program(X)
+
+
+def _edit(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
+    events = folder / "rank-0" / "events.jsonl"
+    records = [json.loads(line) for line in events.read_text().splitlines()]
+    kept = [changed for entry in records if (changed := change(entry)) is not None]
+    events.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
+
+
+def test_a_trace_that_was_cut_is_inconclusive(tmp_path: Path) -> None:
+    a, b = _trace(tmp_path / "a"), _trace(tmp_path / "b")
+    _edit(b, lambda entry: None if entry["e"] == "end" else entry)
+    report = diff(a, b)
+    assert (report.exit_code, report.b.whole) == (3, False)
+    assert "B was cut before its program ended" in report.reason
+
+
+def test_a_trace_without_its_last_modules_is_inconclusive(tmp_path: Path) -> None:
+    a, b = _trace(tmp_path / "a", ops=False), _trace(tmp_path / "b", ops=False)
+    lost = {"program.second", "program", ""}
+    _edit(b, lambda entry: None if entry["e"] == "call" and entry.get("path", "") in lost else entry)
+    report = diff(a, b)
+    assert report.status == "inconclusive"
+    assert f"{report.coverage.uncovered} values not compared" in report.reason
+
+
+def test_a_capture_that_is_all_zero_on_both_sides_is_inconclusive(tmp_path: Path) -> None:
+    a, b = (_trace(tmp_path / name, _Two(zero=True), ops=False) for name in "ab")
+    report = diff(a, b)
+    assert (report.status, report.coverage.differing) == ("inconclusive", 0)
+    assert "all zero in both" in report.reason
+
+
+def test_digests_of_another_kind_are_not_compared(tmp_path: Path) -> None:
+    a = _trace(tmp_path / "a", keep=_none)
+    b = _trace(tmp_path / "b", keep=_none)
+    head = b / "rank-0" / "head.json"
+    head.write_text(head.read_text().replace("mix64/1", "md5/1"))
+    report = diff(a, b)
+    assert (report.status, report.coverage.compared) == ("inconclusive", 0)
+    assert any("digests of two kinds (mix64/1 and md5/1)" in sentence for sentence in report.words)
+
+
+def _none(x: Tensor) -> bool:
+    return x.dim() > 9
+
+
+def test_an_argument_that_differs_without_effect_is_told(tmp_path: Path) -> None:
+    a, b = _trace(tmp_path / "a"), _trace(tmp_path / "b")
+
+    def scaled(entry: dict[str, Any]) -> dict[str, Any]:
+        return entry | ({"scalars": {"alpha": 2}} if entry.get("name", "").startswith("aten.addmm") else {})
+
+    _edit(b, scaled)
+    report = diff(a, b)
+    assert (report.status, report.starts) == ("inconclusive", ())
+    assert "alpha: not given | 2" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda entry: None if entry["e"] == "value" and entry["id"] == 2 else entry, "names value 2, which is not in"),
+        (lambda entry: entry | ({"base": entry["id"]} if entry["e"] == "value" else {}), "is a view of itself"),
+    ],
+)
+def test_a_damaged_trace_is_refused(tmp_path: Path, change: Any, message: str) -> None:
+    a, b = _trace(tmp_path / "a"), _trace(tmp_path / "b")
+    _edit(b, change)
+    with pytest.raises(TraceError, match=message):
+        diff(a, b)
+
+
+def test_ranks_that_cannot_be_told_apart_are_refused(tmp_path: Path) -> None:
+    a, b = _trace(tmp_path / "a"), _trace(tmp_path / "b")
+    _trace(tmp_path / "c", rank=1, ranks=2)
+    (tmp_path / "c" / "rank-1").rename(b / "rank-1")
+    with pytest.raises(TraceError, match=re.escape("Say with --layout FILE")):
+        diff(a, b)
+
+
+def test_no_report_says_equal_of_a_program_with_fewer_layers(tmp_path: Path) -> None:
+    short = model()
+    short.layers = short.layers[:2]
+    report = diff(record(tmp_path / "a", model(), ops=False), record(tmp_path / "b", short, ops=False))
+    assert report.exit_code != 0

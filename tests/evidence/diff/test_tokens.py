@@ -1,0 +1,140 @@
+"""Values are compared by token, however sequences are padded, packed or cut into micro-batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from moeparity.evidence.diff.run import diff
+from moeparity.evidence.diff.tokens import Sequence, Tokens, matched, stated, token_of_rows
+from tests.evidence.diff.scene import HIDDEN, IDS, model, record
+
+PADDED = {"input_ids": IDS.clone(), "attention_mask": torch.ones_like(IDS)}
+PADDED["input_ids"][1, :3] = 0
+PADDED["attention_mask"][1, :3] = 0
+
+
+def test_sequences_one_by_one_are_the_same_tokens_as_all_at_once(tmp_path: Path) -> None:
+    a = record(tmp_path / "a", model(torch.float64), [IDS])
+    b = record(tmp_path / "b", model(torch.float64), [row.unsqueeze(0) for row in IDS])
+    report = diff(a, b)
+    # A GEMM may add otherwise with fewer rows; nothing else here does.
+    assert all(any(call.endswith("mm.default") for call in start.ops_a) for start in report.starts)
+    assert report.coverage.compared > 150
+    other = model(torch.float64)
+    other.layers[2].moe_norm.weight.data[0] = 2.0
+    stale = diff(a, record(tmp_path / "c", other, [row.unsqueeze(0) for row in IDS]))
+    assert any((start.kind, start.path) == ("weight", "layers.2.moe_norm") for start in stale.starts)
+
+
+def test_a_longer_batch_is_compared_as_far_as_both_go(tmp_path: Path) -> None:
+    a = record(tmp_path / "a", model(), [IDS], ops=False)
+    report = diff(a, record(tmp_path / "b", model(), [IDS[:, :5]], ops=False))
+    assert all(start.rows == 15 for start in report.starts)
+    assert report.coverage.compared > 20
+
+
+def test_other_tokens_are_compared_with_nothing(tmp_path: Path) -> None:
+    a = record(tmp_path / "a", model(), [IDS], ops=False)
+    report = diff(a, record(tmp_path / "b", model(), [IDS.flip(-1)], ops=False))
+    assert (report.status, report.coverage.compared) == ("inconclusive", 0)
+    assert "nothing was compared" in report.reason
+
+
+def test_a_fault_in_padding_only_is_told_as_that(tmp_path: Path) -> None:
+    other = model()
+    other.layers[1].moe.forward = MethodType(_tenfold_in_padding, other.layers[1].moe)
+    report = diff(record(tmp_path / "a", model(), [PADDED]), record(tmp_path / "b", other, [PADDED]))
+    assert (report.status, report.starts) == ("pass", ())
+    assert report.coverage.padding > 0
+    assert report.padding_start.startswith("layers.1.moe")
+    assert "but for rows of padding" in report.reason
+
+
+def _tenfold_in_padding(self: Any, x: Tensor) -> Tensor:
+    return type(self).forward(self, x) * (10 - 9 * PADDED["attention_mask"].unsqueeze(-1).to(x.dtype))
+
+
+def test_padding_that_is_seen_starts_where_it_is_read(tmp_path: Path) -> None:
+    """The mask of one layer is all ones: rows of padding had other bits before, tokens from there on."""
+    other = model()
+    attention = other.layers[1].attention
+    plain = type(attention).forward
+    attention.forward = lambda x, attention_mask: plain(attention, x, torch.ones_like(attention_mask))
+    report = diff(record(tmp_path / "a", model(), [PADDED]), record(tmp_path / "b", other, [PADDED]))
+    assert report.status == "fail"
+    assert report.starts[0].path == "layers.1.attention"
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid", "expected"),
+    [
+        ((2, 3, 8), (2, 3), [0, 1, 2, 3, 4, 5]),
+        ((6, 8), (2, 3), [0, 1, 2, 3, 4, 5]),
+        ((2, 2, 4), (1, 2), None),
+        ((2, 5, 3, 8), (2, 3), [0, 1, 2] * 5 + [3, 4, 5] * 5),
+        ((3, 2, 8), (2, 3), [0, 3, 1, 4, 2, 5]),
+        ((5, 8), (2, 3), None),
+        ((2, 3, 3, 8), (2, 3), None),
+        ((4, 6, 8), (6,), [0, 1, 2, 3, 4, 5] * 4),
+        ((8,), (2, 3), None),
+    ],
+)
+def test_which_token_a_row_is_of(shape: tuple[int, ...], grid: tuple[int, ...], expected: list[int] | None) -> None:
+    rows = token_of_rows(shape, grid)
+    assert (None if rows is None else rows.tolist()) == expected
+
+
+def test_packed_sequences_meet_their_padded_partners_by_ids() -> None:
+    padded = Tokens((2, 4), (Sequence((5, 6), (2, 3)), Sequence((7, 8, 9), (5, 6, 7))))
+    packed = Tokens((5,), (Sequence((7, 8, 9), (0, 1, 2)), Sequence((5, 6), (3, 4))))
+    (match,) = matched([padded], [packed]).values()
+    assert match.a.tolist() == [2, 3, 5, 6, 7]
+    assert match.b.tolist() == [3, 4, 0, 1, 2]
+    assert not match.alike
+
+
+def test_the_same_sequence_twice_has_one_partner_each() -> None:
+    twice = Tokens((2, 2), (Sequence((5, 6), (0, 1)), Sequence((5, 6), (2, 3))))
+    once = Tokens((1, 2), (Sequence((5, 6), (0, 1)),))
+    assert {key: match.a.tolist() for key, match in matched([twice], [once, once]).items()} == {
+        (0, 0): [0, 1],
+        (0, 1): [2, 3],
+    }
+
+
+def test_a_stated_layout_needs_no_ids() -> None:
+    (match,) = matched([stated([2, 3], 4, left=True)], [stated([2, 3], None, left=False)]).values()
+    assert (match.a.tolist(), match.b.tolist()) == ([2, 3, 5, 6, 7], [0, 1, 2, 3, 4])
+
+
+class _Packed(torch.nn.Module):
+    """Norm and MoE of a model on rows behind each other: no attention, which would look across sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        program = model()
+        self.embed, self.norm, self.moe = program.embed, program.norm, program.layers[0].moe
+
+    def forward(self, input_ids: Tensor, **_: Tensor) -> Tensor:
+        return self.norm(self.moe(self.embed(input_ids)))
+
+
+def test_packed_against_padded_by_token(tmp_path: Path) -> None:
+    real = PADDED["attention_mask"].bool()
+    lengths = real.sum(-1)
+    packed = {"input_ids": PADDED["input_ids"][real].unsqueeze(0)}
+    packed["cu_seqlens"] = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+    a = record(tmp_path / "a", _Packed(), [PADDED], ops=False)
+    report = diff(a, record(tmp_path / "b", _Packed(), [packed], ops=False))
+    assert {start.rows for start in report.starts} <= {int(lengths.sum())}
+    assert report.coverage.compared >= 4
+    other = _Packed()
+    other.norm.weight.data[HIDDEN // 2] = 3.0
+    stale = diff(a, record(tmp_path / "c", other, [packed], ops=False))
+    assert (stale.status, stale.starts[-1].path, stale.starts[-1].tokens) == ("fail", "norm", int(lengths.sum()))

@@ -1,0 +1,217 @@
+"""Choices behind recorded values: found in combinations, told with what the values leave open, or said to be none."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from moeparity.engine.computation import op_numerics
+from moeparity.errors import TraceError
+from moeparity.evidence.explain import explain as explain_module
+from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain.observation import Observation, region_of
+from moeparity.evidence.explain.report import Explanation
+from moeparity.inputs.model import Model
+from moeparity.numerics.bits import same_bits
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.setting import Setting
+from tests.evidence.explain.observed import Seen, bound, drawn, kernels_of, opened, planted, seen_under
+
+ATTEND, NORM, ROUTER = "layers[1].attention.attend", "layers[1].moe.norm", "layers[1].moe.router"
+EXPERTS, COMBINE, CACHE = "layers[1].moe.experts", "layers[1].moe.combine", "layers[1].attention.cache"
+
+
+@pytest.fixture
+def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no choice gives is searched for to the end: a sixteenth of it shows that."""
+    monkeypatch.setattr(explain_module, "WORK", 1024)
+
+
+@pytest.fixture(scope="module")
+def model(qwen3_moe: Path) -> Model:
+    return opened(qwen3_moe)
+
+
+@pytest.fixture(scope="module")
+def eager(model: Model) -> BoundGraph:
+    return bound(model, "hf-eager")
+
+
+@pytest.fixture(scope="module")
+def nodes(model: Model, eager: BoundGraph) -> dict[str, Seen]:
+    return seen_under(model, eager)
+
+
+def asked(plan: BoundGraph, seen: Seen, *observations: Observation) -> Explanation:
+    with torch.inference_mode():
+        return explain(plan, seen.node.name, observations, seen.loaded)
+
+
+def recomputed(plan: BoundGraph, seen: Seen, answer: Explanation) -> tuple[torch.Tensor, ...]:
+    """The node under the settings that an answer states, by no way of the search's."""
+    places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
+    told = {tuple(choice.partition("=")[0].rsplit(":", 1)): choice.partition("=")[2] for choice in _choices(answer)}
+    settings = {(name, key): Setting(value=number(v), rule=None) for (name, key), v in {**told, **places}.items()}
+    other = plan.in_all_phases({place: one for place, one in settings.items() if place in plan.settings})
+    params = {place[1]: number(value) for place, value in told.items() if place not in plan.settings}
+    node = replace(seen.node, params={**seen.node.params, **params})
+    reads = [None if name is None else seen.values.get(name) for name in other.read_inputs(seen.node)]
+    return op_numerics(other, node, {}).compute(reads, seen.loaded, (2, 24), None)
+
+
+def _choices(answer: Explanation) -> tuple[str, ...]:
+    return answer.matches[0].choices if answer.matches else ()
+
+
+def number(value: str) -> str | float:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value)
+    return value
+
+
+@pytest.mark.parametrize("name", [NORM, ROUTER, EXPERTS, COMBINE, ATTEND, "layers[1].attention.rope", "embed"])
+def test_what_the_profile_computes_is_explained_by_it_and_nothing_else_is_named(
+    eager: BoundGraph, nodes: dict[str, Seen], name: str
+) -> None:
+    answer = asked(eager, nodes[name], Observation(values=nodes[name].values))
+    assert answer.explained
+    assert answer.as_started
+    assert answer.matches == ()
+    assert answer.as_it_is == 1
+    assert answer.tried == 0
+
+
+@pytest.mark.parametrize(("name", "count"), [(NORM, 3), (ROUTER, 3), (COMBINE, 3), (COMBINE, 4), (CACHE, 3)])
+def test_choices_that_were_drawn_are_found_together(
+    eager: BoundGraph, nodes: dict[str, Seen], name: str, count: int
+) -> None:
+    """Each of them changes some bit beside the others. What is told gives the same bits, with no more choices."""
+    choices = drawn(eager, nodes[name], count, f"{name}{count}")
+    assert choices is not None
+    observation, given = planted(eager, nodes[name], choices) or pytest.fail("drawn choices run")
+    answer = asked(eager, nodes[name], observation)
+    assert answer.explained, choices
+    assert not answer.as_started
+    assert len(answer.matches[0].choices) <= count
+    assert all(map(same_bits, recomputed(eager, nodes[name], answer), given))
+
+
+PROFILES = ("hf-default", "vllm", "sglang", "oracle")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_values_made_under_a_profile_give_it_back(model: Model, eager: BoundGraph, profile: str) -> None:
+    """What each node of a layer computes: where the answer has another value than the profile, it is told that this
+    one gives the same bits, or the values with both are the same.
+    """
+    plan = bound(model, profile)
+    for name, seen in seen_under(model, plan).items():
+        if seen.node.layer not in {None, 1}:
+            continue
+        answer = asked(eager, seen, Observation(values=seen.values))
+        assert answer.explained, (name, answer)
+        given = [seen.values[value] for value in seen.node.values]
+        assert all(map(same_bits, recomputed(eager, seen, answer), given)), name
+
+
+@pytest.mark.usefixtures("_brief")
+def test_a_function_that_nobody_lists_is_said_to_be_none(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    """Rows divided by the mean of their magnitudes: no rounding, order or form of a norm does that."""
+    seen = nodes[NORM]
+    x = seen.values[seen.node.inputs[0]].float()
+    value = (x / (x.abs().mean(-1, keepdim=True) + 1e-6)).bfloat16()
+    answer = asked(eager, seen, Observation(values={**seen.values, NORM: value}))
+    assert not answer.explained
+    assert not any(match.exact for match in answer.matches)
+    assert answer.tried > 200
+    assert answer.left is not None
+    assert answer.left.differing > 0.5
+    assert answer.left.outside is not None
+    assert answer.left.beyond_orders
+
+
+@pytest.mark.usefixtures("_brief")
+def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    """A sum of squares in an order drawn at random: it is not found, and what is left is what orders make."""
+    seen, wide = nodes[NORM], {"normalized": "fp32", "output": "fp32"}
+    settings = {(NORM, key): Setting(value=value, rule=None) for key, value in wide.items()}
+    plan = eager.in_all_phases({**settings, (NORM, "order"): Setting(value="unordered(77)", rule=None)})
+    kernels, observation = kernels_of(plan, seen)
+    (value,) = kernels.outputs(frozenset(), observation.sample(kernels.replaced.nodes)) or pytest.fail("it runs")
+    answer = asked(eager.in_all_phases(settings), seen, Observation(values={**seen.values, NORM: value}))
+    assert not answer.explained
+    assert answer.left is not None
+    assert 0 < answer.left.differing < 1
+    assert answer.left.furthest < 10
+    assert answer.left.outside is not None
+    assert not answer.left.beyond_orders
+
+
+def test_what_the_values_leave_open_is_told(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    """Of a single token with one expert, no order of the sum over slots can be known."""
+    seen = nodes[COMBINE]
+    answer = asked(eager, seen, Observation(values=seen.values))
+    assert {choice.place for choice in answer.open} == {f"{COMBINE}:order"}
+    zeros = {name: torch.zeros_like(x) if x.is_floating_point() else x for name, x in seen.values.items()}
+    nothing = asked(eager, seen, Observation(values=zeros))
+    assert nothing.explained
+    decided = {choice.place for choice in nothing.open}
+    assert {f"{COMBINE}:order", f"{COMBINE}:accumulate", f"{COMBINE}:leaves", f"{COMBINE}:weighted"} <= decided
+
+
+@pytest.mark.usefixtures("_brief")
+def test_every_micro_batch_counts(eager: BoundGraph, nodes: dict[str, Seen], model: Model) -> None:
+    """What explains the first alone is no answer where a later one has other bits."""
+    seen = nodes[NORM]
+    other = seen_under(model, eager, seed=2)[NORM]
+    wide, _ = planted(eager, seen, frozenset([((NORM, "normalized"), "fp32")])) or pytest.fail("it runs")
+    both = frozenset([((NORM, "normalized"), "fp32"), ((NORM, "square"), "bf16")])
+    wider, _ = planted(eager, other, both) or pytest.fail("it runs")
+    answer = asked(eager, seen, wide, wider)
+    assert not answer.explained
+    told = asked(eager, seen, wide)
+    assert told.matches[0].choices == (f"{NORM}:normalized=fp32",)
+
+
+def test_what_another_node_chose_is_tried_where_it_is_told_of_it(
+    model: Model, eager: BoundGraph, nodes: dict[str, Seen]
+) -> None:
+    """The rows have met their weights in the experts: the combine does not multiply again, and says why."""
+    place = ("layers[1].moe.experts", "score_site")
+    scored = eager.in_all_phases({place: Setting(value="epilogue", rule=None)})
+    seen = seen_under(model, scored)[COMBINE]
+    values = {**nodes[COMBINE].values, **seen.values}
+    answer = asked(eager, nodes[COMBINE], Observation(values=values))
+    assert f"{place[0]}:score_site=epilogue" in answer.matches[0].choices
+
+
+def test_values_between_are_computed_anew_where_they_were_not_recorded(
+    eager: BoundGraph, nodes: dict[str, Seen]
+) -> None:
+    values = {**nodes[EXPERTS].values, **nodes[COMBINE].values}
+    del values[EXPERTS]
+    answer = asked(eager, nodes[COMBINE], Observation(values=values))
+    assert answer.nodes == (EXPERTS, COMBINE)
+    assert answer.as_started
+
+
+@pytest.mark.parametrize(
+    ("kept", "missing"), [((EXPERTS,), COMBINE), ((COMBINE,), "layers[0].moe.residual"), ((), COMBINE)]
+)
+def test_what_is_missing_is_named(
+    eager: BoundGraph, nodes: dict[str, Seen], kept: tuple[str, ...], missing: str
+) -> None:
+    values = {name: nodes[COMBINE].values[name] for name in kept}
+    with pytest.raises(TraceError, match="the trace has no whole") as error:
+        asked(eager, nodes[COMBINE], Observation(values=values))
+    assert missing in str(error.value)
+
+
+def test_a_region_stays_in_its_segment(eager: BoundGraph) -> None:
+    region = region_of(eager.graph, COMBINE, {COMBINE, "layers[1].attention.residual"})
+    assert [node.name.rpartition(".")[2] for node in region] == ["norm", "gate", "router", "experts", "combine"]

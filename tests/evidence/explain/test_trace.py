@@ -1,0 +1,189 @@
+"""Traces of transformers explained: the choices of its kernels, of a patched module, and what a trace does not show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from moeparity.engine.forward import forward
+from moeparity.errors import MoeparityError, TraceError
+from moeparity.evidence.explain import explain as explain_module
+from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.report import Explained, Explanation
+from moeparity.evidence.explain.text import explained_lines
+from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.inputs.model import Model
+from moeparity.numerics.bits import same_bits
+from tests.evidence.recorded import recorded
+from tests.hf.compare import opened, tokens
+from tests.hf.reference import load
+
+Patch = Callable[[nn.Module], object]
+
+
+@pytest.fixture(scope="module")
+def model(qwen3_moe: Path) -> Model:
+    return opened(qwen3_moe)
+
+
+def ids_of(model: Model) -> Tensor:
+    return tokens(model.vocab_size, (2, 9))
+
+
+def traced(model: Model, folder: Path, kind: str, patch: Patch | None = None, **settings: str) -> Path:
+    """The folder of a trace of one forward of transformers, whose program a patch may have changed."""
+    program, ids = load(model.folder, kind, torch.bfloat16), ids_of(model)
+    if patch is not None:
+        program = deepcopy(program)
+        patch(program)
+    with recorded(folder, **settings), torch.no_grad():
+        program(ids, attention_mask=torch.ones_like(ids), use_cache=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def default(model: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return traced(model, tmp_path_factory.mktemp("traces") / "default", "hf-default")
+
+
+def by_node(result: Explained) -> dict[str, Explanation]:
+    return {node.node: node for node in result.nodes}
+
+
+def test_the_order_of_the_grouped_combine_and_of_sdpa_is_found(model: Model, default: Path, tmp_path: Path) -> None:
+    """Held to hf-eager; what is found gives transformers' own logits as a profile, bit for bit."""
+    result = explain_trace(Request(trace=default, checkpoint=model.folder))
+    assert result.exit_code == 0
+    otherwise = {name: node.matches[0].choices for name, node in by_node(result).items() if not node.as_started}
+    assert otherwise == {
+        f"layers[{i}].{name}": (f"layers[{i}].{choice}",)
+        for i in range(3)
+        for name, choice in {
+            "attention.attend": "attention.attend:implementation=sdpa",
+            "moe.combine": "moe.combine:accumulate=fp32",
+        }.items()
+    }
+    profile = tmp_path / "found.yaml"
+    profile.write_text(profile_text(result, "found"), "utf-8")
+    logits = load(model.folder, "hf-default", torch.bfloat16)(ids_of(model), use_cache=False).logits.detach()
+    assert same_bits(forward(model, ids_of(model), profile=str(profile))["logits"], logits)
+    assert not same_bits(forward(model, ids_of(model))["logits"], logits)
+    assert "verified: trace" in profile.read_text("utf-8")
+
+
+def test_of_its_own_profile_nothing_is_named(model: Model, default: Path) -> None:
+    result = explain_trace(Request(trace=default, checkpoint=model.folder, profile="hf-default"))
+    assert all(node.as_started for node in result.nodes)
+    text = "\n".join(explained_lines(result))
+    assert "52 nodes: 52 as hf-default computes them, 0 under other choices, 0 not explained; exit 0" in text
+    assert "none of the" not in text
+    assert "with layers[*].moe.experts" in text
+    assert "not shown by this trace: layers[0:3].attention.rope" in text
+    assert json.loads(result.to_json())["schema"] == "moeparity.explain/1"
+
+
+def norms_of(layer: int, change: Callable[[Tensor, Tensor], Tensor]) -> Patch:
+    """The norm in front of the experts of one layer computed otherwise, from its input and weight."""
+
+    def patch(program: nn.Module) -> None:
+        norm = program.get_submodule(f"model.layers.{layer}.post_attention_layernorm")
+        weight = norm.get_parameter("weight")
+        norm.forward = lambda x: change(x, weight)
+
+    return patch
+
+
+def fused(x: Tensor, weight: Tensor) -> Tensor:
+    """One rounding at the end, bf16 squares, another eps: three choices at once."""
+    squares = x.square().float()
+    return (x.float() * torch.rsqrt(squares.mean(-1, keepdim=True) + 1e-5) * weight.float()).to(x.dtype)
+
+
+def by_magnitude(x: Tensor, weight: Tensor) -> Tensor:
+    return weight * (x.float() / (x.float().abs().mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def test_a_patch_of_three_choices_is_named_and_nothing_innocent(model: Model, tmp_path: Path) -> None:
+    trace = traced(model, tmp_path / "trace", "hf-eager", norms_of(1, fused))
+    nodes = by_node(explain_trace(Request(trace=trace, checkpoint=model.folder)))
+    named = {name: node.matches for name, node in nodes.items() if not node.as_started}
+    assert named.keys() == {"layers[1].moe.norm"}
+    told = dict(choice.rpartition(":")[2].split("=") for choice in named["layers[1].moe.norm"][0].choices)
+    assert told == {"normalized": "fp32", "square": "bf16", "eps": "1e-05"}
+
+
+def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moeparity.evidence.explain.trace.WORK", 1024)
+    assert explain_module.WORK > 1024
+    trace = traced(model, tmp_path / "trace", "hf-eager", norms_of(1, by_magnitude))
+    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes="layers[1].moe.*"))
+    assert result.exit_code == 1
+    assert [node.node for node in result.nodes if not node.explained] == ["layers[1].moe.norm"]
+    text = "\n".join(explained_lines(result))
+    assert "layers[1].moe.norm: none of the " in text
+    assert "no legal order explains them" in text
+    with pytest.raises(TraceError, match=r"no choices give the bits of layers\[1\].moe.norm"):
+        profile_text(result, "x")
+
+
+def test_an_eps_is_solved_for(model: Model, tmp_path: Path) -> None:
+    def patch(program: nn.Module) -> None:
+        program.get_submodule("model.layers.1.post_attention_layernorm").variance_epsilon = 0.00037  # type: ignore[assignment]
+
+    trace = traced(model, tmp_path / "trace", "hf-eager", patch)
+    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes="layers[*].moe.norm"))
+    assert [node.as_started for node in result.nodes] == [True, False, True]
+    assert result.nodes[1].matches[0].choices == ("layers[1].moe.norm:eps=0.00037",)
+
+
+def test_a_fault_is_said_in_words_and_is_no_profile(model: Model, tmp_path: Path) -> None:
+    """Gate and up of one layer's experts exchanged."""
+
+    def patch(program: nn.Module) -> None:
+        weight = program.get_submodule("model.layers.1.mlp.experts").get_parameter("gate_up_proj")
+        weight.data = torch.cat(weight.data.chunk(2, 1)[::-1], 1).contiguous()
+
+    trace = traced(model, tmp_path / "trace", "hf-eager", patch)
+    result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes="layers[1].moe.combine"))
+    (node,) = result.nodes
+    assert node.explained
+    assert node.matches[0].faults
+    assert "gate" in node.matches[0].faults[0]
+    with pytest.raises(TraceError, match="which no profile states"):
+        profile_text(result, "x")
+
+
+def test_a_node_that_is_not_shown_is_inconclusive(model: Model, default: Path) -> None:
+    result = explain_trace(Request(trace=default, checkpoint=model.folder, nodes="layers[1].moe.experts"))
+    assert result.exit_code == 3
+    assert "layers[1].moe.experts: not shown: " in "\n".join(explained_lines(result))
+
+
+def test_a_trace_without_tensors_is_refused(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="whole"):
+        explain_trace(Request(trace=traced(model, tmp_path / "t", "hf-eager", save=""), checkpoint=model.folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trace": Path("nowhere")}, "no trace"),
+        ({"rank": 3}, "it has no rank 3; expected one of 0 to 0"),
+        ({"nodes": "layers[1].moe.combin"}, "matches no node. Did you mean 'layers\\[1\\].moe.combine'"),
+        ({"profile": "hf-eagre"}, "hf-eager"),
+        ({"map_name": "transformer"}, "transformers"),
+        ({"dtype": "bfloat"}, "expected one of"),
+        ({"checkpoint": Path("nowhere")}, "nowhere"),
+    ],
+)
+def test_what_is_given_wrongly_is_said(model: Model, default: Path, changes: dict[str, object], message: str) -> None:
+    request = Request(trace=default, checkpoint=model.folder)
+    with pytest.raises(MoeparityError, match=message):
+        explain_trace(replace(request, **changes))  # type: ignore[arg-type]

@@ -1,0 +1,79 @@
+"""A program captured and written down as the candidate of a recipe."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from moeparity.bisection.pipeline import bisect
+from moeparity.bisection.report import Report
+from tests.evidence.recorded import recorded
+from tests.hf.reference import load
+
+SHAPE = (4, 9)
+
+
+def tokens(shape: tuple[int, int] = SHAPE, *, seed: int = 1, below: int = 300) -> torch.Tensor:
+    """Random ids [B, T] int64."""
+    return torch.randint(0, below, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def forward(program: nn.Module, ids: torch.Tensor) -> None:
+    """One forward as trainers score tokens."""
+    with torch.no_grad():
+        program(ids, attention_mask=torch.ones_like(ids), use_cache=False)
+
+
+def captured(
+    checkpoint: Path,
+    trace: Path,
+    ids: torch.Tensor,
+    *,
+    patch: Callable[[Any], object] | None = None,
+    run: Callable[[Any, torch.Tensor], object] = forward,
+    profile: str = "hf-eager",
+    dtype: torch.dtype = torch.bfloat16,
+    **settings: Any,
+) -> Path:
+    """A trace of transformers' own model over these ids; `patch` changes a copy of it before."""
+    program = load(checkpoint, profile, dtype)
+    if patch is not None:
+        program = copy.deepcopy(program)
+        patch(program)
+    with recorded(trace, **settings):
+        run(program, ids)
+    return trace
+
+
+def recipe(folder: Path, checkpoint: Path, ids: torch.Tensor, trace: Path, **further: Any) -> Path:
+    """A recipe with the trace as its candidate, in the folder; `further` keys go on top."""
+    lines = [json.dumps({"input_ids": row}) for row in ids.tolist()]
+    (folder / "tokens.jsonl").write_text("\n".join(lines) + "\n")
+    file = {
+        "kind": "recipe",
+        "checkpoint": str(checkpoint),
+        "tokens": {"file": "tokens.jsonl", "sampled_from": "candidate"},
+        "reference": {"profile": "hf-eager"},
+        "candidate": {"trace": str(trace)},
+        "gate": {"metric": "k3", "below": 1e-3},
+        "floor": False,
+        **further,
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(file))
+    return path
+
+
+def reported(folder: Path, checkpoint: Path, *, ids: torch.Tensor | None = None, **settings: Any) -> Report:
+    """The report on a captured program."""
+    ids = tokens() if ids is None else ids
+    further = settings.pop("further", {})
+    trace = captured(checkpoint, folder / "trace", ids, **settings)
+    return bisect(recipe(folder, checkpoint, ids, trace, **further), device="cpu")

@@ -1,0 +1,144 @@
+"""One rank of a small guarded job, with a fault planted in one of its ranks: run by `tests/ranks/launch.py`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from moeparity.errors import RankError
+from moeparity.ranks import Guard
+
+
+def main() -> None:
+    """Calls of a model with collectives inside, once for each fault, which happens on one rank in one call."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--faults", type=json.loads, default=["none"])
+    parser.add_argument("--at", type=int, default=3)
+    parser.add_argument("--on", type=int, default=1)
+    parser.add_argument("--calls", type=int, default=6)
+    parser.add_argument("--settings", type=json.loads, default={})
+    args = parser.parse_args()
+    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    for fault in args.faults:
+        try:
+            guarded(fault, args, dist.get_rank())
+        except RankError as error:
+            print(f"{fault}: {error}", flush=True)
+        else:
+            print(f"{fault}: done", flush=True)
+    after = torch.ones(2)
+    dist.all_reduce(after)
+    print(f"after: {after.tolist()}", flush=True)
+
+
+def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
+    """A guard around the calls, over a replica and a shard, with what is wrong from the start."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 8)
+    # A shard, as of tensor parallelism: each rank's own.
+    shard = torch.nn.Linear(4, 4, bias=False)
+    here = rank == args.on
+    with torch.no_grad():
+        shard.weight.add_(0 if fault == "same shard" else rank)
+        model.weight[0, 0] += fault == "other replica" and here
+    if fault == "variable" and here:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(mode=fault in ("switch", "pinned switch") and here)
+    backend = "fa4" if fault == "backend" and here else "flash"
+    settings = {**args.settings, **({"rng": "broadcast"} if fault == "broadcast draw" else {})}
+    if "folder" in settings:
+        settings["folder"] = f"{settings['folder']}/{fault}"
+    try:
+        with Guard(
+            model,
+            shard,
+            sharded=["1.*"],
+            replicated=["0.*"],
+            extra={"kv_bias_backend": backend},
+            pin=fault == "pinned switch",
+            **settings,
+        ) as guard:
+            loop(guard, model, fault, args, rank)
+    finally:
+        os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+
+
+def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int) -> None:
+    """The calls: noise that all ranks draw, an all-reduce and a broadcast in each."""
+    for number in range(args.calls):
+        at = number == args.at
+        fault = planted if at and rank == args.on else "none"
+        envelope: dict[str, Any] = {"chunk": number, "action": "infer", "init_cache": number == 0, "cache_epoch": 0}
+        if rank % 2:
+            envelope = dict(reversed(envelope.items()))
+        envelope["init_cache"] |= fault == "envelope"
+        if at:
+            between_calls(guard, model, planted, here=rank == args.on)
+        if fault == "ends":
+            return
+        with guard.call({"inputs": payload(fault, rank)}, **envelope):
+            in_call(fault)
+            step(model, payload("none", rank).float(), fault)
+
+
+def payload(fault: str, rank: int) -> torch.Tensor:
+    """What the call is given."""
+    inputs = torch.arange(32, dtype=torch.float32).reshape(4, 8)
+    if fault == "input bit":
+        inputs.view(torch.int32)[1, 2] ^= 1
+    changed = {
+        "dtype": inputs.double(),
+        "shape": inputs[:3],
+        "noise handed over": torch.rand(4, 8, generator=torch.Generator().manual_seed(rank)),
+    }
+    return changed.get(fault, inputs)
+
+
+def between_calls(guard: Guard, model: torch.nn.Linear, planted: str, *, here: bool) -> None:
+    """What happens before a call: on one rank, or on all where it is no fault."""
+    if planted in ("extra draw", "broadcast draw") and here:
+        torch.rand(2)
+    elif planted == "weight bit" and here:
+        model.weight.data.view(torch.int32)[3, 3] ^= 1
+    elif planted == "update":
+        with guard.update(), torch.no_grad():
+            model.weight.add_(0.5)
+    elif planted == "cache":
+        guard.cache(cache_epoch=2, current_start_frame=7 if here else 8)
+
+
+def in_call(fault: str) -> None:
+    """What ends or stops a rank."""
+    if fault == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif fault == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif fault == "slow":
+        time.sleep(600)
+
+
+def step(model: torch.nn.Linear, inputs: torch.Tensor, fault: str) -> None:
+    """A call's own work."""
+    noise = torch.rand(8)
+    hidden = model(inputs).detach().mean(0) + noise
+    if fault == "order":
+        dist.broadcast(hidden, 0)
+        dist.all_reduce(hidden)
+    else:
+        if fault != "skipped":
+            dist.all_reduce(hidden)
+        dist.broadcast(hidden, 0)
+    if fault == "recompute":
+        dist.all_reduce(torch.ones(2))
+
+
+if __name__ == "__main__":
+    main()

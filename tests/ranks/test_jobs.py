@@ -1,0 +1,107 @@
+"""Real jobs of two and three processes: each fault is named with rank and call, nothing hangs, nobody is left."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from moeparity.ranks.journal import stories
+from tests.ranks.launch import Ended, launched
+
+IN_STEP = {
+    "none": "done",
+    "backend": r"at start: .*environment\.given\.kv_bias_backend: ranks 0, 2 \"?flash\"?, rank 1 \"?fa4",
+    "variable": r"at start: .*environment\.\$CUBLAS_WORKSPACE_CONFIG: ranks 0, 2 absent, rank 1 :4096:8",
+    "switch": r"at start: .*switch\.deterministic_algorithms: ranks 0, 2 False, rank 1 True",
+    "pinned switch": "done",
+    "same shard": r"at start: weights\.1\.weight: ranks 0-2 have the same bits .* should hold different parts",
+    "other replica": r"at start: weights\.0\.weight: ranks 0, 2 .*, rank 1 .*; every rank holds all of it",
+    "envelope": r"call 3: .*envelope\.init_cache: ranks 0, 2 false, rank 1 true",
+    "dtype": r"call 3: .*tensors\.inputs\.dtype: ranks 0, 2 float32, rank 1 float64",
+    "shape": r"call 3: .*tensors\.inputs\.shape: ranks 0, 2 \[4, 8\], rank 1 \[3, 8\]",
+    "input bit": r"call 3: .*tensors\.inputs\.bytes: ranks 0, 2 \w{16}, rank 1 \w{16}$",
+    "extra draw": r"call 3: .*rng\.torch: rank 1 drew 2 numbers more than ranks 0, 2$",
+    "broadcast draw": "done",
+    "noise handed over": r"call 3: .*tensors\.inputs\.bytes: ranks 0, 2 .*, rank 1",
+    "weight bit": r"call 3: .*weights\.0\.weight: ranks 0, 2 absent, rank 1 changed to \w{16}$",
+    "update": "done",
+    "cache": r"call 3: .*cache\.current_start_frame: ranks 0, 2 8, rank 1 7",
+}
+"""By fault what all ranks say; what is no fault ends as if nothing had been planted."""
+
+APART = {
+    "skipped": r"control flow diverged\. collectives\.0: .*number 6: rank 0 allreduce\(float32\[8\], sum\) at job\."
+    r"py:\d+; rank 1 broadcast\(float32\[8\], root 0\) at job\.py:\d+",
+    "order": r"control flow diverged\. .*number 6: rank 0 allreduce.*; rank 1 broadcast",
+    "killed": r"rank 1 was killed\. Its last sign of life: ",
+    "stopped": r"rank 1 is stopped\. Its last sign of life: .*reached call 3\. rank 0: in call 3",
+    "slow": r"rank 1 is slow or stuck: in call 3 for \d+ s, .*reached call 3\. rank 0: in call 3, in collective 6",
+}
+"""By fault what the job ends with: one rank says it, from inside a collective where need be."""
+
+
+@pytest.fixture(scope="module")
+def in_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
+    """One job of three ranks that lives through all faults that are found at a guard."""
+    folder = tmp_path_factory.mktemp("ranks")
+    settings = {"weights_every": 1, "cache_every": 1, "folder": str(folder), "watchdog_s": 60}
+    return launched("--faults", json.dumps(list(IN_STEP)), ranks=3, settings=settings, limit=240), folder
+
+
+def test_the_job_ends_by_itself(in_step: tuple[Ended, Path]) -> None:
+    ended, _ = in_step
+    assert ended.codes == (0, 0, 0), ended.errors
+    assert ended.left == ()
+    assert ended.said("after") == {"[3.0, 3.0]"}, "torch.distributed is as it was"
+
+
+@pytest.mark.parametrize("fault", IN_STEP)
+def test_all_ranks_say_the_same_of_a_fault_and_name_rank_and_call(in_step: tuple[Ended, Path], fault: str) -> None:
+    ended, _ = in_step
+    (words,) = ended.said(fault)
+    assert re.search(IN_STEP[fault], words), words
+
+
+@pytest.mark.parametrize("fault", ["none", "envelope"])
+def test_journals_tell_the_same_afterwards(in_step: tuple[Ended, Path], fault: str) -> None:
+    ended, folder = in_step
+    told = stories(folder / fault)
+    assert [story.rank for story in told] == [0, 1, 2]
+    if fault == "none":
+        assert [(story.ended, story.last, story.difference) for story in told] == [(True, 5, None)] * 3
+    else:
+        assert {story.difference for story in told} == ended.said(fault)
+        assert [(story.ended, story.last) for story in told] == [(False, 2)] * 3
+
+
+@pytest.mark.parametrize("fault", APART)
+def test_a_rank_that_is_lost_ends_the_job(fault: str) -> None:
+    ended = launched("--faults", json.dumps([fault]), ranks=2, limit=90)
+    assert ended.left == ()
+    assert ended.codes[1] != 0
+    said = ended.verdict or "\n".join(ended.said(fault))
+    assert re.search(APART[fault], said), (said, ended.errors)
+
+
+def test_the_rank_that_holds_the_store_is_named_by_the_others() -> None:
+    ended = launched("--faults", '["stopped"]', "--on", "0", ranks=2, limit=90)
+    assert (ended.left, ended.codes[0] != 0, ended.codes[1]) == ((), True, 1)
+    assert "moeparity ranks: rank 0 is stopped." in ended.verdict
+
+
+def test_a_rank_that_ends_early_is_named_by_those_who_wait_for_it() -> None:
+    ended = launched("--faults", '["ends"]', ranks=2, limit=90)
+    assert ended.left == ()
+    assert "call 3: rank 1 is not there any more: it ended after call 2." in ended.said("ends")
+
+
+def test_checked_collectives_are_compared_before_they_run() -> None:
+    ended = launched("--faults", '["order"]', ranks=2, settings={"collectives": "check"}, limit=90)
+    (words,) = ended.said("order")
+    assert re.search(
+        r"collective 6 of 0: .*rank 0 .*allreduce.*, rank 1 .*broadcast.*called by rank 0 at job\.py", words
+    )
+    assert (ended.codes, ended.left) == ((0, 0), ())

@@ -54,8 +54,9 @@ What no run verifies, of all choices, by why:
 - **Opaque**: sums by atomics, in the order of arrival.
 - **Not stated**: defaults of an op, which a profile does not vouch for; its header says what it leaves open.
 - **Stated**: in the tables below, each with what was read. Among them: what no kernel could be had of (TensorRT-LLM's
-  sources beside those in FlashInfer's wheel, and the FlashInfer that it pins; sgl-kernel's binaries;
-  TransformerEngine's GEMMs, whose operands are handed over in C++), and what has no other value to be told from.
+  sources beside those in FlashInfer's wheel: for Qwen3 the kernel of its norms of heads and rotary embedding and the
+  softmax router; sgl-kernel's binaries; TransformerEngine's GEMMs, whose operands are handed over in C++), and what has
+  no other value to be told from.
 """
 
 HEAD = """# What the engine profiles rest on

@@ -68,7 +68,8 @@ def commit(folder: Path, shell: Shell) -> None:
 
 def ran(origin: Path, place: Path, shell: Shell) -> tuple[dict[str, str], Path]:
     """Every step of the job in a clone: how each ended, by what it is; after a failure only `if: always()`."""
-    clone, outcome = place / "work", {}
+    clone = place / "work"
+    outcome: dict[str, str] = {}
     variables = {**shell, **job()["env"], "GITHUB_STEP_SUMMARY": str(place / "summary.md"), "CI": "true"}
     (place / "summary.md").touch()
     for step in job()["steps"]:
@@ -126,11 +127,13 @@ def test_what_is_not_installed_fails_before_the_check(tmp_path: Path, origin: Pa
     assert (outcome["pip"], outcome["check"]) == (FAILED, "skipped")
 
 
-@pytest.mark.parametrize(("replaced", "code"), [((), 0), (("runs-on:", "run-on:"), 1), (("- uses:", "- use:"), 1)])
-def test_the_workflow_is_as_githubs_schema_asks(tmp_path: Path, replaced: tuple[str, ...], code: int) -> None:
+@pytest.mark.parametrize(
+    ("key", "other", "code"), [("runs-on:", "runs-on:", 0), ("runs-on:", "run-on:", 1), ("- uses:", "- use:", 1)]
+)
+def test_the_workflow_is_as_githubs_schema_asks(tmp_path: Path, key: str, other: str, code: int) -> None:
     pytest.importorskip("check_jsonschema", reason="needs check-jsonschema: pip install 'moeparity[test]'")
     file = tmp_path / "parity.yaml"
-    file.write_text(text().replace(*replaced) if replaced else text(), "utf-8")
+    file.write_text(text().replace(key, other), "utf-8")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr

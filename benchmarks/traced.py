@@ -33,7 +33,7 @@ def model(kind: str = "") -> Any:
     """The model of side B; of side A without a kind."""
     attention, experts = ("sdpa" if kind == "sdpa" else "eager"), ("grouped_mm" if kind == "grouped" else "eager")
     settings: dict[str, Any] = {"attn_implementation": attention, "experts_implementation": experts}
-    program: Any = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **settings)).eval()
+    program: Any = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **settings))
     random = torch.Generator().manual_seed(1)
     for parameter in program.parameters():
         if parameter.dim() > 1:
@@ -42,6 +42,7 @@ def model(kind: str = "") -> Any:
     if kind == "router":
         for layer in program.model.layers:
             _in_fp32(layer.mlp.gate)
+    program.train(mode=False)
     return program
 
 

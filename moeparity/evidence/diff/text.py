@@ -47,11 +47,8 @@ def print_diff(report: DiffReport, console: Console) -> None:
 def summary(report: DiffReport) -> Iterator[tuple[str, str]]:
     """The lines below the verdict: what each is of, and what it says."""
     if report.starts and report.status == "inconclusive":
-        first = report.starts[0]
-        yield (
-            "starts",
-            f"with the dtype: {first.dtypes[0]} in A, {first.dtypes[1]} in B, at {first.path or 'no module'}",
-        )
+        first, where = report.starts[0], report.starts[0].path or "no module"
+        yield "starts", f"with the dtype: {first.dtypes[0]} in A, {first.dtypes[1]} in B, at {where}"
         yield "grows", _worst(report)
     elif report.starts:
         yield "starts", headline(report.starts[0])

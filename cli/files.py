@@ -56,6 +56,7 @@ class Kind(StrEnum):
     recipe = "recipe"
     log = "log"
     kernel = "kernel"
+    map = "map"
     report = "report"
     sweep = "sweep"
     variance = "variance"

@@ -42,7 +42,7 @@ _REFERENCE: Json = {
 
 
 def json_schema(kind: str) -> Json:
-    """The JSON Schema (draft 2020-12) of a `graph`, a `profile`, a `recipe`, a `log` or a `kernel`."""
+    """The JSON Schema (draft 2020-12) of a `graph`, a `profile`, a `recipe`, a `log`, a `kernel` or a `map`."""
     model = reader.KINDS[kind]
     schema = _plain(model.model_json_schema(by_alias=True))
     definitions: Json = schema.pop("$defs")

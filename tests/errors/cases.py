@@ -49,7 +49,18 @@ MINE = "{tmp}/mine/recipe.yaml"
 """A copy, for outputs that would destroy it."""
 SWEEP: Command = ("sweep", RECIPE, "--device", "cpu", "--over")
 
+CAPTURED: Command = ("--", "true")
+
 COMMAND_LINES: dict[str, Command] = {
+    "cli-capture-level-unknown": ("capture", "--level", "ops", *CAPTURED),
+    "cli-capture-budget-malformed": ("capture", "--budget", "2 gigs", *CAPTURED),
+    "cli-capture-steps-malformed": ("capture", "--steps", "3", *CAPTURED),
+    "cli-capture-steps-backwards": ("capture", "--steps", "5:3", *CAPTURED),
+    "cli-capture-stop-without-verify": ("capture", "--stop", *CAPTURED),
+    "cli-capture-verify-no-trace": ("capture", "--verify", "base", *CAPTURED),
+    "cli-capture-command-not-there": ("capture", "--out", "{tmp}/t", "--", "no-such-command"),
+    "cli-capture-out-holds-a-trace": ("capture", "--out", "{tmp}/traced", *CAPTURED),
+    "cli-capture-of-nothing": ("capture", "--out", "{tmp}/t", *CAPTURED),
     "cli-engines-merge-of-a-word": ("engines", "--config", "beside/merge-of-a-word.yaml"),
     "cli-recipe-of-too-many-cases": ("show", "{tmp}/cases.yaml"),
     "cli-recipe-missing": ("bisect", "no-such-recipe.yaml"),
@@ -174,6 +185,7 @@ def command(name: str, tmp: Path) -> Command | None:
     if name in COMMAND_LINES:
         (tmp / "large.yaml").write_text("# x\n" * 300_000, "utf-8")
         (tmp / "cases.yaml").write_text(_many_cases(), "utf-8")
+        (tmp / "traced" / "rank-0").mkdir(parents=True, exist_ok=True)
         _copy(tmp / "mine")
         arguments = (str(argument).replace("{tmp.name}", tmp.name) for argument in COMMAND_LINES[name])
         return tuple(argument.replace("{tmp}", str(tmp)) for argument in arguments)

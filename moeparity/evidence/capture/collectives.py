@@ -20,10 +20,12 @@ Results = list[tuple[str, torch.Tensor]]
 class Flying:
     """A collective that was begun and not yet waited for."""
 
-    __slots__ = ("call", "results", "work")
+    __slots__ = ("call", "clock", "results", "work")
 
-    def __init__(self, call: Running, results: Results, work: Any) -> None:
+    def __init__(self, call: Running, results: Results, work: Any, clock: int) -> None:
         self.call, self.results, self.work = call, results, work
+        self.clock = clock
+        """The count of writes when it was begun: what was written since is another value."""
 
     @property
     def is_finished(self) -> bool:
@@ -65,7 +67,7 @@ class Collectives:
 
     def began(self, call: Running, result: Any, results: Results) -> None:
         """A collective has been started; `results`: the tensors that it will have written when it is waited for."""
-        flying = Flying(call, results, _work_of(result))
+        flying = Flying(call, results, _work_of(result), self._recorder.storages.clock)
         for _, tensor in results:
             self._flying[tensor.untyped_storage()._cdata] = flying
         if not results:
@@ -93,13 +95,25 @@ class Collectives:
             return False
         return True
 
-    def take_finished(self) -> None:
-        """Take the results of those that have finished, before the program writes over them."""
+    def take_gradients(self) -> None:
+        """Take what the backward pass has summed: whoever steps has waited for it, DDP where nobody sees it."""
+        for flying in set(self._flying.values()):
+            if flying.call.phase == "backward" and flying.work is not None:
+                flying.work.wait()
         with self._recorder.lock, torch._C._DisableTorchDispatch():
             for flying in {each for each in self._flying.values() if each.is_finished}:
                 self._take(flying)
 
+    def overwritten(self, tensor: torch.Tensor) -> None:
+        """A tensor is about to be written: what a collective left there is taken before, or is lost."""
+        if self.touched(tensor):
+            self._lose(self._flying[tensor.untyped_storage()._cdata])
+
     def _take(self, flying: Flying) -> None:
+        of = self._recorder.storages.of
+        if any(of(tensor).clock > flying.clock for _, tensor in flying.results):
+            self._lose(flying)
+            return
         self._forget(flying)
         self._finished(flying.call, flying.results)
 
@@ -107,9 +121,13 @@ class Collectives:
         if flying.is_finished:
             self._take(flying)
         else:
-            self._forget(flying)
-            flying.call.flags.append("unwaited")
-            self._recorder.returned(flying.call)
+            self._lose(flying)
+
+    def _lose(self, flying: Flying) -> None:
+        """Its results can't be known any more."""
+        self._forget(flying)
+        flying.call.flags.append("unwaited")
+        self._recorder.returned(flying.call)
 
     def _forget(self, flying: Flying) -> None:
         for cdata in [cdata for cdata, each in self._flying.items() if each is flying]:

@@ -129,7 +129,7 @@ class Capture:
 
     def _optimizer_begins(self, *_: Any) -> None:
         if self._mode is not None:
-            self._mode.collectives.take_finished()
+            self._mode.collectives.take_gradients()
         self._places.optimizer_began()
 
     def _knows_its_rank(self) -> bool:

@@ -29,11 +29,6 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.collectives = Collectives(recorder, self._finished)
         self._ops: dict[Any, Op] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Not wrapped for torch.compile, which would be imported: under a mode it compiles nothing anyway."""
-        return False
-
     def __torch_dispatch__(
         self,
         func: Any,
@@ -81,7 +76,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._argument(call, _SLOTS[number], value)
             elif not op.waits:
                 for _, tensor in tensors(value, ""):
-                    self.collectives.touched(tensor)
+                    self.collectives.overwritten(tensor)
         for name, value in kwargs.items():
             if name != "out":
                 self._argument(call, name, value)

@@ -45,6 +45,9 @@ class Sink(Protocol):
     def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
         """A value, with what is kept of it."""
 
+    def keep(self, number: int, tensor: torch.Tensor) -> int | None:
+        """The whole tensor of a value, as it is now; the number of the file that it was written to, if it was."""
+
     def call(self, call: Call) -> None:
         """A call whose values were handed over."""
 
@@ -130,6 +133,8 @@ def _value(seen: Seen) -> Value:
         base=None if seen.base is None else seen.base.id,
         digest=seen.digest,
         label=seen.label,
+        tensor=seen.file is not None,
+        tensor_file=seen.file,
         stats=seen.stats if isinstance(seen.stats, dict) else None,
     )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -82,16 +83,11 @@ class Recorder:
 
     def returned(self, call: Running) -> None:
         """A call that has returned with all its values."""
-        if call.keeps:
-            for seen in (*call.inputs.values(), *call.outputs.values(), *call.written.values()):
-                self._held += 0 if seen.kept is None else seen.kept.nbytes
         self._returned.append(call)
-        if (
-            len(self._returned) >= self.most_calls
-            or self._held >= HELD
-            or (time.monotonic() > self._due and self._may_open())
-        ):
+        if len(self._returned) >= self.most_calls or self._held >= HELD:
             self.flush()
+        else:
+            self.flush_if_due()
 
     def see(self, tensor: torch.Tensor, *, born: bool = False, keep: bool = False, ahead: bool = False) -> Seen | None:
         """The value that a tensor holds now, None for what has no storage.
@@ -157,8 +153,28 @@ class Recorder:
             self._spent = self.settings.budget
             return
         self._spent += tensor.nbytes
-        seen.kept = tensor.detach().clone(memory_format=torch.contiguous_format)
         seen.kept_already, seen.written = True, False
+        if tensor.device.type == "cpu" and self._may_open():
+            with self._writing():
+                for sink in self._opened_sinks():
+                    number = sink.keep(seen.id, tensor)
+                    seen.file = number if number is not None else seen.file
+        else:
+            seen.kept = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self._held += tensor.nbytes
+
+    def _opened_sinks(self) -> Sequence[Sink]:
+        self._sinks = self._sinks or self._opened()
+        return self._sinks
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Where a trace can't be written any more, the program goes on: its trace ends there, without an end."""
+        try:
+            yield
+        except OSError as error:
+            self._off = True
+            sys.stderr.write(f"moeparity capture: the trace ends here: {error}\n")
 
     def next_step(self) -> None:
         """A step has ended."""
@@ -183,15 +199,10 @@ class Recorder:
                 return
             calls, notes = self._returned, self._notes
             self._returned, self._notes, self._held = [], [], 0
-            try:
-                self._sinks = self._sinks or self._opened()
+            with self._writing():
                 complete(calls)
-                for sink in self._sinks:
+                for sink in self._opened_sinks():
                     write(sink, calls, notes, rows=self.settings.rows)
-            except OSError as error:
-                # The program goes on: its trace ends here, without an end.
-                self._off = True
-                sys.stderr.write(f"moeparity capture: the trace ends here: {error}\n")
             let_go(calls)
             self.storages.forget_freed()
 

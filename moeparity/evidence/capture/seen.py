@@ -27,8 +27,8 @@ class Seen:
     """A tensor as it was at one moment; what is known of it until it is written to the trace."""
 
     __slots__ = (
-        "base", "device", "digest", "dtype", "extent", "id", "kept", "kept_already", "label", "offset", "rows", "shape",
-        "stats", "storage", "strides", "version", "written",
+        "base", "device", "digest", "dtype", "extent", "file", "id", "kept", "kept_already", "label", "offset",
+        "rows", "shape", "stats", "storage", "strides", "version", "written",
     )  # fmt: skip
 
     def __init__(self, tensor: torch.Tensor, number: int, storage: int, version: int) -> None:
@@ -46,6 +46,8 @@ class Seen:
         self.rows: torch.Tensor | None = None
         self.stats: torch.Tensor | dict[str, float] | None = None
         self.kept: torch.Tensor | None = None
+        self.file: int | None = None
+        """The number of the file that the whole tensor was written to, where it was."""
         self.digest: str | None = None
         self.written = self.kept_already = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -26,19 +27,17 @@ def frames() -> Frames:
 
 def lines(stack: Frames) -> tuple[str, ...]:
     """The stack as `file:line function`, innermost last, without the capture's own frames and torch's around them."""
-    return tuple(
-        f"{code.co_filename}:{_line(code, instruction)} {code.co_name}"
-        for code, instruction in reversed(stack)
-        if not _is_foreign(code.co_filename)
-    )
+    shown = (_shown(code, instruction) for code, instruction in reversed(stack))
+    return tuple(frame for frame in shown if frame)
 
 
-def _is_foreign(file: str) -> bool:
-    return file.startswith(_OWN) or file.endswith(("torch/nn/modules/module.py", "torch/utils/_contextlib.py"))
-
-
-def _line(code: CodeType, instruction: int) -> int:
+@lru_cache(maxsize=1 << 16)
+def _shown(code: CodeType, instruction: int) -> str:
+    """One frame; empty for those that are left out."""
+    file = code.co_filename
+    if file.startswith(_OWN) or file.endswith(("torch/nn/modules/module.py", "torch/utils/_contextlib.py")):
+        return ""
     for start, end, line in code.co_lines():
         if start <= instruction < end:
-            return line or code.co_firstlineno
-    return code.co_firstlineno
+            return f"{file}:{line or code.co_firstlineno} {code.co_name}"
+    return f"{file}:{code.co_firstlineno} {code.co_name}"

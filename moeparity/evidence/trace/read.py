@@ -103,7 +103,8 @@ class RankTrace:
         return None if rows is None else rows[first : first + math.prod(view.shape[:-1])]
 
     def _kept(self, value: Value, key: str) -> torch.Tensor:
-        path = self.folder / TENSORS / f"{value.file:06}.safetensors"
+        number = value.file if key == ROWS else value.tensor_file
+        path = self.folder / TENSORS / f"{number or 0:06}.safetensors"
         try:
             status = paths.checked(path)
             file = _opened(path, status.st_size, status.st_mtime_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 SCHEMA = "moeparity.trace/1"
@@ -39,12 +39,12 @@ class Value:
     """A tensor as it was at one moment: one storage at one version, seen by one shape and strides.
 
     `base`: the value whose bytes it is a view of, if any: such a value has no digest of its own. `digest`: 16
-    hexadecimal digits, None where none was taken; `rows`: whether one for each row is kept, as
-    int64 [product of all axes but the last], from place `at` of the file's key `rows`. `tensor`: whether the whole
-    tensor is kept, under the key `ID`. `file`: the number of the file of both. `label`: `random` for what a generator
-    drew, `unwritten` for what was allocated and not written, `partly` where part of it was not (its digest is of
-    whatever lay there), else None. `stats`: min, max, mean, absmax of the finite numbers, and where there are some,
-    how many are nan and inf.
+    hexadecimal digits, None where none was taken; `rows`: whether one for each row is kept, as int64 [product of all
+    axes but the last], from place `at` of the key `rows` of the file of number `file`. `tensor`: whether the whole
+    tensor is kept, under the key `ID` of the file of number `tensor_file`. `label`: `random` for what a generator drew,
+    `unwritten` for what was allocated and not written, `partly` where part of it was not (its digest is of whatever
+    lay there), else None. `stats`: min, max, mean, absmax of the finite numbers, and where there are some, how many
+    are nan and inf.
     """
 
     kind: ClassVar[str] = "value"
@@ -62,6 +62,7 @@ class Value:
     at: int | None = None
     tensor: bool = False
     file: int | None = None
+    tensor_file: int | None = None
     label: str | None = None
     stats: Mapping[str, float] | None = None
 
@@ -131,10 +132,15 @@ KINDS: Mapping[str, type[Record]] = {record.kind: record for record in (Value, C
 
 def document(record: Record | Head) -> dict[str, Any]:
     """A record as it is written: what has its default is left out, but for the schema and the digest's name."""
-    plain = {name: value for name, value in asdict(record).items() if value != _DEFAULTS[type(record)].get(name, ...)}
-    if isinstance(record, Head):
-        return {"schema": record.schema, "digest": record.digest, **plain}
-    return {"e": record.kind, **plain}
+    plain: dict[str, Any] = {"schema": record.schema, "digest": record.digest} if isinstance(record, Head) else {}
+    if not isinstance(record, Head):
+        plain["e"] = record.kind
+    defaults = _DEFAULTS[type(record)]
+    for name in _NAMES[type(record)]:
+        value = getattr(record, name)
+        if value is not None and value != defaults.get(name, ...):
+            plain[name] = value
+    return plain
 
 
 def _defaults(record: type[Record | Head]) -> dict[str, Any]:
@@ -146,4 +152,8 @@ def _defaults(record: type[Record | Head]) -> dict[str, Any]:
 
 _DEFAULTS: Mapping[type[Record | Head], dict[str, Any]] = {
     record: _defaults(record) for record in (Head, *KINDS.values())
+}
+
+_NAMES: Mapping[type[Record | Head], tuple[str, ...]] = {
+    record: tuple(record.__dataclass_fields__) for record in (Head, *KINDS.values())
 }

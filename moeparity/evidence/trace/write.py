@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Self
 
 import torch
-from safetensors.torch import save_file
 
 from moeparity.errors import TraceError, Where
 from moeparity.evidence.trace.records import Call, End, Head, Note, Record, Stack, Value, document
+from moeparity.evidence.trace.tensors import TensorFile, storable
 
 HEAD, EVENTS, TENSORS = "head.json", "events.jsonl", "tensors"
 
@@ -42,7 +42,7 @@ class TraceWriter:
         self.folder = folder / f"rank-{head.rank}"
         self._buffer, self._held = buffer, 0
         self._lines: list[str] = []
-        self._tensors: dict[str, torch.Tensor] = {}
+        self._tensors: TensorFile | None = None
         self._rows: list[torch.Tensor] = []
         self._at = 0
         self._stacks: dict[tuple[str, ...], int] = {}
@@ -69,7 +69,7 @@ class TraceWriter:
     def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
         """A value, with the digests of its rows and the whole tensor where these are to be kept.
 
-        Both are taken over as they are: whoever may write to them hands in a copy.
+        The digests are taken over as they are; the tensor is written at once.
         """
         held = 0
         if rows is not None:
@@ -78,11 +78,21 @@ class TraceWriter:
             self._at += len(rows)
             held += 8 * len(rows)
         if tensor is not None:
-            value = replace(value, tensor=True, file=self._files)
-            self._tensors[str(value.id)] = tensor.detach().cpu().contiguous()
+            value = replace(value, tensor=True, tensor_file=self.keep(value.id, tensor))
             held += tensor.nbytes
         self._values += 1
         self._append(value, held)
+
+    def keep(self, number: int, tensor: torch.Tensor) -> int | None:
+        """Write the whole tensor of a value that will be handed over later; the number of its file.
+
+        None for a dtype that safetensors has not.
+        """
+        if not storable(tensor.dtype):
+            self.note(f"values of {tensor.dtype} are not kept whole: safetensors has no such dtype")
+            return None
+        self._file().add(str(number), tensor)
+        return self._files
 
     def call(self, call: Call) -> None:
         """A call that has returned, whose values are written."""
@@ -104,16 +114,13 @@ class TraceWriter:
     def flush(self) -> None:
         """Hand everything held back to the operating system: a killed process has lost nothing before this."""
         if self._rows:
-            self._tensors[ROWS] = torch.cat(self._rows).cpu()
-        if self._tensors:
-            path = self.folder / TENSORS / f"{self._files:06}.safetensors"
-            unfinished = path.with_suffix(".part")
-            save_file(self._tensors, unfinished)
-            unfinished.replace(path)
+            self._file().add(ROWS, torch.cat(self._rows).cpu())
+        if self._tensors is not None:
+            self._tensors.close()
             self._files += 1
         self._events.write("".join(self._lines))
         self._events.flush()
-        self._lines, self._tensors, self._held, self._rows, self._at = [], {}, 0, [], 0
+        self._lines, self._tensors, self._held, self._rows, self._at = [], None, 0, [], 0
 
     def close(self, *, whole: bool = True) -> None:
         """Flush, and write the end where the program got there."""
@@ -123,6 +130,12 @@ class TraceWriter:
             self._append(End(calls=self._calls, values=self._values))
         self.flush()
         self._events.close()
+
+    def _file(self) -> TensorFile:
+        """The file of tensors that is being written."""
+        if self._tensors is None:
+            self._tensors = TensorFile(self.folder / TENSORS / f"{self._files:06}.safetensors")
+        return self._tensors
 
     def _append(self, record: Record, held: int = 0) -> None:
         self._lines.append(_ENCODER.encode(document(record)) + "\n")

@@ -1,0 +1,47 @@
+"""Programs that tests run under `moeparity capture`, each a few lines; they say on standard output what they are at."""
+
+from __future__ import annotations
+
+TRAINING = """
+import os, sys, torch
+import torch.distributed as dist
+torch.set_num_threads(1)
+if "RANK" in os.environ:
+    dist.init_process_group("gloo")
+rank = int(os.environ.get("RANK", 0))
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+model = torch.nn.parallel.DistributedDataParallel(net) if "RANK" in os.environ else net
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    hidden = torch.randn(4, 6, generator=torch.Generator().manual_seed(10 * step + rank))
+    result = model(hidden)
+    noise = float(os.environ.get("NOISE", 0)) if (step, rank) == (1, 1) else 0.0
+    shifted = result + torch.full((4, 2), noise)
+    shifted.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+if "RANK" in os.environ:
+    dist.destroy_process_group()
+sys.exit(int(os.environ.get("CODE", 0)))
+"""
+
+ENDLESS = """
+import time, torch
+torch.set_num_threads(1)
+hidden = torch.ones(8, 8)
+for turn in range(10**9):
+    hidden = (hidden @ hidden) / hidden.sum()
+    print(turn, flush=True)
+    time.sleep(0.01)
+"""
+
+FORKING = """
+import os, torch
+torch.ones(3).exp()
+child = os.fork()
+torch.ones(4).cos()
+if child == 0:
+    os._exit(0)
+os.waitpid(child, 0)
+"""

@@ -1,0 +1,148 @@
+"""`moeparity capture -- COMMAND`: ranks, exit codes, signals, processes that are killed, and what is verified."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from moeparity.evidence.trace.read import open_trace
+from tests.command import ROOT
+from tests.evidence.capture import programs
+
+TIME = 120
+
+
+def _command(*options: str | Path) -> list[str]:
+    return [sys.executable, "-m", "moeparity.cli", "capture", *map(str, options)]
+
+
+def _run(*options: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _command(*options),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=TIME,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(programs.TRAINING)
+    return path
+
+
+def test_a_program_keeps_its_exit_code_and_its_arguments_and_leaves_a_whole_trace(tmp_path: Path, script: Path) -> None:
+    done = _run("--out", tmp_path / "t", "--save", "0", "--", sys.executable, script, "--out", "x", CODE="7")
+    assert done.returncode == 7
+    trace = open_trace(tmp_path / "t").ranks[0]
+    assert trace.contents.whole
+    assert trace.head.program == (sys.executable, str(script), "--out", "x")
+    assert {call.phase for call in trace.contents.calls} == {"forward", "backward", "optimizer"}
+    assert {call.step for call in trace.contents.calls} == {0, 1, 2}
+    assert f"{tmp_path / 't'}/rank-0: " in done.stderr
+    assert "cut" not in done.stderr
+
+
+def _two_ranks(script: Path, *options: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port)
+    return _run(*options, "--", sys.executable, *launcher, script, **environment)
+
+
+def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp_path: Path, script: Path) -> None:
+    recorded = _two_ranks(script, "--out", tmp_path / "t")
+    assert recorded.returncode == 0, recorded.stderr
+    ranks = open_trace(tmp_path / "t").ranks
+    assert [(rank.head.rank, rank.head.ranks) for rank in ranks] == [(0, 2), (1, 2)]
+    sums = [
+        [rank.contents.values[call.outputs["0.0"]].digest for call in rank.contents.calls if "allreduce" in call.name]
+        for rank in ranks
+    ]
+    assert len(sums[0]) == 3
+    assert sums[0] == sums[1]
+    assert all(sums[0])
+    verified = _two_ranks(script, "--verify", tmp_path / "t", NOISE="1e-3")
+    assert verified.returncode == 1, verified.stdout
+    first, second = verified.stdout.split("rank 1:")
+    assert "step 1, c10d.allreduce_.default (backward, call 0)" in first
+    assert "look at the other ranks" in first
+    assert "step 1, aten.full.default (forward, call 0): its inputs have equal bits, its arguments have not" in second
+    assert "argument 1  recorded 0.0, now 0.001" in second
+    assert f"{script}:15 <module>" in second
+
+
+def _waited_for(folder: Path, calls: int) -> None:
+    """Until a program's trace, still being written, has so many calls."""
+    until = time.monotonic() + TIME
+    while time.monotonic() < until:
+        events = folder / "rank-0" / "events.jsonl"
+        if events.exists() and events.read_bytes().count(b'"e":"call"') >= calls:
+            return
+        time.sleep(0.1)
+    pytest.fail("no trace was written in time")
+
+
+def test_a_killed_program_has_left_what_it_computed_and_its_command_takes_it_along(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(programs.ENDLESS)
+    command = _command("--out", tmp_path / "t", "--", sys.executable, script)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment) as process:
+        _waited_for(tmp_path / "t", 30)
+        live = open_trace(tmp_path / "t").ranks[0].contents
+        assert len(live.calls) >= 30
+        assert not live.whole
+        os.kill(process.pid, signal.SIGKILL)
+        # Its output ends when the program itself has ended: nothing is left running.
+        assert process.stdout is not None
+        process.stdout.read()
+    after = open_trace(tmp_path / "t").ranks[0]
+    assert len(after.contents.calls) >= len(live.calls)
+    assert not after.contents.whole
+    for value in after.contents.values.values():
+        if value.digest:
+            assert after.rows(value) is not None
+
+
+def test_a_signal_goes_on_to_the_program_and_its_code_comes_back(tmp_path: Path) -> None:
+    script = tmp_path / "endless.py"
+    script.write_text(programs.ENDLESS)
+    command = _command("--out", tmp_path / "t", "--", sys.executable, script)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=ROOT, env=environment
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=TIME)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert b"Traceback" not in errors
+
+
+def test_a_forked_process_writes_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "forking.py"
+    script.write_text(programs.FORKING)
+    done = _run("--out", tmp_path / "t", "--", sys.executable, script)
+    assert done.returncode == 0, done.stderr
+    names = [call.name for call in open_trace(tmp_path / "t").ranks[0].contents.calls]
+    assert names.count("aten.cos.default") == 1
+
+
+def test_a_program_that_computes_nothing_is_no_success(tmp_path: Path) -> None:
+    done = _run("--out", tmp_path / "t", "--", sys.executable, "-c", "print(1)")
+    assert done.returncode == 2
+    assert "nothing was recorded" in done.stderr

@@ -18,6 +18,7 @@ from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
 from moeparity.evidence.maps.values import values_at
 from moeparity.evidence.trace.read import RankTrace, open_trace
 from moeparity.inputs.model import Model, open_model
+from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype
 from moeparity.plan.address import role, select
 from moeparity.plan.bind import BoundGraph, bind
@@ -61,8 +62,8 @@ def explain_trace(request: Request, progress: Callback | None = None) -> Explain
     names = [node.name for node in model.graph.nodes]
     selected = names if request.nodes is None else select(request.nodes, names, model.graph.layers, where)
     walk = _Walk(plan=plan, model=model, observations=observations, progress=progress, total=len(selected))
-    for segment in model.graph.segments:
-        walk.explain(segment, set(selected))
+    for segment, loaded in model.weights.segments(plan.dtypes):
+        walk.explain(segment, loaded.beside(), set(selected))
     if not walk.nodes and request.nodes is None:
         raise TraceError(
             f"{Where(trace.folder)}: no node can be explained: {walk.unseen[0].node}: {walk.unseen[0].reason} "
@@ -95,12 +96,11 @@ class _Walk:
     unseen: list[Unseen] = field(default_factory=list)
     memories: dict[str, Memory] = field(default_factory=dict)
 
-    def explain(self, segment: Segment, selected: set[str]) -> None:
-        """Explain the selected nodes of a segment."""
+    def explain(self, segment: Segment, loaded: Loaded, selected: set[str]) -> None:
+        """Explain the selected nodes of a segment, whose weights are loaded."""
         names = [node.name for node in segment.nodes if node.name in selected]
         if not names:
             return
-        loaded = self.model.weights.load(segment, self.plan.dtypes).beside()
         for name in names:
             if self.progress is not None:
                 done = len(self.nodes) + len(self.unseen)

@@ -21,9 +21,11 @@ from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
+from tests.command import inside
 from tests.evidence.recorded import recorded
 from tests.hf.compare import opened, tokens
 from tests.hf.reference import load
+from tests.test_reports import refused
 
 Patch = Callable[[nn.Module], object]
 
@@ -86,7 +88,7 @@ def test_of_its_own_profile_nothing_is_named(model: Model, default: Path) -> Non
     assert "none of the" not in text
     assert "with layers[*].moe.experts" in text
     assert "not shown by this trace: layers[0:3].attention.rope" in text
-    assert json.loads(result.to_json())["schema"] == "moeparity.explain/1"
+    assert refused("explain", json.loads(result.to_json())) == []
 
 
 def norms_of(layer: int, change: Callable[[Tensor, Tensor], Tensor]) -> Patch:
@@ -169,6 +171,18 @@ def test_a_node_that_is_not_shown_is_inconclusive(model: Model, default: Path) -
 def test_a_trace_without_tensors_is_refused(model: Model, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="whole"):
         explain_trace(Request(trace=traced(model, tmp_path / "t", "hf-eager", save=""), checkpoint=model.folder))
+
+
+def test_the_command_prints_the_answer_and_ends_with_its_code(model: Model, default: Path, tmp_path: Path) -> None:
+    out, profile = tmp_path / "answer.json", tmp_path / "mine.yaml"
+    where = ("explain", default, "--checkpoint", model.folder, "--node", "layers[*].moe.combine")
+    done = inside(*where, "--json", out, "--profile-out", profile)
+    assert done.returncode == 0, done.stderr
+    assert "layers[0:3].moe.combine (with layers[*].moe.experts): layers[*].moe.combine:accumulate=fp32" in done.stdout
+    assert refused("explain", json.loads(out.read_text("utf-8"))) == []
+    assert "name: mine" in profile.read_text("utf-8")
+    assert inside(*where[:-1], "layers[1].moe.experts").returncode == 3
+    assert inside(*where[:-1], "nothing").returncode == 2
 
 
 @pytest.mark.parametrize(

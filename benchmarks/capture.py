@@ -2,12 +2,12 @@
 
     python -m benchmarks.capture --msprobe FOLDER...
 
-All run one forward pass of one model in this process, in turn, module paths on all: of the backward pass msprobe sees
-what goes through modules and functions only, so that contents would not be equal. Times are of the
-processor, user's and system's, the least of several rounds: on a machine that does other work too, the clock says
-little. "Digests" are of every input and output of every op and module, with statistics where a tool has them; "tensors"
-are the whole values. DebugMode keeps all in memory: what it kept is written by torch.save here. `--msprobe`:
-folders of mindstudio-probe and what it imports, unpacked with `pip install --target`, since it pins old packages.
+All run one forward pass of one model, in forks of one process, in turn, module paths on all: of a backward pass msprobe
+sees what goes through modules and functions only, so that contents would not be equal. Times are of the processor,
+user's and system's, the least of several rounds: on a machine that does other work too, the clock says little.
+"Digests" are of every input and output of every op and module, with statistics where a tool has them; "tensors" are the
+whole values. DebugMode keeps all in memory: what it kept is written by torch.save here. `--msprobe`: folders of
+mindstudio-probe and what it imports, unpacked with `pip install --target`, since it pins old packages.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import platform
+import resource
 import shutil
 import sys
 import tempfile
@@ -28,10 +30,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # torch's modes import it when they are first used
 from torch.utils._debug_mode import DebugMode
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 import moeparity
+from moeparity.evidence.capture import context  # noqa: F401  so that its import is not measured
 
 ROUNDS = 3
 
@@ -123,6 +127,22 @@ def _msprobe(out: Path, model: torch.nn.Module, *, content: str) -> Iterator[Non
     debugger.step()
 
 
+def apart(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor) -> tuple[float, int]:
+    """`measure` in a fork of this process: msprobe leaves torch's functions wrapped."""
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        try:
+            os.write(writing, json.dumps(measure(tool, model, tokens)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        seconds, nbytes = json.loads(file.read())
+    os.waitpid(process, 0)
+    return seconds, nbytes
+
+
 def measure(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor) -> tuple[float, int]:
     """Seconds of the processor for a step under a tool, writing included, and bytes on disk."""
     folder = Path(tempfile.mkdtemp())
@@ -156,13 +176,34 @@ def table(rows: list[tuple[Tool, float, int]], bare: float) -> str:
     return "\n".join(lines)
 
 
+def long_run(steps: int) -> None:
+    """Train a small model for so many steps under a capture, and print the memory that the process had by then."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8))
+    optimizer = torch.optim.AdamW(model.parameters())
+    folder = Path(tempfile.mkdtemp())
+    with moeparity.capture(folder / "t"):
+        for number in range(1, steps + 1):
+            model(torch.randn(16, 64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if number % (steps // 10) == 0:
+                resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+                print(f"step {number:,}: {resident / 1e6:.0f} MB", flush=True)
+    print(f"on disk: {sum(path.stat().st_size for path in folder.rglob('*') if path.is_file()) / 1e6:.0f} MB")
+    shutil.rmtree(folder)
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--msprobe", nargs="*", default=[], help="folders to import mindstudio-probe from")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--long", type=int, help="instead: memory over so many steps of training")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.long:
+        long_run(arguments.long)
+        return
     if arguments.msprobe:
         sys.path[:0] = arguments.msprobe
         import msprobe.pytorch  # noqa: F401, PLC0415
@@ -172,7 +213,7 @@ def main() -> None:
     least = {way: (float("inf"), 0) for way in ways}
     for _ in range(arguments.rounds):
         for way in ways:
-            seconds, nbytes = measure(way, model, tokens)
+            seconds, nbytes = apart(way, model, tokens)
             least[way] = min(least[way], (seconds, nbytes))
             print(f"{way and (way.name, way.content, way.stacks)}: {seconds:.2f} s", file=sys.stderr, flush=True)
     bare = least[None][0]

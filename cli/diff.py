@@ -27,9 +27,11 @@ def diff(
     markdown: Markdown = None,
     html: Html = None,
 ) -> None:
-    """Where two traces begin to differ: the first op with equal inputs and another output. Fused or cast otherwise too.
+    """Where two traces begin to differ, and by how much.
 
-    Exit code 0 equal bits, all of them compared; 1 they differ; 2 a trace could not be read; 3 inconclusive.
+    The first op or module whose inputs have equal bits and whose output has not; what is fused or cast otherwise is
+    judged by what it gives. Exit code 0 equal bits, and nothing left out; 1 they differ; 2 a trace could not be read;
+    3 inconclusive.
     """
     from moeparity.cli.outputs import outputs
     from moeparity.errors import display_path

@@ -42,7 +42,7 @@ _REFERENCE: Json = {
 
 
 def json_schema(kind: str) -> Json:
-    """The JSON Schema (draft 2020-12) of a `graph`, a `profile`, a `recipe`, a `log`, a `kernel` or a `layout`."""
+    """The JSON Schema (draft 2020-12) of one kind of file that is read, by the name in `reader.KINDS`."""
     model = reader.KINDS[kind]
     schema = _plain(model.model_json_schema(by_alias=True))
     definitions: Json = schema.pop("$defs")

@@ -29,7 +29,7 @@ class RowMessage:
     @classmethod
     def of(cls, graph: Graph, dtype: str, placed: Iterable[Rule]) -> RowMessage:
         """Of a side in a dtype; `placed` are the rules of its placement."""
-        (head,) = (node for node in graph.nodes if node.name == graph.output)
+        (head,) = (node for node in graph.whole.nodes if node.name == graph.output)
         counts = (value for rule in placed if rule.placement in ("tensor", "expert") for _, value in rule.values)
         return cls(head.weights["weight"].shape[-1] * ITEMSIZE[dtype], max((1, *map(int, counts))))
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from moeparity.evidence.trace.records import Head
+from moeparity.evidence.trace.write import TraceWriter
 from moeparity.inputs.model import Model, open_model
 from tests.errors.base import BASE, TOKENS
 from tests.evidence.written import written
@@ -35,6 +37,10 @@ def _no_ids(place: str, tensor: torch.Tensor) -> torch.Tensor | None:
 
 def _narrow(place: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor[..., :-2] if place.startswith("model.layers.1.post_attention_layernorm") else tensor
+
+
+def _no_modules(folder: Path, *_: object) -> None:
+    TraceWriter(folder, Head(made_by="tests", levels=("op",))).close()
 
 
 def _two_ranks(folder: Path, model: Model, ids: torch.Tensor) -> None:
@@ -72,6 +78,7 @@ DEFECTS: dict[str, tuple[Defect, str]] = {
     "trace-of-last-logits": (lambda f, m, i: written(f, m, i, change=_last_logits), ""),
     "trace-of-digests-alone": (lambda f, m, i: written(f, m, i, change=_digests), ""),
     "trace-of-other-weights": (_other_weights, ""),
+    "trace-without-modules": (_no_modules, ""),
     "trace-without-ids": (lambda f, m, i: written(f, m, i, change=_no_ids), ""),
     "trace-of-no-known-program": (lambda f, m, i: written(f, m, i, name="Table"), ""),
     "trace-of-no-forward": (written, "map: ./no-forward.yaml"),

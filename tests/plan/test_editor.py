@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = [
     *(("graph", path) for path in reader.shipped("models").values()),
     *(("profile", path) for path in reader.shipped("profiles").values()),
+    *(("map", path) for path in reader.shipped("maps").values()),
     *(("recipe", path) for path in sorted((ROOT / "recipes").glob("*.yaml"))),
 ]
 BROKEN = [

@@ -55,7 +55,10 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         routes=routes,
         reading=(),
     )
-    together = _runs([_size(step) for step in steps if not step.filler])
+    sizes = [_size(step) for step in steps if not step.filler]
+    # What a program generated last it never read.
+    unread = traced.tokens < traced.real_tokens and sizes[: len(recorded.forwards)] == [*recorded.forwards]
+    together = _runs(recorded.forwards if unread else sizes)
     reading = trace_reading(traced, report["roots"], report["metrics"], together, grafts=plan.recipe.grafts)
     return {"trace": replace(traced, reading=tuple(reading))}
 

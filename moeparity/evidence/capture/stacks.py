@@ -12,6 +12,14 @@ _DEEPEST = 64
 
 _OWN = str(Path(__file__).parent)
 
+_AROUND = (
+    "torch/nn/modules/module.py",
+    "torch/utils/_contextlib.py",
+    "torch/_compile.py",
+    "torch/_dynamo/eval_frame.py",
+)
+"""Files of torch whose frames stand around every call."""
+
 Frames = tuple[tuple[CodeType, int], ...]
 
 
@@ -35,7 +43,7 @@ def lines(stack: Frames) -> tuple[str, ...]:
 def _shown(code: CodeType, instruction: int) -> str:
     """One frame; empty for those that are left out."""
     file = code.co_filename
-    if file.startswith(_OWN) or file.endswith(("torch/nn/modules/module.py", "torch/utils/_contextlib.py")):
+    if file.startswith(_OWN) or file.endswith(_AROUND):
         return ""
     for start, end, line in code.co_lines():
         if start <= instruction < end:

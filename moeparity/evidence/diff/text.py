@@ -46,7 +46,11 @@ def print_diff(report: DiffReport, console: Console) -> None:
 
 def summary(report: DiffReport) -> Iterator[tuple[str, str]]:
     """The lines below the verdict: what each is of, and what it says."""
-    if report.starts:
+    if report.starts and report.status == "inconclusive":
+        first, where = report.starts[0], report.starts[0].path or "no module"
+        yield "starts", f"with the dtype: {first.dtypes[0]} in A, {first.dtypes[1]} in B, at {where}"
+        yield "grows", _worst(report)
+    elif report.starts:
         yield "starts", headline(report.starts[0])
         if any(start.kind == "op" for start in report.starts):
             yield "orders", _orders_line(report)
@@ -62,6 +66,16 @@ def summary(report: DiffReport) -> Iterator[tuple[str, str]]:
     found = report.coverage
     rest = f", {found.uncovered:,} not (see below)" if found.uncovered else ""
     yield "seen", f"{found.compared:,} of {counted(found.values, 'value')} of A compared{rest}"
+
+
+def _worst(report: DiffReport) -> str:
+    """The layer that leaves the largest error."""
+    known = [layer for layer in report.growth if layer.furthest is not None]
+    if not known:
+        return "can't be told: whole values of no layer were kept"
+    worst = max(known, key=lambda layer: layer.furthest or 0.0)
+    units = "" if worst.units is None else f", {worst.units:.2g} times what rounding makes of a row at most"
+    return f"to a row error of {worst.furthest:.2g} after {worst.layer}{units}"
 
 
 def headline(start: Start) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from torch import Tensor
 
+from moeparity.engine.computation import weights_of
 from moeparity.errors import SpecError
 from moeparity.evidence.envelope.band import band
 from moeparity.evidence.envelope.legal_orders import Call, extent, orders_of
@@ -64,8 +65,10 @@ def _beyond_orders(left: Left, kernels: Kernels, choices: Choices, sample: Sampl
     sequences, tokens = extent(node, (own.shape[0], own.shape[1]), slots=slots)
     inputs = [None if name is None else values[name][:sequences, :tokens] for name in plan.read_inputs(node)]
     at = node.op.settings({**plan.told_to(node), **plan.active(node)})
-    call = Call(node=node, inputs=inputs, weights=kernels.loaded[node.name, plan.dtype_of(node.name)], at=at)
-    draw = orders_of(call)
+    as_run = plan.as_run(node)
+    weights = weights_of(kernels.loaded, as_run, plan.dtype_of(node.name))
+    call = Call(node=as_run, inputs=inputs, weights=weights, at=at)
+    draw = "a fault changes what goes in or comes out" if as_run.edits else orders_of(call)
     if draw is None or isinstance(draw, str):
         return replace(left, not_drawn=draw or "it adds nothing up")
     try:

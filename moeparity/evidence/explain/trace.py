@@ -100,7 +100,7 @@ class _Walk:
         names = [node.name for node in segment.nodes if node.name in selected]
         if not names:
             return
-        loaded = self.model.weights.load(segment, self.plan.dtypes)
+        loaded = self.model.weights.load(segment, self.plan.dtypes).beside()
         for name in names:
             if self.progress is not None:
                 done = len(self.nodes) + len(self.unseen)

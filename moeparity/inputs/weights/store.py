@@ -106,7 +106,8 @@ class WeightStore:
         """The weights of one segment."""
         if (segment.name, dtypes) in self._resident:
             return self._resident[segment.name, dtypes]
-        weights = Loaded({(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes})
+        nodes = {(node.name, dtype): self.node(node, dtype) for node in segment.nodes for dtype in dtypes}
+        weights = Loaded(nodes, self.rewritten)
         self.bytes_read += sum(self._bytes(ref) for node in segment.nodes for ref in node.weights.values())
         if self.residency == "resident":
             self._resident[segment.name, dtypes] = weights
@@ -233,6 +234,7 @@ class _Pass:
             raise StopIteration
         # The thread is idle from here to the next prefetch, so that nobody takes what is put back.
         segment = self.segments.pop(0)
+        # What faults make of them goes with the pass, also where all weights stay.
         weights = Loaded(self._waited_for(self.next, segment.name), self.store.rewritten)
         if self.current is not None and self.reuse:
             self.store.recycle(*self.current)

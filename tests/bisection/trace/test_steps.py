@@ -134,3 +134,23 @@ def test_tokens_that_are_not_shown_count_in_nothing(qwen3_moe: Path, tmp_path: P
     assert (report.metrics.unequal_tokens, report.roots) == (0, ())
     assert _traced(report).tokens == 27
     assert any("It shows 27 of 36 tokens" in sentence for sentence in _traced(report).reading)
+
+
+def test_what_generate_computes_has_the_bits_of_a_reference_that_decodes(qwen3_moe: Path, tmp_path: Path) -> None:
+    prompts = tokens((3, 5))
+    made: list[list[int]] = []
+
+    def generated(program: Any, ids: torch.Tensor) -> None:
+        made.extend(program.generate(ids, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0).tolist())
+
+    trace = captured(qwen3_moe, tmp_path / "trace", prompts, run=generated)
+    further = {"reference": {"profile": "hf-eager", "schedule": {"decode": {"from": 5}}}}
+    path = recipe(tmp_path, qwen3_moe, prompts, trace, **further)
+    lines = [f'{{"input_ids": {row}, "mask": {[0] * 5 + [1] * 3}}}' for row in made]
+    path.with_name("tokens.jsonl").write_text("\n".join(lines))
+    report = bisect(path, device="cpu")
+    assert (report.metrics.unequal_tokens, report.roots) == (0, ())
+    assert _traced(report).forwards == "1 of [3, 5], 2 of [3, 1]"
+    # The last token is never read.
+    assert _traced(report).tokens == 21
+    assert not any("schedule" in sentence for sentence in _traced(report).reading)

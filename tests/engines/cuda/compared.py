@@ -32,7 +32,7 @@ VERSIONS = {
     "vLLM": VLLM,
     "FlashInfer": FLASHINFER,
     "SGLang": "SGLang 0.5.23",
-    "TransformerEngine": "TransformerEngine d0067d0da6",
+    "TransformerEngine": "TransformerEngine 2.20.2",
     "TensorRT-LLM": "TensorRT-LLM 1.4.0rc1 (FlashInfer 0.6.18)",
 }
 COMPILER = "nvcc 13.5.37"

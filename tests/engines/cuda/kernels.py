@@ -99,7 +99,6 @@ def of_transformer_engine() -> Iterator[Comparison]:
     """Rows in whole groups of 4 and not, at hidden sizes that have a kernel of their own and at others."""
     for hidden, count in ((2048, 400), (2048, 201), (128, 2001), (7168, 64), (512, 400), (1536, 199)):
         yield lambda h=hidden, n=count: te.rms_norm(h, n)  # type: ignore[misc]
-    yield lambda: te.rope(40, 32, 128)
 
 
 def of_tensorrt_llm(tokens: int) -> Iterator[Comparison]:

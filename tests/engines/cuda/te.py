@@ -1,18 +1,14 @@
-"""TransformerEngine's RMSNorm, tuned and general, and its fused rotary embedding, against nodes of profile megatron."""
+"""TransformerEngine's RMSNorm, tuned and general, against nodes of profile megatron."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
 
 import torch
 
 from moeparity import ptx
-from moeparity.ptx.arguments import Argument
-from tests.engines.cuda import ropes, toolchain
-from tests.engines.cuda.claims import Claim
-from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed
+from tests.engines.cuda import toolchain
+from tests.engines.cuda.compared import Compared, compare, timed
 from tests.engines.cuda.norms import EPS, Rows, norm_claims, profile_norm
 
 _HEAD = """#include <cuda_bf16.h>
@@ -64,50 +60,3 @@ def rms_norm(hidden: int, count: int) -> Compared:
         claims=norm_claims(rows.x, rows, "native", statistic="transformer_engine"),
         control=profile_norm(rows.x, rows.weight, "sequential"),
     )  # fmt: skip
-
-
-@lru_cache(maxsize=1)
-def rotary() -> ptx.Module:
-    """fused_rope.cu."""
-    return ptx.load(toolchain.transformer_engine("fused_rope/fused_rope.cu", ""))
-
-
-def rope(tokens: int, heads: int, dim: int) -> Compared:
-    """`fused_rope_forward` of halves: cos and sin of the angles are made in fp32 within the kernel.
-
-    CUDA's sincosf is not torch's: what it makes is read off the kernel for fp32, of numbers that are 1 and 0.
-    """
-    at = plan_values("megatron", "qwen3_moe", "rope")
-    inverse = 1.0 / 10000 ** (torch.arange(0, dim, 2).float() / dim)
-    angles = torch.arange(tokens).float()[:, None] * inverse
-    freqs = torch.cat([angles, angles], -1).contiguous()
-    ones = torch.cat([torch.ones(tokens, 1, dim // 2), torch.zeros(tokens, 1, dim // 2)], -1).contiguous()
-    table = turned(ones, freqs).y[:, 0]
-    x = ropes.drawn(table, heads, dim, pairs=False)
-    launch = timed(lambda: turned(x, freqs).run)
-
-    def by_node(values: Mapping[str, Any], kept: torch.dtype = FP32) -> list[torch.Tensor]:
-        return ropes.by_node(x, x, table.to(kept), values, pairs=False)[:1]
-
-    return compare(
-        "TransformerEngine fused_rope_forward_kernel", f"{tokens} x {heads} x {dim}",
-        launch, [(turned(x, freqs).y, by_node(at)[0])], against="`rotary`, `rope`", control=by_node(at, BF16)[0],
-        claims=[Claim("rope", at, by_node), Claim("rotary", {"output": FP32}, lambda v: by_node(at, v["output"]))],
-    )  # fmt: skip
-
-
-class Turned(NamedTuple):
-    """What the kernel made, and its run."""
-
-    y: torch.Tensor
-    run: ptx.Run
-
-
-def turned(x: torch.Tensor, freqs: torch.Tensor) -> Turned:
-    """x [tokens, heads, dim], as [tokens, 1, heads, dim]."""
-    tokens, heads, dim = x.shape
-    y, warps = torch.zeros_like(x), 4 if heads < 16 else 8
-    strides = (heads * dim, heads * dim, dim, 1)
-    args: list[Argument] = [x, 0, freqs, 0, y, 0, 1, 0, tokens, heads, dim, dim, *strides, *strides]
-    name = "fused_rope_forward_kernelI" + ("13__nv_bfloat16" if x.dtype == BF16 else "f")
-    return Turned(y, rotary().launch(name, (tokens, 1), (32, warps), args, shared=8 * dim))

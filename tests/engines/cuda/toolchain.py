@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.request
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,14 +37,9 @@ FLASHINFER = "flashinfer-python==0.7.2.post1"
 TVM = "apache-tvm-ffi==0.1.15.post2"
 """Headers that FlashInfer's host code includes."""
 VLLM = "0.33.0"
+TRANSFORMER_ENGINE = "2.20.2"
+"""Of transformer_engine_torch, whose sdist holds the headers of the common library, the norms' kernels among them."""
 ARCHITECTURE = "sm_90"
-_STAND_IN = """#pragma once
-typedef int nameStatus_t;
-typedef int nameResult;
-typedef int nameResult_t;
-enum { NAME_STATUS_SUCCESS, NAME_SUCCESS = 0, nameSuccess = 0 };
-inline const char *nameGetErrorString(int) { return ""; }
-"""
 FLASHINFER_DATA = FOLDER / "flashinfer" / "flashinfer" / "data"
 FAST_MATH = ("-use_fast_math",)
 TENSORRT_LLM = "flashinfer-0.6.18"
@@ -50,7 +47,7 @@ TENSORRT_LLM = "flashinfer-0.6.18"
 
 
 def install() -> None:
-    """The compiler, headers, FlashInfer's wheel, vLLM's sdist."""
+    """The compiler, headers, FlashInfer's wheel, vLLM's and TransformerEngine's sdists."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     _pip("install", "--target", str(FOLDER / "toolkit"), *COMPILER)
     with tempfile.TemporaryDirectory() as place:
@@ -62,6 +59,7 @@ def install() -> None:
                 archive.extractall(to, wanted)  # noqa: S202 (a ZipFile leaves no folder)
         _pip("install", "--target", str(FOLDER / "tvm"), TVM)
     _vllm()
+    _transformer_engine()
 
 
 def _wanted(name: str) -> bool:
@@ -84,6 +82,20 @@ def _vllm() -> None:
         _pip("download", *options, environment=environment)
         with tarfile.open(Path(place) / f"vllm-{VLLM}.tar.gz") as archive:
             archive.extractall(FOLDER / "vllm", filter="data")
+
+
+def _transformer_engine() -> None:
+    """TransformerEngine's headers as its sdist has them. pip would run its setup, which asks for CUDA's torch."""
+    name = f"transformer_engine_torch-{TRANSFORMER_ENGINE}"
+    with urllib.request.urlopen("https://pypi.org/simple/transformer-engine-torch/", timeout=60) as page:
+        links = re.findall(r'href="(https://[^"#]+)#sha256=([0-9a-f]{64})"', page.read().decode())
+    url, expected = next(link for link in links if link[0].endswith(f"/{name}.tar.gz"))
+    with urllib.request.urlopen(url, timeout=60) as response:  # noqa: S310 (from a page of https links)
+        content = response.read()
+    assert hashlib.sha256(content).hexdigest() == expected, url
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        headers = [member for member in archive if "/common_headers/" in member.name]
+        archive.extractall(FOLDER / "transformer-engine", headers, filter="data")
 
 
 def _pip(command: str, *arguments: str, environment: dict[str, str] | None = None, dependencies: bool = False) -> None:
@@ -210,21 +222,17 @@ def sglang(header: str, instances: str, *flags: str) -> str:
 
 
 def transformer_engine(header: str, instances: str, *flags: str) -> str:
-    """The PTX of instances of templates in one of TransformerEngine's files, as its own runtime compiler includes them.
+    """The PTX of instances of templates in TransformerEngine's headers, as its own runtime compiler includes them.
 
-    Its repository is in no package index: the files lie where tests/engines/live.py says.
+    Skips the test that asks where its sdist has not been unpacked.
     """
     compiler()
-    root = FOLDER.parent / "transformer-engine-source" / "transformer_engine" / "common"
+    name = f"transformer_engine_torch-{TRANSFORMER_ENGINE}"
+    root = FOLDER / "transformer-engine" / name / "common_headers" / "common"
     if not root.is_dir():
-        pytest.skip(f"not run through PTX: no sources of TransformerEngine in {root}")
+        pytest.skip("not run through PTX: no TransformerEngine (python -m tests.engines.cuda.toolchain install)")
     source = _written(header, instances)
-    # Its host code names errors of these; no kernel here knows of them.
-    (FOLDER / "stand_ins").mkdir(exist_ok=True)
-    for name in ("cudnn", "nvrtc", "nccl"):
-        text = _STAND_IN.replace("NAME", name.upper()).replace("name", name)
-        (FOLDER / "stand_ins" / f"{name}.h").write_text(text)
-    folders = (root, root / "normalization", root / "include", FOLDER / "stand_ins", *_runtime())
+    folders = (root, root / "normalization", root / "include", *_runtime())
     own = ("--expt-relaxed-constexpr", *flags)
     return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
 

@@ -81,7 +81,7 @@ def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp
     assert "look at the other ranks" in first
     assert "step 1, aten.full.default (forward, call 0): its inputs have equal bits, its arguments have not" in second
     assert "argument 1  recorded 0.0, now 0.001" in second
-    assert f"{script}:15 <module>" in second
+    assert f"{script}:16 <module>" in second
 
 
 def _waited_for(folder: Path, calls: int) -> None:

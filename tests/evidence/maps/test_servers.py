@@ -23,7 +23,7 @@ from tests.engines.live import FOLDER
 from tests.evidence.written import written
 from tests.hf.compare import opened, tokens
 
-MODELS = ("llama", "mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "deepseek_v3")
+MODELS = ("mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v3")
 SOURCES = {
     "vllm": FOLDER / "cuda" / "vllm" / "vllm-0.33.0" / "vllm" / "model_executor" / "models",
     "sglang": FOLDER / "sglang" / "sglang" / "srt" / "models",

@@ -17,8 +17,8 @@ from tests.evidence.recorded import recorded
 from tests.hf.compare import opened, tokens
 from tests.hf.reference import load
 
-MODELS = ("llama", "qwen2", "qwen3", "mixtral", "qwen2_moe", "qwen3_moe_mha", "olmoe_clip", "glm4_moe", "gpt_oss")
-LATENT = ("deepseek_v3", "deepseek_v3_yarn")
+MODELS = ("qwen2_moe", "qwen3_moe_mha", "olmoe_clip", "gpt_oss", "deepseek_v3_yarn")
+"""tests/bisection/trace/test_parity.py holds all model types to the same."""
 
 INSIDE = {"rope", "cache", "experts", "q_split", "kv_split", "q_clip", "k_clip", "v_clip", "log_probs", "shared"}
 INSIDE |= {"combine_reduce", "shared_add", "shared_reduce"}
@@ -32,7 +32,7 @@ def captured(model: Model, ids: torch.Tensor, folder: Path) -> RankTrace:
     return open_trace(folder).ranks[0]
 
 
-@pytest.mark.parametrize("name", [*MODELS, *LATENT])
+@pytest.mark.parametrize("name", MODELS)
 def test_every_value_has_the_nodes_bits(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     model = opened(request.getfixturevalue(name))
     ids = tokens(model.vocab_size, (2, 5))

@@ -37,7 +37,7 @@ def explain(
     recorded.
     """
     seen = set.intersection(*(set(observation.values) for observation in observations))
-    region = region_of(plan.graph, node, seen)
+    region = region_of(plan, node, seen)
     replaced = Replaced.of([one.name for one in region], plan, plan, told=False)
     inquiry = Inquiry(replaced=replaced, memory=memory or Memory(work=WORK))
     inquiry.kernels.loaded = loaded

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from moeparity.errors import TraceError, listed
 from moeparity.evidence.explain.calls import Sample
-from moeparity.plan.graph import Graph, Node
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD
 
@@ -34,12 +35,14 @@ class Observation:
         )
 
 
-def region_of(graph: Graph, name: str, seen: Collection[str]) -> tuple[Node, ...]:
+def region_of(plan: BoundGraph, name: str, seen: Collection[str]) -> tuple[Node, ...]:
     """The nodes of one segment that lie between a node's values and what was seen before it, in execution order.
+
+    What a node reads only under choices other than the plan's belongs to it where it was seen, and is not asked for.
 
     Raises TraceError where the node's own values were not all seen, or something that it needs was not.
     """
-    segment = next(segment for segment in graph.segments if any(node.name == name for node in segment.nodes))
+    segment = next(segment for segment in plan.graph.segments if any(node.name == name for node in segment.nodes))
     makers = {value: node for node in segment.nodes for value in node.values}
     nodes = {node.name: node for node in segment.nodes}
     missing = [value for value in nodes[name].values if value not in seen]
@@ -47,7 +50,7 @@ def region_of(graph: Graph, name: str, seen: Collection[str]) -> tuple[Node, ...
     while waiting and not missing:
         node = waiting.pop()
         region[node.name] = None
-        for value in _needed(node):
+        for value in filter(None, plan.read_inputs(node)):
             if value in seen or (value in makers and makers[value].name in region):
                 continue
             if value in makers:
@@ -57,9 +60,3 @@ def region_of(graph: Graph, name: str, seen: Collection[str]) -> tuple[Node, ...
     if missing:
         raise TraceError(f"{name}: the trace has no whole {listed(sorted(missing))}, which its kernels need.")
     return tuple(node for node in segment.nodes if node.name in region)
-
-
-def _needed(node: Node) -> list[str]:
-    """The inputs that a node reads under whatever choices."""
-    pairs = zip(node.ports, node.inputs, strict=True)
-    return [value for port, value in pairs if port not in node.op.reads]

@@ -213,5 +213,14 @@ def test_what_is_missing_is_named(
 
 
 def test_a_region_stays_in_its_segment(eager: BoundGraph) -> None:
-    region = region_of(eager.graph, COMBINE, {COMBINE, "layers[1].attention.residual"})
+    region = region_of(eager, COMBINE, {COMBINE, "layers[1].attention.residual"})
     assert [node.name.rpartition(".")[2] for node in region] == ["norm", "gate", "router", "experts", "combine"]
+
+
+def test_what_a_node_reads_under_the_plan_belongs_to_its_region(glm4_moe: Path) -> None:
+    """A sum reads the shared expert's output only where the combine has not added it, which hf-eager's has not."""
+    plan = bound(opened(glm4_moe), "hf-eager")
+    at = "layers[1].moe"
+    seen = {f"{at}.combine", f"{at}.shared_down_proj", f"{at}.reduce"}
+    region = [node.name.rpartition(".")[2] for node in region_of(plan, f"{at}.reduce", seen)]
+    assert region == ["shared_reduce", "combine_reduce", "shared_add", "reduce"]

@@ -91,6 +91,14 @@ def test_of_its_own_profile_nothing_is_named(model: Model, default: Path) -> Non
     assert refused("explain", json.loads(result.to_json())) == []
 
 
+@pytest.mark.parametrize("name", ["mixtral", "qwen2_moe", "olmoe_clip", "glm4_moe", "gpt_oss", "deepseek_v3"])
+def test_of_no_model_type_anything_innocent_is_named(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+    small = opened(request.getfixturevalue(name))
+    result = explain_trace(Request(trace=traced(small, tmp_path / "trace", "hf-eager"), checkpoint=small.folder))
+    assert [node.node for node in result.nodes if not node.as_started] == []
+    assert f"layers[{small.graph.layers - 1}].moe.reduce" in {node.node for node in result.nodes}
+
+
 def norms_of(layer: int, change: Callable[[Tensor, Tensor], Tensor]) -> Patch:
     """The norm in front of the experts of one layer computed otherwise, from its input and weight."""
 

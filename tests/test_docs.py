@@ -16,8 +16,8 @@ TOPS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 SOURCES = {path.name for top in TOPS for path in (ROOT / top).rglob("*.py") if not top.startswith(".")}
 FILE = re.compile(r"[\w.-]+(?:/[\w.*-]+)+")
 MODULE = re.compile(r"(?:moeparity|scripts|benchmarks|tests)(?:\.[a-z_0-9]+)+")
-ELSEWHERE = {"my_kernels.py", "pytorch_processor.py"}
-"""Files that a page tells its reader to write, and those of another tool."""
+ELSEWHERE = {"my_kernels.py", "pytorch_processor.py", "train.py"}
+"""Files that a page tells its reader to write, those of another tool, and a reader's own program."""
 PYTHON = {"moeparity.sweep", "moeparity.forward", "moeparity.bisect", "moeparity.open_model", "moeparity.cli"}
 """Names that `moeparity` exports, and the command line's name in an installation."""
 

@@ -33,7 +33,7 @@ def test_install_and_test_commands_are_the_documented_ones() -> None:
 
 
 def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
-    recipe, profile, ranks, impl = blocks("yaml")
+    recipe, profile, ranks, impl, faults = blocks("yaml")
     assert yaml.safe_load(recipe)["kind"] == "recipe"
     (tmp_path / "recipe.yaml").write_text(recipe)
     (tmp_path / "my-server.yaml").write_text(profile)
@@ -45,6 +45,11 @@ def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
     candidate = re.sub(r"^candidate:.*?^(?=gate)", impl, recipe, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "impl.yaml").write_text(candidate)
     assert reader.read_recipe(tmp_path / "impl.yaml").candidate.impl[0].call == "my_kernels:moe"
+    (tmp_path / "faults.yaml").write_text(
+        re.sub(r"^candidate:.*?^(?=gate)", faults, recipe, flags=re.DOTALL | re.MULTILINE)
+    )
+    stated = reader.read_recipe(tmp_path / "faults.yaml").candidate.faults
+    assert [fault.name for fault in stated] == ["gate-and-up-exchanged", "norm-eps"]
 
 
 def test_the_profile_of_the_page_on_recipes_binds(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ QUESTIONS = (
         key="blame",
         short="Blame",
         title="Who makes the divergence?",
-        parts=("attribution", "toggles", "reading", "swaps", "nearest"),
+        parts=("attribution", "toggles", "trace", "reading", "swaps", "nearest"),
     ),
     Question(
         key="growth",

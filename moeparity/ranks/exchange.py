@@ -33,13 +33,16 @@ class Exchange:
     """All ranks' records of one moment, held to each other: digests first, the records themselves where these differ.
 
     Rank 0 gathers the digests and says what came out. `ended` tells why the job has been ended in the meantime, if it
-    has. A rank that waits is in no collective.
+    has. A rank that waits is in no collective. `patience_s`: so long a rank without a store waits for its watch to
+    end the process.
     """
 
-    def __init__(self, store: PrefixStore, rank: int, ranks: int, ended: Callable[[], str | None]) -> None:
+    def __init__(
+        self, store: PrefixStore, rank: int, ranks: int, ended: Callable[[], str | None], patience_s: float
+    ) -> None:
         self._store: PrefixStore = store.clone()  # type: ignore[attr-defined]
         self.rank, self.ranks = rank, ranks
-        self._ended = ended
+        self._ended, self._patience_s = ended, patience_s
         self._number = 0
 
     def agree(self, record: Mapping[str, str], at: str, judge: Judge = difference) -> None:
@@ -102,6 +105,8 @@ class Exchange:
         try:
             return bool(self._store.check(keys))
         except (DistNetworkError, DistStoreError) as error:
+            # The watching thread finds out what became of who held it, and ends this process.
+            time.sleep(self._patience_s)
             raise RankError(f"{at}: the job's store is gone, and the process that held it: {error}.") from None
 
     def _left(self, keys: list[str], at: str) -> str | None:

@@ -77,7 +77,8 @@ class Guard:
                 store, self.rank, self.ranks, self._journal, self._position, self._log.tails,
                 self.settings.heartbeat_s, self.settings.watchdog_s,
             )  # fmt: skip
-            self._exchange = Exchange(store, self.rank, self.ranks, self._watch.ended)
+            patience_s = 2 * self.settings.watchdog_s + 20
+            self._exchange = Exchange(store, self.rank, self.ranks, self._watch.ended, patience_s)
             self._watch.start()
         if self.settings.collectives != "off" and self.ranks > 1:
             self._log.__enter__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 
@@ -21,10 +22,13 @@ from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.read import read_tokens
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import bind
-from moeparity.plan.engine_profile import UNKNOWN, load_profile, overrides, placement_rules
+from moeparity.plan.bind import bind, cut_by
+from moeparity.plan.engine_profile import UNKNOWN, Rule, load_profile, overrides, placement_rules
+from moeparity.plan.messages import RowMessage
 from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import Side, micro_batches
+from moeparity.plan.spec.reader import shipped
 from moeparity.plan.spec.schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from scripts.pages.page import ROOT
@@ -72,6 +76,13 @@ class Guilty:
     rivals: int
 
 
+@cache
+def _rules_of_all() -> tuple[Rule, ...]:
+    """What any shipped profile says."""
+    profiles = (load_profile(name, HERE) for name in shipped("profiles"))
+    return tuple(rule for profile in profiles for layer in profile.layers for rule in layer)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """The checkpoint with its tokens, and what every profile is bound under: a placement, and settings of its own."""
@@ -85,7 +96,12 @@ class Bench:
         """A profile bound to the checkpoint."""
         ranks = placement_rules(self.placement, HERE)
         own = overrides(self.settings, HERE)
-        plan = bind(self.model.graph, load_profile(profile, HERE), self.model.dtype, own, placement=ranks)
+        # All are cut alike, so that any two can be compared.
+        message = RowMessage.of(self.model.graph, self.model.dtype, ranks)
+        phases = cut_by(self.model.graph, (FORWARD,), map(message.in_rows, _rules_of_all()))
+        plan = bind(
+            self.model.graph, load_profile(profile, HERE), self.model.dtype, own, placement=ranks, phases=phases
+        )
         return Side(plan=plan, schedule=ScheduleSettings(batch=micro_batch))
 
     def walk(self, sides: Mapping[str, Side], observers: Sequence[Observer]) -> None:

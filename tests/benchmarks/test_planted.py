@@ -165,7 +165,8 @@ def test_a_draw_is_the_same_every_time_and_holds_enough() -> None:
 @pytest.mark.parametrize("name", ["combine: accumulated in fp32", UNNAMED, None])
 def test_a_hidden_change_is_found_and_named(tmp_path: Path, name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == UNNAMED:
-        # What no choice gives is looked for to the end, which may come sooner.
+        # What no choice gives is looked for to the end, which may come sooner; a trial of a fault takes more work than
+        # one of a choice.
         monkeypatch.setattr(inquiry, "WORK", 1024)
     known = map(hidden_case, range(FIRST, FIRST + len(PATCHES) + 10))
     case = next(case for case in known if (case.patch.name if case.patch else None) == name)
@@ -175,4 +176,4 @@ def test_a_hidden_change_is_found_and_named(tmp_path: Path, name: str | None, mo
     assert answer.right_name(case)
     assert answer.acts == (name is not None)
     assert bool(answer.named) == (name == "combine: accumulated in fp32")
-    assert (answer.tried > 200) == (name == UNNAMED)
+    assert (answer.tried > 150) == (name == UNNAMED)

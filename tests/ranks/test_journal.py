@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+from moeparity.cli.reports import report_schema
 from moeparity.errors import RankError
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.report import job_report
@@ -35,6 +37,7 @@ def test_ranks_in_step_to_the_end(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert done.stdout.count("PASS") == 2
     assert "2 ranks in step to the end; exit 0" in done.stdout
+    jsonschema.validate(json.loads(report.to_json()), report_schema("ranks"))
 
 
 def test_a_difference_nobody_told_is_found_by_comparing_the_journals(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_the_reference_has_all_that_the_code_has(site: Path, pages: dict[Path, s
     reference = site / "reference"
     commands, files, ops = (html.unescape(pages[reference / f"{name}.html"]) for name in ("commands", "files", "ops"))
     for command in app.registered_commands:
-        assert f"moeparity {command.callback.__name__}" in commands
+        assert f"moeparity {command.name or command.callback.__name__}" in commands
     assert "--git-bisect" in commands
     for kind in ("recipe", "profile", "log", "kernel", "fault", "graph"):
         for key in json_schema(kind)["properties"]:

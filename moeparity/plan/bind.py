@@ -13,7 +13,8 @@ from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan import layered
 from moeparity.plan.engine_profile import Profile, Rule
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.partials import Partials, Told, inputs_read, partials, told
+from moeparity.plan.latest import Latest
+from moeparity.plan.partials import Known, Partials, Told, inputs_read, partials, told
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of, cut, described, parse
 from moeparity.plan.schedule.steps import FORWARD
@@ -48,12 +49,15 @@ class BoundGraph:
     def __post_init__(self, like: BoundGraph | None) -> None:
         """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
         replacements = self.replaced()
-        values = {node.name: self._values(node) for node in self.graph.nodes}
+        known = None
+        if like is not None and not replacements and not like.replaced():
+            known = Known(alike=self._set_alike(like), told=like.told, partials=like.partials)
+        values = _Values(self)
         object.__setattr__(self, "told", told(self.graph, values))
-        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told))
+        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, known))
         for phase, other in self.others.items():
             self._refuse_other_partials(phase, other)
-        same_nodes: frozenset[str] = frozenset() if like is None else self._same_nodes(like)
+        same_nodes = self._same_nodes(known)
         if like is not None:
             self._active.update({node.name: like.active(node) for node in self.graph.nodes if node.name in same_nodes})
         makers = {value: node for node in self.graph.nodes for value in node.values}
@@ -100,18 +104,22 @@ class BoundGraph:
         """This plan, and those of other phases, each once."""
         return tuple({id(plan): plan for plan in (self, *self.others.values())}.values())
 
-    def _same_nodes(self, like: BoundGraph) -> frozenset[str]:
-        """The nodes at which nothing is other than in `like`, a user's function and partial sums aside."""
-        if self.told != like.told or self.partials != like.partials or self.replaced() or like.replaced():
-            return frozenset()
+    def _set_alike(self, like: BoundGraph) -> frozenset[str]:
+        """The nodes at which everything is set as in `like`."""
         # Most settings are the very same ones.
         others = ((place, s, like.settings[place]) for place, s in self.settings.items())
         set_otherwise = {
             place[0] for place, setting, other in others if setting is not other and setting.value != other.value
         }
+        return frozenset(node.name for node in self.graph.nodes) - set_otherwise
+
+    def _same_nodes(self, known: Known | None) -> frozenset[str]:
+        """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
+        if known is None or self.told != known.told or self.partials != known.partials:
+            return frozenset()
         # Who reads partial sums goes by their dtype too, which is their maker's choice.
         on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
-        return frozenset(on_whole) - set_otherwise
+        return frozenset(name for name in on_whole if name in known.alike)
 
     def _sizes(self, node: Node, makers: Mapping[str, Node]) -> dict[str, tuple[int, ...]]:
         """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
@@ -248,6 +256,19 @@ class BoundGraph:
         return _plan(self.graph, self.dtype, settings_of, self.regions, like=self)
 
 
+class _Values(dict[str, Mapping[str, Value]]):
+    """By node, the values of its attributes, made where they are asked for: of a mixture, few are."""
+
+    def __init__(self, plan: BoundGraph) -> None:
+        super().__init__()
+        self.settings = plan.settings
+        self.nodes = {node.name: node for node in plan.graph.nodes}
+
+    def __missing__(self, name: str) -> Mapping[str, Value]:
+        values = self[name] = {a.name: self.settings[name, a.name].value for a in self.nodes[name].attributes}
+        return values
+
+
 def _plan(
     graph: Graph, dtype: str, settings_of: ByPhase, regions: Mapping[Place, Region], like: BoundGraph | None = None
 ) -> BoundGraph:
@@ -315,15 +336,53 @@ def bind(
     phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
     for rule in (*overrides, *over):
         _refuse_other_phases(rule, phases)
-    bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
+    base = _of_profile(graph, profile, dtype, phases)
+    own = (placement, overrides, over)
+    if not any(own) and not regions and base.plan is not None:
+        return base.plan
+    bound: dict[tuple[object, ...], Mapping[Place, Setting]] = {}
     settings_of: dict[Case, Mapping[Place, Setting]] = {}
     for phase in phases:
-        holding = tuple(rule.holds_in(phase) for layer in layers for rule in layer)
+        holding = (id(base.settings[phase]), *(rule.holds_in(phase) for layer in own for rule in layer))
         if holding not in bound:
-            in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in layers)
-            bound[holding] = layered.settings(graph, dtype, in_phase, regions)
+            in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in own)
+            bound[holding] = layered.settings(graph, base.settings[phase], in_phase, regions)
         settings_of[phase] = bound[holding]
-    return _plan(graph, dtype, settings_of, {(region.nodes[-1], region.call): region for region in regions})
+    by_call = {(region.nodes[-1], region.call): region for region in regions}
+    return _plan(graph, dtype, settings_of, by_call, like=base.plan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfProfile:
+    """What a profile alone sets in each phase, and the plan that this is; None where no op would run it."""
+
+    settings: ByPhase
+    plan: BoundGraph | None
+
+
+# One profile and one graph are bound again and again: for each point of a sweep, each prefix, each side.
+_LATEST: Final[Latest[_OfProfile]] = Latest(32)
+
+
+def _of_profile(graph: Graph, profile: Profile, dtype: str, phases: tuple[Case, ...]) -> _OfProfile:
+    """A profile bound to a graph by itself. Raises SpecError, GraphError."""
+
+    def make() -> _OfProfile:
+        bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
+        settings_of: dict[Case, Mapping[Place, Setting]] = {}
+        for phase in phases:
+            holding = tuple(rule.holds_in(phase) for layer in profile.layers for rule in layer)
+            if holding not in bound:
+                in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in profile.layers)
+                bound[holding] = layered.settings(graph, layered.unset(graph, dtype), in_phase)
+            settings_of[phase] = bound[holding]
+        try:
+            return _OfProfile(settings=settings_of, plan=_plan(graph, dtype, settings_of, {}))
+        except SpecError:
+            # What is set on top of it may make it one that runs.
+            return _OfProfile(settings=settings_of, plan=None)
+
+    return _LATEST.of((graph, profile), (dtype, phases), make)
 
 
 def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:

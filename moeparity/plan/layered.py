@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Final
 
 from moeparity.errors import SpecError, Where, listed, shown
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import UNSET, Graph, Node
+from moeparity.plan.latest import Latest
 from moeparity.plan.match import assignments
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import OF_ATTENTION
 from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
 
+_UNSET: Final[Latest[Mapping[Place, Setting]]] = Latest(16)
 
-def settings(
-    graph: Graph, dtype: str, layers: Iterable[Iterable[Rule]], regions: Sequence[Region]
-) -> Mapping[Place, Setting]:
-    """What the rules of one phase set, later layers winning, on top of the ops' defaults and a variant's dtype.
 
-    Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
-    selector matches nothing.
-    """
+def unset(graph: Graph, dtype: str) -> Mapping[Place, Setting]:
+    """The ops' defaults at every place, and a variant's dtype."""
+    return _UNSET.of((graph,), dtype, lambda: _unset(graph, dtype))
+
+
+def _unset(graph: Graph, dtype: str) -> Mapping[Place, Setting]:
     settings: dict[Place, Setting] = {}
     for node in graph.nodes:
         settings[node.name, DTYPE] = Setting(value=dtype, rule=None)
@@ -29,16 +31,27 @@ def settings(
         settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
         for site, consumer in edges_of(graph, node):
             settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
+    return settings
+
+
+def settings(
+    graph: Graph, base: Mapping[Place, Setting], layers: Iterable[Iterable[Rule]], regions: Sequence[Region] = ()
+) -> Mapping[Place, Setting]:
+    """What the rules of one phase set, later layers winning, on top of what stands at every place in `base`.
+
+    Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
+    selector matches nothing.
+    """
+    settings = dict(base)
     for layer in layers:
-        settings |= _layer(graph, layer, settings.keys())
+        settings |= _layer(graph, layer, base.keys())
     for region in regions:
         settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
     return settings
 
 
-def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict[Place, Setting]:
+def _layer(graph: Graph, rules: Iterable[Rule], graph_places: Container[Place]) -> dict[Place, Setting]:
     settings: dict[Place, Setting] = {}
-    graph_places = set(places)
     for rule in rules:
         values = list(assignments(graph, rule))
         _refuse_sequences(graph, rule, {node for node, _, _ in values})

@@ -5,6 +5,7 @@ lie in partial sums, one for each rank that holds a part of the op that made the
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import dataclass
 
 from moeparity.errors import SpecError
 from moeparity.ops.declaration import Value, holds
@@ -15,6 +16,15 @@ Told = Mapping[str, Mapping[str, Value]]
 
 Partials = Mapping[str, int]
 """In how many partial sums a value lies; 1: it is whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What holds in another plan of the same graph without users' functions, and the nodes that are set alike there."""
+
+    alike: Container[str]
+    told: Told
+    partials: Partials
 
 
 def told(graph: Graph, values: Mapping[str, Mapping[str, Value]]) -> Told:
@@ -46,17 +56,24 @@ def inputs_read(node: Node, values: Mapping[str, Value]) -> tuple[bool, ...]:
 
 
 def partials(
-    graph: Graph, values: Mapping[str, Mapping[str, Value]], region_nodes: Container[str], choices: Told
+    graph: Graph,
+    values: Mapping[str, Mapping[str, Value]],
+    region_nodes: Container[str],
+    choices: Told,
+    known: Known | None = None,
 ) -> Partials:
     """Of every value of a graph, from the values set on its nodes and what these are told by others.
 
     A user's function takes and gives whole values; an input that is not read, or that no node of the graph makes,
-    counts as whole.
+    counts as whole. What is `known` of a plan is not worked out again where nothing is otherwise.
 
     Raises SpecError where a node would read partial sums that it cannot.
     """
     counts = dict.fromkeys((*SOURCES, *(value for node in graph.nodes for value in node.inputs)), 1)
     for node in graph.nodes:
+        if known is not None and _is_known(node, known, choices, counts):
+            counts |= {value: known.partials[value] for value in node.values}
+            continue
         runs_kernel = node.name not in region_nodes
         node_values = values[node.name]
         reads = (True,) * len(node.inputs)
@@ -69,6 +86,15 @@ def partials(
         count = node.op.partials(node.op.pieces(node_values), node_values, node.params, inputs) if runs_kernel else 1
         counts |= dict.fromkeys(node.values, count)
     return counts
+
+
+def _is_known(node: Node, known: Known, choices: Told, counts: Partials) -> bool:
+    """Whether a node is set alike and told the same as in a plan that is known, and reads as many partial sums."""
+    return (
+        node.name in known.alike
+        and choices.get(node.name) == known.told.get(node.name)
+        and all(counts[value] == known.partials[value] for value in node.inputs)
+    )
 
 
 def _refuse(node: Node, inputs: list[int], summing_ports: tuple[str, ...]) -> None:

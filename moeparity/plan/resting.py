@@ -7,7 +7,7 @@ a schedule alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 from moeparity.ops.declaration import Attribute, Value, holds
@@ -51,6 +51,8 @@ class Pair:
     @cached_property
     def unequal(self) -> list[Place]:
         """The places at which the two have other values in some phase."""
+        if len(self._distinct) == 1:
+            return list(self._distinct[0].unequal)
         return [place for place in self.plans[0].settings if self.differ(place)]
 
     def differ(self, place: Place) -> bool:
@@ -89,13 +91,30 @@ class InPhase:
         self.nodes = {node.name: node for node in first.graph.nodes}
         self.replaced = (first.replaced(), second.replaced())
 
+    @cached_property
+    def unequal(self) -> Mapping[Place, None]:
+        """The places at which the two have other values, in the order of their settings."""
+        theirs = self.plans[1].settings
+        pairs = ((place, ours, theirs[place]) for place, ours in self.plans[0].settings.items())
+        # Most settings are the very same ones.
+        unlike = (
+            (place, ours.value, other.value)
+            for place, ours, other in pairs
+            if ours is not other and ours.value != other.value
+        )
+        return {place: None for place, first, second in unlike if self._resolve_unlike(place[0], first, second)}
+
+    def _resolve_unlike(self, node: str, first: Value, second: Value) -> bool:
+        """Whether unequal values are other ones in the dtypes that the node runs in."""
+        ours, theirs = self.plans
+        # With two dtypes `model` differs everywhere; that is one choice of the variant, not one of every node.
+        return ours.dtype_of(node) != theirs.dtype_of(node) or ours.resolved(node, first) != theirs.resolved(
+            node, second
+        )
+
     def differ(self, place: Place) -> bool:
         """Whether the two have other values there."""
-        first, second = self.plans[0].settings[place].value, self.plans[1].settings[place].value
-        if first == second or self.plans[0].dtype_of(place[0]) != self.plans[1].dtype_of(place[0]):
-            # With two dtypes `model` differs everywhere; that is one choice of the variant, not one of every node.
-            return first != second
-        return self.plans[0].resolved(place[0], first) != self.plans[1].resolved(place[0], second)
+        return place in self.unequal
 
     def resting(self, place: Place) -> tuple[int, ...]:
         """Which of the two have a value there that decides nothing."""
@@ -114,8 +133,7 @@ class InPhase:
     @cached_property
     def names(self) -> frozenset[Name]:
         """What reports call the differences that stand alone, by the rules of both."""
-        unequal = (place for place in self.plans[0].settings if self.differ(place))
-        places = [place for place in unequal if self._stands_alone(place)]
+        places = [place for place in self.unequal if self._stands_alone(place)]
         rules = ((plan.settings[place].rule, place[1]) for place in places for plan in self.plans)
         return frozenset(_line(rule, name) for rule, name in rules if rule is not None)
 

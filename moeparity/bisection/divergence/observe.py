@@ -63,7 +63,8 @@ class Divergence:
             return
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
         agree = view.inputs_agree(self.reference, self.candidate)
-        outputs = zip(view.output_ids(self.reference), view.output_ids(self.candidate), strict=True)
+        candidate = view.output_ids(self.candidate)
+        outputs = zip(view.output_ids(self.reference), candidate, strict=True)
         roots = [
             cell
             for cell, equal_inputs, (a, b) in zip(view.cells, agree, outputs, strict=True)
@@ -71,8 +72,12 @@ class Divergence:
         ]
         if roots:
             self._add_root(record, view, roots)
-        record.carried = _add(record.carried, self._error(view, self.candidate))
-        record.local = _add(record.local, self._error(view, self.shadow))
+        error = self._error(view, self.candidate)
+        record.carried = _add(record.carried, error)
+        # Where no error is carried in, nearly everywhere before the first root, both are one. What is reported of the
+        # same logits may be two, by each side's temperature.
+        same = not view.node.op.reports and view.ran(self.shadow) and view.output_ids(self.shadow) == candidate
+        record.local = _add(record.local, error if same else self._error(view, self.shadow))
 
     @property
     def result(self) -> dict[str, NodeRecord]:

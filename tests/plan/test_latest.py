@@ -1,0 +1,144 @@
+"""What is kept of graphs, profiles and their plans: the same for the same files, and never what a file said before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from moeparity.errors import CheckpointError, SpecError, Where
+from moeparity.ops.declaration import Value
+from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.config import Config
+from moeparity.plan.engine_profile import Profile, load_profile, overrides, placement_rules
+from moeparity.plan.expand import expand
+from moeparity.plan.graph import Graph
+from moeparity.plan.latest import Latest
+from moeparity.plan.spec import reader
+from moeparity.plan.spec.schema import Placement
+from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
+
+HERE = Where(Path(__file__))
+PROFILE = "kind: profile\nname: own\nrules:\n  - {op: rms_norm, set: {normalized: %s}}\n"
+
+
+def test_what_was_made_of_the_same_things_is_kept() -> None:
+    latest: Latest[list[int]] = Latest(2)
+    thing, equal = [1], [1]
+    first = latest.of((thing,), "a", list)
+    assert latest.of((thing,), "a", list) is first
+    assert latest.of((equal,), "a", list) is not first
+    # The third call drops the first.
+    assert latest.of((thing,), "b", list) is not first
+    assert latest.of((thing,), "a", list) is not first
+
+
+def test_what_was_refused_is_asked_again() -> None:
+    latest: Latest[int] = Latest(2)
+    with pytest.raises(ZeroDivisionError):
+        latest.of((), "a", lambda: 1 // 0)
+    assert latest.of((), "a", lambda: 3) == 3
+
+
+def test_nothing_takes_the_place_of_what_is_gone() -> None:
+    """An id is given again once its object is gone, so what is kept holds its objects."""
+    latest: Latest[int] = Latest(1000)
+    assert [latest.of(([number],), "a", lambda number=number: number) for number in range(500)] == [*range(500)]
+
+
+def test_equal_files_are_one_graph_and_a_changed_one_is_another(tmp_path: Path) -> None:
+    first = graph(tmp_path, QWEN3_MOE)
+    assert graph(tmp_path, QWEN3_MOE) is first
+    other = graph(tmp_path, QWEN3_MOE, num_hidden_layers=3)
+    assert other.layers == 3
+    assert graph(tmp_path, QWEN3_MOE) is first
+
+    own = tmp_path / "own.yaml"
+    text = first.path.read_text("utf-8")
+    own.write_text(text, "utf-8")
+    config = Config(tmp_path / "config.json")
+    copied = expand(config, own)
+    assert copied.path == own
+    assert expand(config, own) is copied
+    own.write_text(f"# a comment\n{text}", "utf-8")
+    moved = expand(config, own)
+    assert moved.nodes[0].where.line == copied.nodes[0].where.line + 1
+
+
+def test_a_config_that_does_not_fit_is_refused_each_time(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_MOE | {"num_experts_per_tok": 99}), "utf-8")
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match="expected at most num_experts"):
+            expand(Config(tmp_path / "config.json"))
+
+
+def test_a_profile_that_changed_on_disk_is_read_anew(tmp_path: Path) -> None:
+    of, path = graph(tmp_path, QWEN3_MOE), tmp_path / "own.yaml"
+    norm = next(node.name for node in of.nodes if node.op.name == "rms_norm")
+
+    def normalized() -> Value:
+        plan = bind(of, load_profile("own.yaml", Where(tmp_path / "recipe.yaml")), "bf16")
+        return plan.settings[norm, "normalized"].value
+
+    for value in ("fp32", "bf16", "fp32"):
+        path.write_text(PROFILE % value, "utf-8")
+        assert normalized() == value
+    path.write_text(PROFILE % "fp33", "utf-8")
+    with pytest.raises(SpecError, match="normalized is 'fp33'"):
+        normalized()
+
+
+def test_the_same_profile_is_one_plan_until_something_is_set(tmp_path: Path) -> None:
+    of, profile = graph(tmp_path, QWEN3_MOE), load_profile("hf-eager", HERE)
+    plan = bind(of, profile, "bf16")
+    assert bind(of, profile, "bf16") is plan
+    assert bind(of, profile, "fp32").settings != plan.settings
+    changed = bind(of, profile, "bf16", overrides({"lm_head:output": "fp32"}, HERE))
+    assert changed.settings["lm_head", "output"].value == "fp32"
+    assert plan.settings["lm_head", "output"].value != "fp32"
+    # 1 and 1.0 are equal as keys, and are said otherwise.
+    for eps in (1, 1.0, True):
+        own = bind(of, profile, "bf16", overrides({"layers[*].attention.norm:eps": eps}, HERE))
+        assert type(own.settings["layers[0].attention.norm", "eps"].value) is float
+
+
+def _afresh(plan: BoundGraph) -> BoundGraph:
+    """The plan with nothing taken over from one that is known."""
+    others = {phase: _afresh(other) for phase, other in plan.others.items()}
+    return BoundGraph(
+        graph=plan.graph,
+        dtype=plan.dtype,
+        settings=plan.settings,
+        regions=plan.regions,
+        phases=plan.phases,
+        others=others,
+    )
+
+
+@pytest.mark.parametrize("fields", [QWEN3_MOE, DEEPSEEK_V3], ids=["qwen3_moe", "deepseek_v3"])
+def test_what_is_taken_over_from_a_profiles_own_plan_is_what_would_be_found(
+    fields: dict[str, object], tmp_path: Path
+) -> None:
+    of = graph(tmp_path, fields)
+    compared = 0
+    for name in reader.shipped("profiles"):
+        profile = load_profile(name, HERE)
+        for tensor, choices in ((2, {}), (1, {"lm_head:output": "fp32"}), (2, {"embed:tensor": 1})):
+            plan = _bound(of, profile, tensor, choices)
+            if plan is None:
+                continue
+            afresh = _afresh(plan)
+            assert (plan.told, plan.partials) == (afresh.told, afresh.partials), name
+            assert [plan.active(node) for node in of.nodes] == [afresh.active(node) for node in of.nodes], name
+            compared += 1
+    assert compared > 20
+
+
+def _bound(of: Graph, profile: Profile, tensor: int, choices: dict[str, Value]) -> BoundGraph | None:
+    ranks = placement_rules(Placement(tensor=tensor), HERE)
+    try:
+        return bind(of, profile, "bf16", overrides(choices, HERE), placement=ranks)
+    except SpecError:
+        # Some profiles' libraries take no two ranks.
+        return None

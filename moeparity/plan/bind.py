@@ -11,17 +11,15 @@ from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan import layered
+from moeparity.plan.cut import cut_by, refuse_other_phases
 from moeparity.plan.engine_profile import Profile, Rule
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.latest import Latest
-from moeparity.plan.partials import Known, Partials, Told, inputs_read, partials, told
+from moeparity.plan.partials import Known, Partials, Told, inputs_read, partials, sizes, told
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.cases import Case, Sizes, case_of, cut, described, parse
+from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import DTYPE, IMPL, ByPhase, Place, Setting, edges_of
-
-MOST_CASES: Final = 256
-"""Cases of one plan: each is bound by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +62,7 @@ class BoundGraph:
         for node in self.graph.nodes:
             if node.name in replacements or node.name in same_nodes or not node.op.refuses:
                 continue
-            shapes = {port: ref.shape for port, ref in node.weights.items()} | self._sizes(node, makers)
+            shapes = {port: ref.shape for port, ref in node.weights.items()} | sizes(node, makers, self.partials)
             message = {"message": str(self.message_dtype(node, makers))}
             refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
             if refusal is not None:
@@ -120,23 +118,6 @@ class BoundGraph:
         # Who reads partial sums goes by their dtype too, which is their maker's choice.
         on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
         return frozenset(name for name in on_whole if name in known.alike)
-
-    def _sizes(self, node: Node, makers: Mapping[str, Node]) -> dict[str, tuple[int, ...]]:
-        """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
-        that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
-        on, how many these are.
-        """
-        sizes: dict[str, tuple[int, ...]] = {"partials": (self.partials[node.values[0]],)}
-        sizes |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
-        for port, value in zip(node.ports, node.inputs, strict=True):
-            sizes[f"partials of {port}"] = (self.partials[value],)
-            maker = makers.get(value)
-            if maker is not None and maker.op.routes:
-                sizes[port] = (maker.params["top_k"],)
-            heads = _heads(maker, value, makers)
-            if heads is not None:
-                sizes[f"heads of {port}"] = (heads,)
-        return sizes
 
     def _values(self, node: Node) -> dict[str, Value]:
         return {a.name: self.settings[node.name, a.name].value for a in node.attributes}
@@ -218,6 +199,8 @@ class BoundGraph:
 
     def region(self, node: str) -> Region | None:
         """The user's function that closes at this node, if one is in force there."""
+        if not self.regions:
+            return None
         return self.regions.get((node, str(self.settings[node, IMPL].value)))
 
     def replaced(self) -> dict[str, Region]:
@@ -286,31 +269,21 @@ def _plan(
         elif theirs != settings:
             groups.append((phase,))
     others: dict[Case, BoundGraph] = {}
+    alone = base() if groups else same
     for group in groups:
-        known = None if like is None else like.at_phase(group[0])
+        known = alone if like is None else like.at_phase(group[0])
         try:
             plan = BoundGraph(
                 graph=graph, dtype=dtype, settings=settings_of[group[0]], regions=regions, phases=group, like=known
             )
         except SpecError as error:
-            base()
             raise SpecError(f"{error} So it is in {listed(group)}.") from None
         others |= dict.fromkeys(group, plan)
-    return base(phases=tuple(settings_of), others=others)
+    return base(phases=tuple(settings_of), others=others, like=alone)
 
 
 def _sums(count: int) -> str:
     return "whole" if count == 1 else f"in {count} partial sums"
-
-
-def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
-    """Into how many heads a value is cut, as far as ops hand that on."""
-    while maker is not None and not maker.params.get("heads"):
-        if not maker.op.keeps_heads:
-            return None
-        value = maker.inputs[maker.values.index(value)]
-        maker = makers.get(value)
-    return None if maker is None else int(maker.params["heads"])
 
 
 def bind(
@@ -335,19 +308,12 @@ def bind(
     layers = (*profile.layers, placement, overrides, over)
     phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
     for rule in (*overrides, *over):
-        _refuse_other_phases(rule, phases)
+        refuse_other_phases(rule, phases)
     base = _of_profile(graph, profile, dtype, phases)
     own = (placement, overrides, over)
     if not any(own) and not regions and base.plan is not None:
         return base.plan
-    bound: dict[tuple[object, ...], Mapping[Place, Setting]] = {}
-    settings_of: dict[Case, Mapping[Place, Setting]] = {}
-    for phase in phases:
-        holding = (id(base.settings[phase]), *(rule.holds_in(phase) for layer in own for rule in layer))
-        if holding not in bound:
-            in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in own)
-            bound[holding] = layered.settings(graph, base.settings[phase], in_phase, regions)
-        settings_of[phase] = bound[holding]
+    settings_of = layered.in_phases(graph, base.settings, own, regions)
     by_call = {(region.nodes[-1], region.call): region for region in regions}
     return _plan(graph, dtype, settings_of, by_call, like=base.plan)
 
@@ -368,14 +334,8 @@ def _of_profile(graph: Graph, profile: Profile, dtype: str, phases: tuple[Case, 
     """A profile bound to a graph by itself. Raises SpecError, GraphError."""
 
     def make() -> _OfProfile:
-        bound: dict[tuple[bool, ...], Mapping[Place, Setting]] = {}
-        settings_of: dict[Case, Mapping[Place, Setting]] = {}
-        for phase in phases:
-            holding = tuple(rule.holds_in(phase) for layer in profile.layers for rule in layer)
-            if holding not in bound:
-                in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in profile.layers)
-                bound[holding] = layered.settings(graph, layered.unset(graph, dtype), in_phase)
-            settings_of[phase] = bound[holding]
+        defaults = dict.fromkeys(phases, layered.unset(graph, dtype))
+        settings_of = layered.in_phases(graph, defaults, profile.layers)
         try:
             return _OfProfile(settings=settings_of, plan=_plan(graph, dtype, settings_of, {}))
         except SpecError:
@@ -383,29 +343,3 @@ def _of_profile(graph: Graph, profile: Profile, dtype: str, phases: tuple[Case, 
             return _OfProfile(settings=settings_of, plan=None)
 
     return _LATEST.of((graph, profile), (dtype, phases), make)
-
-
-def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:
-    """The phases cut wherever a rule for a graph that goes by numbers begins or ends.
-
-    Raises SpecError for too many cases.
-    """
-    ops = {node.op.name for node in graph.nodes}
-    ranged = [rule for rule in rules if rule.cases and rule.may_concern(graph.model_type, ops)]
-    cases = cut(phases, (case for rule in ranged for case in rule.cases or ()))
-    if len(cases) > MOST_CASES:
-        by_numbers = next(rule for rule in ranged if any(parse(case)[1] for case in rule.cases or ()))
-        raise SpecError(
-            f"{by_numbers.where}: the rules here tell {len(cases):,} cases apart by numbers of rows and keys; expected "
-            f"at most {MOST_CASES:,}. Let them share bounds."
-        )
-    return cases
-
-
-def _refuse_other_phases(rule: Rule, phases: tuple[Case, ...]) -> None:
-    """An override that no step would run under would be lost in silence."""
-    if not any(rule.holds_in(phase) for phase in phases):
-        raise SpecError(
-            f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {described(rule.cases or ())}, and "
-            f"the schedules here have none; they have {described(phases)}. Leave it out, or name a phase that there is."
-        )

@@ -1,4 +1,4 @@
-"""Rules in layers -> a setting for every place of a graph, in one phase."""
+"""Rules in layers -> a setting for every place of a graph, in each phase."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from moeparity.plan.graph import UNSET, Graph, Node
 from moeparity.plan.latest import Latest
 from moeparity.plan.match import assignments
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.cases import OF_ATTENTION
-from moeparity.plan.setting import DTYPE, IMPL, Place, Setting, edges_of
+from moeparity.plan.schedule.cases import OF_ATTENTION, Case
+from moeparity.plan.setting import DTYPE, IMPL, ByPhase, Place, Setting, edges_of
 
 _UNSET: Final[Latest[Mapping[Place, Setting]]] = Latest(16)
 
@@ -34,14 +34,27 @@ def _unset(graph: Graph, dtype: str) -> Mapping[Place, Setting]:
     return settings
 
 
-def settings(
-    graph: Graph, base: Mapping[Place, Setting], layers: Iterable[Iterable[Rule]], regions: Sequence[Region] = ()
-) -> Mapping[Place, Setting]:
-    """What the rules of one phase set, later layers winning, on top of what stands at every place in `base`.
+def in_phases(graph: Graph, base: ByPhase, layers: Sequence[Sequence[Rule]], regions: Sequence[Region] = ()) -> ByPhase:
+    """What rules set in each phase, later layers winning, on top of what stands at every place in `base`.
 
     Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
     selector matches nothing.
     """
+    # Many cases differ in rules of the other side alone.
+    known: dict[tuple[object, ...], Mapping[Place, Setting]] = {}
+    settings_of: dict[Case, Mapping[Place, Setting]] = {}
+    for phase, below in base.items():
+        holding = (id(below), *(rule.holds_in(phase) for layer in layers for rule in layer))
+        if holding not in known:
+            in_phase = [[rule for rule in layer if rule.holds_in(phase)] for layer in layers]
+            known[holding] = _settings(graph, below, in_phase, regions)
+        settings_of[phase] = known[holding]
+    return settings_of
+
+
+def _settings(
+    graph: Graph, base: Mapping[Place, Setting], layers: Iterable[Iterable[Rule]], regions: Iterable[Region]
+) -> Mapping[Place, Setting]:
     settings = dict(base)
     for layer in layers:
         settings |= _layer(graph, layer, base.keys())

@@ -1,5 +1,6 @@
 """What follows along the edges of a plan: choices that ops make for others, inputs that are not read, and which values
-lie in partial sums, one for each rank that holds a part of the op that made them.
+lie in partial sums, one for each rank that holds a part of the op that made them; and the sizes handed on that ops ask
+for.
 """
 
 from __future__ import annotations
@@ -110,3 +111,31 @@ def _refuse(node: Node, inputs: list[int], summing_ports: tuple[str, ...]) -> No
             f"{node.name} adds partial sums over {' and '.join(str(c) for c in counts)} ranks. "
             "Reduce both first: `reduce: now` at the all_reduce before each."
         )
+
+
+def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str, tuple[int, ...]]:
+    """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
+    that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
+    on, how many these are.
+    """
+    known: dict[str, tuple[int, ...]] = {"partials": (counts[node.values[0]],)}
+    known |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
+    for port, value in zip(node.ports, node.inputs, strict=True):
+        known[f"partials of {port}"] = (counts[value],)
+        maker = makers.get(value)
+        if maker is not None and maker.op.routes:
+            known[port] = (maker.params["top_k"],)
+        heads = _heads(maker, value, makers)
+        if heads is not None:
+            known[f"heads of {port}"] = (heads,)
+    return known
+
+
+def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
+    """Into how many heads a value is cut, as far as ops hand that on."""
+    while maker is not None and not maker.params.get("heads"):
+        if not maker.op.keeps_heads:
+            return None
+        value = maker.inputs[maker.values.index(value)]
+        maker = makers.get(value)
+    return None if maker is None else int(maker.params["heads"])

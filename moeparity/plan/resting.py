@@ -7,13 +7,15 @@ a schedule alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
 from moeparity.ops.declaration import Attribute, Value, holds
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
+from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import DTYPE, IMPL, Place
 
@@ -21,7 +23,7 @@ Name = tuple[str, str]
 """What reports call the differences that one rule makes: its label and an attribute."""
 
 
-def going_along(base: BoundGraph, source: BoundGraph) -> dict[Case, list[Place]]:
+def going_along(base: BoundGraph, source: BoundGraph) -> Mapping[Case, Sequence[Place]]:
     """In which phases and where a value that nobody set rests in `base`, and `source` has another one in effect.
 
     A form of attention that is switched on keeps its own tiles. No mixture that wakes such a value has another one, so
@@ -29,9 +31,16 @@ def going_along(base: BoundGraph, source: BoundGraph) -> dict[Case, list[Place]]
     may bring along unsaid; and what a rule sets that makes a difference of this attribute at another node, or of this
     place in another phase, since its name stands for both.
     """
-    pair = Pair(base, source)
-    places = {phase: [place for place in pair.unequal if pair.goes_along(place, phase)] for phase in base.phases}
+    return _LATEST.of((base, source), None, lambda: _along(Pair(base, source)))
+
+
+def _along(pair: Pair) -> Mapping[Case, Sequence[Place]]:
+    places = {phase: [place for place in pair.unequal if pair.goes_along(place, phase)] for phase in pair.phases}
     return {phase: along for phase, along in places.items() if along}
+
+
+# All mixtures of a search are made of two plans.
+_LATEST: Final[Latest[Mapping[Case, Sequence[Place]]]] = Latest(8)
 
 
 class Pair:

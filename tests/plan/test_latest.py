@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_what_was_refused_is_asked_again() -> None:
 def test_nothing_takes_the_place_of_what_is_gone() -> None:
     """An id is given again once its object is gone, so what is kept holds its objects."""
     latest: Latest[int] = Latest(1000)
-    assert [latest.of(([number],), "a", lambda number=number: number) for number in range(500)] == [*range(500)]
+    assert [latest.of(([number],), "a", partial(int, number)) for number in range(500)] == [*range(500)]
 
 
 def test_equal_files_are_one_graph_and_a_changed_one_is_another(tmp_path: Path) -> None:
@@ -63,7 +64,9 @@ def test_equal_files_are_one_graph_and_a_changed_one_is_another(tmp_path: Path) 
     assert expand(config, own) is copied
     own.write_text(f"# a comment\n{text}", "utf-8")
     moved = expand(config, own)
-    assert moved.nodes[0].where.line == copied.nodes[0].where.line + 1
+    before, now = (of.nodes[0].where.line for of in (copied, moved))
+    assert before is not None
+    assert now == before + 1
 
 
 def test_a_config_that_does_not_fit_is_refused_each_time(tmp_path: Path) -> None:
@@ -122,9 +125,10 @@ def test_what_is_taken_over_from_a_profiles_own_plan_is_what_would_be_found(
 ) -> None:
     of = graph(tmp_path, fields)
     compared = 0
+    cases: list[tuple[int, dict[str, Value]]] = [(2, {}), (1, {"lm_head:output": "fp32"}), (2, {"embed:tensor": 1})]
     for name in reader.shipped("profiles"):
         profile = load_profile(name, HERE)
-        for tensor, choices in ((2, {}), (1, {"lm_head:output": "fp32"}), (2, {"embed:tensor": 1})):
+        for tensor, choices in cases:
             plan = _bound(of, profile, tensor, choices)
             if plan is None:
                 continue

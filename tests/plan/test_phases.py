@@ -13,8 +13,9 @@ import pytest
 from benchmarks.planted.checkpoints import FAMILIES
 from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
-from moeparity.plan.bind import BoundGraph, bind, cut_by
+from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import Config
+from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.evidence import evidence
 from moeparity.plan.expand import expand

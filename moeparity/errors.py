@@ -19,6 +19,7 @@ import difflib
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,19 @@ class Where:
 def display_path(path: Path) -> str:
     """The path as a user would type it: relative to the working directory when it lies below it."""
     try:
-        text = str(Path(os.path.normpath(path.absolute())).relative_to(Path.cwd()))
-    except (OSError, ValueError):  # OSError: the working directory is gone
+        folder = os.getcwd()  # noqa: PTH109
+    except OSError:  # It is gone.
+        folder = None
+    return _shown_from(path, folder)
+
+
+# A report says where each of its many values was set, and they come from few files.
+@lru_cache(maxsize=1024)
+def _shown_from(path: Path, folder: str | None) -> str:
+    """A path relative to a folder that it lies below, or as it is; a long one without its middle."""
+    try:
+        text = str(path) if folder is None else str(Path(os.path.normpath(folder / path)).relative_to(folder))
+    except ValueError:
         text = str(path)
     half = _LONGEST_PATH // 2
     return text if len(text) <= _LONGEST_PATH else f"{text[:half]}...{text[-half:]}"

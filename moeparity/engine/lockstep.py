@@ -9,26 +9,24 @@ numerics on another variant's inputs, which shows what a node's own numerics do 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, repeat
 
 import torch
 
 from moeparity.engine import functions
-from moeparity.engine.computation import Numerics
-from moeparity.engine.grafts import Graft, grafted
-from moeparity.engine.grid import Batch, Grid, Rows, Turn
+from moeparity.engine.grid import Grid, Rows, Turn
 from moeparity.engine.joined import Joined
 from moeparity.engine.ticks import Ticks
-from moeparity.engine.values import Block, Identities, assemble, common, reblocked
+from moeparity.engine.values import Block, Identities
 from moeparity.engine.view import NodeView, Observer, ids_of
+from moeparity.engine.visit import Visit
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Replay, Task, Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.graph import SOURCES, Node
-from moeparity.progress import Callback, telling, through
+from moeparity.progress import Callback
 
 
 @dataclass(slots=True)
@@ -123,7 +121,7 @@ class _Lockstep:
 
     def step(self, node: Node, wave: Rows, loaded: Loaded, ticks: Ticks) -> None:
         """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
-        visit = _Visit(node, wave, loaded)
+        visit = Visit(node, wave, loaded, self.counts.evaluations)
         leaders = self.work.leaders[node.name]
         outputs: dict[Name, tuple[list[Block], ...]] = {}
         inputs: dict[Name, tuple[list[Block] | None, ...]] = {}
@@ -163,7 +161,7 @@ class _Lockstep:
     def _told(self, ticks: Ticks, place: int, part: float) -> None:
         ticks.within((place + part) / len(self.walkers))
 
-    def _turns(self, walker: Name, visit: _Visit, todo: Task) -> Sequence[Turn]:
+    def _turns(self, walker: Name, visit: Visit, todo: Task) -> Sequence[Turn]:
         """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
         if not todo.numerics.sees_rows and not todo.by_phase:
             return (Turn(self.grid.whole(visit.wave), self.schedules[walker].phases[0]),)
@@ -171,14 +169,14 @@ class _Lockstep:
         turns = by_schedule[self.schedules[walker]][visit.wave]
         return self.joined.turns(turns) if self._joins(walker, visit, todo) else turns
 
-    def _joins(self, walker: Name, visit: _Visit, todo: Task) -> bool:
+    def _joins(self, walker: Name, visit: Visit, todo: Task) -> bool:
         """Whether one call may compute several steps: one kernel for all, and inputs that lie as each step's own do."""
         if not self.on_cpu or not todo.numerics.joins or todo.by_phase or todo.replay is not None or any(todo.edges):
             return False
         inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
         return all(block.tensor.is_contiguous() for blocks in inputs for block in blocks or ())
 
-    def _ports(self, visit: _Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
+    def _ports(self, visit: Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
         """A walker's blocks of one turn: the node's own ports, then what each edge of its own is handed."""
         if any(at.history):
             return self._attended(visit, at, source, turn)
@@ -186,22 +184,22 @@ class _Lockstep:
         inputs = self._inputs(source, todo.reads, visit.wave)
         if todo.replay is not None:
             inputs = (*inputs, *self._replayed(visit, todo.replay))
-        ports = self._called(visit, todo, todo.numerics, turn, turn.batch, inputs)
+        ports = visit.called(todo, todo.numerics, turn, turn.batch, inputs)
         return ports + tuple(
-            ports[0] if numerics is None else self._called(visit, todo, numerics, turn, turn.batch, inputs)[0]
+            ports[0] if numerics is None else visit.called(todo, numerics, turn, turn.batch, inputs)[0]
             for numerics in todo.edges
         )
 
-    def _again(self, visit: _Visit, walker: Name) -> tuple[torch.Tensor, ...]:
+    def _again(self, visit: Visit, walker: Name) -> tuple[torch.Tensor, ...]:
         """What the numerics of a walker give of its first turn when they are asked anew."""
         todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
         turn = self._turns(walker, visit, todo)[0]
-        afresh = _Visit(visit.node, visit.wave, visit.loaded)
+        afresh = Visit(visit.node, visit.wave, visit.loaded, self.counts.evaluations)
         blocks = self._ports(afresh, todo, self.sources[walker], turn)
         return tuple(block.tensor for block in blocks[: len(visit.node.outputs)])
 
-    def _replayed(self, visit: _Visit, replay: Replay) -> list[list[Block]]:
+    def _replayed(self, visit: Visit, replay: Replay) -> list[list[Block]]:
         """The routes that a forced router is given, port by port."""
         values = visit.node.values[: replay.ports]
         if all(value in self.grafts[replay.of] for value in values):
@@ -213,11 +211,11 @@ class _Lockstep:
         def routes(turn: Turn) -> tuple[Block, ...]:
             task = _task_of(source, turn)
             inputs = self._inputs(replay.of, task.reads, visit.wave)
-            return self._called(visit, task, replay.at(turn.sizes), turn, turn.batch, inputs)
+            return visit.called(task, replay.at(turn.sizes), turn, turn.batch, inputs)
 
         return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 
-    def _attended(self, visit: _Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
+    def _attended(self, visit: Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
         """The values of a turn at an op that reads earlier tokens; where it takes the spans one by one, put together
         from those of each, which may be of several cases.
         """
@@ -227,53 +225,8 @@ class _Lockstep:
         for queries in turn.queries(varlen=whole.numerics.varlen):
             todo = at if sizes is None else at.at(turn.sizes_of(queries, sizes))
             inputs = self._inputs(source, todo.reads, visit.wave)
-            parts.append(self._computed(visit, todo, todo.numerics, turn, queries, inputs))
+            parts.append(visit.computed(todo, todo.numerics, turn, queries, inputs))
         return visit.identified(parts, turn.batch)
-
-    def _called(
-        self,
-        visit: _Visit,
-        todo: Task,
-        numerics: Numerics,
-        turn: Turn,
-        queries: Batch,
-        inputs: Sequence[list[Block] | None],
-    ) -> tuple[Block, ...]:
-        return visit.identified([self._computed(visit, todo, numerics, turn, queries, inputs)], queries)
-
-    def _computed(
-        self,
-        visit: _Visit,
-        todo: Task,
-        numerics: Numerics,
-        turn: Turn,
-        queries: Batch,
-        inputs: Sequence[list[Block] | None],
-    ) -> tuple[Block, ...]:
-        """What a kernel gives, without identities: those of the whole turn are asked for, not those of its spans."""
-        # A replay's routes come behind what is read.
-        history = chain(todo.history, repeat(False))
-        blocks = [
-            None
-            if value is None
-            else visit.read(value, turn.keys(queries), view=numerics.copies_history)
-            if reads_earlier
-            else visit.read(value, queries)
-            for value, reads_earlier in zip(inputs, history, strict=False)
-        ]
-        layouts = (None if block is None else (block.ids, block.layout) for block in blocks)
-        padding = 0 if any(todo.history) else turn.padding
-        key = (numerics.key, queries, turn.isolated, padding, turn.steps, *layouts)
-        if key not in visit.computed:
-            self.counts.evaluations[visit.node.name] += 1
-            size = (queries.size[0], queries.size[1] + padding)
-            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), visit.loaded, size, turn.steps)
-            axis = visit.node.op.token_axis + (numerics.partials > 1)
-            visit.computed[key] = tuple(
-                Block(_without_padding(tensor, axis, padding), queries, (), numerics.partials, axis)
-                for tensor in tensors
-            )
-        return visit.computed[key]
 
     def _inputs(self, source: Name, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
         """The values of the walker `source` that are read, None where one is not."""
@@ -299,120 +252,6 @@ class _Lockstep:
                 self.values.pop((holder, value, wave), None)
 
 
-class _Visit:
-    """One node in one wave: the identities its values get, what was read so far, and what was computed."""
-
-    def __init__(self, node: Node, wave: Rows, loaded: Loaded) -> None:
-        self.node, self.wave, self.loaded = node, wave, loaded
-        self.identities = [Identities() for _ in node.outputs]
-        self.computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
-        # What was computed span by span, put together, by the ids of the spans' blocks, which `computed` keeps.
-        self._identified: dict[tuple[object, ...], tuple[Block, ...]] = {}
-        self.told: Callable[[float], None] | None = None
-        # By value, its blocks, also by what lies in them, and whether they are of several dtypes, as choices by phase
-        # may leave them. The list is kept so that its id is no other one's.
-        self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block], bool]] = {}
-
-    def identified(self, parts: Sequence[tuple[Block, ...]], batch: Batch) -> tuple[Block, ...]:
-        """The ports of a batch, put together from those of its parts, with identities."""
-        key = (batch, *map(id, parts))
-        if key not in self._identified:
-            self._identified[key] = tuple(
-                identities.block(assemble(blocks, batch), batch, blocks[0].axis, blocks[0].partials)
-                for identities, blocks in zip(self.identities, zip(*parts, strict=True), strict=True)
-            )
-        return self._identified[key]
-
-    def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
-        """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
-        ports: tuple[list[Block], ...] = ()
-        with telling(self.told):
-            for turn in through(turns, [1] * len(turns)):
-                blocks = compute(turn) if turn.source is None else self._copied(ports, turn.source, turn.batch)
-                ports = ports or tuple([] for _ in blocks)
-                for port, block in zip(ports, blocks, strict=True):
-                    port.append(block)
-        return ports
-
-    def grafted(
-        self, computed: tuple[list[Block], ...], grafts: Mapping[str, Graft]
-    ) -> tuple[tuple[list[Block], ...], ...]:
-        """The ports with what was recorded: as observers see it, and as it is handed on."""
-        if not any(value in grafts for value in self.node.values):
-            return computed, computed
-        shown, handed_on = list(computed), list(computed)
-        for port, value in enumerate(self.node.values):
-            if value in grafts:
-                blocks = [self._recorded(port, block, grafts[value]) for block in computed[port]]
-                shown[port], handed_on[port] = [block for block, _ in blocks], [block for _, block in blocks]
-        own = len(self.node.values)
-        # Which consumer rounds it otherwise is a choice, and what was recorded has none.
-        shown[own:], handed_on[own:] = ([ports[0]] * (len(computed) - own) for ports in (shown, handed_on))
-        return tuple(shown), tuple(handed_on)
-
-    def _recorded(self, port: int, block: Block, graft: Graft) -> tuple[Block, Block]:
-        shown, handed_on = grafted(block, graft)
-        own = self.identities[port].block(handed_on, block.batch, block.axis)
-        if shown is handed_on:
-            return own, own
-        return self.identities[port].block(shown, block.batch, block.axis), own
-
-    def _copied(self, ports: Sequence[Sequence[Block]], source: Batch, batch: Batch) -> tuple[Block, ...]:
-        # Behind a node's own ports come the roundings that single consumers are handed, of the first.
-        identities = chain(self.identities, repeat(self.identities[0]))
-        return tuple(
-            own.block(assemble(port, source), batch, port[0].axis, port[0].partials)
-            for port, own in zip(ports, identities, strict=False)
-        )
-
-    def read(self, value: list[Block], batch: Batch, *, view: bool = False) -> Block:
-        """The tokens of a batch of a value; a `view` of them, where one will do and they lie in a rectangle."""
-        if id(value) not in self._blocks_of:
-            has_dtypes = len({block.tensor.dtype for block in value}) > 1
-            self._blocks_of[id(value)] = value, {block.batch: block for block in value}, has_dtypes
-        _, block_of, has_dtypes = self._blocks_of[id(value)]
-        if batch in block_of:
-            return block_of[batch]
-        if has_dtypes:
-            # In the dtype of the steps that made these tokens, whatever others left.
-            return reblocked([block for block in value if len(common(batch, block.batch)[0])], batch, view=view)
-        if len(value) == 1:
-            return reblocked(value, batch, view=view)
-        whole = batch.grid.whole(self.wave)
-        if whole not in block_of:
-            # Put together once for all steps that read what several made.
-            block_of[whole] = reblocked(value, whole)
-        return reblocked([block_of[whole]], batch, view=view)
-
-
 def _task_of(at: Task, turn: Turn) -> Task:
     """The task of a turn, whose sizes are asked for where it goes by them."""
     return at.at(turn.sizes) if at.by_phase else at
-
-
-def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:
-    """The tensors of a call: with padding rows behind them, and in a pack the mask as what each token may see."""
-    tensors = [None if block is None else block.tensor for block in blocks]
-    if any(todo.history):
-        if queries.rectangle is not None:
-            return tensors
-        seen = queries.own_sequence if turn.isolated else torch.ones_like(queries.own_sequence)
-        return [
-            tensor[:, None, :] & seen.to(tensor.device) if value == "mask" and tensor is not None else tensor
-            for value, tensor in zip(todo.reads, tensors, strict=True)
-        ]
-    if not turn.padding:
-        return tensors
-    return [None if block is None else _padded(block.tensor, block.axis, turn.padding) for block in blocks]
-
-
-def _padded(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
-    return torch.cat([tensor, tensor.new_zeros([*tensor.shape[:axis], rows, *tensor.shape[axis + 1 :]])], dim=axis)
-
-
-def _without_padding(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
-    if not rows:
-        return tensor
-    # A copy even of one row, of which torch would keep the strides that all of them had, and choose a GEMM by them.
-    kept = tensor.narrow(axis, 0, tensor.shape[axis] - rows)
-    return kept.clone(memory_format=torch.contiguous_format)

@@ -187,14 +187,15 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
             values[node_name] += (attribute, setting.value)
         for (closing, _), region in walker.plan.regions.items():
             values[closing].append(region.nodes)
-        for phase, plan in walker.plans.items():
+        plans = walker.plans
+        for phase, plan in plans.items():
             for (node_name, attribute), setting in plan.settings.items() if plan is not walker.plan else ():
                 if setting.value != walker.plan.settings[node_name, attribute].value:
                     values[node_name] += (phase, attribute, setting.value)
         for node in graph.nodes:
             values[node.name] += (walker.schedule.phases, _knows_steps(walker.schedule, node))
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
-            values[node.name] += [tuple(plan.told_to(node).items()) for plan in walker.plans.values()]
+            values[node.name] += [tuple(plan.told_to(node).items()) for plan in plans.values()]
             values[node.name] += [walker.routes] if node.op.routes else []
             # Whoever is given a value that was recorded parts from all that are not, or see it otherwise.
             grafts = [id(walker.grafts[value]) for value in node.values if value in walker.grafts]
@@ -259,8 +260,12 @@ def _tasks(
 ) -> Task:
     """The task of a walker at a node in the first phase of its schedule, with those of phases where it is another."""
     tasks = {}
+    # Most phases have one plan.
+    of_plan: dict[int, Task] = {}
     for phase, plan in walker.plans.items():
-        task = _task(walker, plan, node, edges, handed)
+        if id(plan) not in of_plan:
+            of_plan[id(plan)] = _task(walker, plan, node, edges, handed)
+        task = of_plan[id(plan)]
         if walker.routes is not None and replayed is not None and node.op.routes:
             task = _replaying(task, node, walker.routes, replayed[phase])
         tasks[phase] = task

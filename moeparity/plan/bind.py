@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Final
@@ -11,19 +11,19 @@ from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan import layered
+from moeparity.plan.cut import cut_by, refuse_other_phases
 from moeparity.plan.engine_profile import Profile, Rule
 from moeparity.plan.faults.apply import applied
 from moeparity.plan.faults.fault import FaultyNode, Planted
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.latest import Latest
+from moeparity.plan.layered import Layered
 from moeparity.plan.messages import RowMessage, refuse_other_messages
-from moeparity.plan.partials import Partials, Told, inputs_read, partials, told
+from moeparity.plan.partials import Known, Partials, Told, inputs_read, partials, sizes, told
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.cases import Case, Sizes, case_of, cut, described, parse
+from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, ByPhase, Place, Setting, edges_of
-
-MOST_CASES: Final = 256
-"""Cases of one plan: each is bound by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,12 +56,15 @@ class BoundGraph:
         """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
         replacements = self.replaced()
         self._plant()
-        values = {node.name: self._values(node) for node in self.graph.nodes}
+        known = None
+        if like is not None and not replacements and not like.replaced():
+            known = Known(alike=self._set_alike(like), told=like.told, partials=like.partials)
+        values = _Values(self.graph, self._values)
         object.__setattr__(self, "told", told(self.graph, values))
-        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told))
+        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, known))
         for phase, other in self.others.items():
             self._refuse_other_partials(phase, other)
-        same_nodes: frozenset[str] = frozenset() if like is None else self._same_nodes(like)
+        same_nodes = self._same_nodes(known)
         if like is not None:
             self._active.update({node.name: like.active(node) for node in self.graph.nodes if node.name in same_nodes})
         makers = {value: node for node in self.graph.nodes for value in node.values}
@@ -69,7 +72,7 @@ class BoundGraph:
             if node.name in replacements or node.name in same_nodes or not node.op.refuses:
                 continue
             as_run = self.as_run(node)
-            shapes = {port: ref.shape for port, ref in as_run.weights.items()} | self._sizes(as_run, makers)
+            shapes = {port: ref.shape for port, ref in as_run.weights.items()} | sizes(as_run, makers, self.partials)
             message = {"message": str(self.message_dtype(node, makers))}
             refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
             if refusal is not None:
@@ -132,35 +135,22 @@ class BoundGraph:
         """This plan, and those of other phases, each once."""
         return tuple({id(plan): plan for plan in (self, *self.others.values())}.values())
 
-    def _same_nodes(self, like: BoundGraph) -> frozenset[str]:
-        """The nodes at which nothing is other than in `like`, a user's function and partial sums aside."""
-        if self.told != like.told or self.partials != like.partials or self.replaced() or like.replaced():
-            return frozenset()
+    def _set_alike(self, like: BoundGraph) -> frozenset[str]:
+        """The nodes at which everything is set as in `like`."""
         # Most settings are the very same ones.
         others = ((place, s, like.settings[place]) for place, s in self.settings.items())
         set_otherwise = {
             place[0] for place, setting, other in others if setting is not other and setting.value != other.value
         }
+        return frozenset(node.name for node in self.graph.nodes) - set_otherwise
+
+    def _same_nodes(self, known: Known | None) -> frozenset[str]:
+        """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
+        if known is None or self.told != known.told or self.partials != known.partials:
+            return frozenset()
         # Who reads partial sums goes by their dtype too, which is their maker's choice.
         on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
-        return frozenset(on_whole) - set_otherwise
-
-    def _sizes(self, node: Node, makers: Mapping[str, Node]) -> dict[str, tuple[int, ...]]:
-        """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
-        that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
-        on, how many these are.
-        """
-        sizes: dict[str, tuple[int, ...]] = {"partials": (self.partials[node.values[0]],)}
-        sizes |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
-        for port, value in zip(node.ports, node.inputs, strict=True):
-            sizes[f"partials of {port}"] = (self.partials[value],)
-            maker = makers.get(value)
-            if maker is not None and maker.op.routes:
-                sizes[port] = (maker.params["top_k"],)
-            heads = _heads(maker, value, makers)
-            if heads is not None:
-                sizes[f"heads of {port}"] = (heads,)
-        return sizes
+        return frozenset(name for name in on_whole if name in known.alike)
 
     def _values(self, node: Node) -> dict[str, Value]:
         """What is set for each attribute of a node as it is run; of one that a fault wakes, what the profile says."""
@@ -264,6 +254,8 @@ class BoundGraph:
 
     def region(self, node: str) -> Region | None:
         """The user's function that closes at this node, if one is in force there."""
+        if not self.regions:
+            return None
         return self.regions.get((node, str(self.settings[node, IMPL].value)))
 
     def replaced(self) -> dict[str, Region]:
@@ -293,7 +285,7 @@ class BoundGraph:
             taken = {place: theirs[place] for place in places_of.get(phase, ())}
             settings_of[phase] = {**self.at_phase(phase).settings, **taken}
         regions, faults = {**self.regions, **source.regions}, {**self.faults, **source.faults}
-        return _plan(self.graph, self.dtype, settings_of, regions, faults, self._dormant_of, like=self)
+        return _plan(self.graph, self.dtype, settings_of, self._dormant_of, regions, faults, like=self)
 
     def in_all_phases(self, settings: Mapping[Place, Setting]) -> BoundGraph:
         """This plan with these settings in all phases. Raises SpecError."""
@@ -302,22 +294,35 @@ class BoundGraph:
     def in_phases(self, changes: ByPhase) -> BoundGraph:
         """This plan with other settings in some phases. Raises SpecError."""
         settings_of = {phase: {**self.at_phase(phase).settings, **changes.get(phase, {})} for phase in self.phases}
-        return _plan(self.graph, self.dtype, settings_of, self.regions, self.faults, self._dormant_of, like=self)
+        return _plan(self.graph, self.dtype, settings_of, self._dormant_of, self.regions, self.faults, like=self)
 
     def with_faults(self, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]) -> BoundGraph:
         """This plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
         settings_of = {phase: {**self.at_phase(phase).settings, **settings} for phase in self.phases}
         every = {**self.faults, **faults}
-        return _plan(self.graph, self.dtype, settings_of, self.regions, every, self._dormant_of, like=self)
+        return _plan(self.graph, self.dtype, settings_of, self._dormant_of, self.regions, every, like=self)
+
+
+class _Values(dict[str, Mapping[str, Value]]):
+    """By node, the values of its attributes, made where they are asked for: of a mixture, few are."""
+
+    def __init__(self, graph: Graph, values: Callable[[Node], Mapping[str, Value]]) -> None:
+        super().__init__()
+        self.values_of = values
+        self.nodes = {node.name: node for node in graph.nodes}
+
+    def __missing__(self, name: str) -> Mapping[str, Value]:
+        values = self[name] = self.values_of(self.nodes[name])
+        return values
 
 
 def _plan(
     graph: Graph,
     dtype: str,
     settings_of: ByPhase,
+    dormant_of: ByPhase,
     regions: Mapping[Place, Region],
     faults: Mapping[str, tuple[Planted, ...]],
-    dormant_of: ByPhase,
     like: BoundGraph | None = None,
 ) -> BoundGraph:
     """A plan of several phases, those with equal settings as one. Raises SpecError, saying in which phases if not in
@@ -336,29 +341,19 @@ def _plan(
         elif of[phase] != of[first]:
             groups.append((phase,))
     others: dict[Case, BoundGraph] = {}
+    alone = base() if groups else same
     for group in groups:
-        known = None if like is None else like.at_phase(group[0])
+        known = alone if like is None else like.at_phase(group[0])
         try:
             plan = made(settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group, like=known)
         except SpecError as error:
-            base()
             raise SpecError(f"{error} So it is in {listed(group)}.") from None
         others |= dict.fromkeys(group, plan)
-    return base(phases=tuple(settings_of), others=others)
+    return base(phases=tuple(settings_of), others=others, like=alone)
 
 
 def _sums(count: int) -> str:
     return "whole" if count == 1 else f"in {count} partial sums"
-
-
-def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
-    """Into how many heads a value is cut, as far as ops hand that on."""
-    while maker is not None and not maker.params.get("heads"):
-        if not maker.op.keeps_heads:
-            return None
-        value = maker.inputs[maker.values.index(value)]
-        maker = makers.get(value)
-    return None if maker is None else int(maker.params["heads"])
 
 
 def bind(
@@ -382,48 +377,48 @@ def bind(
     override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
     message = RowMessage.of(graph, dtype, placement)
-    layers = [tuple(map(message.in_rows, layer)) for layer in (*profile.layers, placement, overrides, over)]
-    phases = cut_by(graph, phases, (rule for layer in layers for rule in layer))
+    own = [tuple(map(message.in_rows, layer)) for layer in (placement, overrides, over)]
+    of_profile = [tuple(map(message.in_rows, layer)) for layer in profile.layers]
+    phases = cut_by(graph, phases, (rule for layer in (*of_profile, *own) for rule in layer))
     for rule in (*overrides, *over):
-        _refuse_other_phases(rule, message.in_rows(rule), phases)
-    bound: dict[tuple[bool, ...], tuple[Mapping[Place, Setting], Mapping[Place, Setting]]] = {}
-    settings_of: dict[Case, Mapping[Place, Setting]] = {}
-    dormant_of: dict[Case, Mapping[Place, Setting]] = {}
-    for phase in phases:
-        holding = tuple(rule.holds_in(phase) for layer in layers for rule in layer)
-        if holding not in bound:
-            in_phase = ([rule for rule in layer if rule.holds_in(phase)] for layer in layers)
-            bound[holding] = layered.settings(graph, dtype, in_phase, regions, faults)
-        settings_of[phase], dormant_of[phase] = bound[holding]
-    plants = {faulty.text: faulty.plants for faulty in faults}
-    by_end = {(region.nodes[-1], region.call): region for region in regions}
-    plan = _plan(graph, dtype, settings_of, by_end, plants, dormant_of)
+        refuse_other_phases(rule, message.in_rows(rule), phases)
+    base = _LATEST.of((graph, profile), (dtype, phases, message), lambda: _alone(graph, of_profile, dtype, phases))
+    plan = base.plan
+    if plan is None or any(own) or regions or faults:
+        of_phase = layered.in_phases(graph, base.of_phase, own, regions, faults)
+        plants = {faulty.text: faulty.plants for faulty in faults}
+        by_end = {(region.nodes[-1], region.call): region for region in regions}
+        plan = _plan(graph, dtype, *_apart(of_phase), by_end, plants, like=base.plan)
     written = (rule for layer in (*profile.layers, overrides, over) for rule in layer if message.in_rows(rule).cases)
-    refuse_other_messages(written, dtype, (one for own in plan.distinct for one in own.messages))
+    refuse_other_messages(written, dtype, (one for each in plan.distinct for one in each.messages))
     return plan
 
 
-def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:
-    """The phases cut wherever a rule for a graph that goes by numbers begins or ends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OfProfile:
+    """What a profile alone sets in each phase, and the plan that this is; None where no op would run it."""
 
-    Raises SpecError for too many cases.
-    """
-    ops = {node.op.name for node in graph.nodes}
-    ranged = [rule for rule in rules if rule.cases and rule.may_concern(graph.model_type, ops)]
-    cases = cut(phases, (case for rule in ranged for case in rule.cases or ()))
-    if len(cases) > MOST_CASES:
-        by_numbers = next(rule for rule in ranged if any(parse(case)[1] for case in rule.cases or ()))
-        raise SpecError(
-            f"{by_numbers.where}: the rules here tell {len(cases):,} cases apart by numbers of rows and keys; expected "
-            f"at most {MOST_CASES:,}. Let them share bounds."
-        )
-    return cases
+    of_phase: Mapping[Case, Layered]
+    plan: BoundGraph | None
 
 
-def _refuse_other_phases(rule: Rule, in_rows: Rule, phases: tuple[Case, ...]) -> None:
-    """An override that no step would run under would be lost in silence."""
-    if not any(in_rows.holds_in(phase) for phase in phases):
-        raise SpecError(
-            f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {described(rule.cases or ())}, and "
-            f"the schedules here have none; they have {described(phases)}. Leave it out, or name a phase that there is."
-        )
+# One profile and one graph are bound again and again: for each point of a sweep, each prefix, each side. What its rules
+# by bytes set goes by the message of a row.
+_LATEST: Final[Latest[_OfProfile]] = Latest(32)
+
+
+def _alone(graph: Graph, layers: Sequence[Sequence[Rule]], dtype: str, phases: tuple[Case, ...]) -> _OfProfile:
+    """The layers of a profile, in rows, bound to a graph by themselves. Raises SpecError, GraphError."""
+    of_phase = layered.in_phases(graph, dict.fromkeys(phases, layered.unset(graph, dtype)), layers)
+    settings_of, dormant_of = _apart(of_phase)
+    try:
+        return _OfProfile(of_phase=of_phase, plan=_plan(graph, dtype, settings_of, dormant_of, {}, {}))
+    except SpecError:
+        # What is set on top of it may make it one that runs.
+        return _OfProfile(of_phase=of_phase, plan=None)
+
+
+def _apart(of_phase: Mapping[Case, Layered]) -> tuple[ByPhase, ByPhase]:
+    """The settings in each phase, and what is dormant there."""
+    settings_of = {phase: one.settings for phase, one in of_phase.items()}
+    return settings_of, {phase: one.dormant for phase, one in of_phase.items()}

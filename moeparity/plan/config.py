@@ -71,13 +71,15 @@ AT_MOST = (("num_experts_per_tok", "num_experts"), ("topk_group", "n_group"))
 
 
 class Config:
-    """The fields of one config.json. Look-ups follow the alias table; `rope_parameters` is always there."""
+    """The fields of one config.json, whose text is `text`. Look-ups follow the alias table; `rope_parameters` is always
+    there.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._fields_read: set[str] = set()
-        self._text = _text(path)
-        self._fields = _parse(path, self._text)
+        self.text = _text(path)
+        self._fields = _parse(path, self.text)
         self._fields["rope_parameters"] = _rope_parameters(self)
         if "partial_rotary_factor" in self._fields["rope_parameters"]:
             self._fields["partial_rotary_factor"] = self._fields["rope_parameters"]["partial_rotary_factor"]
@@ -132,8 +134,8 @@ class Config:
 
     def where(self, name: str) -> Where:
         """The line a field stands on, under the name the file gives it; the file alone where it is not found."""
-        match = re.search(rf'"{re.escape(self._key(name) or name)}"\s*:', self._text)
-        return Where(self.path, None if match is None else self._text.count("\n", 0, match.start()) + 1)
+        match = re.search(rf'"{re.escape(self._key(name) or name)}"\s*:', self.text)
+        return Where(self.path, None if match is None else self.text.count("\n", 0, match.start()) + 1)
 
     def check_pairs(self) -> None:
         """Refuse fields that do not go together; only those that were read, since others may hold a default.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, get_args
@@ -14,6 +14,7 @@ from moeparity.numerics.collectives.declaration import Level
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import split
+from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import OF_ATTENTION, Case, contains, parse
 from moeparity.plan.spec import reader, schema
 
@@ -158,8 +159,19 @@ def load_profile(name: str, where: Where) -> Profile:
 
     What is taken over from a profile of another engine keeps its value, and is no evidence for this one.
     """
-    chain = _chain(name, where)
-    profile = chain[0][1]
+    paths, specs = zip(*_chain(name, where), strict=True)
+    # A file that has not changed is read once.
+    return _LATEST.of(specs, paths, lambda: _profile(paths, specs))
+
+
+# Profiles are loaded for each run, and a sweep, a search or a notebook runs many.
+_LATEST: Final[Latest[Profile]] = Latest(64)
+
+
+def _profile(paths: Sequence[Path], specs: Sequence[schema.ProfileFile]) -> Profile:
+    """The profile whose file and those of all that it extends these are."""
+    chain = list(zip(paths, specs, strict=True))
+    profile = specs[0]
     engine = next((spec.engine for _, spec in chain if spec.engine is not None), None)
     layers: list[tuple[Rule, ...]] = []
     for depth, (path, spec) in enumerate(chain):

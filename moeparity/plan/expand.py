@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import networkx as nx
 
@@ -13,6 +13,7 @@ from moeparity.ops.declaration import Op, Parameter
 from moeparity.ops.registry import OPS
 from moeparity.plan.config import Config
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment, WeightRef, log_probs
+from moeparity.plan.latest import Latest
 from moeparity.plan.layers import LAYER_RULES, WINDOW_RULES
 from moeparity.plan.references import Scope
 from moeparity.plan.spec import graph_schema, reader
@@ -24,12 +25,21 @@ MAX_EXPERTS = 10_000
 """Several times what any model has; more is a slip in config.json that would only show as a hang."""
 
 
+# A checkpoint is opened again and again: for each recipe of a folder, each point of a sweep, each run of a notebook.
+_LATEST: Final[Latest[Graph]] = Latest(16)
+
+
 def expand(config: Config, path: Path | None = None) -> Graph:
-    """The graph of a checkpoint: `path`, or the shipped graph of its `model_type`.
+    """The graph of a checkpoint: `path`, or the shipped graph of its `model_type`. The same one for equal files.
 
     Raises GraphError and CheckpointError.
     """
     path, spec = _shipped_graph(config) if path is None else (path, reader.read_graph(path))
+    # A graph file that has not changed is read once.
+    return _LATEST.of((spec,), (path, config.text), lambda: _expanded(path, spec, config))
+
+
+def _expanded(path: Path, spec: graph_schema.GraphFile, config: Config) -> Graph:
     graph = _Expansion(path, spec, config).graph()
     config.check_pairs()
     return graph

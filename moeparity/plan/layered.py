@@ -1,33 +1,42 @@
-"""Rules in layers -> a setting for every place of a graph, in one phase."""
+"""Rules in layers -> a setting for every place of a graph, in each phase."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from moeparity.errors import SpecError, Where, listed, shown
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan.engine_profile import Rule
 from moeparity.plan.faults.fault import FaultyNode
 from moeparity.plan.graph import UNSET, Graph, Node
+from moeparity.plan.latest import Latest
 from moeparity.plan.match import assignments
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.cases import OF_ATTENTION
+from moeparity.plan.schedule.cases import OF_ATTENTION, Case
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 
 
-def settings(
-    graph: Graph,
-    dtype: str,
-    layers: Iterable[Iterable[Rule]],
-    regions: Sequence[Region],
-    faults: Sequence[FaultyNode] = (),
-) -> tuple[Mapping[Place, Setting], Mapping[Place, Setting]]:
-    """What the rules of one phase set, later layers winning, on top of the ops' defaults and a variant's dtype; behind
-    it what they say of attributes that their nodes do not have, which a fault may wake.
-
-    Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
-    selector matches nothing.
+@dataclass(frozen=True, slots=True)
+class Layered:
+    """What stands at every place of a graph in one phase, and what rules say of attributes that their nodes do not
+    have, which a fault may wake.
     """
+
+    settings: Mapping[Place, Setting]
+    dormant: Mapping[Place, Setting]
+
+
+_UNSET: Final[Latest[Layered]] = Latest(16)
+
+
+def unset(graph: Graph, dtype: str) -> Layered:
+    """The ops' defaults at every place, and a variant's dtype."""
+    return _UNSET.of((graph,), dtype, lambda: _unset(graph, dtype))
+
+
+def _unset(graph: Graph, dtype: str) -> Layered:
     settings: dict[Place, Setting] = {}
     for node in graph.nodes:
         settings[node.name, DTYPE] = Setting(value=dtype, rule=None)
@@ -35,21 +44,54 @@ def settings(
         settings |= {(node.name, a.name): Setting(value=a.default, rule=None) for a in node.attributes}
         for site, consumer in edges_of(graph, node):
             settings[node.name, f"{site}{EDGE}{consumer}"] = Setting(value=STORED, rule=None)
-    dormant: dict[Place, Setting] = {}
+    return Layered(settings, {})
+
+
+def in_phases(
+    graph: Graph,
+    base: Mapping[Case, Layered],
+    layers: Sequence[Sequence[Rule]],
+    regions: Sequence[Region] = (),
+    faults: Sequence[FaultyNode] = (),
+) -> Mapping[Case, Layered]:
+    """What rules set in each phase, later layers winning, on top of what stands at every place in `base`.
+
+    Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
+    selector matches nothing.
+    """
+    # Many cases differ in rules of the other side alone.
+    known: dict[tuple[object, ...], Layered] = {}
+    of_phase: dict[Case, Layered] = {}
+    for phase, below in base.items():
+        holding = (id(below), *(rule.holds_in(phase) for layer in layers for rule in layer))
+        if holding not in known:
+            in_phase = [[rule for rule in layer if rule.holds_in(phase)] for layer in layers]
+            known[holding] = _settings(graph, below, in_phase, regions, faults)
+        of_phase[phase] = known[holding]
+    return of_phase
+
+
+def _settings(
+    graph: Graph,
+    base: Layered,
+    layers: Iterable[Iterable[Rule]],
+    regions: Iterable[Region],
+    faults: Iterable[FaultyNode],
+) -> Layered:
+    settings, dormant = dict(base.settings), dict(base.dormant)
     for layer in layers:
-        of_layer = _layer(graph, layer, settings.keys())
+        of_layer = _layer(graph, layer, base.settings.keys())
         settings |= {place: setting for place, setting in of_layer.items() if place in settings}
         dormant |= {place: setting for place, setting in of_layer.items() if place not in settings}
     for region in regions:
         settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
     for faulty in faults:
         settings[faulty.node, FAULT] = Setting(value=faulty.text, rule=faulty.rule)
-    return settings, dormant
+    return Layered(settings, dormant)
 
 
-def _layer(graph: Graph, rules: Iterable[Rule], places: Iterable[Place]) -> dict[Place, Setting]:
+def _layer(graph: Graph, rules: Iterable[Rule], graph_places: Container[Place]) -> dict[Place, Setting]:
     settings: dict[Place, Setting] = {}
-    graph_places = set(places)
     for rule in rules:
         values = list(assignments(graph, rule))
         _refuse_sequences(graph, rule, {node for node, _, _ in values})

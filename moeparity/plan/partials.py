@@ -1,10 +1,12 @@
 """What follows along the edges of a plan: choices that ops make for others, inputs that are not read, and which values
-lie in partial sums, one for each rank that holds a part of the op that made them.
+lie in partial sums, one for each rank that holds a part of the op that made them; and the sizes handed on that ops ask
+for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import dataclass
 
 from moeparity.errors import SpecError
 from moeparity.ops.declaration import Value, holds
@@ -15,6 +17,15 @@ Told = Mapping[str, Mapping[str, Value]]
 
 Partials = Mapping[str, int]
 """In how many partial sums a value lies; 1: it is whole."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What holds in another plan of the same graph without users' functions, and the nodes that are set alike there."""
+
+    alike: Container[str]
+    told: Told
+    partials: Partials
 
 
 def told(graph: Graph, values: Mapping[str, Mapping[str, Value]]) -> Told:
@@ -46,17 +57,24 @@ def inputs_read(node: Node, values: Mapping[str, Value]) -> tuple[bool, ...]:
 
 
 def partials(
-    graph: Graph, values: Mapping[str, Mapping[str, Value]], region_nodes: Container[str], choices: Told
+    graph: Graph,
+    values: Mapping[str, Mapping[str, Value]],
+    region_nodes: Container[str],
+    choices: Told,
+    known: Known | None = None,
 ) -> Partials:
     """Of every value of a graph, from the values set on its nodes and what these are told by others.
 
     A user's function takes and gives whole values; an input that is not read, or that no node of the graph makes,
-    counts as whole.
+    counts as whole. What is `known` of a plan is not worked out again where nothing is otherwise.
 
     Raises SpecError where a node would read partial sums that it cannot.
     """
     counts = dict.fromkeys((*SOURCES, *(value for node in graph.nodes for value in node.inputs)), 1)
     for node in graph.nodes:
+        if known is not None and _is_known(node, known, choices, counts):
+            counts |= {value: known.partials[value] for value in node.values}
+            continue
         runs_kernel = node.name not in region_nodes
         node_values = values[node.name]
         reads = (True,) * len(node.inputs)
@@ -69,6 +87,15 @@ def partials(
         count = node.op.partials(node.op.pieces(node_values), node_values, node.params, inputs) if runs_kernel else 1
         counts |= dict.fromkeys(node.values, count)
     return counts
+
+
+def _is_known(node: Node, known: Known, choices: Told, counts: Partials) -> bool:
+    """Whether a node is set alike and told the same as in a plan that is known, and reads as many partial sums."""
+    return (
+        node.name in known.alike
+        and choices.get(node.name) == known.told.get(node.name)
+        and all(counts[value] == known.partials[value] for value in node.inputs)
+    )
 
 
 def _refuse(node: Node, inputs: list[int], summing_ports: tuple[str, ...]) -> None:
@@ -84,3 +111,31 @@ def _refuse(node: Node, inputs: list[int], summing_ports: tuple[str, ...]) -> No
             f"{node.name} adds partial sums over {' and '.join(str(c) for c in counts)} ranks. "
             "Reduce both first: `reduce: now` at the all_reduce before each."
         )
+
+
+def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str, tuple[int, ...]]:
+    """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
+    that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
+    on, how many these are.
+    """
+    known: dict[str, tuple[int, ...]] = {"partials": (counts[node.values[0]],)}
+    known |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
+    for port, value in zip(node.ports, node.inputs, strict=True):
+        known[f"partials of {port}"] = (counts[value],)
+        maker = makers.get(value)
+        if maker is not None and maker.op.routes:
+            known[port] = (maker.params["top_k"],)
+        heads = _heads(maker, value, makers)
+        if heads is not None:
+            known[f"heads of {port}"] = (heads,)
+    return known
+
+
+def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
+    """Into how many heads a value is cut, as far as ops hand that on."""
+    while maker is not None and not maker.params.get("heads"):
+        if not maker.op.keeps_heads:
+            return None
+        value = maker.inputs[maker.values.index(value)]
+        maker = makers.get(value)
+    return None if maker is None else int(maker.params["heads"])

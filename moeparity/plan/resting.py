@@ -7,13 +7,15 @@ a schedule alone.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from typing import Final
 
 from moeparity.ops.declaration import Attribute, Value, holds
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
+from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 
@@ -21,7 +23,7 @@ Name = tuple[str, str]
 """What reports call the differences that one rule makes: its label and an attribute."""
 
 
-def going_along(base: BoundGraph, source: BoundGraph) -> dict[Case, list[Place]]:
+def going_along(base: BoundGraph, source: BoundGraph) -> Mapping[Case, Sequence[Place]]:
     """In which phases and where a value that nobody set rests in `base`, and `source` has another one in effect.
 
     A form of attention that is switched on keeps its own tiles. No mixture that wakes such a value has another one, so
@@ -29,9 +31,16 @@ def going_along(base: BoundGraph, source: BoundGraph) -> dict[Case, list[Place]]
     may bring along unsaid; and what a rule sets that makes a difference of this attribute at another node, or of this
     place in another phase, since its name stands for both.
     """
-    pair = Pair(base, source)
-    places = {phase: [place for place in pair.unequal if pair.goes_along(place, phase)] for phase in base.phases}
+    return _LATEST.of((base, source), None, lambda: _along(Pair(base, source)))
+
+
+def _along(pair: Pair) -> Mapping[Case, Sequence[Place]]:
+    places = {phase: [place for place in pair.unequal if pair.goes_along(place, phase)] for phase in pair.phases}
     return {phase: along for phase, along in places.items() if along}
+
+
+# All mixtures of a search are made of two plans.
+_LATEST: Final[Latest[Mapping[Case, Sequence[Place]]]] = Latest(8)
 
 
 class Pair:
@@ -51,6 +60,8 @@ class Pair:
     @cached_property
     def unequal(self) -> list[Place]:
         """The places at which the two have other values in some phase."""
+        if len(self._distinct) == 1:
+            return list(self._distinct[0].unequal)
         return [place for place in self.plans[0].settings if self.differ(place)]
 
     def differ(self, place: Place) -> bool:
@@ -89,13 +100,30 @@ class InPhase:
         self.nodes = {node.name: node for node in first.graph.nodes}
         self.replaced = (first.replaced(), second.replaced())
 
+    @cached_property
+    def unequal(self) -> Mapping[Place, None]:
+        """The places at which the two have other values, in the order of their settings."""
+        theirs = self.plans[1].settings
+        pairs = ((place, ours, theirs[place]) for place, ours in self.plans[0].settings.items())
+        # Most settings are the very same ones.
+        unlike = (
+            (place, ours.value, other.value)
+            for place, ours, other in pairs
+            if ours is not other and ours.value != other.value
+        )
+        return {place: None for place, first, second in unlike if self._resolve_unlike(place[0], first, second)}
+
+    def _resolve_unlike(self, node: str, first: Value, second: Value) -> bool:
+        """Whether unequal values are other ones in the dtypes that the node runs in."""
+        ours, theirs = self.plans
+        # With two dtypes `model` differs everywhere; that is one choice of the variant, not one of every node.
+        return ours.dtype_of(node) != theirs.dtype_of(node) or ours.resolved(node, first) != theirs.resolved(
+            node, second
+        )
+
     def differ(self, place: Place) -> bool:
         """Whether the two have other values there."""
-        first, second = self.plans[0].settings[place].value, self.plans[1].settings[place].value
-        if first == second or self.plans[0].dtype_of(place[0]) != self.plans[1].dtype_of(place[0]):
-            # With two dtypes `model` differs everywhere; that is one choice of the variant, not one of every node.
-            return first != second
-        return self.plans[0].resolved(place[0], first) != self.plans[1].resolved(place[0], second)
+        return place in self.unequal
 
     def resting(self, place: Place) -> tuple[int, ...]:
         """Which of the two have a value there that decides nothing."""
@@ -114,8 +142,7 @@ class InPhase:
     @cached_property
     def names(self) -> frozenset[Name]:
         """What reports call the differences that stand alone, by the rules of both."""
-        unequal = (place for place in self.plans[0].settings if self.differ(place))
-        places = [place for place in unequal if self._stands_alone(place)]
+        places = [place for place in self.unequal if self._stands_alone(place)]
         rules = ((plan.settings[place].rule, place[1]) for place in places for plan in self.plans)
         return frozenset(_line(rule, name) for rule, name in rules if rule is not None)
 

@@ -8,7 +8,8 @@ from itertools import chain, combinations
 from typing import Final
 
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, bind, cut_by
+from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
 from moeparity.plan.faults.stated import stated
 from moeparity.plan.graph import Graph

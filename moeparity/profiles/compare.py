@@ -7,8 +7,9 @@ from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.ops.measured import Share
-from moeparity.plan.bind import BoundGraph, bind, cut_by
+from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
+from moeparity.plan.cut import cut_by
 from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule, load_profile, placement_rules
 from moeparity.plan.evidence import levels

@@ -75,8 +75,19 @@ class Divergence:
         ]
         if roots:
             self._add_root(record, view, roots)
-        record.carried = _add(record.carried, _error(view, self.reference, self.candidate))
-        record.local = _add(record.local, _error(view, *self.local_of))
+        error = _error(view, self.reference, self.candidate)
+        record.carried = _add(record.carried, error)
+        # Where no error is carried in, nearly everywhere before the first root, both are one.
+        local = error if self._is_carried_as_local(view) else _error(view, *self.local_of)
+        record.local = _add(record.local, local)
+
+    def _is_carried_as_local(self, view: NodeView) -> bool:
+        """Whether the walkers of the local error have the very values of the reference and the candidate."""
+        # What is reported of the same logits may be two, by each side's temperature.
+        if view.node.op.reports or not view.ran(*self.local_of):
+            return False
+        pairs = zip(self.local_of, (self.reference, self.candidate), strict=True)
+        return all(a == b or view.output_ids(a) == view.output_ids(b) for a, b in pairs)
 
     @property
     def result(self) -> dict[str, NodeRecord]:

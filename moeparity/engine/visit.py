@@ -1,0 +1,183 @@
+"""One node in one wave of a pass: kernels are called there once for all walkers that read and choose the same.
+
+Values are read as the steps need them, computed by kernels that may be handed padding rows and masks of packs, and put
+together with identities.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
+
+import torch
+
+from moeparity.engine.computation import Numerics
+from moeparity.engine.grafts import Graft, grafted
+from moeparity.engine.grid import Batch, Rows, Turn
+from moeparity.engine.values import Block, Identities, assemble, common, reblocked
+from moeparity.engine.work import Task
+from moeparity.inputs.weights.store import Loaded
+from moeparity.plan.graph import Node
+from moeparity.progress import telling, through
+
+
+class Visit:
+    """The identities that the node's values get, what was read so far, and what was computed.
+
+    Kernel calls are counted in `evaluations`, by node.
+    """
+
+    def __init__(self, node: Node, wave: Rows, loaded: Loaded, evaluations: Counter[str]) -> None:
+        self.node, self.wave, self.loaded, self.evaluations = node, wave, loaded, evaluations
+        self.identities = [Identities() for _ in node.outputs]
+        self._computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
+        # What was computed span by span, put together, by the ids of the spans' blocks, which `_computed` keeps.
+        self._identified: dict[tuple[object, ...], tuple[Block, ...]] = {}
+        self.told: Callable[[float], None] | None = None
+        # By value, its blocks, also by what lies in them, and whether they are of several dtypes, as choices by phase
+        # may leave them. The list is kept so that its id is no other one's.
+        self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block], bool]] = {}
+
+    def called(
+        self,
+        todo: Task,
+        numerics: Numerics,
+        turn: Turn,
+        queries: Batch,
+        inputs: Sequence[list[Block] | None],
+    ) -> tuple[Block, ...]:
+        """The ports that a kernel gives of the tokens of `queries`, with identities."""
+        return self.identified([self.computed(todo, numerics, turn, queries, inputs)], queries)
+
+    def computed(
+        self,
+        todo: Task,
+        numerics: Numerics,
+        turn: Turn,
+        queries: Batch,
+        inputs: Sequence[list[Block] | None],
+    ) -> tuple[Block, ...]:
+        """What a kernel gives, without identities: those of the whole turn are asked for, not those of its spans."""
+        # A replay's routes come behind what is read.
+        history = chain(todo.history, repeat(False))
+        blocks = [
+            None
+            if value is None
+            else self.read(value, turn.keys(queries), view=numerics.copies_history)
+            if reads_earlier
+            else self.read(value, queries)
+            for value, reads_earlier in zip(inputs, history, strict=False)
+        ]
+        layouts = (None if block is None else (block.ids, block.layout) for block in blocks)
+        padding = 0 if any(todo.history) else turn.padding
+        key = (numerics.key, queries, turn.isolated, padding, turn.steps, *layouts)
+        if key not in self._computed:
+            self.evaluations[self.node.name] += 1
+            size = (queries.size[0], queries.size[1] + padding)
+            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), self.loaded, size, turn.steps)
+            axis = self.node.op.token_axis + (numerics.partials > 1)
+            self._computed[key] = tuple(
+                Block(_without_padding(tensor, axis, padding), queries, (), numerics.partials, axis)
+                for tensor in tensors
+            )
+        return self._computed[key]
+
+    def identified(self, parts: Sequence[tuple[Block, ...]], batch: Batch) -> tuple[Block, ...]:
+        """The ports of a batch, put together from those of its parts, with identities."""
+        key = (batch, *map(id, parts))
+        if key not in self._identified:
+            self._identified[key] = tuple(
+                identities.block(assemble(blocks, batch), batch, blocks[0].axis, blocks[0].partials)
+                for identities, blocks in zip(self.identities, zip(*parts, strict=True), strict=True)
+            )
+        return self._identified[key]
+
+    def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
+        """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
+        ports: tuple[list[Block], ...] = ()
+        with telling(self.told):
+            for turn in through(turns, [1] * len(turns)):
+                blocks = compute(turn) if turn.source is None else self._copied(ports, turn.source, turn.batch)
+                ports = ports or tuple([] for _ in blocks)
+                for port, block in zip(ports, blocks, strict=True):
+                    port.append(block)
+        return ports
+
+    def grafted(
+        self, computed: tuple[list[Block], ...], grafts: Mapping[str, Graft]
+    ) -> tuple[tuple[list[Block], ...], ...]:
+        """The ports with what was recorded: as observers see it, and as it is handed on."""
+        if not any(value in grafts for value in self.node.values):
+            return computed, computed
+        shown, handed_on = list(computed), list(computed)
+        for port, value in enumerate(self.node.values):
+            if value in grafts:
+                blocks = [self._recorded(port, block, grafts[value]) for block in computed[port]]
+                shown[port], handed_on[port] = [block for block, _ in blocks], [block for _, block in blocks]
+        own = len(self.node.values)
+        # Which consumer rounds it otherwise is a choice, and what was recorded has none.
+        shown[own:], handed_on[own:] = ([ports[0]] * (len(computed) - own) for ports in (shown, handed_on))
+        return tuple(shown), tuple(handed_on)
+
+    def _recorded(self, port: int, block: Block, graft: Graft) -> tuple[Block, Block]:
+        shown, handed_on = grafted(block, graft)
+        own = self.identities[port].block(handed_on, block.batch, block.axis)
+        if shown is handed_on:
+            return own, own
+        return self.identities[port].block(shown, block.batch, block.axis), own
+
+    def _copied(self, ports: Sequence[Sequence[Block]], source: Batch, batch: Batch) -> tuple[Block, ...]:
+        # Behind a node's own ports come the roundings that single consumers are handed, of the first.
+        identities = chain(self.identities, repeat(self.identities[0]))
+        return tuple(
+            own.block(assemble(port, source), batch, port[0].axis, port[0].partials)
+            for port, own in zip(ports, identities, strict=False)
+        )
+
+    def read(self, value: list[Block], batch: Batch, *, view: bool = False) -> Block:
+        """The tokens of a batch of a value; a `view` of them, where one will do and they lie in a rectangle."""
+        if id(value) not in self._blocks_of:
+            has_dtypes = len({block.tensor.dtype for block in value}) > 1
+            self._blocks_of[id(value)] = value, {block.batch: block for block in value}, has_dtypes
+        _, block_of, has_dtypes = self._blocks_of[id(value)]
+        if batch in block_of:
+            return block_of[batch]
+        if has_dtypes:
+            # In the dtype of the steps that made these tokens, whatever others left.
+            return reblocked([block for block in value if len(common(batch, block.batch)[0])], batch, view=view)
+        if len(value) == 1:
+            return reblocked(value, batch, view=view)
+        whole = batch.grid.whole(self.wave)
+        if whole not in block_of:
+            # Put together once for all steps that read what several made.
+            block_of[whole] = reblocked(value, whole)
+        return reblocked([block_of[whole]], batch, view=view)
+
+
+def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:
+    """The tensors of a call: with padding rows behind them, and in a pack the mask as what each token may see."""
+    tensors = [None if block is None else block.tensor for block in blocks]
+    if any(todo.history):
+        if queries.rectangle is not None:
+            return tensors
+        seen = queries.own_sequence if turn.isolated else torch.ones_like(queries.own_sequence)
+        return [
+            tensor[:, None, :] & seen.to(tensor.device) if value == "mask" and tensor is not None else tensor
+            for value, tensor in zip(todo.reads, tensors, strict=True)
+        ]
+    if not turn.padding:
+        return tensors
+    return [None if block is None else _padded(block.tensor, block.axis, turn.padding) for block in blocks]
+
+
+def _padded(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
+    return torch.cat([tensor, tensor.new_zeros([*tensor.shape[:axis], rows, *tensor.shape[axis + 1 :]])], dim=axis)
+
+
+def _without_padding(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
+    if not rows:
+        return tensor
+    # A copy even of one row, of which torch would keep the strides that all of them had, and choose a GEMM by them.
+    kept = tensor.narrow(axis, 0, tensor.shape[axis] - rows)
+    return kept.clone(memory_format=torch.contiguous_format)

@@ -47,9 +47,9 @@ def main() -> int:
 
 
 def reached(outcomes: Sequence[Outcome]) -> bool:
-    """Whether every changed node is named, no other is, and of at least `GOAL` the choice, fault or `none` is right."""
-    right = sum(one.right for one in outcomes)
-    return all(one.found and not one.innocent for one in outcomes) and right >= GOAL * len(outcomes)
+    """Whether every changed node is named and no other is, and of `GOAL` of the patched programs what is said is right."""
+    right = [one.right for one in outcomes if one.case.patch is not None]
+    return all(one.found and not one.innocent for one in outcomes) and sum(right) >= GOAL * len(right)
 
 
 def _options() -> argparse.Namespace:

@@ -239,7 +239,8 @@ def ungated(program: Program) -> Change:
         _, weights, ids = self.gate(rows)
         routed: Tensor = self.experts(rows, ids, weights)
         self.shared_expert_gate(rows)
-        return (routed + shared).view_as(hidden)
+        total: Tensor = (routed + shared).view_as(hidden)
+        return total
 
     with_forward(layer.mlp, forward)
     return _fault(f"{at}.moe.reduce", "shared-expert-gate-missing")

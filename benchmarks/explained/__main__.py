@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def reached(outcomes: Sequence[Outcome]) -> bool:
-    """Whether every changed node is named and no other is, and of `GOAL` of the patched programs what is said is right."""
+    """Whether every changed node is named and no other is, and of `GOAL` of the patched ones the answer is right."""
     right = [one.right for one in outcomes if one.case.patch is not None]
     return all(one.found and not one.innocent for one in outcomes) and sum(right) >= GOAL * len(right)
 

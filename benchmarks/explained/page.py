@@ -26,8 +26,8 @@ trace, the checkpoint and `hf-eager` alone, `bisect` and `explain` say what diff
 
 A first run, with fewer tokens, led to these changes of the lists: three patches did not do what they say (an output
 projection without its bias, sinks of minus infinity for none, an activation that is no module) and were put right; of
-three faults the number that is the same thing counts as its name (a base, a temperature, a limit); what changes no logit
-is drawn again. What it showed of moeparity was mended. All else is as it was written down first.
+three faults the number that is the same thing counts as its name (a base, a temperature, a limit); what changes no
+logit is drawn again. What it showed of moeparity was mended. All else is as it was written down first.
 """
 
 

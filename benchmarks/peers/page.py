@@ -38,7 +38,14 @@ READING = """\
 - *s* is wall time from the start of Python, both sides and the comparison; *MB* is everything written for both sides.
 - **moeparity is told more than the peers.** Its two profiles state what each program does, and the attributes that it
   weighs are those in which the two differ: with one difference stated, naming it is no feat. The peers see tensors
-  only. What no profile states moeparity can't see: the last case is of that kind, and there a peer is the tool to take.
+  only. What no profile states `bisect` of two profiles can't see: the last case is of that kind.
+- **From traces alone**, told no more than the peers, moeparity sees it too. `moeparity capture` of both programs
+  (`benchmarks/peers/captured.py` has the commands) and `moeparity diff` name `model.layers.2.mlp.experts` as where
+  differences begin, at one of its matrix products, that of a single expert, in all of its rows, with the line of
+  source; not that it is the weight that differs, whose slice has no digest. `moeparity explain` of the candidate's
+  trace, which is told the checkpoint and `hf-eager` too, finds the bits of the layer's other nodes as they should be,
+  and of `layers[2].moe.combine` says that nothing it tried gives them: for an expert of which gate and up are scaled
+  and down is not it has no word. The table does not have this run.
 - moeparity's verdict is about its gate, not about equality: a difference below the gate is no failure, and near it the
   verdict is inconclusive. Its culprits are the choices that lower the divergence when they alone are restored; where a
   culprit drowns in rounding noise there is none, and it says so.
@@ -49,10 +56,9 @@ READING = """\
   finest level may differ from run to run on the same program.
 - DebugMode pairs calls by position and refuses logs of another length; where a side adds one cast, that is the case.
 
-What the peers cover and moeparity does not: dumps from real engines on their own devices (SGLang, Megatron, Ascend),
-tensors sharded over ranks (SGLang's comparator puts them together), the backward pass, any model that runs, with or
-without experts, and faults that nobody has described. The lines of source in the stacks of DebugMode and msprobe are
-nearer to the user's code than the name of a node.
+What the peers were made for and moeparity was not run on here: dumps from real engines on their own devices (SGLang,
+Megatron, Ascend), the backward pass, and models without experts. The lines of source in the stacks of DebugMode and
+msprobe are nearer to the user's code than the name of a node.
 """
 
 

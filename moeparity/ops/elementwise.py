@@ -133,6 +133,7 @@ CLAMP = Op(
     parameters=(Parameter(name="limit", type=float, says="largest magnitude that is left as it is"),),
     attributes=(site("output", "x and the limit are rounded to this dtype first"),),
     sees_rows=row_by_row,
+    keeps_heads=True,
     kernel="elementwise:clamp",
     source="transformers 5.17.0 and 5.23.0, OlmoeAttention.forward, clip_qkv",
 )

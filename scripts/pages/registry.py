@@ -67,6 +67,12 @@ MEASURED = {
         write=evidence.data,
         measured=True,
     ),
+    "explained": Page(
+        path="docs/generated/explained.md",
+        takes="five minutes",
+        write=put_out("benchmarks.explained"),
+        measured=True,
+    ),
     "log-probs": Page(
         path="docs/log-probs.md",
         takes="seconds",

@@ -215,3 +215,9 @@ def test_a_bisection_runs_however_it_is_bundled(request: pytest.FixtureRequest, 
     assert report.metrics.kl > 0
     assert report.toggles
     assert report.roots
+
+
+def test_clipped_heads_are_still_heads(olmoe_clip: Path) -> None:
+    """Four heads, clipped between their norm and attention, cannot be shared by eight ranks."""
+    with pytest.raises(SpecError, match="4 heads of q do not divide by 8 ranks"):
+        side(olmoe_clip, {"set": {"layers[*].attention.attend:tensor": 8}})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -29,16 +29,18 @@ def explain(
     observations: Sequence[Observation],
     loaded: Loaded,
     memory: Memory | None = None,
+    known: Collection[str] = (),
 ) -> Explanation:
     """The choices that give the recorded values of a node, from those of `plan` on.
 
     `loaded` are the weights of its segment. `memory` is shared by searches at nodes that are likely to have been
-    computed alike, such as those of all layers. Raises TraceError where something that its kernels need was not
-    recorded.
+    computed alike, such as those of all layers. `known` are nodes whose values `plan` gives: what they hand on was not
+    made otherwise. Raises TraceError where something that its kernels need was not recorded.
     """
     seen = set.intersection(*(set(observation.values) for observation in observations))
     region = region_of(plan, node, seen)
-    replaced = Replaced.of([one.name for one in region], plan, plan, told=False)
+    unknown = {one.name for one in plan.graph.nodes}.difference(known)
+    replaced = Replaced.of([one.name for one in region], plan, plan, unknown=unknown)
     inquiry = Inquiry(replaced=replaced, memory=memory or Memory(work=WORK))
     inquiry.kernels.loaded = loaded
     samples = [observation.sample(region) for observation in observations]

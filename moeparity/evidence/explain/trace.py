@@ -24,6 +24,7 @@ from moeparity.plan.address import role, select
 from moeparity.plan.bind import BoundGraph, bind
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Segment
+from moeparity.plan.setting import Setting
 from moeparity.progress import Callback, Progress
 
 MASK, POSITIONS = "mask", "positions"
@@ -95,6 +96,7 @@ class _Walk:
     nodes: list[Explanation] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
     memories: dict[str, Memory] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
 
     def explain(self, segment: Segment, loaded: Loaded, selected: set[str]) -> None:
         """Explain the selected nodes of a segment, whose weights are loaded."""
@@ -113,9 +115,19 @@ class _Walk:
                 continue
             try:
                 with torch.inference_mode():
-                    self.nodes.append(explain(self.plan, name, shown, loaded, memory))
+                    self.nodes.append(explain(self.plan, name, shown, loaded, memory, self.known))
+                self._learn(self.nodes[-1])
             except TraceError as error:
                 self.unseen.append(Unseen(node=name, reason=str(error)))
+
+    def _learn(self, answer: Explanation) -> None:
+        """Later nodes go along with what a node that is explained hands them, and with nothing else."""
+        if answer.explained:
+            told = {name for node in self.plan.graph.nodes for name in node.op.told}
+            places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
+            settings = {(node, name): Setting(value=v, rule=None) for (node, name), v in places.items() if name in told}
+            self.plan = self.plan.in_all_phases(settings)
+            self.known |= set(answer.nodes)
 
 
 def _rank(request: Request) -> RankTrace:

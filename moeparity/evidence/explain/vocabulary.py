@@ -61,9 +61,9 @@ class Replaced:
     _latest: dict[Choices, BoundGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @classmethod
-    def of(cls, region: Sequence[str], base: BoundGraph, own: BoundGraph, *, told: bool = True) -> Replaced:
-        """The nodes of a region, in execution order, as the plan `base` runs them; `told` where what is handed to them
-        was made under its choices.
+    def of(cls, region: Sequence[str], base: BoundGraph, own: BoundGraph, *, unknown: Collection[str] = ()) -> Replaced:
+        """The nodes of a region, in execution order, as the plan `base` runs them. Of what the `unknown` nodes hand on
+        it is not known whether it was made under its choices.
         """
         graph, closing = base.graph, region[-1]
         segment = next(s for s in graph.segments if any(node.name == closing for node in s.nodes))
@@ -89,7 +89,7 @@ class Replaced:
             tail=tail,
             own=tuple(_of_nodes(one, names) for one in own.distinct),
             segment=frozenset(nodes),
-            makers=() if told else tuple(dict.fromkeys(_makers(cut.nodes, region))),
+            makers=tuple(dict.fromkeys(place for place in _makers(cut.nodes, region) if place[0] in unknown)),
         )
 
     @property

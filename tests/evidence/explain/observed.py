@@ -73,7 +73,8 @@ def seen_under(model: Model, plan: BoundGraph, shape: tuple[int, int] = (2, 24),
 def kernels_of(plan: BoundGraph, seen: Seen) -> tuple[Kernels, Observation]:
     """What computes a node under other choices, on what it read."""
     region = region_of(plan, seen.node.name, set(seen.values))
-    kernels = Kernels(Replaced.of([node.name for node in region], plan, plan, told=False))
+    unknown = [node.name for node in plan.graph.nodes]
+    kernels = Kernels(Replaced.of([node.name for node in region], plan, plan, unknown=unknown))
     kernels.loaded = seen.loaded
     return kernels, Observation(values=seen.values)
 

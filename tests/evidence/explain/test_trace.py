@@ -170,6 +170,27 @@ def test_a_fault_is_said_in_words_and_is_no_profile(model: Model, tmp_path: Path
         profile_text(result, "x")
 
 
+def test_what_is_known_of_the_combine_is_not_doubted_at_the_sum(glm4_moe: Path, tmp_path: Path) -> None:
+    """The combine is seen to have added no shared expert: where the sum has none either, it is missing."""
+
+    def patch(program: nn.Module) -> None:
+        program.get_submodule("model.layers.1.mlp.shared_experts").register_forward_hook(lambda *a: a[2] * 0)
+
+    small = opened(glm4_moe)
+    result = explain_trace(Request(trace=traced(small, tmp_path / "t", "hf-eager", patch), checkpoint=glm4_moe))
+    (node,) = (node for node in result.nodes if not node.as_started)
+    assert [match.choices for match in node.matches] == [("layers[1].moe.shared_add:fault=shared-expert-missing",)]
+
+
+def test_zeroed_weights_leave_a_bias(qwen2_moe: Path, tmp_path: Path) -> None:
+    def patch(program: nn.Module) -> None:
+        program.get_submodule("model.layers.1.self_attn.v_proj").get_parameter("weight").data.zero_()
+
+    trace = traced(opened(qwen2_moe), tmp_path / "t", "hf-eager", patch)
+    result = explain_trace(Request(trace=trace, checkpoint=qwen2_moe, nodes="layers[1].attention.v_proj"))
+    assert result.nodes[0].matches[0].choices == ("layers[1].attention.v_proj:fault=weights-zeroed",)
+
+
 def test_a_node_that_is_not_shown_is_inconclusive(model: Model, default: Path) -> None:
     result = explain_trace(Request(trace=default, checkpoint=model.folder, nodes="layers[1].moe.experts"))
     assert result.exit_code == 3

@@ -1,0 +1,195 @@
+"""The cases that a seed draws, and what `bisect` and `explain` say of each from its trace."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+
+import moeparity
+from benchmarks.explained.choices import KINDS, SINGLE
+from benchmarks.explained.faults import ALL, FAULTS, Patch
+from benchmarks.explained.program import Change, Program
+from benchmarks.explained.unlisted import UNLISTED
+from moeparity.bisection.pipeline import bisect
+from moeparity.errors import MoeparityError
+from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.report import Explained, Explanation
+from moeparity.evidence.explain.trace import Request, explain_trace
+from moeparity.numerics.bits import same_bits
+
+LISTED_CASES, UNLISTED_CASES, COMBINED, SINGLES = 32, 12, 20, 16
+SHAPE = (4, 16)
+DRAWS = 8
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A program to be patched: `kind` is `fault`, `unlisted`, `combination`, `single` or `none`."""
+
+    name: str
+    kind: str
+    model: str
+    patch: Patch | None
+    seed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was said of a case: the node, whether the others were left alone, and the answer in one line.
+
+    word: `named`; `equivalent` (other choices, which give the bits on other tokens too); `none`; or `other`.
+    """
+
+    case: Case
+    node: str
+    planted: str = "-"
+    found: bool
+    innocent: tuple[str, ...]
+    word: str
+    says: str
+
+    @property
+    def right(self) -> bool:
+        """Whether it is as it should be."""
+        expected = {"unlisted": ("none",), "none": ("none",)}.get(self.case.kind, ("named", "equivalent"))
+        return self.found and not self.innocent and self.word in expected
+
+
+def cases(seed: int) -> Iterator[Case]:
+    """All of them: every fault that fits is drawn before any is drawn again, models by the seed."""
+    draw = Random(seed)  # noqa: S311
+    for kind, count, listed in (("fault", LISTED_CASES, FAULTS), ("unlisted", UNLISTED_CASES, UNLISTED)):
+        for fault in draw.sample(list(listed), min(count, len(listed))):
+            model = draw.choice(listed[fault])
+            yield Case(name=fault.__name__, kind=kind, model=model, patch=fault, seed=f"{seed} {fault.__name__}")
+    for kind, count, kinds in (("combination", COMBINED, KINDS), ("single", SINGLES, SINGLE)):
+        for number in range(count):
+            name = sorted(kinds)[number % len(kinds)]
+            op, switches = kinds[name], 1 if kind == "single" else draw.choice([3, 3, 4])
+            model = draw.choice(op.models)
+
+            patch = partial(op.drawn, count=switches)
+
+            yield Case(name=f"{name} {number}", kind=kind, model=model, patch=patch, seed=f"{seed} {kind} {number}")
+    for model in ALL:
+        yield Case(name="unpatched", kind="none", model=model, patch=None, seed=str(seed))
+
+
+def outcome(case: Case, checkpoint: Path, folder: Path) -> Outcome:
+    """Capture, bisect, explain, judge."""
+    own: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, **EAGER)
+    own.eval()
+    ids, others = (torch.randint(0, 300, SHAPE, generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    model, change = _patched(case, own, ids)
+    trace = _captured(model, ids, folder / "trace")
+    roots = {root.node for root in bisect(_recipe(folder, checkpoint, ids, trace), device="cpu").roots}
+    answer = explain_trace(Request(trace=trace, checkpoint=checkpoint))
+    nodes = {node.node: node for node in answer.nodes if not node.as_started}
+    changed = set() if change is None else {change.node}
+    innocent = tuple(sorted((roots | nodes.keys()) - changed))
+    if change is None:
+        return Outcome(case=case, node="-", found=True, innocent=innocent, word="none", says="-")
+    node = nodes.get(change.node)
+    made = partial(Outcome, case=case, node=change.node, planted=" or ".join(map(" with ".join, change.words)) or "-")
+    if node is None:
+        return made(found=False, innocent=innocent, word="none", says="-")
+    word = _word(change, node)
+    if word == "other" and _holds(answer, checkpoint, _captured(model, others, folder / "others"), folder, change.node):
+        word = "equivalent"
+    says = f"{node.matches[0]}" if node.explained else f"none of {node.tried}"
+    found = change.node in roots
+    return made(found=found, innocent=innocent, word=word, says=says)
+
+
+def _patched(case: Case, own: Any, ids: Tensor) -> tuple[Any, Change | None]:
+    """The program as the case has it; drawn again where that gives no other logits. Raises ValueError if none does."""
+    if case.patch is None:
+        return own, None
+    chosen, logits = _chosen(own, ids), _forward(own, ids)
+    for number in range(DRAWS):
+        model = copy.deepcopy(own)
+        draw = Random(f"{case.seed} {number}")  # noqa: S311
+        change = case.patch(Program(model=model, draw=draw, chosen=chosen))
+        if not same_bits(_forward(model, ids), logits):
+            return model, change
+    raise ValueError(f"{case.name} on {case.model}: {DRAWS} draws, and none changes any logit")
+
+
+def _word(change: Change, node: Explanation) -> str:
+    if not node.explained:
+        return "none"
+    exact = [" ".join(match.choices) for match in node.matches if match.exact]
+    named = any(all(word in text for word in words) for words in change.words for text in exact)
+    return "named" if named else "other"
+
+
+def _holds(answer: Explained, checkpoint: Path, others: Path, folder: Path, node: str) -> bool:
+    """Whether the choices that were named give the node's bits on other tokens too."""
+    try:
+        text = profile_text(answer, "named")
+    except MoeparityError:
+        return False
+    profile = folder / "named.yaml"
+    profile.write_text(text, "utf-8")
+    again = explain_trace(Request(trace=others, checkpoint=checkpoint, profile=str(profile), nodes=node))
+    return all(one.as_started for one in again.nodes)
+
+
+def _chosen(model: Any, ids: Tensor) -> dict[int, list[int]]:
+    """The experts that tokens go to, by layer."""
+    chosen: dict[int, list[int]] = {}
+    handles = []
+    for number, layer in enumerate(model.model.layers):
+        router = getattr(layer.mlp, "gate", getattr(layer.mlp, "router", None))
+        if router is not None:
+
+            def keep(_: Any, __: Any, out: tuple[Tensor, ...], number: int = number) -> None:
+                chosen[number] = sorted(set(out[2].flatten().tolist()))
+
+            handles.append(router.register_forward_hook(keep))
+    _forward(model, ids)
+    for handle in handles:
+        handle.remove()
+    return chosen
+
+
+def _forward(model: Any, ids: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits: Tensor = model(ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    return logits
+
+
+def _captured(model: Any, ids: Tensor, folder: Path) -> Path:
+    with moeparity.capture(folder, level="module", save="*", stacks=False, stats=False):
+        _forward(model, ids)
+    return folder
+
+
+def _recipe(folder: Path, checkpoint: Path, ids: Tensor, trace: Path) -> Path:
+    lines = [json.dumps({"input_ids": row}) for row in ids.tolist()]
+    (folder / "tokens.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
+    recipe: Mapping[str, Any] = {
+        "kind": "recipe",
+        "checkpoint": str(checkpoint),
+        "tokens": {"file": "tokens.jsonl", "sampled_from": "candidate"},
+        "reference": {"profile": "hf-eager"},
+        "candidate": {"trace": str(trace)},
+        "gate": {"metric": "k3", "below": 1e-3},
+        "floor": False,
+        "grafts": False,
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe), "utf-8")
+    return path

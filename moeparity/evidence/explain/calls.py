@@ -43,6 +43,10 @@ OTHER_DTYPE = 1e3
 what is to be explained is known from the start."""
 
 
+class UnreadError(SpecError):
+    """Under some choices a node reads a value that was not recorded: they are not refused, nothing is known of them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Sample:
     """One micro-batch, or step of a phase, as the function met it: the values that enter its region, by name, and what
@@ -193,9 +197,15 @@ class Kernels:
     def outputs(self, choices: Choices, sample: Sample) -> Ports | None:
         """What the nodes give with these choices, whole; None where an op refuses them."""
         try:
-            values, plan = self.values(choices, sample), self.replaced.bound(choices).at_phase(sample.phase)
+            return self.computed(choices, sample)
         except SpecError:
             return None
+
+    def computed(self, choices: Choices, sample: Sample) -> Ports:
+        """What the nodes give with these choices, whole. Raises SpecError where an op refuses them, UnreadError where
+        a node reads what was not recorded.
+        """
+        values, plan = self.values(choices, sample), self.replaced.bound(choices).at_phase(sample.phase)
         tail = self.replaced.tail
         if tail is not None and _touches(choices, tail):
             # Logits that nobody rounds are compared in the dtype in which the function gives them.
@@ -243,7 +253,7 @@ class Kernels:
             reads = [_handed(values, value, node) for value in plan.read_inputs(node)]
             unseen = [name for name, x in zip(plan.read_inputs(node), reads, strict=True) if name and x is None]
             if unseen:
-                raise SpecError(f"{node.name}: {unseen[0]} is not known.")
+                raise UnreadError(f"{node.name}: {unseen[0]} is not known.")
             edges = {f"{node.values[0]}{EDGE}{reader}": dict([site]) for reader, site in plan.edges(node).items()}
             own = self.replaced.plan.at_phase(sample.phase)
             if _untouched(plan, own, choices, node) and _reads_same(reads, base, node, plan):

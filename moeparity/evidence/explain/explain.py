@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from typing import Final
 
-from moeparity.evidence.explain.calls import Sample
-from moeparity.evidence.explain.combinations import NOTHING, SpentError, Tries
+from moeparity.evidence.explain.combinations import NOTHING
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
 from moeparity.evidence.explain.observation import Observation, region_of
-from moeparity.evidence.explain.report import Explanation, OpenChoice
-from moeparity.evidence.explain.vocabulary import Choices, Replaced, listed_choices, written
+from moeparity.evidence.explain.report import Explanation
+from moeparity.evidence.explain.undecided import open_choices
+from moeparity.evidence.explain.vocabulary import Choices, Replaced
 from moeparity.inputs.weights.store import Loaded
 from moeparity.plan.bind import BoundGraph
-from moeparity.plan.setting import Place
 
 WORK: Final = 16384
 """What may be spent on nodes that were likely computed alike, in calls of small kernels; on one node at most half."""
-OPEN_WORK: Final = 512
-"""What may be spent on what the values leave undecided, in calls of small kernels."""
 
 
 def explain(
@@ -49,7 +45,7 @@ def explain(
     explained = [choices for choices in inquiry.best if inquiry.answers[choices].exact]
     answer = NOTHING if inquiry.base.exact else next(iter(explained or inquiry.best), NOTHING)
     exact = inquiry.base.exact or bool(explained)
-    undecided = open_choices(inquiry, answer, samples) if exact else ()
+    undecided = open_choices(inquiry.kernels, answer, samples) if exact else ()
     return Explanation(
         node=node,
         op=region[-1].op.name,
@@ -63,30 +59,6 @@ def explain(
         open=undecided,
         settings=_settings(replaced, answer),
         left=None if exact else left_by(inquiry.kernels, answer, samples),
-    )
-
-
-def open_choices(inquiry: Inquiry, answer: Choices, samples: Sequence[Sample]) -> tuple[OpenChoice, ...]:
-    """The places whose value these micro-batches do not decide beside an answer that gives every bit."""
-    replaced = inquiry.replaced
-    tries = Tries(kernels=inquiry.kernels, samples=samples, limit=OPEN_WORK)
-    at = dict(answer)
-    others: dict[Place, list[str]] = {}
-    with suppress(SpentError):
-        for place, value in listed_choices(replaced, replaced.bound(answer)):
-            if not isinstance(value, str) or (place in at and at[place] == value):
-                continue
-            trial = frozenset({*((p, v) for p, v in answer if p != place), (place, value)})
-            if tries.exact(trial):
-                others.setdefault(place, []).append(written(value))
-    bound = replaced.bound(answer)
-    return tuple(
-        OpenChoice(
-            place=f"{node}:{name}",
-            value=written(bound.resolved(node, bound.settings[node, name].value)),
-            others=tuple(values),
-        )
-        for (node, name), values in others.items()
     )
 
 

@@ -13,6 +13,8 @@ Remainder = Callable[[float], float]
 DECADES: Final = range(-12, 10, 2)
 """Powers of ten that are tried first."""
 NEGATIVE: Final = (-10.0, -1.0, -0.1, -0.01)
+FIRST_NUMBERS: Final = (0.0, *NEGATIVE, *(10.0**exponent for exponent in DECADES))
+"""Numbers that are tried first wherever any is allowed, beside half and twice the one that is there."""
 STEPS: Final = 16
 """How often the interval with the least remainder is made smaller, at most."""
 PATIENCE: Final = 10
@@ -57,7 +59,7 @@ def _grid(at: float, *, near: bool, dense: bool) -> list[float]:
         return sorted({at / 2, at, at * 2})
     if dense:
         return sorted({at, *(10 ** (exponent / 8) for exponent in range(16, 73))})
-    return sorted({at / 2, at, at * 2, 0.0, *NEGATIVE, *(10.0**exponent for exponent in DECADES)})
+    return sorted({at / 2, at, at * 2, *FIRST_NUMBERS})
 
 
 def _narrowed(remainder: Remainder, low: float, best: float, high: float) -> tuple[float, float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -12,11 +12,17 @@ from moeparity.errors import TraceError
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.plan.address import pattern, role
 
-LEVEL = "verified: trace"
+DECIDED, NOT_DECIDED = "verified: trace", "inferred"
+"""How sure a choice is that the recorded values decide, and one by which they are explained as others would explain
+them.
+"""
+SHOWN = 3
+"""So many of the values that do as well are told of a choice."""
 
 
 def profile_text(result: Explained, name: str) -> str:
-    """The YAML of a profile with the choices that gave every bit, by node; what the values do not decide is left out.
+    """The YAML of a profile with the choices that gave every bit, by node. What the values do not decide is left out;
+    where they are explained by it, it is `inferred` and says why.
 
     Raises TraceError where a node is not explained, or by a fault or a parameter of the model alone, which no profile
     can state, or where nothing is known of any node.
@@ -54,29 +60,31 @@ def _refuse(result: Explained) -> None:
 
 
 def _rules(result: Explained) -> Iterator[Mapping[str, object]]:
-    """A rule for the nodes of a role that were made alike."""
+    """A rule for the nodes of a role that were made alike, and one for each choice that is not decided."""
     groups: dict[tuple[object, ...], list[Explanation]] = {}
     for node in result.nodes:
-        alike = tuple(sorted((role(address), value) for address, value in _decided(node).items()))
+        alike = tuple(sorted((role(address), value, why) for address, value, why in _stated(node)))
         groups.setdefault((role(node.node), alike), []).append(node)
     for nodes in groups.values():
-        by_node: dict[str, dict[str, object]] = {}
-        for address, value in _decided(nodes[0]).items():
+        by_node: dict[tuple[str, str], dict[str, object]] = {}
+        for address, value, why in _stated(nodes[0]):
             name, _, attribute = address.rpartition(":")
-            by_node.setdefault(name, {})[attribute] = _scalar(value)
-        for name, values in by_node.items():
+            by_node.setdefault((name, why), {})[attribute] = _scalar(value)
+        for (name, why), values in by_node.items():
             places = [name.replace(f"layers[{nodes[0].node_layer}]", f"layers[{node.node_layer}]") for node in nodes]
-            source = f"{result.trace}: {sum(node.elements for node in nodes)} elements, all bits equal"
-            yield from (
-                {"nodes": selector, "set": values, "evidence": {"level": LEVEL, "source": source}}
-                for selector in pattern(places).split(", ")
-            )
+            elements = f"{result.trace}: {sum(node.elements for node in nodes)} elements, all bits equal"
+            evidence = {"level": NOT_DECIDED if why else DECIDED, "source": f"{elements}{why}"}
+            yield from ({"nodes": s, "set": values, "evidence": evidence} for s in pattern(places).split(", "))
 
 
-def _decided(node: Explanation) -> dict[str, str]:
-    """The choices in effect that the node's values decide, and those by which they are explained, by address."""
-    undecided = {choice.place for choice in node.open} - _explaining(node)
-    return {address: value for address, value in node.settings if address not in undecided}
+def _stated(node: Explanation) -> Iterator[tuple[str, str, str]]:
+    """The choices in effect that are stated, by address and value, with why one is not decided (empty where it is)."""
+    explaining, undecided = _explaining(node), _undecided(node)
+    for address, value in node.settings:
+        if address not in undecided:
+            yield address, value, ""
+        elif address in explaining:
+            yield address, value, f", but {undecided[address]}"
 
 
 def _explaining(node: Explanation) -> set[str]:
@@ -84,12 +92,46 @@ def _explaining(node: Explanation) -> set[str]:
     return {choice.partition("=")[0] for choice in (node.matches[0].choices if node.matches else ())}
 
 
+def _undecided(node: Explanation) -> dict[str, str]:
+    """The addresses of choices that the node's values do not decide as far as was looked, with the reason."""
+    reasons: dict[str, list[str]] = {}
+    for choice in node.open:
+        attribute = role(choice.place).rpartition(":")[2]
+        parts = (
+            (choice.others, f"{attribute} {' or '.join(choice.others[:SHOWN])} gives them too"),
+            (choice.untried, f"{len(choice.untried)} other values were not held against them, as the work was spent"),
+            (choice.unread, f"{len(choice.unread)} other values read what was not recorded"),
+        )
+        reasons[choice.place] = [text for values, text in parts if values]
+    for address, text in _by_matches(node):
+        reasons.setdefault(address, []).append(text)
+    return {address: "; ".join(dict.fromkeys(texts)) for address, texts in reasons.items()}
+
+
+def _by_matches(node: Explanation) -> Iterator[tuple[str, str]]:
+    """The addresses at which a node is explained by other numbers too, or is another combination, and which."""
+    if not node.matches:
+        return
+    own, *others = node.matches
+    for numbers in own.between:
+        yield numbers.place, f"numbers from {numbers.least:.7g} to {numbers.greatest:.7g} were seen to give them too"
+    for other in others:
+        for text in {*own.choices} ^ {*other.choices}:
+            yield text.partition("=")[0], f"so does {_of_roles(other.choices)}"
+
+
+def _of_roles(choices: Sequence[str]) -> str:
+    return " with ".join(map(role, choices))
+
+
 def _not_stated(result: Explained) -> str:
     undecided: dict[str, dict[str, None]] = {}
     for node in result.nodes:
-        for choice in node.open:
-            name, _, attribute = role(choice.place).rpartition(":")
-            undecided.setdefault(name, {})[attribute] = None
+        stated = {address for address, _, _ in _stated(node)}
+        for address in _undecided(node):
+            name, _, attribute = role(address).rpartition(":")
+            if address not in stated:
+                undecided.setdefault(name, {})[attribute] = None
     rest = "what the trace does not show"
     names = "; ".join(f"{name} {', '.join(attributes)}" for name, attributes in undecided.items())
     return f"what its values do not decide ({names}), and {rest}." if undecided else f"{rest}."

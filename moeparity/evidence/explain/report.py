@@ -45,11 +45,18 @@ class ChoiceMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenChoice:
-    """A choice that these values do not decide: beside its `value`, all of `others` give the same bits here."""
+    """A choice that these values do not decide beside its `value`.
+
+    others: each by itself gives the same bits here; of whole numbers of which any is allowed, only the first that does
+    is looked for. untried: these were not held against the values, since the work for that was spent. unread: nor were
+    these, since a node reads under them what was not recorded.
+    """
 
     place: str
     value: str
     others: tuple[str, ...]
+    untried: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

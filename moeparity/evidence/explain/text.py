@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from moeparity.evidence.explain.report import Explained, Explanation, Left
+from moeparity.evidence.explain.report import Explained, Explanation, Left, OpenChoice
 from moeparity.output.words import percent
 from moeparity.plan.address import pattern, role
 
@@ -59,6 +59,10 @@ def node_lines(first: Explanation, *further: Explanation) -> Iterator[str]:
     undecided = "; ".join(_undecided((first, *further)))
     if undecided:
         yield f"  not decided by these values: {undecided}"
+    for why, names_of in (("as the work for it was spent", _untried), ("as it reads what was not recorded", _unread)):
+        left_out = "; ".join(_left_out((first, *further), names_of))
+        if left_out:
+            yield f"  not held against these values, {why}: {left_out}"
 
 
 def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
@@ -68,9 +72,31 @@ def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
         place = _spread(choice.place)
         common = [value for value in choice.others if all(value in others.get(place, ()) for others in every)]
         if common:
-            name = place.removeprefix(f"{_spread(nodes[0].node)}:")
             told = " or ".join((choice.value, *common[:SHOWN_OPEN])) + _more(len(common), SHOWN_OPEN)
-            yield f"{name} {told}"
+            yield f"{_short(place, nodes[0])} {told}"
+
+
+def _left_out(nodes: Sequence[Explanation], values_of: Callable[[OpenChoice], Sequence[str]]) -> Iterator[str]:
+    """Each place with the values that were not held against those of some of these nodes."""
+    by_place: dict[str, dict[str, None]] = {}
+    for node in nodes:
+        for choice in node.open:
+            by_place.setdefault(_spread(choice.place), {}).update(dict.fromkeys(values_of(choice)))
+    for place, values in by_place.items():
+        if values:
+            yield f"{_short(place, nodes[0])} {', '.join([*values][:SHOWN_OPEN])}{_more(len(values), SHOWN_OPEN)}"
+
+
+def _untried(choice: OpenChoice) -> Sequence[str]:
+    return choice.untried
+
+
+def _unread(choice: OpenChoice) -> Sequence[str]:
+    return choice.unread
+
+
+def _short(place: str, node: Explanation) -> str:
+    return place.removeprefix(f"{_spread(node.node)}:")
 
 
 def _matches(node: Explanation, names: str) -> Iterator[str]:

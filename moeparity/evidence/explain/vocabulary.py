@@ -27,7 +27,7 @@ Choices = frozenset[Choice]
 WHOLE_NUMBERS: Final = tuple(sorted({*range(33), *(2**i for i in range(13)), *(3 * 2**i for i in range(11))}))
 """Whole numbers that are tried where any is allowed: all up to 32, then powers of two, and three times these."""
 
-RANKS: Final = (2, 4, 8, 16)
+RANKS: Final = (1, 2, 4, 8, 16)
 """Over so many ranks a node is tried."""
 
 KEPT: Final = 16
@@ -240,6 +240,21 @@ def _numbers_in(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, f
                 yield (node.name, name), value
             if name == ROPE and isinstance(value, Mapping) and THETA in value:
                 yield (node.name, THETA), float(value[THETA])
+
+
+def stated_number(replaced: Replaced, place: Place, value: Value) -> Value:
+    """The number that a word stands for at a place, such as an eps of `config`; any other value as it is."""
+    node = next(node for node in replaced.plan.graph.nodes if node.name == place[0])
+    attribute = node.op.attribute(place[1])
+    is_word = attribute is not None and attribute.number and isinstance(value, str)
+    return float(node.params[place[1]]) if is_word else value
+
+
+def whole_number(replaced: Replaced, place: Place, value: Value) -> bool:
+    """Whether a value is one of the whole numbers of which any is allowed at a place."""
+    node = next(node for node in replaced.plan.graph.nodes if node.name == place[0])
+    attribute = node.op.attribute(place[1])
+    return attribute is not None and attribute.least is not None and not isinstance(value, str)
 
 
 def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:

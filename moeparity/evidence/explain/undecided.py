@@ -1,0 +1,125 @@
+"""What recorded values leave undecided beside an answer: each choice in effect, held against its other values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final
+
+from moeparity.errors import SpecError
+from moeparity.evidence.explain.calls import Kernels, Sample, UnreadError
+from moeparity.evidence.explain.numbers import FIRST_NUMBERS
+from moeparity.evidence.explain.report import OpenChoice
+from moeparity.evidence.explain.vocabulary import (
+    Choice,
+    Choices,
+    Replaced,
+    listed_choices,
+    numbers,
+    profiles_choices,
+    stated_number,
+    whole_number,
+    written,
+)
+from moeparity.numerics.bits import same_bits
+from moeparity.ops.declaration import Value
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.setting import Place
+
+WORK: Final = 1024
+"""What may be spent at a node, in calls of small kernels."""
+
+
+@dataclass(slots=True)
+class _Others:
+    """The other values of one choice: those that give the same bits, and those that were not held against the values:
+    as the work was spent, or as a node reads under them what was not recorded.
+    """
+
+    alike: list[Value] = field(default_factory=list)
+    untried: list[Value] = field(default_factory=list)
+    unread: list[Value] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.alike or self.untried or self.unread)
+
+
+def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> tuple[OpenChoice, ...]:
+    """The choices in effect that these micro-batches do not decide beside an answer that gives every bit.
+
+    Held against them is each other value by itself: those that are listed, in use or set by a shipped profile there;
+    where any number is allowed, `FIRST_NUMBERS`, its half and its double; and, until one of all these gives the same
+    bits, the whole numbers of `WHOLE_NUMBERS`; the cheap ones first, until `WORK` is spent.
+    """
+    replaced = kernels.replaced
+    bound = replaced.bound(answer)
+    spent_before, refused = kernels.work, 0
+    others: dict[Place, _Others] = {}
+    for place, value, price in _trials(kernels, answer, samples):
+        known = others.setdefault(place, _Others())
+        if known.alike and whole_number(replaced, place, value):
+            continue
+        if kernels.work - spent_before + refused + price > WORK:
+            known.untried.append(value)
+            continue
+        try:
+            if _gives_every_bit(kernels, _with(answer, (place, value)), samples):
+                known.alike.append(value)
+        except UnreadError:
+            known.unread.append(value)
+        except SpecError:
+            # What an op refuses is no value that it could have had.
+            refused += 1
+    return tuple(
+        OpenChoice(
+            place=f"{node}:{name}",
+            value=written(bound.resolved(node, bound.settings[node, name].value)),
+            others=tuple(map(written, known.alike)),
+            untried=tuple(map(written, known.untried)),
+            unread=tuple(map(written, known.unread)),
+        )
+        for (node, name), known in others.items()
+        if known
+    )
+
+
+def _trials(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> list[tuple[Place, Value, float]]:
+    """What is to be held against the values, with its price: whole numbers last, then by price."""
+    replaced = kernels.replaced
+    trials = dict.fromkeys(_other_values(replaced, replaced.bound(answer)))
+    priced = [(*trial, _price(kernels, _with(answer, trial), samples)) for trial in trials]
+    priced.sort(key=itemgetter(2))
+    return sorted(priced, key=lambda trial: whole_number(replaced, *trial[:2]))
+
+
+def _other_values(replaced: Replaced, bound: BoundGraph) -> Iterator[Choice]:
+    """Every other value that is held against those of a plan, at the places where a choice is in effect."""
+    reals = {place: at for place, at in numbers(replaced, bound) if place in bound.settings}
+    of_profiles = (choice for choices in profiles_choices(replaced) for choice in choices)
+    of_numbers = ((place, x) for place, at in reals.items() for x in (at / 2, at * 2, *FIRST_NUMBERS))
+    listed = list(listed_choices(replaced, bound))
+    in_effect = {place for place, _ in listed}.union(reals)
+    for place, value in (*listed, *of_profiles, *of_numbers):
+        if place not in in_effect or place not in bound.settings:
+            continue
+        if all(one.resolved(place[0], one.settings[place].value) == value for one in bound.distinct):
+            continue
+        if place not in reals or stated_number(replaced, place, value) != reals[place]:
+            yield place, value
+
+
+def _with(answer: Choices, choice: Choice) -> Choices:
+    return frozenset({*((place, value) for place, value in answer if place != choice[0]), choice})
+
+
+def _price(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> float:
+    try:
+        return max(1.0, kernels.price(choices, samples))
+    except SpecError:
+        return 1.0
+
+
+def _gives_every_bit(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> bool:
+    """Whether choices give all recorded values. Raises SpecError where an op refuses them."""
+    return all(all(map(same_bits, sample.given, kernels.computed(choices, sample))) for sample in samples)

@@ -1,0 +1,236 @@
+"""What recorded values leave undecided: nothing is `verified: trace` that was not held against its other values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from moeparity.evidence.explain import undecided
+from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain.observation import Observation
+from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.report import Explained, Explanation, OpenChoice
+from moeparity.evidence.explain.text import explained_lines
+from moeparity.evidence.explain.vocabulary import Choices, listed_choices
+from moeparity.inputs.model import Model
+from moeparity.numerics.bits import same_bits
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.setting import Place
+from tests.evidence.explain.observed import Seen, bound, kernels_of, opened, planted, seen_under
+from tests.test_reports import refused
+
+AT = "layers[1]"
+NORM, GATE, COMBINE = f"{AT}.moe.norm", f"{AT}.moe.gate", f"{AT}.moe.combine"
+EXPERTS, ROUTER, ATTEND = f"{AT}.moe.experts", f"{AT}.moe.router", f"{AT}.attention.attend"
+Q_PROJ, O_PROJ = f"{AT}.attention.q_proj", f"{AT}.attention.o_proj"
+ALL = (NORM, GATE, COMBINE, EXPERTS, ATTEND, Q_PROJ, O_PROJ, "lm_head", "embed")
+WHOLE_NUMBERS = {*range(33), *(2**i for i in range(5, 13)), *(3 * 2**i for i in range(11))}
+
+
+@pytest.fixture(scope="module")
+def model(qwen3_moe: Path) -> Model:
+    return opened(qwen3_moe)
+
+
+@pytest.fixture(scope="module")
+def eager(model: Model) -> BoundGraph:
+    return bound(model, "hf-eager")
+
+
+@pytest.fixture(scope="module")
+def nodes(model: Model, eager: BoundGraph) -> dict[str, Seen]:
+    return seen_under(model, eager)
+
+
+def asked(plan: BoundGraph, seen: Seen, observation: Observation | None = None) -> Explanation:
+    with torch.inference_mode():
+        return explain(plan, seen.node.name, [observation or Observation(values=seen.values)], seen.loaded)
+
+
+def told(*answers: Explanation) -> Explained:
+    return Explained(
+        trace="a trace",
+        program="transformers",
+        checkpoint="a checkpoint",
+        profile="hf-eager",
+        dtype="bf16",
+        forwards=1,
+        whole=True,
+        asked=True,
+        nodes=answers,
+        unseen=(),
+    )
+
+
+def rules(answer: Explanation) -> dict[str, tuple[object, str, str]]:
+    """What a written profile sets at the node itself: value, level, source."""
+    document = yaml.safe_load(profile_text(told(answer), "written"))
+    return {
+        name: (value, rule["evidence"]["level"], rule["evidence"]["source"])
+        for rule in document["rules"]
+        if rule["nodes"] == answer.node
+        for name, value in rule["set"].items()
+    }
+
+
+def admissible(plan: BoundGraph, seen: Seen, name: str) -> Iterator[str | float]:
+    """The other values of an attribute, as its declaration allows them; whole numbers from a list of the test's own."""
+    attribute = seen.node.op.attribute(name)
+    assert attribute is not None
+    at = plan.active(seen.node)[name]
+    values: list[str | float] = [*(v for v in attribute.values if v != "model"), *attribute.usual]
+    if attribute.kind == "placement":
+        values = [1, 2, 4, 8, 16]
+    elif attribute.least is not None:
+        values += sorted(number for number in WHOLE_NUMBERS if number >= attribute.least)
+    yield from (value for value in values if value != at)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_verified_by_a_trace_has_no_other_value_with_the_same_bits(
+    eager: BoundGraph, nodes: dict[str, Seen], name: str
+) -> None:
+    """Each value that a written profile verifies is exchanged for every other one that its op allows."""
+    seen, answer = nodes[name], asked(eager, nodes[name])
+    kernels, observation = kernels_of(eager, seen)
+    sample = observation.sample(kernels.replaced.nodes)
+    verified = {key: value for key, (value, level, _) in rules(answer).items() if level == "verified: trace"}
+    with torch.inference_mode():
+        for key in verified:
+            for value in admissible(eager, seen, key):
+                given = kernels.outputs(frozenset([((name, key), value)]), sample)
+                assert given is None or not all(map(same_bits, sample.given, given)), (key, value)
+    assert "output" in verified
+
+
+def opened_at(answer: Explanation, attribute: str) -> OpenChoice:
+    return next(choice for choice in answer.open if choice.place == f"{answer.node}:{attribute}")
+
+
+def test_whole_numbers_that_do_as_well_are_named_and_not_stated(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    """In bf16 a projection cut into two parts, or over ranks, or computed row by row, has the same bits."""
+    answer = asked(eager, nodes[Q_PROJ])
+    assert rules(answer).keys() == {"output"}
+    for attribute, other in {"splits": "2", "rows": "1", "tensor": "2", "blocks": "1"}.items():
+        choice = opened_at(answer, attribute)
+        assert other in choice.others
+        assert not choice.untried
+    assert "splits 1 or 2" in "\n".join(explained_lines(told(answer)))
+    assert "splits" in profile_text(told(answer), "written").partition("kind:")[0]
+
+
+def test_that_nothing_is_cut_is_tried_where_the_profile_cuts(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    place = (EXPERTS, "tensor")
+    cut = bound_with(eager, place, 2)
+    kernels, observation = kernels_of(cut, nodes[EXPERTS])
+    assert (place, 1) in set(listed_choices(kernels.replaced, kernels.replaced.plan))
+    answer = asked(cut, nodes[EXPERTS], observation)
+    assert answer.matches[0].choices == (f"{EXPERTS}:tensor=1",)
+
+
+def bound_with(plan: BoundGraph, place: Place, value: str | float) -> BoundGraph:
+    return plan.in_all_phases({place: replace(plan.settings[place], value=value)})
+
+
+def test_a_number_is_held_against_others(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    """Of values around 1, no eps of 1e-6 can be known; of values around 1e-4 it is, and its other spelling is no other
+    value.
+    """
+    seen = nodes[NORM]
+    assert (
+        "0.0" in opened_at(asked(eager, seen), "eps").others or "5e-07" in opened_at(asked(eager, seen), "eps").others
+    )
+    small = {**seen.values, seen.node.inputs[0]: seen.values[seen.node.inputs[0]] * 1e-4}
+    kernels, _ = kernels_of(eager, seen)
+    given = kernels.outputs(frozenset(), Observation(values=small).sample(kernels.replaced.nodes))
+    assert given is not None
+    answer = asked(eager, seen, Observation(values={**small, NORM: given[0]}))
+    assert answer.as_started
+    assert f"{NORM}:eps" not in {choice.place for choice in answer.open}
+    assert rules(answer)["eps"][:2] == ("config", "verified: trace")
+
+
+@pytest.mark.parametrize(("name", "work"), [(Q_PROJ, 0), (Q_PROJ, 8), (NORM, 20), (COMBINE, 10), (EXPERTS, 100)])
+def test_a_check_that_ran_out_of_work_says_so_and_verifies_nothing_it_did_not_try(
+    eager: BoundGraph, nodes: dict[str, Seen], monkeypatch: pytest.MonkeyPatch, name: str, work: int
+) -> None:
+    whole = asked(eager, nodes[name])
+    assert not any(choice.untried for choice in whole.open)
+    monkeypatch.setattr(undecided, "WORK", work)
+    answer = asked(eager, nodes[name])
+    untried = {choice.place.rpartition(":")[2]: choice.untried for choice in answer.open if choice.untried}
+    assert untried
+    assert untried.keys().isdisjoint(rules(answer))
+    assert "not held against these values, as the work for it was spent: " in "\n".join(explained_lines(told(answer)))
+    document = json.loads(told(answer).to_json())
+    assert refused("explain", document) == []
+    (node,) = document["nodes"]
+    assert {c["place"]: tuple(c["untried"]) for c in node["open"]} == {c.place: c.untried for c in answer.open}
+    for choice in answer.open:
+        assert set(choice.others).isdisjoint(choice.untried)
+
+
+def test_what_is_too_dear_to_try_once_is_untried(
+    eager: BoundGraph, nodes: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GEMM that is written out takes more than may be spent; earlier that counted as another value's bits."""
+    monkeypatch.setattr(undecided, "WORK", 24)
+    choice = opened_at(asked(eager, nodes["lm_head"]), "order")
+    assert set(choice.untried) >= {"sequential", "reverse", "fold_hi", "fold_lo"}
+    assert not choice.others
+
+
+def test_a_value_that_reads_what_was_not_recorded_is_not_ruled_out(
+    eager: BoundGraph, nodes: dict[str, Seen], qwen3_moe: Path
+) -> None:
+    """Rows that meet their weights in the experts need these weights, which the trace lacks here."""
+    seen = nodes[EXPERTS]
+    weights = next(value for value in seen.node.inputs if value in seen.values and value.endswith("weights"))
+    values = {name: value for name, value in seen.values.items() if name != weights}
+    answer = asked(eager, seen, Observation(values=values))
+    assert answer.as_started
+    choice = opened_at(answer, "score_site")
+    assert choice.unread
+    assert "score_site" not in rules(answer)
+    assert "as it reads what was not recorded: score_site " in "\n".join(explained_lines(told(answer)))
+
+
+def planted_answer(plan: BoundGraph, seen: Seen, choices: Choices) -> Explanation:
+    observation, _ = planted(plan, seen, choices) or pytest.fail("it runs")
+    return asked(plan, seen, observation)
+
+
+def test_an_explaining_choice_that_others_stand_for_is_inferred(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    answer = planted_answer(eager, nodes[COMBINE], frozenset([((COMBINE, "accumulate"), "fp32")]))
+    stated = rules(answer)
+    value, level, source = stated["accumulate"]
+    assert (value, level) == ("fp32", "inferred")
+    assert "but accumulate fp64 gives them too" in source
+    assert stated["weighted"][1] == "verified: trace"
+
+
+def test_a_place_at_which_another_combination_differs_is_not_verified(
+    eager: BoundGraph, nodes: dict[str, Seen]
+) -> None:
+    """What is told as the same bits is another value of its places, whatever each place shows by itself."""
+    answer = planted_answer(eager, nodes[COMBINE], frozenset([((COMBINE, "accumulate"), "fp32")]))
+    others = {choice.partition("=")[0].rpartition(":")[2] for match in answer.matches[1:] for choice in match.choices}
+    assert "expert" in others
+    assert {key for key, (_, level, _) in rules(answer).items() if level == "verified: trace"}.isdisjoint(others)
+
+
+def test_a_number_that_was_solved_for_is_inferred_with_its_interval(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    answer = planted_answer(eager, nodes[ROUTER], frozenset([((ROUTER, "renormalize_eps"), 0.37)]))
+    value, level, source = rules(answer)["renormalize_eps"]
+    assert isinstance(value, float)
+    assert math.isclose(value, 0.37, rel_tol=0.1)
+    assert level == "inferred"
+    (between,) = answer.matches[0].between
+    assert f"numbers from {between.least:.7g} to {between.greatest:.7g} were seen to give them too" in source

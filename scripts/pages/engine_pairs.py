@@ -22,7 +22,8 @@ from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.read import read_tokens
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import bind, cut_by
+from moeparity.plan.bind import bind
+from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import UNKNOWN, Rule, load_profile, overrides, placement_rules
 from moeparity.plan.messages import RowMessage
 from moeparity.plan.schedule.settings import ScheduleSettings

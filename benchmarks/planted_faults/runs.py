@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -66,10 +66,16 @@ class Runs:
         side: str,
         settings: Mapping[str, Any] | None = None,
         params: Mapping[tuple[str, str], Any] | None = None,
+        faults: Sequence[Mapping[str, Any]] = (),
     ) -> Walk:
-        """One side of a case, with further settings, and with other parameters of nodes, by node and name."""
+        """One side of a case, with further settings, with other parameters of nodes, by node and name, and with faults
+        as a recipe states them.
+        """
         path = self.write(case, self.folder, settings or {})
         recipe = json.loads(path.read_text("utf-8"))
+        if faults:
+            recipe[side]["faults"] = list(faults)
+            path.write_text(json.dumps(recipe), "utf-8")
         key = json.dumps([recipe["checkpoint"], recipe[side], *sorted(map(str, (params or {}).items()))])
         if key not in self.finished:
             self.finished[key] = _walk(path, side, partial(_changed, self.opener, params) if params else self.opener)

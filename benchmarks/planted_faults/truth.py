@@ -19,6 +19,7 @@ from benchmarks.planted_faults.cases import Case, Function
 from benchmarks.planted_faults.files import toggle_of, without
 from benchmarks.planted_faults.runs import Runs, Walk, differing, same
 from moeparity.errors import MoeparityError
+from moeparity.plan.setting import FAULT
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
@@ -73,21 +74,24 @@ def truth_of(case: Case, runs: Runs) -> Truth:
 
 def holds(case: Case, function: Function, choices: tuple[str, ...], runs: Runs) -> bool:
     """Whether these choices, in the function's place, give its bits on all that it is given, in a run of their own."""
-    parts = [choice.rpartition("=") for choice in choices]
+    parts = [choice.partition("=") for choice in choices]
     original = runs.walk(case, CANDIDATE)
     nodes = {node.name: node for node in original.plan.model.graph.nodes}
-    settings, params = dict[str, Any](), dict[tuple[str, str], Any]()
+    settings, params, faults = dict[str, Any](), dict[tuple[str, str], Any](), []
     for address, _, text in parts:
         name, _, attribute = address.rpartition(":")
         if name not in nodes:
             return False
+        if attribute == FAULT:
+            faults.append(_fault(name, text))
+            continue
         known = {own.name for own in nodes[name].attributes} | {attribute if "->" in attribute else ""}
         if attribute not in known and (attribute in nodes[name].params or "rope" in nodes[name].params):
             params[name, attribute] = _value(text)
         else:
             settings[address] = _value(text)
     try:
-        instead = runs.walk(without(case, [function]), CANDIDATE, settings, params)
+        instead = runs.walk(without(case, [function]), CANDIDATE, settings, params, faults)
     except MoeparityError:
         return False
     if any(address.startswith("log_probs:") for address in settings):
@@ -96,6 +100,13 @@ def holds(case: Case, function: Function, choices: tuple[str, ...], runs: Runs) 
         ours, theirs = (side.value(logits(side)).double() for side in (original, instead))
         return same(torch.log_softmax(ours, -1), torch.log_softmax(theirs / heat, -1))
     return all(same(original.value(name), instead.value(name)) for name in nodes[function.node].values)
+
+
+def _fault(node: str, text: str) -> dict[str, Any]:
+    """`weights-scaled(factor=4.0)` as a recipe states it at a node."""
+    name, _, values = text.removesuffix(")").partition("(")
+    pairs = (pair.partition("=") for pair in values.split(", ") if pair)
+    return {"name": name, "nodes": node, "values": {key: _value(value) for key, _, value in pairs}}
 
 
 def _value(text: str) -> Any:

@@ -66,7 +66,9 @@ def node_lines(first: Explanation, *further: Explanation) -> Iterator[str]:
 
 
 def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
-    """Each place with the values that do as well at every one of these nodes; of each node by itself the JSON tells."""
+    """Each place that is open at every one of these nodes, with the values that do as well at all of them; of each node
+    by itself the JSON tells.
+    """
     every = [{_spread(choice.place): choice.others for choice in node.open} for node in nodes]
     for choice in nodes[0].open:
         place = _spread(choice.place)
@@ -74,6 +76,8 @@ def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
         if common:
             told = " or ".join((choice.value, *common[:SHOWN_OPEN])) + _more(len(common), SHOWN_OPEN)
             yield f"{_short(place, nodes[0])} {told}"
+        elif all(others.get(place) for others in every):
+            yield f"{_short(place, nodes[0])} {choice.value} or another in each layer"
 
 
 def _left_out(nodes: Sequence[Explanation], values_of: Callable[[OpenChoice], Sequence[str]]) -> Iterator[str]:

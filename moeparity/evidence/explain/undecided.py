@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Final
 
 from moeparity.errors import SpecError
@@ -56,9 +55,9 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -
     bound = replaced.bound(answer)
     spent_before, refused = kernels.work, 0
     others: dict[Place, _Others] = {}
-    for place, value, price in _trials(kernels, answer, samples):
+    for (place, value), price, listed in _trials(kernels, answer, samples):
         known = others.setdefault(place, _Others())
-        if known.alike and whole_number(replaced, place, value):
+        if known.alike and not listed:
             continue
         if kernels.work - spent_before + refused + price > WORK:
             known.untried.append(value)
@@ -84,29 +83,34 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -
     )
 
 
-def _trials(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> list[tuple[Place, Value, float]]:
-    """What is to be held against the values, with its price: whole numbers last, then by price."""
-    replaced = kernels.replaced
-    trials = dict.fromkeys(_other_values(replaced, replaced.bound(answer)))
-    priced = [(*trial, _price(kernels, _with(answer, trial), samples)) for trial in trials]
-    priced.sort(key=itemgetter(2))
-    return sorted(priced, key=lambda trial: whole_number(replaced, *trial[:2]))
+def _trials(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> list[tuple[Choice, float, bool]]:
+    """What is to be held against the values, with its price and whether it is more than one of all whole numbers: these
+    last, then by price.
+    """
+    trials = _other_values(kernels.replaced, kernels.replaced.bound(answer))
+    priced = [(trial, _price(kernels, _with(answer, trial), samples), listed) for trial, listed in trials.items()]
+    return sorted(priced, key=lambda trial: (not trial[2], trial[1]))
 
 
-def _other_values(replaced: Replaced, bound: BoundGraph) -> Iterator[Choice]:
-    """Every other value that is held against those of a plan, at the places where a choice is in effect."""
+def _other_values(replaced: Replaced, bound: BoundGraph) -> dict[Choice, bool]:
+    """Every other value that is held against those of a plan, at the places where a choice is in effect, with whether
+    something lists it, or it is one of the whole numbers that stand for any.
+    """
     reals = {place: at for place, at in numbers(replaced, bound) if place in bound.settings}
-    of_profiles = (choice for choices in profiles_choices(replaced) for choice in choices)
-    of_numbers = ((place, x) for place, at in reals.items() for x in (at / 2, at * 2, *FIRST_NUMBERS))
     listed = list(listed_choices(replaced, bound))
     in_effect = {place for place, _ in listed}.union(reals)
-    for place, value in (*listed, *of_profiles, *of_numbers):
-        if place not in in_effect or place not in bound.settings:
-            continue
-        if all(one.resolved(place[0], one.settings[place].value) == value for one in bound.distinct):
-            continue
-        if place not in reals or stated_number(replaced, place, value) != reals[place]:
-            yield place, value
+    of_profiles = [one for choices in profiles_choices(replaced) for one in choices if one[0] in in_effect]
+    of_numbers = ((place, x) for place, at in reals.items() for x in (at / 2, at * 2, *FIRST_NUMBERS))
+    others = dict.fromkeys((*of_profiles, *of_numbers), True)
+    others = {choice: not whole_number(replaced, *choice) for choice in listed} | others
+    return {choice: is_listed for choice, is_listed in others.items() if _differs(replaced, bound, reals, *choice)}
+
+
+def _differs(replaced: Replaced, bound: BoundGraph, reals: Mapping[Place, float], place: Place, value: Value) -> bool:
+    """Whether a value is another one than the plan's in some phase; a word for the same number is not."""
+    if place not in bound.settings or (place in reals and stated_number(replaced, place, value) == reals[place]):
+        return False
+    return any(one.resolved(place[0], one.settings[place].value) != value for one in bound.distinct)
 
 
 def _with(answer: Choices, choice: Choice) -> Choices:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import yaml
 
 from moeparity.engine.lockstep import run
 from moeparity.engine.values import assemble
@@ -16,6 +17,8 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
 from moeparity.evidence.explain.calls import Kernels, Ports
 from moeparity.evidence.explain.observation import Observation, region_of
+from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.vocabulary import Choices, Replaced, listed_choices
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
@@ -122,3 +125,30 @@ def _some(replaced: Replaced, generator: random.Random, count: int) -> Choices |
         place = generator.choice(places)
         choices |= {(place, generator.choice(sorted((v for p, v in listed if p == place), key=str)))}
     return choices
+
+
+def told(*answers: Explanation) -> Explained:
+    """What the command would say of these nodes."""
+    return Explained(
+        trace="a trace",
+        program="transformers",
+        checkpoint="a checkpoint",
+        profile="hf-eager",
+        dtype="bf16",
+        forwards=1,
+        whole=True,
+        asked=True,
+        nodes=answers,
+        unseen=(),
+    )
+
+
+def rules(answer: Explanation) -> dict[str, tuple[object, str, str]]:
+    """What a written profile sets at the node itself: value, level, source."""
+    document = yaml.safe_load(profile_text(told(answer), "written"))
+    return {
+        name: (value, rule["evidence"]["level"], rule["evidence"]["source"])
+        for rule in document["rules"]
+        if rule["nodes"] == answer.node
+        for name, value in rule["set"].items()
+    }

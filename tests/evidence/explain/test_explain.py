@@ -19,7 +19,7 @@ from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.setting import Setting
-from tests.evidence.explain.observed import Seen, bound, drawn, kernels_of, opened, planted, seen_under
+from tests.evidence.explain.observed import Seen, bound, drawn, kernels_of, opened, planted, rules, seen_under
 
 ATTEND, NORM, ROUTER = "layers[1].attention.attend", "layers[1].moe.norm", "layers[1].moe.router"
 EXPERTS, COMBINE, CACHE = "layers[1].moe.experts", "layers[1].moe.combine", "layers[1].attention.cache"
@@ -106,10 +106,10 @@ PROFILES = ("hf-default", "vllm", "sglang", "oracle")
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_values_made_under_a_profile_give_it_back(model: Model, eager: BoundGraph, profile: str) -> None:
-    """What each node of a layer computes: where the answer has another value than the profile, it is told that this
-    one gives the same bits, or the values with both are the same.
+    """What each node of a layer computes: the values with the answer are the same; each of the profile's own choices is
+    in the answer or listed as doing as well; and nothing is verified that the profile has otherwise.
     """
-    plan = bound(model, profile)
+    plan, held = bound(model, profile), 0
     for name, seen in seen_under(model, plan).items():
         if seen.node.layer not in {None, 1}:
             continue
@@ -117,6 +117,36 @@ def test_values_made_under_a_profile_give_it_back(model: Model, eager: BoundGrap
         assert answer.explained, (name, answer)
         given = [seen.values[value] for value in seen.node.values]
         assert all(map(same_bits, recomputed(eager, seen, answer), given)), name
+        missing = not_named(plan, seen, answer)
+        assert missing == {}, (profile, name, answer.matches, answer.open)
+        active = {key: str(value) for key, value in plan.active(seen.node).items()}
+        stated = rules(answer) if has_profile(answer) else {}
+        verified = {key: str(value) for key, (value, level, _) in stated.items() if level == "verified: trace"}
+        held += len(verified)
+        others = {key: value for key, value in verified.items() if active.get(key, value) != value}
+        assert others == {}, (profile, name, answer.matches)
+    assert held > 20
+
+
+def has_profile(answer: Explanation) -> bool:
+    """Whether a profile can state an answer: it has no fault, and no choice of a node that is not computed anew."""
+    own = {address for address, _ in answer.settings}
+    return not answer.matches or (
+        not answer.matches[0].faults and {text.partition("=")[0] for text in answer.matches[0].choices} <= own
+    )
+
+
+def not_named(plan: BoundGraph, seen: Seen, answer: Explanation) -> dict[str, str]:
+    """The choices in effect of a plan at a node that an answer neither states, nor lists among what does as well."""
+    named = {address.rpartition(":")[2]: {value} for address, value in answer.settings}
+    for choice in answer.open:
+        named.setdefault(choice.place.rpartition(":")[2], set()).update(choice.others)
+    for match in answer.matches:
+        for text in match.choices:
+            key, _, value = text.rpartition(":")[2].partition("=")
+            named.setdefault(key, set()).add(value)
+    active = {key: str(value) for key, value in plan.active(seen.node).items()}
+    return {key: value for key, value in active.items() if value not in named.get(key, set())}
 
 
 @pytest.mark.usefixtures("_brief")

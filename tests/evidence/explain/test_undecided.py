@@ -10,20 +10,19 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from moeparity.evidence.explain import undecided
 from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.profile import profile_text
-from moeparity.evidence.explain.report import Explained, Explanation, OpenChoice
+from moeparity.evidence.explain.report import Explanation, OpenChoice
 from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.vocabulary import Choices, listed_choices
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.setting import Place
-from tests.evidence.explain.observed import Seen, bound, kernels_of, opened, planted, seen_under
+from tests.evidence.explain.observed import Seen, bound, kernels_of, opened, planted, rules, seen_under, told
 from tests.test_reports import refused
 
 AT = "layers[1]"
@@ -52,32 +51,6 @@ def nodes(model: Model, eager: BoundGraph) -> dict[str, Seen]:
 def asked(plan: BoundGraph, seen: Seen, observation: Observation | None = None) -> Explanation:
     with torch.inference_mode():
         return explain(plan, seen.node.name, [observation or Observation(values=seen.values)], seen.loaded)
-
-
-def told(*answers: Explanation) -> Explained:
-    return Explained(
-        trace="a trace",
-        program="transformers",
-        checkpoint="a checkpoint",
-        profile="hf-eager",
-        dtype="bf16",
-        forwards=1,
-        whole=True,
-        asked=True,
-        nodes=answers,
-        unseen=(),
-    )
-
-
-def rules(answer: Explanation) -> dict[str, tuple[object, str, str]]:
-    """What a written profile sets at the node itself: value, level, source."""
-    document = yaml.safe_load(profile_text(told(answer), "written"))
-    return {
-        name: (value, rule["evidence"]["level"], rule["evidence"]["source"])
-        for rule in document["rules"]
-        if rule["nodes"] == answer.node
-        for name, value in rule["set"].items()
-    }
 
 
 def admissible(plan: BoundGraph, seen: Seen, name: str) -> Iterator[str | float]:
@@ -118,9 +91,9 @@ def test_whole_numbers_that_do_as_well_are_named_and_not_stated(eager: BoundGrap
     """In bf16 a projection cut into two parts, or over ranks, or computed row by row, has the same bits."""
     answer = asked(eager, nodes[Q_PROJ])
     assert rules(answer).keys() == {"output"}
-    for attribute, other in {"splits": "2", "rows": "1", "tensor": "2", "blocks": "1"}.items():
+    for attribute in ("splits", "rows", "tensor", "blocks"):
         choice = opened_at(answer, attribute)
-        assert other in choice.others
+        assert choice.others
         assert not choice.untried
     assert "splits 1 or 2" in "\n".join(explained_lines(told(answer)))
     assert "splits" in profile_text(told(answer), "written").partition("kind:")[0]
@@ -234,3 +207,13 @@ def test_a_number_that_was_solved_for_is_inferred_with_its_interval(eager: Bound
     assert level == "inferred"
     (between,) = answer.matches[0].between
     assert f"numbers from {between.least:.7g} to {between.greatest:.7g} were seen to give them too" in source
+
+
+def test_what_is_open_in_every_layer_by_other_values_is_told(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    first = asked(eager, nodes[Q_PROJ])
+    others = tuple(replace(c, others=("3",)) if c.place.endswith(":splits") else c for c in first.open)
+    second = replace(first, node=Q_PROJ.replace("1", "0"), nodes=(Q_PROJ.replace("1", "0"),), open=others)
+    second = replace(second, open=tuple(replace(c, place=c.place.replace("[1]", "[0]")) for c in second.open))
+    text = "\n".join(explained_lines(told(second, first)))
+    assert "splits 1 or another in each layer" in text
+    assert "tensor 1 or 2" in text

@@ -2,12 +2,16 @@
 
     python -m benchmarks.capture --msprobe FOLDER...
 
-All run one forward pass of one model, in forks of one process, in turn, module paths on all: of a backward pass msprobe
-sees what goes through modules and functions only, so that contents would not be equal. Times are of the processor,
-user's and system's, the least of several rounds: on a machine that does other work too, the clock says little.
+All run one model, forward alone and forward with backward, module paths on all, each in a fork of one process, since
+msprobe leaves torch's functions wrapped. In a fork the step is run twice: the first time pays for what is made once,
+and for the pages of a fresh fork, the second doesn't. Times are of the processor, user's and system's. In each round
+all run in turn; a ratio is taken within a round, to the least of the peers that record the same content and as much of
+stacks, and the table has medians of rounds.
 "Digests" are of every input and output of every op and module, with statistics where a tool has them; "tensors" are the
-whole values. DebugMode keeps all in memory: what it kept is written by torch.save here. `--msprobe`: folders of
-mindstudio-probe and what it imports, unpacked with `pip install --target`, since it pins old packages.
+whole values. Contents are not equal everywhere, and the table can't show it: DebugMode has inputs' hashes but outputs'
+tensors only, holds everything in memory and writes nothing by itself (what it kept is written by torch.save here), and
+msprobe sees a backward pass at modules and functions only, no op between. `--msprobe`: folders of mindstudio-probe and
+what it imports, unpacked with `pip install --target`, since it pins old packages.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ import os
 import platform
 import resource
 import shutil
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +43,9 @@ import moeparity
 from moeparity.evidence.capture import context  # noqa: F401  so that its import is not measured
 
 ROUNDS = 3
+
+Times = tuple[float, float, int]
+"""Seconds of the processor for the first step and for the second, and bytes on disk of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +79,13 @@ def model_and_tokens() -> tuple[torch.nn.Module, torch.Tensor]:
     return model.eval(), torch.randint(0, 4096, (2, 64))
 
 
-def step(model: torch.nn.Module, tokens: torch.Tensor) -> None:
-    """One forward pass."""
-    model(input_ids=tokens, labels=tokens, use_cache=False)
+def step(model: torch.nn.Module, tokens: torch.Tensor, *, backward: bool) -> None:
+    """One forward pass, and where it is asked for the backward pass."""
+    with torch.set_grad_enabled(backward):
+        loss = model(input_ids=tokens, labels=tokens, use_cache=False).loss
+    if backward:
+        loss.backward()
+        model.zero_grad(set_to_none=True)
 
 
 def tools() -> list[Tool]:
@@ -119,61 +131,97 @@ def _msprobe(out: Path, model: torch.nn.Module, *, content: str) -> Iterator[Non
         settings["summary_mode"] = "md5"
     config = {"task": task, "dump_path": str(out / "dump"), "rank": [], "step": [], "level": "mix", task: settings}
     (out / "config.json").write_text(json.dumps(config))
-    PrecisionDebugger._instance = None  # noqa: SLF001  one for each configuration
-    debugger = PrecisionDebugger(config_path=str(out / "config.json"))
+    # A process has one: the second step goes into the first's folder.
+    debugger = PrecisionDebugger._instance or PrecisionDebugger(config_path=str(out / "config.json"))  # noqa: SLF001
     debugger.start(model=model)
     yield
     debugger.stop()
     debugger.step()
 
 
-def apart(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor) -> tuple[float, int]:
-    """`measure` in a fork of this process: msprobe leaves torch's functions wrapped."""
+def apart(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor, *, backward: bool) -> Times:
+    """`measure` twice in a fork of this process."""
     reading, writing = os.pipe()
+    folder = Path(tempfile.mkdtemp())
     process = os.fork()
     if process == 0:
         try:
-            os.write(writing, json.dumps(measure(tool, model, tokens)).encode())
+            first = measure(tool, model, tokens, folder / "0", backward=backward)
+            nbytes = _size(folder)
+            second = measure(tool, model, tokens, folder / "1", backward=backward)
+            os.write(writing, json.dumps((first, second, nbytes)).encode())
         finally:
             os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as file:
-        seconds, nbytes = json.loads(file.read())
+        first, second, nbytes = json.loads(file.read())
     os.waitpid(process, 0)
-    return seconds, nbytes
+    shutil.rmtree(folder)
+    return first, second, nbytes
 
 
-def measure(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor) -> tuple[float, int]:
-    """Seconds of the processor for a step under a tool, writing included, and bytes on disk."""
-    folder = Path(tempfile.mkdtemp())
-    try:
-        started = time.process_time()
-        with tool.recording(folder, model) if tool else contextlib.nullcontext():
-            step(model, tokens)
-        seconds = time.process_time() - started
-        return seconds, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    finally:
-        shutil.rmtree(folder)
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def table(rows: list[tuple[Tool, float, int]], bare: float) -> str:
-    """The figures as a table of Markdown, with ratios to the better peer."""
+def measure(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor, folder: Path, *, backward: bool) -> float:
+    """Seconds of the processor for a step under a tool, writing included."""
+    folder.mkdir()
+    started = time.process_time()
+    with tool.recording(folder, model) if tool else contextlib.nullcontext():
+        step(model, tokens, backward=backward)
+    return time.process_time() - started
+
+
+def table(rounds: Sequence[dict[Tool | None, Times]]) -> str:
+    """The figures as a table of Markdown, medians over rounds; ratios are to the better peer of the same round."""
     lines = [
-        "| content | stacks | tool | added | of the better peer | on disk |",
-        "|---|---|---|---|---|---|",
+        "| content | stacks | tool | first | second | of the better peer, first | second | on disk |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for tool, seconds, nbytes in rows:
+    for tool in sorted(filter(None, rounds[0]), key=lambda each: (each.content, each.stacks)):
+        added = [statistics.median(each[tool][i] - each[None][i] for each in rounds) for i in (0, 1)]
         peers = [
-            other_seconds - bare
-            for other, other_seconds, _ in rows
-            if other.name != "moeparity" and other.content == tool.content and (other.stacks or not tool.stacks)
+            each
+            for each in filter(None, rounds[0])
+            if each.name != "moeparity" and each.content == tool.content and (each.stacks or not tool.stacks)
         ]
-        ratio = f"{(seconds - bare) / min(peers):.2f}" if tool.name == "moeparity" and peers else ""
-        lines.append(
-            f"| {tool.content} | {'yes' if tool.stacks else 'no'} | {tool.name} | {seconds - bare:.2f} s | {ratio} | "
-            f"{f'{nbytes / 1e6:.1f} MB' if nbytes else 'none'} |"
+        ratios = ["", ""]
+        if tool.name == "moeparity":
+            ratios = [f"{statistics.median(_ratio(each, tool, peers, i) for each in rounds):.2f}" for i in (0, 1)]
+        nbytes = rounds[-1][tool][2]
+        cells = (
+            tool.content,
+            "yes" if tool.stacks else "no",
+            tool.name,
+            *(f"{seconds:.2f} s" for seconds in added),
+            *ratios,
+            f"{nbytes / 1e6:.1f} MB",
         )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _ratio(each: dict[Tool | None, Times], tool: Tool, peers: Sequence[Tool], i: int) -> float:
+    bare = each[None][i]
+    return (each[tool][i] - bare) / min(each[peer][i] - bare for peer in peers)
+
+
+def compare(rounds: int, passes: Sequence[str]) -> None:
+    """Measure all tools in turn, so many times, and print a table for each of the passes."""
+    model, tokens = model_and_tokens()
+    ways: list[Tool | None] = [None, *tools()]
+    for name in passes:
+        backward = name == "backward"
+        step(model, tokens, backward=backward)
+        times = [{way: apart(way, model, tokens, backward=backward) for way in ways} for _ in range(rounds)]
+        bare = [statistics.median(each[None][i] for each in times) for i in (0, 1)]
+        words = "forward and backward" if backward else "forward"
+        print(
+            f"{words}: bare step {bare[0]:.2f} s, {bare[1]:.2f} s; torch {torch.__version__}, "
+            f"{platform.processor() or platform.machine()}, 1 thread, medians of {rounds} rounds"
+        )
+        print(table(times), flush=True)
 
 
 def long_run(steps: int) -> None:
@@ -198,6 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--msprobe", nargs="*", default=[], help="folders to import mindstudio-probe from")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--passes", nargs="+", choices=("forward", "backward"), default=("forward", "backward"))
     parser.add_argument("--long", type=int, help="instead: memory over so many steps of training")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -207,21 +256,7 @@ def main() -> None:
     if arguments.msprobe:
         sys.path[:0] = arguments.msprobe
         import msprobe.pytorch  # noqa: F401, PLC0415
-    model, tokens = model_and_tokens()
-    step(model, tokens)
-    ways: list[Tool | None] = [None, *tools()]
-    least = {way: (float("inf"), 0) for way in ways}
-    for _ in range(arguments.rounds):
-        for way in ways:
-            seconds, nbytes = apart(way, model, tokens)
-            least[way] = min(least[way], (seconds, nbytes))
-            print(f"{way and (way.name, way.content, way.stacks)}: {seconds:.2f} s", file=sys.stderr, flush=True)
-    bare = least[None][0]
-    rows = sorted(
-        ((way, *least[way]) for way in ways if way is not None), key=lambda row: (row[0].content, row[0].stacks)
-    )
-    print(f"bare step {bare:.2f} s; torch {torch.__version__}, {platform.processor() or platform.machine()}, 1 thread")
-    print(table(rows, bare))
+    compare(arguments.rounds, arguments.passes)
 
 
 if __name__ == "__main__":

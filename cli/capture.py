@@ -18,6 +18,8 @@ Command = Annotated[
     list[str], typer.Argument(metavar="-- COMMAND", help="What to run, such as: -- python train.py --epochs 1")
 ]
 
+_STATISTICS = "With --verify: how far min, max, mean and absmax of values of other bits may differ; not the values"
+
 
 def capture(
     command: Command,
@@ -27,7 +29,10 @@ def capture(
     level: Annotated[str, typer.Option(help="op, module or both.")] = "op,module",
     save: Annotated[
         list[str] | None,
-        typer.Option(help="Keep whole tensors of calls whose module path or name this glob matches; may be repeated."),
+        typer.Option(
+            help="Keep whole tensors of calls whose module path or name this glob matches; may be repeated. Ids, masks "
+            "and positions that modules are given are always kept."
+        ),
     ] = None,
     budget: Annotated[str, typer.Option(help="The most bytes of whole tensors that are kept, such as 2G.")] = "1Gi",
     steps: Annotated[str | None, typer.Option(metavar="A:B", help="Record from step A up to step B.")] = None,
@@ -36,8 +41,8 @@ def capture(
     stacks: Annotated[bool, typer.Option(help="Python stacks of calls.")] = True,
     verify: Annotated[Path | None, typer.Option(help="Hold the program to this trace.")] = None,
     stop: Annotated[bool, typer.Option("--stop", help="With --verify: end at the first difference.")] = False,
-    rtol: Annotated[float, typer.Option(min=0, help="With --verify: how far statistics may differ, as a part.")] = 0.0,
-    atol: Annotated[float, typer.Option(min=0, help="With --verify: how far statistics may differ.")] = 0.0,
+    rtol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}, as a part of the recorded.")] = 0.0,
+    atol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}.")] = 0.0,
 ) -> None:
     """Run a PyTorch program and write what every op and module computed; or hold it to such a trace.
 

@@ -19,6 +19,7 @@ from torch.optim import optimizer
 
 from moeparity.errors import MoeparityError, TraceError, Where
 from moeparity.evidence.capture.background import Background
+from moeparity.evidence.capture.compiled import compiled_functions
 from moeparity.evidence.capture.dispatch import OpMode
 from moeparity.evidence.capture.flush import Sink
 from moeparity.evidence.capture.modules import Modules
@@ -34,7 +35,8 @@ from moeparity.paths import present
 
 UNSEEN = (
     "What runs in other threads than the one that captures, and in the backward passes it starts, is not recorded.",
-    "Inside a kernel that is one op nothing is seen; nor inside a region that torch.compile has compiled.",
+    "Inside a kernel that is one op nothing is seen.",
+    "Modules in a region that torch.compile has compiled are not seen, nor kernels that its compiler made.",
     "A write by no op (numpy, a kernel launched by hand) is noticed only where torch's version counts it.",
 )
 
@@ -111,6 +113,8 @@ class Capture:
             for handle in self._handles:
                 handle.remove()
             self._background.stop()
+            for function in compiled_functions():
+                self._recorder.note(f"torch.compile has compiled {function}: where that ran, see `unseen`")
             self._recorder.close(whole=whole)
         finally:
             _active.remove(self)
@@ -207,10 +211,11 @@ class _Entry:
         """A context in which all ops and modules of this thread are recorded in the folder `out`.
 
         `level`: `op`, `module` or both. `save`: globs of module paths or op names whose whole inputs and outputs are
-        kept, up to `budget` bytes. `steps`: `A:B`, which steps are recorded. `rows`, `stats`, `stacks`: whether
-        digests of rows, statistics and Python stacks are. `verify`: a trace that the program is held to, by bits, or
-        by statistics that differ by no more than `rtol` of the recorded and `atol`; the context's `verifier.report`
-        has what came of it, and with `stop` the program ends at the first difference.
+        kept, up to `budget` bytes; whole numbers of at most 1 MiB that a module is given always are. `steps`: `A:B`,
+        which steps are recorded. `rows`, `stats`, `stacks`: whether digests of rows, statistics and Python stacks are.
+        `verify`: a trace that the program is held to, by bits, or by min, max, mean and absmax that differ by no more
+        than `rtol` of the recorded and `atol`, which is no bound of the values' own differences; the context's
+        `verifier.report` has what came of it, and with `stop` the program ends at the first difference.
 
         Raises MoeparityError for a word that says nothing, TraceError where the folder holds a trace or `verify` names
         none, and MismatchError as `stop` asks.

@@ -29,6 +29,11 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.collectives = Collectives(recorder, self._finished)
         self._ops: dict[Any, Op] = {}
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What torch.compile compiles stays compiled: under a mode that says no, torch runs it op by op instead."""
+        return True
+
     def __torch_dispatch__(
         self,
         func: Any,
@@ -73,31 +78,31 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         written = {place for place, _ in op.mutated} if op.fills else {0} if op.waits else ()
         for number, value in enumerate(args):
             if number not in written:
-                self._argument(call, _SLOTS[number], value)
+                self._argument(call, _SLOTS[number], value, op)
             elif not op.waits:
                 for _, tensor in tensors(value, ""):
                     self.collectives.overwritten(tensor)
         for name, value in kwargs.items():
             if name != "out":
-                self._argument(call, name, value)
+                self._argument(call, name, value, op)
         return call
 
-    def _argument(self, call: Running, slot: str, value: Any) -> None:
+    def _argument(self, call: Running, slot: str, value: Any, op: Op) -> None:
         if value is None:
             return
         if isinstance(value, torch.Tensor):
-            self._read(call, slot, value)
+            self._read(call, slot, value, op)
         elif isinstance(value, (list, tuple)) and value and not isinstance(value[0], (int, float)):
             for part, tensor in tensors(value, slot):
-                self._read(call, part, tensor)
+                self._read(call, part, tensor, op)
         else:
             call.scalars[slot] = value
 
-    def _read(self, call: Running, slot: str, tensor: torch.Tensor) -> None:
+    def _read(self, call: Running, slot: str, tensor: torch.Tensor, op: Op) -> None:
         if self.collectives.touched(tensor):
             call.flags.append("unwaited")
             return
-        seen = self._recorder.see(tensor, keep=call.keeps)
+        seen = self._recorder.see(tensor, keep=call.keeps, index=op.looks_up)
         if seen is not None:
             call.inputs[slot] = seen
 

@@ -89,8 +89,6 @@ class Modules:
         with recorder.lock, torch._C._DisableTorchDispatch():
             modules = places.modules
             path = self._paths.of(module, modules[-1][1] if modules else None)
-            if type(module).__name__ == "OptimizedModule":
-                recorder.note(f"{path or 'the model'} is compiled by torch.compile: see `unseen`")
             call = recorder.entered("module", type(module).__name__, path, places.now().phase)
             call.inside = modules[-1][0].id if modules else None
             modules.append((call, path))
@@ -100,7 +98,7 @@ class Modules:
             if recorder.settings.stacks:
                 call.frames = frames()
             for slot, tensor in tensors(args, ""):
-                self._see(call.inputs, slot, tensor, call)
+                self._see(call.inputs, slot, tensor, call, given=True)
             call.scalars = {str(place): value for place, value in enumerate(args) if plain(value) is not None}
 
     def _leaves(self, module: torch.nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -114,7 +112,7 @@ class Modules:
                 return
             for slot, tensor in tensors(kwargs, ""):
                 if recorder.storages.of(tensor).clock <= call.clock:
-                    self._see(call.inputs, slot, tensor, call)
+                    self._see(call.inputs, slot, tensor, call, given=True)
             call.scalars |= {name: value for name, value in kwargs.items() if plain(value) is not None}
             for slot, tensor in outputs(result):
                 self._see(call.outputs, slot, tensor, call)
@@ -122,8 +120,10 @@ class Modules:
                 call.flags.append("raised")
             recorder.returned(call)
 
-    def _see(self, slots: dict[str, Any], slot: str, tensor: torch.Tensor, call: Running) -> None:
+    def _see(
+        self, slots: dict[str, Any], slot: str, tensor: torch.Tensor, call: Running, *, given: bool = False
+    ) -> None:
         if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-            seen = self._recorder.see(tensor, keep=call.keeps)
+            seen = self._recorder.see(tensor, keep=call.keeps, index=given)
             if seen is not None:
                 slots[slot] = seen

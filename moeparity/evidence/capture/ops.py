@@ -24,7 +24,8 @@ class Op:
     `view`: its outputs look at its inputs and it computes nothing; `silent`: it is no computation. `mutated`: the
     arguments that it writes, by place and by name; `partly`: perhaps not all of them; `fills`: it reads nothing of
     them. `empty`: its outputs are allocated and not written. `seeded`: it draws from a generator, unless its argument
-    `probability` is 0. `collective`: it speaks to other ranks; `waits`: it ends what another began.
+    `probability` is 0. `collective`: it speaks to other ranks; `waits`: it ends what another began. `looks_up`: it is
+    given ids.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Op:
     probability: tuple[int, str] | None = None
     collective: bool = False
     waits: bool = False
+    looks_up: bool = False
 
     def draws(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether a call with these arguments draws from a generator."""
@@ -66,6 +68,7 @@ def op_of(func: Any) -> Op:
         probability=dropouts[0] if dropouts else None,
         collective=space in _COLLECTIVES,
         waits=schema.name == "_c10d_functional::wait_tensor",
+        looks_up=schema.name == "aten::embedding",
     )
 
 

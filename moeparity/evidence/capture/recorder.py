@@ -24,6 +24,11 @@ HELD = 64 << 20
 SECONDS = 2.0
 """A flush comes after so many calls, so many bytes of digests and tensors, or so long a time."""
 
+SMALL = 1 << 20
+"""Whole numbers of at most so many bytes, as ids are, are kept whatever is selected and whatever the budget."""
+
+_WHOLE_NUMBERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
 SOON = 100
 """After so many calls where a program is to stop at the first difference."""
 
@@ -89,10 +94,20 @@ class Recorder:
         else:
             self.flush_if_due()
 
-    def see(self, tensor: torch.Tensor, *, born: bool = False, keep: bool = False, ahead: bool = False) -> Seen | None:
+    def see(
+        self,
+        tensor: torch.Tensor,
+        *,
+        born: bool = False,
+        keep: bool = False,
+        index: bool = False,
+        ahead: bool = False,
+    ) -> Seen | None:
         """The value that a tensor holds now, None for what has no storage.
 
-        `born`: an op has just made it. `keep`: its whole tensor is wanted. `ahead`: torch is about to count a write.
+        `born`: an op has just made it. `keep`: its whole tensor is wanted. `index`: a module or an embedding is given
+        it, so that whole numbers may be ids, a mask or positions, by which tokens are told. `ahead`: torch is about to
+        count a write.
         """
         if tensor.layout != torch.strided or tensor.device.type == "meta":
             self.note(f"values of layout {tensor.layout} on {tensor.device.type} have no digests")
@@ -103,7 +118,7 @@ class Recorder:
         if seen is None:
             seen = self._met(tensor, storage, version, born=born)
             remember(storage, key, seen)
-        if keep:
+        if keep or (index and _is_small_index(tensor)):
             self._keep(seen, tensor)
         return seen
 
@@ -145,14 +160,14 @@ class Recorder:
             tensor, seen = tensor.detach().as_strided(base.shape, base.strides, base.offset), base
         if seen.kept is not None or seen.kept_already or seen.label == "unwritten":
             return
-        if self._spent + tensor.nbytes > self.settings.budget:
+        if not _is_small_index(tensor) and self._spent + tensor.nbytes > self.settings.budget:
             self.note(
                 f"the budget of {self.settings.budget:,} bytes for whole tensors was used up in step {self.step}: "
                 "none that was selected is kept from there on"
             )
             self._spent = self.settings.budget
             return
-        self._spent += tensor.nbytes
+        self._spent += 0 if _is_small_index(tensor) else tensor.nbytes
         seen.kept_already, seen.written = True, False
         if tensor.device.type == "cpu" and self._may_open():
             with self._writing():
@@ -220,6 +235,10 @@ class Recorder:
         for sink in self._sinks:
             sink.close(whole=whole and not self._off)
         self.storages.forget()
+
+
+def _is_small_index(tensor: torch.Tensor) -> bool:
+    return tensor.dtype in _WHOLE_NUMBERS and tensor.nbytes <= SMALL
 
 
 def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,12 @@ for step in range(3):
     optimizer.zero_grad()
 if "RANK" in os.environ:
     dist.destroy_process_group()
+else:
+    child = os.fork()
+    torch.ones(4).cos()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
 sys.exit(int(os.environ.get("CODE", 0)))
 """
 
@@ -36,12 +42,15 @@ for turn in range(10**9):
     time.sleep(0.01)
 """
 
-FORKING = """
-import os, torch
-torch.ones(3).exp()
-child = os.fork()
-torch.ones(4).cos()
-if child == 0:
-    os._exit(0)
-os.waitpid(child, 0)
+TWO_RANKS = """
+import os, subprocess, sys
+environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]], env={**environment, "RANK": str(rank)}) for rank in (0, 1)]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+SLEEPING = """
+import time
+print("asleep", flush=True)
+time.sleep(600)
 """

@@ -49,21 +49,23 @@ def test_a_program_keeps_its_exit_code_and_its_arguments_and_leaves_a_whole_trac
     assert trace.contents.whole
     assert trace.head.program == (sys.executable, str(script), "--out", "x")
     assert {call.phase for call in trace.contents.calls} == {"forward", "backward", "optimizer"}
-    assert {call.step for call in trace.contents.calls} == {0, 1, 2}
+    # What it computes behind its third optimizer step is of a fourth.
+    assert {call.step for call in trace.contents.calls} == {0, 1, 2, 3}
+    # The process that it forks writes nothing.
+    assert [call.name for call in trace.contents.calls].count("aten.cos.default") == 1
     assert f"{tmp_path / 't'}/rank-0: " in done.stderr
     assert "cut" not in done.stderr
 
 
-def _two_ranks(script: Path, *options: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def _port() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port)
-    return _run(*options, "--", sys.executable, *launcher, script, **environment)
+        return str(free.getsockname()[1])
 
 
 def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp_path: Path, script: Path) -> None:
-    recorded = _two_ranks(script, "--out", tmp_path / "t")
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port())
+    recorded = _run("--out", tmp_path / "t", "--", sys.executable, *torchrun, script)
     assert recorded.returncode == 0, recorded.stderr
     ranks = open_trace(tmp_path / "t").ranks
     assert [(rank.head.rank, rank.head.ranks) for rank in ranks] == [(0, 2), (1, 2)]
@@ -74,7 +76,10 @@ def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp
     assert len(sums[0]) == 3
     assert sums[0] == sums[1]
     assert all(sums[0])
-    verified = _two_ranks(script, "--verify", tmp_path / "t", NOISE="1e-3")
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(programs.TWO_RANKS)
+    command = (sys.executable, launcher, script)
+    verified = _run("--verify", tmp_path / "t", "--", *command, NOISE="1e-3", MASTER_PORT=_port())
     assert verified.returncode == 1, verified.stdout
     first, second = verified.stdout.split("rank 1:")
     assert "step 1, c10d.allreduce_.default (backward, call 0)" in first
@@ -95,20 +100,30 @@ def _waited_for(folder: Path, calls: int) -> None:
     pytest.fail("no trace was written in time")
 
 
-def test_a_killed_program_has_left_what_it_computed_and_its_command_takes_it_along(tmp_path: Path) -> None:
-    script = tmp_path / "endless.py"
-    script.write_text(programs.ENDLESS)
-    command = _command("--out", tmp_path / "t", "--", sys.executable, script)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=environment) as process:
+def _started(folder: Path, program: str) -> subprocess.Popen[bytes]:
+    """A program under a capture, whose trace goes to `t` in the folder."""
+    script = folder / "program.py"
+    script.write_text(program)
+    return subprocess.Popen(
+        _command("--out", folder / "t", "--", sys.executable, script),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_a_program_that_a_signal_ends_has_left_what_it_computed_and_its_code_comes_back(tmp_path: Path) -> None:
+    with _started(tmp_path, programs.ENDLESS) as process:
         _waited_for(tmp_path / "t", 30)
         live = open_trace(tmp_path / "t").ranks[0].contents
         assert len(live.calls) >= 30
         assert not live.whole
-        os.kill(process.pid, signal.SIGKILL)
-        # Its output ends when the program itself has ended: nothing is left running.
-        assert process.stdout is not None
-        process.stdout.read()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=TIME)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert b"Traceback" not in errors
     after = open_trace(tmp_path / "t").ranks[0]
     assert len(after.contents.calls) >= len(live.calls)
     assert not after.contents.whole
@@ -117,29 +132,13 @@ def test_a_killed_program_has_left_what_it_computed_and_its_command_takes_it_alo
             assert after.rows(value) is not None
 
 
-def test_a_signal_goes_on_to_the_program_and_its_code_comes_back(tmp_path: Path) -> None:
-    script = tmp_path / "endless.py"
-    script.write_text(programs.ENDLESS)
-    command = _command("--out", tmp_path / "t", "--", sys.executable, script)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, cwd=ROOT, env=environment
-    ) as process:
+def test_a_killed_command_takes_its_program_along(tmp_path: Path) -> None:
+    with _started(tmp_path, programs.SLEEPING) as process:
         assert process.stdout is not None
-        process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=TIME)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert b"Traceback" not in errors
-
-
-def test_a_forked_process_writes_nothing(tmp_path: Path) -> None:
-    script = tmp_path / "forking.py"
-    script.write_text(programs.FORKING)
-    done = _run("--out", tmp_path / "t", "--", sys.executable, script)
-    assert done.returncode == 0, done.stderr
-    names = [call.name for call in open_trace(tmp_path / "t").ranks[0].contents.calls]
-    assert names.count("aten.cos.default") == 1
+        assert process.stdout.readline() == b"asleep\n"
+        os.kill(process.pid, signal.SIGKILL)
+        # Its output ends when the program itself has ended: nothing is left running.
+        assert process.stdout.read() == b""
 
 
 def test_a_program_that_computes_nothing_is_no_success(tmp_path: Path) -> None:

@@ -110,10 +110,42 @@ def test_nothing_compared_is_no_parity(recorded: Path) -> None:
 def test_statistics_may_differ_by_a_tolerance_and_nans_may_not(recorded: Path) -> None:
     with moeparity.capture(verify=recorded, atol=1e-2, rtol=1e-2) as capture:
         _train(planted=1e-6)
-    assert capture.verifier.report.exit_code == 0
+    report = capture.verifier.report
+    assert report.exit_code == 0
+    assert 0 < report.near < report.compared
+    assert text(report).startswith(
+        f"rank 0: {report.compared} calls compared, none differs by more than the tolerance; "
+        f"{report.near} have other bits, of which statistics only were compared"
+    )
     with moeparity.capture(verify=recorded, atol=1e9) as capture:
         _train(planted=float("nan"))
     assert capture.verifier.report.exit_code == 1
+
+
+def test_rows_in_another_order_pass_under_a_tolerance_and_the_report_says_what_was_compared(tmp_path: Path) -> None:
+    rows = torch.randn(4, 6, generator=torch.Generator().manual_seed(5))
+    with moeparity.capture(tmp_path / "t"):
+        rows.exp()
+    with moeparity.capture(verify=tmp_path / "t", rtol=1e-3) as capture:
+        rows.flip(0).contiguous().exp()
+    report = capture.verifier.report
+    assert (report.compared, report.near, report.differing) == (1, 1, 0)
+    assert "all as recorded" not in text(report)
+    with moeparity.capture(verify=tmp_path / "t") as capture:
+        rows.flip(0).contiguous().exp()
+    assert capture.verifier.report.differing == 1
+
+
+def test_inputs_within_the_tolerance_are_not_said_to_have_equal_bits(tmp_path: Path) -> None:
+    rows = torch.full((2, 3), 1.0)
+    with moeparity.capture(tmp_path / "t"):
+        rows * 1e6
+    with moeparity.capture(verify=tmp_path / "t", atol=1e-3) as capture:
+        (rows + 1e-4) * 1e6
+    report = capture.verifier.report
+    assert report.root is not None
+    assert report.root.inputs == "near"
+    assert "its inputs have other bits and lie within the tolerance, its results don't" in text(report)
 
 
 def test_a_program_stops_at_the_first_difference_where_it_is_asked_to(recorded: Path) -> None:

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeparity.evidence.capture import recorder
 from moeparity.evidence.capture.context import capture
+from moeparity.evidence.diff.report import DiffReport
 from moeparity.evidence.diff.run import diff
 
 WIDTH = 2048
@@ -79,12 +81,23 @@ def test_batches_of_one_and_of_four(tmp_path: Path) -> None:
     assert report.status == "fail"
 
 
-def test_other_shapes_without_ids_are_not_compared(tmp_path: Path) -> None:
+def _in_two_batches(folder: Path) -> DiffReport:
     ids = torch.arange(4).unsqueeze(-1)
     for name, batches in (("a", [ids]), ("b", [ids[:2], ids[2:]])):
-        with capture(tmp_path / name), torch.no_grad():
+        with capture(folder / name), torch.no_grad():
             for batch in batches:
                 Wide().eval()(batch)
-    report = diff(tmp_path / "a", tmp_path / "b")
+    return diff(folder / "a", folder / "b")
+
+
+def test_ids_are_kept_without_being_selected(tmp_path: Path) -> None:
+    report = _in_two_batches(tmp_path)
+    assert report.coverage.compared > 0
+    assert not any("ids of tokens were not kept" in sentence for sentence in report.words)
+
+
+def test_other_shapes_without_ids_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "SMALL", 0)
+    report = _in_two_batches(tmp_path)
     assert (report.status, report.coverage.compared, report.starts) == ("inconclusive", 0, ())
     assert any("whole ids of tokens were not kept" in sentence for sentence in report.words)

@@ -11,7 +11,10 @@ from moeparity.evidence.trace.records import Value
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """By how much statistics may differ: a part of the recorded number, and an amount. Zero of both: bits count."""
+    """By how much statistics may differ: a part of the recorded number, and an amount. Zero of both: bits count.
+
+    Statistics near to each other are no equal tensors: one whose rows lie in another order has the same.
+    """
 
     relative: float = 0.0
     absolute: float = 0.0

@@ -25,7 +25,8 @@ class Side:
 class Difference:
     """A call that gave other values than its record.
 
-    `inputs`: `equal` bits, `differ`, or `unknown`. `slots`: by `input 0` or `output 0`, the record's value and now's.
+    `inputs`: `equal` bits, `near` by the tolerance, `differ`, or `unknown`. `slots`: by `input 0` or `output
+    0`, the record's value and now's.
     """
 
     step: int
@@ -47,12 +48,14 @@ class RankReport:
     """What one rank's verification came to.
 
     `first`: the first call whose values differ. `root`: the first whose inputs have equal bits and whose results have
-    not, where that is another. `unmatched`: calls that the record has not; `missing`: calls that only the record has.
+    not, where that is another. `near`: calls whose bits differ and whose statistics lie within the tolerance.
+    `unmatched`: calls that the record has not; `missing`: calls that only the record has.
     """
 
     rank: int
     compared: int = 0
     differing: int = 0
+    near: int = 0
     untold: int = 0
     unmatched: int = 0
     missing: int = 0
@@ -92,8 +95,8 @@ def text(report: RankReport) -> str:
     if not report.compared:
         return f"rank {report.rank}: not compared: no call of the program is in the record."
     if report.exit_code == 0:
-        return f"rank {report.rank}: {_compared(report)}, all as recorded{_untold(report)}"
-    lines = [f"rank {report.rank}: {_compared(report)}, {report.differing:,} differ{_untold(report)}"]
+        return f"rank {report.rank}: {_compared(report)}, {_as_recorded(report)}{_untold(report)}"
+    lines = [f"rank {report.rank}: {_compared(report)}, {report.differing:,} differ{_near(report)}{_untold(report)}"]
     if report.unmatched:
         lines.append(f"  {counted(report.unmatched, 'call')} without a record; the first: {report.first_unmatched}")
     if report.missing:
@@ -109,6 +112,14 @@ def _compared(report: RankReport) -> str:
     return f"{counted(report.compared, 'call')} compared"
 
 
+def _as_recorded(report: RankReport) -> str:
+    return f"none differs by more than the tolerance{_near(report)}" if report.near else "all as recorded"
+
+
+def _near(report: RankReport) -> str:
+    return f"; {report.near:,} have other bits, of which statistics only were compared" if report.near else ""
+
+
 def _untold(report: RankReport) -> str:
     return (
         f"; of {report.untold:,} nothing is known (written in part, or parts of what differs)" if report.untold else ""
@@ -118,6 +129,7 @@ def _untold(report: RankReport) -> str:
 def _difference(difference: Difference) -> list[str]:
     said = {
         "equal": f"its inputs have equal bits, {'its arguments' if difference.scalars else 'its results'} have not",
+        "near": "its inputs have other bits and lie within the tolerance, its results don't",
         "differ": "its inputs differ already, and no recorded call made them",
         "unknown": "whether its inputs are equal isn't known",
     }[difference.inputs]

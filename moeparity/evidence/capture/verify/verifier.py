@@ -159,7 +159,6 @@ class Verifier:
             self.report = replace(self.report, missing=self.report.missing + len(calls), first_missing=first)
 
     def _compare(self, recorded: Call, call: Call, side: _Recorded) -> None:
-        inputs = self._slots("input", recorded.inputs, call.inputs, side)
         results = self._slots("output", recorded.outputs, call.outputs, side)
         results |= self._slots("written", recorded.written, call.written, side)
         scalars = {
@@ -169,34 +168,57 @@ class Verifier:
         }
         differs = any(equal is False for equal in results.values())
         untold = not differs and any(equal is None for equal in results.values())
+        near = not differs and not untold and self._has_other_bits(recorded, call, side)
         report = replace(
             self.report,
             compared=self.report.compared + 1,
             differing=self.report.differing + differs,
+            near=self.report.near + near,
             untold=self.report.untold + untold,
         )
         self.report = report
         # A module's weights are no inputs of its call: where ops are recorded, they tell.
         if not differs or report.root is not None or (call.level == "module" and side.has_ops):
             return
-        told: dict[bool | None, str] = {False: "differ", None: "unknown"}
-        if call.level == "module":
-            told[True] = "unknown"
-        states = [word for equal, word in told.items() if equal in inputs.values()]
-        state = states[0] if states else "equal"
-        if report.first is not None and state != "equal":
+        state, inputs = self._inputs(recorded, call, side)
+        if report.first is not None and state not in ("equal", "near"):
             return
         difference = self._difference(recorded, call, side, state, {**inputs, **results}, scalars)
         self.report = replace(
-            report, first=report.first or difference, root=difference if state == "equal" else report.root
+            report, first=report.first or difference, root=difference if state in ("equal", "near") else report.root
         )
         if report.first is None and self._verification.stop:
             self._mismatched(MismatchError(f"{self._verification.recorded}: {text(self.report)}"))
 
+    def _has_other_bits(self, recorded: Call, call: Call, side: _Recorded) -> bool:
+        """Whether results that lie within the tolerance have other bits than the recorded."""
+        if not self._verification.tolerance:
+            return False
+        results = self._slots("output", recorded.outputs, call.outputs, side, by_bits=True)
+        results |= self._slots("written", recorded.written, call.written, side, by_bits=True)
+        return not all(results.values())
+
+    def _inputs(self, recorded: Call, call: Call, side: _Recorded) -> tuple[str, dict[str, bool | None]]:
+        """What is known of a call's inputs, in the words of `Difference.inputs`, and of each."""
+        inputs = self._slots("input", recorded.inputs, call.inputs, side)
+        if False in inputs.values():
+            return "differ", inputs
+        if None in inputs.values() or call.level == "module":
+            return "unknown", inputs
+        bits = self._slots("input", recorded.inputs, call.inputs, side, by_bits=True)
+        return "equal" if all(bits.values()) else "near", inputs
+
     def _slots(
-        self, word: str, recorded: Mapping[str, int], now: Mapping[str, int], side: _Recorded
+        self,
+        word: str,
+        recorded: Mapping[str, int],
+        now: Mapping[str, int],
+        side: _Recorded,
+        *,
+        by_bits: bool = False,
     ) -> dict[str, bool | None]:
         """Whether the values of both sides are equal, by slot; a slot that one side lacks is different."""
+        tolerance = Tolerance() if by_bits else self._verification.tolerance
         equal: dict[str, bool | None] = {}
         for slot in {**recorded, **now}:
             left = side.values.get(recorded.get(slot, -1))
@@ -207,7 +229,7 @@ class Verifier:
                 equal[f"{word} {slot}"] = None
             else:
                 bases = _base(left, side.values), _base(right, self._values)
-                equal[f"{word} {slot}"] = same(left, right, bases, self._verification.tolerance)
+                equal[f"{word} {slot}"] = same(left, right, bases, tolerance)
         return equal
 
     def _difference(

@@ -42,7 +42,7 @@ READING = """\
 - **From traces alone**, told no more than the peers, moeparity sees it too. `moeparity capture` of both programs
   (`benchmarks/peers/captured.py` has the commands) and `moeparity diff` name `model.layers.2.mlp.experts` as where
   differences begin, at one of its matrix products, that of a single expert, in all of its rows, with the line of
-  source; not that it is the weight that differs, whose slice has no digest. `moeparity explain` of the candidate's
+  source; not that it is the weight that differs. `moeparity explain` of the candidate's
   trace, which is told the checkpoint and `hf-eager` too, finds the bits of the layer's other nodes as they should be,
   and of `layers[2].moe.combine` says that nothing it tried gives them: for an expert of which gate and up are scaled
   and down is not it has no word. The table does not have this run.
@@ -57,7 +57,7 @@ READING = """\
 - DebugMode pairs calls by position and refuses logs of another length; where a side adds one cast, that is the case.
 
 What the peers were made for and moeparity was not run on here: dumps from real engines on their own devices (SGLang,
-Megatron, Ascend), the backward pass, and models without experts. The lines of source in the stacks of DebugMode and
+Megatron, Ascend), tensors sharded over ranks, the backward pass, and models without experts. The lines of source in the stacks of DebugMode and
 msprobe are nearer to the user's code than the name of a node.
 """
 

@@ -57,8 +57,8 @@ READING = """\
 - DebugMode pairs calls by position and refuses logs of another length; where a side adds one cast, that is the case.
 
 What the peers were made for and moeparity was not run on here: dumps from real engines on their own devices (SGLang,
-Megatron, Ascend), tensors sharded over ranks, the backward pass, and models without experts. The lines of source in the stacks of DebugMode and
-msprobe are nearer to the user's code than the name of a node.
+Megatron, Ascend), tensors sharded over ranks, the backward pass, and models without experts. The lines of source in the
+stacks of DebugMode and msprobe are nearer to the user's code than the name of a node.
 """
 
 

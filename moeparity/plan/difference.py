@@ -172,7 +172,7 @@ def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...],
 
 def _each(words: Iterable[str]) -> str:
     """What is said in several phases, each once."""
-    return "; ".join(dict.fromkeys(word for word in words if word))
+    return "; ".join(dict.fromkeys(part for word in words if word for part in word.split("; ")))
 
 
 def by_phase(values: Mapping[Case, str]) -> str:

@@ -44,7 +44,7 @@ def capture(
     rtol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}, as a part of the recorded.")] = 0.0,
     atol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}.")] = 0.0,
 ) -> None:
-    """Run a PyTorch program and write what every op and module computed; or hold it to such a trace.
+    """Run a program, record what its ops computed, or verify it.
 
     The exit code is the program's own. Where that is 0: 1 if --verify finds a difference, 2 if nothing was recorded
     or compared.

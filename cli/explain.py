@@ -35,7 +35,9 @@ def explain(
     profile_out: ProfileOut = None,
     json: Json = None,
 ) -> None:
-    """Which choices give the recorded values of a program's ops bit for bit: roundings, orders, forms, faults.
+    """Which choices give a program's recorded values, bit for bit.
+
+    Roundings, orders, forms and faults are searched for at every node that the trace shows.
 
     Exit code 0 where every node is explained, 1 where no choices that were tried give a node's bits, 3 where a node
     that was named is not shown by the trace.

@@ -16,7 +16,7 @@ def ranks(
     json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
     html: Html = None,
 ) -> None:
-    """Where the ranks of a job fell out of step, by the journals that moeparity.ranks.Guard wrote.
+    """Where a live job's ranks fell out of step, by their journals.
 
     Exit code 0 in step to the end; 1 they differ; 2 a journal could not be read; 3 a rank was lost without a word.
     """

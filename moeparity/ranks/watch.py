@@ -28,6 +28,7 @@ EXIT_CODE = 1
 
 _BEAT, _VERDICT, _TAIL = "beat", "verdict", "tail"
 _LOST = {"gone": "was killed", "stopped": "is stopped"}
+_PAUSE_S = 0.02
 _GRACE_S = 1.0
 """So long ranks have to read the verdict and write their journals before a stopped one is killed."""
 
@@ -91,8 +92,14 @@ class Watch:
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._run, self._guard_store)]
 
     def start(self) -> None:
-        """Begin to beat and to watch. The first sign of life is there when this returns."""
+        """Begin to beat and to watch. When this returns, the first sign of life of every rank that is watched is here,
+        or did not come within the watchdog's time: who has given none can't be named, nor ended.
+        """
+        until = time.monotonic() + self._watchdog_s
         self._beat()
+        while not self._seen.keys() >= set(self._watched) and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
+            self._beat()
         for thread in self._threads:
             thread.start()
 

@@ -30,7 +30,7 @@ class Settings:
 
     folder: Path | None = None
     inputs_every: int = 1
-    sample_bytes: int | None = 1 << 20
+    sample_bytes: int | None = 1 << 16
     weights_every: int = 128
     cache_every: int = 64
     rng: Rng = "lockstep"

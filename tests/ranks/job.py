@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed._functional_collectives import all_reduce
 
 from moeparity.errors import RankError
 from moeparity.ranks import Guard
+from moeparity.ranks.collectives import CollectiveLog
 
 
 def main() -> None:
@@ -34,9 +36,23 @@ def main() -> None:
             print(f"{fault}: {error}", flush=True)
         else:
             print(f"{fault}: done", flush=True)
+    seen()
     after = torch.ones(2)
     dist.all_reduce(after)
     print(f"after: {after.tolist()}", flush=True)
+
+
+def seen() -> None:
+    """What a log of collectives sees that Python's own calls do not show: DDP's bucket, a functional one; then one in
+    inference mode.
+    """
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+    with CollectiveLog() as log:
+        model(torch.ones(2, 3)).sum().backward()
+        all_reduce(torch.ones(3), "sum", dist.group.WORLD).add(0)
+        with torch.inference_mode():
+            dist.all_reduce(torch.ones(3))
+    print("seen: " + ", ".join(what for group in log.groups.values() for _, what, _ in group.last), flush=True)
 
 
 def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:

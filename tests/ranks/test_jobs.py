@@ -56,6 +56,7 @@ def test_the_job_ends_by_itself(in_step: tuple[Ended, Path]) -> None:
     assert ended.codes == (0, 0, 0), ended.errors
     assert ended.left == ()
     assert ended.said("after") == {"[3.0, 3.0]"}, "torch.distributed is as it was"
+    assert ended.said("seen") == {"allreduce(float32[12]), all_reduce(float32[3], sum), allreduce(float32[3], sum)"}
 
 
 @pytest.mark.parametrize("fault", IN_STEP)

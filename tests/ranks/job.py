@@ -49,7 +49,7 @@ def seen() -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
     with CollectiveLog() as log:
         model(torch.ones(2, 3)).sum().backward()
-        all_reduce(torch.ones(3), "sum", dist.group.WORLD).add(0)
+        all_reduce(torch.ones(3), "sum", list(range(dist.get_world_size()))).add(0)
         with torch.inference_mode():
             dist.all_reduce(torch.ones(3))
     print("seen: " + ", ".join(what for group in log.groups.values() for _, what, _ in group.last), flush=True)

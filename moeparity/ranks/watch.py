@@ -104,9 +104,14 @@ class Watch:
             thread.start()
 
     def close(self) -> None:
-        """The last sign of life says that this rank is done; nobody waits for it any more."""
+        """The last sign of life says that this rank is done; nobody waits for it any more.
+
+        Both threads end first: one that is inside the store while the interpreter ends aborts the process.
+        """
         self._closed.set()
-        self._threads[0].join(self._heartbeat_s + self._watchdog_s)
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(self._heartbeat_s + self._watchdog_s + 2 * self._patience_s)
 
     def ended(self) -> str | None:
         """Why the job has been ended, if it has."""

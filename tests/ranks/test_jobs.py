@@ -105,4 +105,4 @@ def test_checked_collectives_are_compared_before_they_run() -> None:
     assert re.search(
         r"collective 6 of 0: .*rank 0 .*allreduce.*, rank 1 .*broadcast.*called by rank 0 at job\.py", words
     )
-    assert (ended.codes, ended.left) == ((0, 0), ())
+    assert (ended.codes, ended.left) == ((0, 0), ()), ended.errors

@@ -18,7 +18,7 @@ from moeparity.profiles.fidelity import HOW, LEVELS, Finding, Line, findings, li
 MEANING = {
     "verified": "equal bits in a test beside the kernel named, together with the other values in effect there",
     "verified: ptx": "equal bits to a run of what a compiler made of the kernel's CUDA source; no GPU, no machine code",
-    "verified: trace": "it gives the values that a program was recorded to compute, bit for bit (moeparity explain)",
+    "verified: trace": "a recorded program's values, bit for bit; no other value listed gives them (moeparity explain)",
     "read": "not run; the source named says so",
     "inferred": "no engine's source is named for it, or what is named only suggests it (from:)",
     "opaque": "what the hardware does, or in which order rows arrive, is not known; what is run is a stand-in",

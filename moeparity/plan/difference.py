@@ -157,12 +157,12 @@ def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...],
         kind=_OF_EVERY_NODE[choice] if attribute is None else attribute.kind,
         reference=by_phase({phase: _words(places[0], pair.plans[0].at_phase(phase)) for phase in shown}),
         candidate=by_phase({phase: _words(places[0], pair.plans[1].at_phase(phase)) for phase in shown}),
-        reference_origin=variants[0] if choice == DTYPE else _each(setting.origin for setting in ref),
-        candidate_origin=variants[1] if choice == DTYPE else _each(setting.origin for setting in cand),
-        reference_set_by=_each(setting.set_by for setting in ref),
-        candidate_set_by=_each(setting.set_by for setting in cand),
-        reference_changed_by=_each(setting.changed_by for setting in ref),
-        candidate_changed_by=_each(setting.changed_by for setting in cand),
+        reference_origin=variants[0] if choice == DTYPE else each_once(setting.origin for setting in ref),
+        candidate_origin=variants[1] if choice == DTYPE else each_once(setting.origin for setting in cand),
+        reference_set_by=each_once(setting.set_by for setting in ref),
+        candidate_set_by=each_once(setting.set_by for setting in cand),
+        reference_changed_by=each_once(setting.changed_by for setting in ref),
+        candidate_changed_by=each_once(setting.changed_by for setting in cand),
         rule=next((rule for pair in zip(ref, cand, strict=True) if (rule := _naming_rule(*pair))), None),
         places=places,
         resting=tuple(SIDES[index] for index in pair.resting(places[0], phases)),
@@ -170,8 +170,8 @@ def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...],
     )
 
 
-def _each(words: Iterable[str]) -> str:
-    """What is said in several phases, each once."""
+def each_once(words: Iterable[str]) -> str:
+    """What is said of several settings, of each a list of words between semicolons: each word once."""
     return "; ".join(dict.fromkeys(part for word in words if word for part in word.split("; ")))
 
 

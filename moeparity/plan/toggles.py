@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeVar
 
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import PHASE, pattern, role
-from moeparity.plan.difference import Class, Difference, TwoSided, differences
+from moeparity.plan.difference import Class, Difference, TwoSided, differences, each_once
 from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
@@ -225,18 +225,14 @@ def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
         kind=kinds.pop() if len(kinds) == 1 else "several",
         reference=_values(members, lambda m: m.reference),
         candidate=_values(members, lambda m: m.candidate),
-        reference_origin="; ".join(dict.fromkeys(m.reference_origin for m in members)),
-        candidate_origin="; ".join(dict.fromkeys(m.candidate_origin for m in members)),
-        reference_set_by=_flags(m.reference_set_by for m in members),
-        candidate_set_by=_flags(m.candidate_set_by for m in members),
-        reference_changed_by=_flags(m.reference_changed_by for m in members),
-        candidate_changed_by=_flags(m.candidate_changed_by for m in members),
+        reference_origin=each_once(m.reference_origin for m in members),
+        candidate_origin=each_once(m.candidate_origin for m in members),
+        reference_set_by=each_once(m.reference_set_by for m in members),
+        candidate_set_by=each_once(m.candidate_set_by for m in members),
+        reference_changed_by=each_once(m.reference_changed_by for m in members),
+        candidate_changed_by=each_once(m.candidate_changed_by for m in members),
         members=tuple(members),
     )
-
-
-def _flags(flags: Iterable[str]) -> str:
-    return "; ".join(dict.fromkeys(flag for flag in flags if flag))
 
 
 def _values(members: Sequence[Difference], side: Callable[[Difference], str]) -> str:

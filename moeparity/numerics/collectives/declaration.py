@@ -22,8 +22,8 @@ class Evidence:
 
     `verified`: equal to the real thing bit for bit in this project's tests, with the versions named. `verified: ptx`:
     so to a run of what a compiler made of its CUDA source, before the assembler. `verified: trace`: it gives the values
-    that a program was recorded to compute, bit for bit. `read`: from the source named.
-    `inferred`: concluded, not read. `opaque`: the hardware does not say; what is run is a stand-in.
+    that a program was recorded to compute, bit for bit, and no other value of a stated list does. `read`: from the
+    source named. `inferred`: concluded, not read. `opaque`: the hardware does not say; what is run is a stand-in.
     """
 
     level: Level

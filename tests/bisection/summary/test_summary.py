@@ -114,6 +114,13 @@ def test_what_hides_each_other_is_blamed_and_set_together() -> None:
     assert blame([toggle("a", 1.0, 1.0), hidden[1]], None, 1.0) != "a makes all of it"
 
 
+def test_a_flag_that_only_the_reference_has_is_said() -> None:
+    gate = toggle("a", 0.9, 0.2, restored_change_high=-0.5, reference_changed_by="leaving out --moe-router-dtype fp32")
+    assert to_set([gate], None, 1.0) == (
+        "restore a (the candidate has no flag; the reference: leaving out --moe-router-dtype fp32), which leaves 20%"
+    )
+
+
 def test_nothing_is_shared_of_nan() -> None:
     nan, toggles = float("nan"), [toggle("a", float("nan"), 0.1), toggle("b", 0.1, float("nan"))]
     where = made(Nonfinite, made_by=("a",), ended_by=("a",))

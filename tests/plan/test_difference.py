@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.plan.difference import Difference, TwoSided, differences, two_sided
+from moeparity.plan.difference import Difference, TwoSided, differences, each_once, two_sided
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.sides import Side
@@ -83,3 +83,8 @@ def test_a_choices_two_sides_are_handed_on_as_arguments(qwen: Graph, tmp_path: P
         reference_set_by="",
         candidate_set_by="other",
     )
+
+
+def test_words_of_several_settings_are_said_once() -> None:
+    """A fusion's settings share flags, also where one of them already lists what it is in several phases."""
+    assert each_once(["--fuse; --ring", "--fuse; --invariant", "", "--ring"]) == "--fuse; --ring; --invariant"

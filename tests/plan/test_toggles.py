@@ -14,7 +14,6 @@ from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import Value
 from moeparity.plan.bind import bind
-from moeparity.plan.difference import each_once
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
@@ -182,8 +181,3 @@ def assert_all_together_are_the_other_side(model: Model, reference: Side, candid
     walkers = [Walker(name=name, plan=s.plan, schedule=micro_batches(s)) for name, s in variants.items()]
     run(walkers, model.weights, random_tokens(4, 6), [changes])
     assert changes.nodes == {pair: set() for pair in pairs}
-
-
-def test_words_of_several_settings_are_said_once() -> None:
-    """A fusion's settings share flags, also where one of them already lists what it is in several phases."""
-    assert each_once(["--fuse; --ring", "--fuse; --invariant", "", "--ring"]) == "--fuse; --ring; --invariant"

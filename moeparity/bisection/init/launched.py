@@ -111,8 +111,18 @@ def sides_of_recipe(both: tuple[Launched, Launched], graph: Graph, dtype: str, o
 
 def comments(lines: Sequence[str], indent: str = "") -> str:
     """Lines as comments of a recipe, wrapped; empty where there are none."""
+    first, further = f"{indent}# ", f"{indent}#   "
+    # Paths and options are not broken, so that they can be searched for.
     marked = (
-        textwrap.wrap(line, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ") for line in lines
+        textwrap.wrap(
+            line,
+            _WIDTH,
+            initial_indent=first,
+            subsequent_indent=further,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines
     )
     return "".join(f"{line}\n" for wrapped in marked for line in wrapped)
 

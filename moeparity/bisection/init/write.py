@@ -212,7 +212,7 @@ def _starting_sides(graph: Graph, dtype: str) -> str:
 
 
 def _commented(note: str) -> str:
-    return "".join(f"# {line}\n" for line in textwrap.wrap(note, 118))
+    return "".join(f"# {line}\n" for line in textwrap.wrap(note, 118, break_long_words=False, break_on_hyphens=False))
 
 
 def _weights(*, synthetic: bool) -> str:

@@ -394,6 +394,17 @@ def bind(
     return plan
 
 
+def settings_of(graph: Graph, profile: Profile, dtype: str) -> Mapping[Place, Setting]:
+    """What stands at every place of a graph in a forward under a profile alone, whether or not all ops would run it.
+
+    Raises SpecError where two rules of one layer disagree, GraphError where a `nodes` selector matches nothing.
+    """
+    message = RowMessage.of(graph, dtype, ())
+    layers = [tuple(map(message.in_rows, layer)) for layer in profile.layers]
+    first, *_ = cut_by(graph, (FORWARD,), (rule for layer in layers for rule in layer))
+    return layered.in_phases(graph, {first: layered.unset(graph, dtype)}, layers)[first].settings
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfProfile:
     """What a profile alone sets in each phase, and the plan that this is; None where no op would run it."""

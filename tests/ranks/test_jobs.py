@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from moeparity.ranks.journal import stories
-from tests.ranks.launch import Ended, launched
+from tests.ranks.launch import Ended, begun_job, launched
 
 IN_STEP = {
     "none": "done",
@@ -78,29 +79,40 @@ def test_journals_tell_the_same_afterwards(in_step: tuple[Ended, Path], fault: s
         assert [(story.ended, story.last) for story in told] == [(False, 2)] * 3
 
 
+@pytest.fixture(scope="module")
+def apart() -> Callable[[str], Ended]:
+    """How jobs ended that lose a rank, by their names: all of them run at once, since most of their time they wait."""
+    slower = {"watchdog_s": 2.5}
+    jobs = {fault: begun_job("--faults", json.dumps([fault]), settings=slower) for fault in APART}
+    jobs["stopped store"] = begun_job("--faults", '["stopped"]', "--on", "0", settings=slower)
+    jobs["ends"] = begun_job("--faults", '["ends"]', settings=slower)
+    jobs["checked order"] = begun_job("--faults", '["order"]', settings={**slower, "collectives": "check"})
+    return lambda name: jobs[name].ended(90)
+
+
 @pytest.mark.parametrize("fault", APART)
-def test_a_rank_that_is_lost_ends_the_job(fault: str) -> None:
-    ended = launched("--faults", json.dumps([fault]), ranks=2, limit=90)
+def test_a_rank_that_is_lost_ends_the_job(apart: Callable[[str], Ended], fault: str) -> None:
+    ended = apart(fault)
     assert ended.left == ()
     assert ended.codes[1] != 0
     said = ended.verdict or "\n".join(ended.said(fault))
     assert re.search(APART[fault], said), (said, ended.errors)
 
 
-def test_the_rank_that_holds_the_store_is_named_by_the_others() -> None:
-    ended = launched("--faults", '["stopped"]', "--on", "0", ranks=2, limit=90)
+def test_the_rank_that_holds_the_store_is_named_by_the_others(apart: Callable[[str], Ended]) -> None:
+    ended = apart("stopped store")
     assert (ended.left, ended.codes[0] != 0, ended.codes[1]) == ((), True, 1)
     assert "moeparity ranks: rank 0 is stopped." in ended.verdict
 
 
-def test_a_rank_that_ends_early_is_named_by_those_who_wait_for_it() -> None:
-    ended = launched("--faults", '["ends"]', ranks=2, limit=90)
+def test_a_rank_that_ends_early_is_named_by_those_who_wait_for_it(apart: Callable[[str], Ended]) -> None:
+    ended = apart("ends")
     assert ended.left == ()
     assert "call 3: rank 1 is not there any more: it ended after call 2." in ended.said("ends")
 
 
-def test_checked_collectives_are_compared_before_they_run() -> None:
-    ended = launched("--faults", '["order"]', ranks=2, settings={"collectives": "check"}, limit=90)
+def test_checked_collectives_are_compared_before_they_run(apart: Callable[[str], Ended]) -> None:
+    ended = apart("checked order")
     (words,) = ended.said("order")
     assert re.search(
         r"collective 6 of 0: .*rank 0 .*allreduce.*, rank 1 .*broadcast.*called by rank 0 at job\.py", words

@@ -10,6 +10,7 @@ from typing import Final
 from moeparity.evidence.explain import faults
 from moeparity.evidence.explain.calls import Kernels, Sample, Score
 from moeparity.evidence.explain.combinations import Tries, minimal, scored, search
+from moeparity.evidence.explain.engines import profiles_choices
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
 from moeparity.evidence.explain.vocabulary import (
     Choices,
@@ -22,7 +23,6 @@ from moeparity.evidence.explain.vocabulary import (
     places,
     plainest_numbers,
     plainness,
-    profiles_choices,
     relative,
     without_numbers,
 )

@@ -8,6 +8,7 @@ from typing import Final
 
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.calls import Kernels, Sample, UnreadError
+from moeparity.evidence.explain.engines import profiles_choices
 from moeparity.evidence.explain.numbers import FIRST_NUMBERS
 from moeparity.evidence.explain.report import OpenChoice
 from moeparity.evidence.explain.vocabulary import (
@@ -16,7 +17,6 @@ from moeparity.evidence.explain.vocabulary import (
     Replaced,
     listed_choices,
     numbers,
-    profiles_choices,
     stated_number,
     whole_number,
     written,

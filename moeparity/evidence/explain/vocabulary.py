@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import networkx as nx
 
-from moeparity.errors import MoeparityError, Where
 from moeparity.evidence.explain.faults import is_fault, planted_at, with_faults
 from moeparity.evidence.explain.numbers import digits
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
-from moeparity.plan.bind import BoundGraph, bind
-from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
+from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.setting import FAULT, IMPL, Place, Setting, edges_of
-from moeparity.plan.spec import reader
 
 Choice = tuple[Place, Value]
 Choices = frozenset[Choice]
@@ -257,19 +252,6 @@ def whole_number(replaced: Replaced, place: Place, value: Value) -> bool:
     return attribute is not None and attribute.least is not None and not isinstance(value, str)
 
 
-def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
-    """What each engine's shipped profile sets otherwise at the nodes; equal ones once, the small first."""
-    plan, choices = replaced.plan, dict[Choices, None]()
-    for profile in _profiles():
-        try:
-            bound = bind(plan.graph, profile, plan.dtype)
-        except MoeparityError:
-            # Its selectors name nodes of other models, or its placement does not fit this one.
-            continue
-        choices[replaced.as_chosen(bound.settings)] = None
-    return tuple(sorted((c for c in choices if c), key=lambda c: (len(c), sorted(map(str, c)))))
-
-
 def in_one_dtype(replaced: Replaced) -> Iterator[Choices]:
     """All values of the nodes rounded to one dtype, or all but what they give; the plan's own dtype left out."""
     sites = [
@@ -288,12 +270,6 @@ def _allowed(replaced: Replaced, place: Place) -> tuple[str, ...]:
     node = next(node for node in replaced.all_nodes if node.name == place[0])
     attribute = node.op.attribute(place[1])
     return () if attribute is None else attribute.values
-
-
-@cache
-def _profiles() -> tuple[Profile, ...]:
-    profiles = (load_profile(name, Where(Path(name))) for name in reader.shipped("profiles"))
-    return tuple(profile for profile in profiles if profile.engine is not None and profile.engine.name != NO_ENGINE)
 
 
 def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tuple[object, ...]:

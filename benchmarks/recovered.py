@@ -69,7 +69,7 @@ def of_profiles(model: Model) -> Iterator[tuple[Row, bool, str]]:
 
 def main() -> None:
     """Read the command line, run the cases, print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.explained", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recovered", description=__doc__)
     parser.add_argument("--model", default="qwen3_moe", help="a small model of the tests (default: qwen3_moe)")
     parser.add_argument("--seeds", type=int, default=1, help="draws of each number of choices at a node (default: 1)")
     options = parser.parse_args()

@@ -1,0 +1,52 @@
+"""What each engine's shipped profile sets at nodes that are to be explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from moeparity.errors import MoeparityError, Where
+from moeparity.evidence.explain.vocabulary import Choices, Replaced
+from moeparity.plan.bind import settings_of
+from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
+from moeparity.plan.graph import Graph
+from moeparity.plan.latest import Latest
+from moeparity.plan.setting import Place, Setting
+from moeparity.plan.spec import reader
+
+ByNode = Mapping[str, Mapping[Place, Setting]]
+
+# Of the whole graph, so that a fused kernel is seen that ends behind the nodes in question; once for all of these.
+_LATEST: Final[Latest[tuple[ByNode, ...]]] = Latest(4)
+
+
+def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
+    """What each engine's shipped profile sets otherwise at the nodes; equal ones once, the small first."""
+    graph, dtype = replaced.plan.graph.whole, replaced.plan.dtype
+    of_profiles = _LATEST.of((graph,), dtype, lambda: tuple(_of_profiles(graph, dtype)))
+    names = {node.name for node in replaced.nodes}.union(name for name, _ in replaced.makers)
+    at_nodes = ({place: one for name in names for place, one in by_node[name].items()} for by_node in of_profiles)
+    choices = {replaced.as_chosen(settings) for settings in at_nodes}
+    return tuple(sorted((c for c in choices if c), key=lambda c: (len(c), sorted(map(str, c)))))
+
+
+def _of_profiles(graph: Graph, dtype: str) -> Iterator[ByNode]:
+    """The settings of each profile whose rules fit the graph, by node."""
+    for profile in _profiles():
+        try:
+            settings = settings_of(graph, profile, dtype)
+        except MoeparityError:
+            # Its selectors name nodes of other models.
+            continue
+        by_node: dict[str, dict[Place, Setting]] = {}
+        for place, setting in settings.items():
+            by_node.setdefault(place[0], {})[place] = setting
+        yield by_node
+
+
+@cache
+def _profiles() -> tuple[Profile, ...]:
+    profiles = (load_profile(name, Where(Path(name))) for name in reader.shipped("profiles"))
+    return tuple(profile for profile in profiles if profile.engine is not None and profile.engine.name != NO_ENGINE)

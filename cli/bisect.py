@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from moeparity.bisection.real_ranks.report import REAL, SIMULATED, RanksKind
 from moeparity.cli.markdown import Markdown, files_of, write_report
 from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption
 from moeparity.cli.outputs import outputs
@@ -64,6 +65,12 @@ Sections = Annotated[
     typer.Option(help="Print this section too; the report names those that it leaves out. May be repeated."),
 ]
 
+Ranks = Annotated[
+    RanksKind,
+    typer.Option(
+        help="Under torchrun, `real`: first run placed sides on the job's own ranks, and hold them to simulated ones."
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Run nothing: print the time, memory and disk that it would take here.")
 ]
@@ -85,6 +92,7 @@ def bisect(
     replay: Replay = None,
     envelope: Envelope = None,
     attribute: Attribute = None,
+    ranks: Ranks = SIMULATED,
     dry_run: DryRun = False,
     verbose: Verbose = False,
     section: Sections = None,
@@ -110,6 +118,7 @@ def bisect(
         attribute=attribute,
         allow_code=allow_code,
         memory_limit=memory_limit,
+        ranks=ranks,
     )
     wanted = {"--json": json, "--html": html, "--per-token": per_token, **files_of(markdown)}
     if dry_run:
@@ -122,14 +131,19 @@ def bisect(
 def _run(
     recipe: Path, wanted: Mapping[str, Path | None], asked: Collection[str], *, with_text: bool, **settings: Any
 ) -> int:
-    """Run, write and print; the exit code."""
+    """Run, write and print; the exit code. Of a job's ranks the first does so."""
     from moeparity.bisection.page import page
     from moeparity.bisection.per_token.files import write_per_token
     from moeparity.bisection.per_token.pieces import spelt
     from moeparity.bisection.pipeline import bisect as run_recipe
+    from moeparity.bisection.pipeline import take_part
     from moeparity.bisection.text import print_report
     from moeparity.cli.progress import progress_line
+    from moeparity.probe.ranks import first_rank
 
+    if settings["options"].ranks == REAL and not first_rank():
+        take_part(recipe, settings["device"], settings["options"])
+        return 0
     tokenizer = _tokenizer(recipe, wanted["--html"] or wanted["--per-token"]) if with_text else None
     with outputs(wanted, unprinted=("--per-token",)) as files:
         with progress_line() as progress:

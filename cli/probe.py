@@ -8,18 +8,26 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeparity.errors import MoeparityError
 from moeparity.paths import is_folder
 
 if TYPE_CHECKING:
     from moeparity.plan.bind import BoundGraph
     from moeparity.plan.graph import Node
 
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE:FUNCTION|KERNEL.yaml",
-        help="Python code (modules in the current directory are found), or a file that says how a CUDA or PTX kernel "
-        "is launched; it runs without a GPU.",
+_TARGET = typer.Argument(
+    metavar="MODULE:FUNCTION|KERNEL.yaml",
+    help="Python code (modules in the current directory are found), or a file that says how a CUDA or PTX kernel "
+    "is launched; it runs without a GPU.",
+)
+Target = Annotated[str, _TARGET]
+OptionalTarget = Annotated[str | None, _TARGET]
+Collective = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="In place of a function, under torchrun: the job's own all_reduce or reduce_scatter_tensor, by NCCL "
+        "where there are GPUs, else by gloo.",
     ),
 ]
 Leaves = Annotated[
@@ -40,15 +48,19 @@ Dtype = Annotated[
 
 
 def probe(
-    target: Target,
+    target: OptionalTarget = None,
+    collective: Collective = None,
     n: Leaves = None,
     kind: KindOption = None,
     dtype: Dtype = None,
     m: Annotated[str, typer.Option("--m", help="Rows; several, as in 1,2,4:8, find where the tree changes.")] = "",
     positions: Annotated[
-        int | None,
-        typer.Option(min=1, help="The other axis of the output: columns of a GEMM, elements of a row or a message."),
-    ] = None,
+        str,
+        typer.Option(
+            help="The other axis of the output: columns of a GEMM, elements of a row or a message; several, as in "
+            "64,1000."
+        ),
+    ] = "",
     threads: Annotated[str, typer.Option(help="Torch's threads; several, as in 1,2.")] = "",
     alignment: Annotated[
         str, typer.Option(help="Elements from an aligned address to where each argument starts; several, as in 0:3.")
@@ -67,7 +79,9 @@ def probe(
     from moeparity.output.words import printable
     from moeparity.probe.run import Request, run
 
-    request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
+    if (target is None) == (collective is None):
+        raise MoeparityError("probe: expected MODULE:FUNCTION, a kernel file, or --collective. Give one of them.")
+    request = Request(target, n, kind, dtype, m, positions, threads, alignment, collective)
     with outputs({"--out": out}) as files:
         text, fragment, unknown = run(request, Path.cwd())
         if fragment:
@@ -122,7 +136,7 @@ def certify(
             print(printable(answer[0]))
             raise typer.Exit(0 if answer[1] else 1)
     attributes = None if bound is None else {name: str(value) for name, value in bound[0].active(bound[1]).items()}
-    request = Request(target, n=n, kind=kind, dtype=dtype, m=m, width=positions, threads=threads, alignment=alignment)
+    request = Request(target, n, kind, dtype, m, "" if positions is None else str(positions), threads, alignment)
     text, holds = run_certify(request, Path.cwd(), read_claim(against, accumulate, attributes))
     if text:
         print(printable(text))
@@ -132,7 +146,7 @@ def certify(
 def _bound(plan: Path, profile: str, address: str) -> tuple[BoundGraph, Node]:
     """A plan and one of its nodes. Raises MoeparityError where it has no such node."""
     from moeparity.bisection.outline import outline_checkpoint, outline_recipe
-    from moeparity.errors import MoeparityError, did_you_mean
+    from moeparity.errors import did_you_mean
 
     outline = outline_checkpoint(plan, profile) if is_folder(plan) else outline_recipe(plan)
     bound = outline.plans[-1]

@@ -10,6 +10,8 @@ from pathlib import Path
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed, codec
 from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.real_ranks.report import REAL
+from moeparity.bisection.real_ranks.run import job, on_real_ranks
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import fingerprint
 from moeparity.bisection.resume.passes import Passes
@@ -49,13 +51,32 @@ def bisect(
     options = replace(options or Options(), digests=True) if run is not None else options or Options()
     request = {"device": device, **asdict(options)}
     with open_run(run, "bisect", recipe, plain(request)) as folder:
-        plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
+        plan = _ready(recipe, device, options, progress, opener)
         if folder is not None:
             folder.admit(plan, progress)
         report = bisected(plan, folder, progress)
         if folder is not None:
             folder.finish(report)
     return report
+
+
+def take_part(recipe: str | Path, device: str, options: Options) -> None:
+    """What the other ranks of a live job do of `bisect`: their part of each side, and nothing of the report.
+
+    Raises MoeparityError.
+    """
+    _ready(recipe, device, options, None, open_model)
+
+
+def _ready(
+    recipe: str | Path, device: str, options: Options, progress: Callback | None, opener: Callable[..., Model]
+) -> Plan:
+    """A recipe made ready; where real ranks are asked for, with what they computed of it."""
+    if options.ranks != REAL:
+        return ready(recipe, device=device, options=options, progress=progress, opener=opener)
+    with job(device):
+        plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
+        return replace(plan, real_ranks=on_real_ranks(plan, progress))
 
 
 def bisected(plan: Plan, folder: RunFolder | None = None, progress: Callback | None = None) -> Report:

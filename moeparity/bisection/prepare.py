@@ -11,6 +11,7 @@ from torch import Tensor
 
 from moeparity import user_code
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
+from moeparity.bisection.real_ranks.report import SIMULATED, RanksKind, RealRanks
 from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.maps.side import RecordedSide, recorded_side, refuse_without_logits
@@ -54,7 +55,7 @@ class Options:
     None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
     say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local
     error. `phases` are those that both sides are to be bound for beside those of the recipe's own schedules. `digests`
-    asks for one of each node's values.
+    asks for one of each node's values. `ranks` says whether placed sides also run on the ranks of a live job.
     """
 
     by: By | None = None
@@ -71,6 +72,7 @@ class Options:
     attribution: bool = True
     phases: tuple[Phase, ...] = ()
     digests: bool = False
+    ranks: RanksKind = SIMULATED
 
     def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
         """The recipe with these options in place of its own."""
@@ -92,7 +94,8 @@ class Plan:
 
     `swaps` are the blocks the recipe asks to restore, by selector: the nodes, and all that differs there as one
     toggle (None: nothing does). `functions` are users' functions by `module:function`. `recorded` is what the candidate
-    is where it is a trace: then both sides are bound alike, and its values are what was recorded.
+    is where it is a trace: then both sides are bound alike, and its values are what was recorded. `real_ranks` is what
+    a live job computed of it.
     """
 
     path: Path
@@ -110,6 +113,7 @@ class Plan:
     attribution: bool
     digests: bool
     recorded: RecordedSide | None = None
+    real_ranks: RealRanks | None = None
 
     @property
     def trial_toggles(self) -> tuple[Toggle, ...]:

@@ -21,6 +21,7 @@ from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.oracle.report import Oracle
 from moeparity.bisection.per_token.report import PerToken
 from moeparity.bisection.provenance.report import Provenance
+from moeparity.bisection.real_ranks.report import RealRanks
 from moeparity.bisection.record.report import Record, Recorded
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.schedule.report import Schedule
@@ -197,6 +198,7 @@ class Report:
     nonfinite: Annotated[Nonfinite | None, Section("nonfinite", screen=25)] = None
     schedule: Annotated[Schedule | None, Section("schedule", screen=95)] = None
     trace: Annotated[Traced | None, Section("trace", screen=45)] = None
+    real_ranks: Annotated[RealRanks | None, Section("real_ranks", screen=97)] = None
     digests: Annotated[Digests | None, Section("digests")] = None
     graph: Annotated[OpGraph | None, Section("graph")] = None
     provenance: Annotated[Provenance | None, Section("provenance")] = None

@@ -141,9 +141,15 @@ def refuse_race(function: Function, setup: Setup) -> None:
 
 
 def _collectives(result: Result) -> tuple[str, ...]:
-    ((setup, places, _), *further) = result.places
+    every = (_collectives_at(result, setup, places) for setup, places, _ in result.places)
+    first, *others = map(tuple, every)
+    return tuple(name for name in first if all(name in names for names in others))
+
+
+def _collectives_at(result: Result, setup: Setup, places: Sequence[Place]) -> Sequence[str]:
+    """Those of one setup."""
     trees = [result.trees[place.name] for place in places]
-    if further or not trees or not all(tree.replays for tree in trees):
+    if not trees or not all(tree.replays for tree in trees):
         return ()
     sets = {
         position: sets_of(tree.order, setup.n)
@@ -151,7 +157,7 @@ def _collectives(result: Result) -> tuple[str, ...]:
         if tree.order
         for position in place.positions
     }
-    return tuple(collectives_like(sets, trees[0].accumulate, setup))
+    return collectives_like(sets, trees[0].accumulate, setup, scatters=result.function.scatters)
 
 
 def outputs_of(function: Function, setup: Setup) -> Sums | Squares | Exponentials:

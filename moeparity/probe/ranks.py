@@ -28,23 +28,35 @@ from moeparity.probe.target import Function
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def join(n: int | None) -> int:
-    """Join the processes that torchrun started, by gloo where the function's module has not; their number.
+def start(what: str, command: str, *, on_gpu: bool = False) -> None:
+    """Join the processes that torchrun started, by NCCL on a GPU of each process's own, else by gloo.
 
-    Raises MoeparityError where torchrun did not start this one, or where there are not `n`.
+    Raises MoeparityError where torchrun did not start this one: `what` needs them, and `command` would.
     """
+    missing = [name for name in VARIABLES if name not in os.environ]
+    if missing:
+        raise MoeparityError(
+            f"{what} needs its processes, and {missing[0]} is not set: start them with `torchrun --nproc-per-node 4 "
+            f"-m moeparity.cli {command}`."
+        )
+    if on_gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if on_gpu else "gloo")
+
+
+def join(n: int | None, *, on_gpu: bool = False) -> int:
+    """Join them where the function's module has not; their number. Raises MoeparityError; also for another than `n`."""
     if not dist.is_initialized():
-        missing = [name for name in VARIABLES if name not in os.environ]
-        if missing:
-            raise MoeparityError(
-                f"an all-reduce needs its processes, and {missing[0]} is not set: start them with `torchrun "
-                "--nproc-per-node 4 -m moeparity.cli probe ...`."
-            )
-        dist.init_process_group("gloo")
+        start("an all-reduce", "probe ...", on_gpu=on_gpu)
     world = dist.get_world_size()
     if n is not None and n != world:
         raise MoeparityError(f"--n {n}: there are {world} processes, and each adds one value. Leave --n out.")
     return world
+
+
+def first_rank() -> bool:
+    """Whether this process is the one of its job that prints."""
+    return int(os.environ.get("RANK", "0")) == 0
 
 
 @contextmanager
@@ -124,8 +136,10 @@ def simulated_equals(ranks: Ranks, name: str) -> tuple[int, int]:
     return equal, total
 
 
-def collectives_like(orders: dict[int, frozenset[int]], accumulate: str, setup: Setup) -> list[str]:
-    """Shipped collectives that add every element's ranks in the order found.
+def collectives_like(
+    orders: dict[int, frozenset[int]], accumulate: str, setup: Setup, *, scatters: bool = False
+) -> list[str]:
+    """Shipped collectives that add every element's ranks in the order found; reduce-scatters where it `scatters`.
 
     `orders`: for each element the sets of ranks that are added up before others (`shape.clusters`). Two ranks have one
     order: all that take the message are alike there.
@@ -134,7 +148,7 @@ def collectives_like(orders: dict[int, frozenset[int]], accumulate: str, setup: 
     for name, collective in COLLECTIVES.items():
         order_map = collective.order_map
         dtype = name_of(setup.dtype) or ""
-        if collective.scatters or order_map.output != "io":
+        if collective.scatters != scatters or order_map.output != "io":
             continue
         if setup.n > 2 and accumulate != (dtype if order_map.accumulate == "io" else "fp32"):
             continue

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
 
 from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.numerics.collectives.registry import COLLECTIVES
@@ -16,10 +17,11 @@ from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.norm.rms_norm import MEAN_SQUARE
 from moeparity.probe.calls import Setup
 from moeparity.probe.certify import Claim, certify, coverage
+from moeparity.probe.collective import collective
 from moeparity.probe.find import probe
 from moeparity.probe.kernels.callable import function_of
 from moeparity.probe.kernels.launch import is_kernel_file, open_kernel
-from moeparity.probe.ranks import join, process_groups
+from moeparity.probe.ranks import first_rank, join, process_groups
 from moeparity.probe.target import Function, load
 from moeparity.probe.text import fragment, report_text, verdict_text
 
@@ -28,16 +30,24 @@ LARGEST_COUNT, LARGEST_SUM = 256, 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Options as they were given; empty texts and None stand for the kind's defaults."""
+    """Options as they were given; empty texts and None stand for the kind's defaults. Either a `target` or a
+    `collective` is given.
+    """
 
-    target: str
+    target: str | None
     n: int | None
     kind: str | None
     dtype: str | None
     m: str = ""
-    width: int | None = None
+    width: str = ""
     threads: str = ""
     alignment: str = ""
+    collective: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What is probed, as the user says it."""
+        return self.target or f"--collective {self.collective}"
 
 
 def run(request: Request, folder: Path) -> tuple[str, str, list[str]]:
@@ -61,20 +71,23 @@ def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
     rows = numbers("--m", request.m, least=1)
     threads = numbers("--threads", request.threads, least=1)
     offsets = numbers("--alignment", request.alignment, least=0)
+    widths = numbers("--positions", request.width, least=1)
     if function.kind.name == "all_reduce":
-        request = replace(request, n=join(request.n))
+        on_gpu = request.collective is not None and torch.cuda.is_available()
+        request = replace(request, n=join(request.n, on_gpu=on_gpu))
     if request.n is None:
-        raise MoeparityError(f"{request.target}: how many values does it add up? Give --n.")
+        raise MoeparityError(f"{request.name}: how many values does it add up? Give --n.")
     if not 2 <= request.n <= LARGEST_SUM:
         raise MoeparityError(f"--n {request.n}: expected 2 to {LARGEST_SUM} values in a sum.")
     kind = function.kind
     if kind.name == "dot" and rows:
         raise MoeparityError(f"--m {request.m}: dot has one result, {kind.call}. Leave --m out.")
-    first = Setup(n=request.n, dtype=torch_dtype(dtype), m=kind.m, width=request.width or kind.width)
+    first = Setup(n=request.n, dtype=torch_dtype(dtype), m=kind.m, width=kind.width)
     counts: list[int | None] = [*threads] or [None]
     return function, [
-        replace(first, m=m, threads=count, offset=offset)
+        replace(first, m=m, width=width, threads=count, offset=offset)
         for m in rows or [kind.m]
+        for width in widths or [kind.width]
         for count in counts
         for offset in offsets or [0]
     ]
@@ -82,6 +95,8 @@ def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
 
 def _target(request: Request, folder: Path) -> tuple[Function, str]:
     """The function, or the kernel that a file describes as one; and the dtype of its arguments."""
+    if request.target is None:
+        return collective(request.collective or ""), request.dtype or "fp32"
     if not is_kernel_file(request.target):
         return load(request.target, folder, request.kind), request.dtype or "fp32"
     for option, word in (
@@ -93,11 +108,6 @@ def _target(request: Request, folder: Path) -> tuple[Function, str]:
             raise MoeparityError(f"{option} {word}: {request.target} says what its kernel takes. Leave the option out.")
     kernel = open_kernel(folder / request.target)
     return function_of(kernel, request.target), kernel.file.dtype
-
-
-def first_rank() -> bool:
-    """Whether this process is the one that prints."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def numbers(option: str, text: str, *, least: int) -> list[int]:

@@ -97,7 +97,8 @@ class Function:
     """A user's function under the name it was asked for, with the kind it is called as.
 
     race: with n, rows and width, whether its bits depend on which of its threads go first, in words, "" where they do
-    not. rests_on: what its runs so far rest on, in lines. Both of compiled kernels only.
+    not. rests_on: what its runs so far rest on, in lines. Both of compiled kernels only. scatters: of an all-reduce,
+    whether it is put together from a reduce-scatter.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Function:
     kind: Kind
     race: Callable[[int, int, int], str] = lambda n, m, width: ""  # noqa: ARG005
     rests_on: Callable[[], tuple[str, ...]] = tuple
+    scatters: bool = False
 
     def __call__(self, *arguments: torch.Tensor | float, shape: tuple[int, ...]) -> torch.Tensor:
         """What it returns for `arguments`, a float tensor of `shape`; what it gave in place where it returns nothing.

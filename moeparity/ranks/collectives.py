@@ -254,7 +254,8 @@ def _group_name(args: tuple[Any, ...]) -> str:
 
 def _ranks(group: str) -> tuple[int, ...]:
     for known, ranks in _world.pg_group_ranks.items():
-        if known.group_name == group:
+        # Groups that this rank is not in stand there as a number.
+        if getattr(known, "group_name", None) == group:
             return tuple(sorted(ranks))
     return tuple(range(dist.get_world_size()))
 

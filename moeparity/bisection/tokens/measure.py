@@ -8,6 +8,7 @@ from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.prepare import Plan
+from moeparity.bisection.real_ranks.words import real_ranks_warnings
 from moeparity.bisection.tokens.observe import Classes
 from moeparity.bisection.tokens.report import ClassMetrics
 from moeparity.plan.sides import Side
@@ -27,6 +28,8 @@ def warnings(plan: Plan) -> Iterator[str]:
             "logits are not those of a trained model, so flip rates, k3 and KL say nothing about one; which node "
             "differs first, and whether bits are equal, still holds."
         )
+    if plan.real_ranks is not None:
+        yield from real_ranks_warnings(plan.real_ranks)
     sample = plan.recipe.tokens.sample
     if sample is None:
         return

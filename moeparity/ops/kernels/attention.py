@@ -20,7 +20,8 @@ from moeparity.ops.kernels.exponentials import softmax
 from moeparity.ops.kernels.flash import Heads, flash
 from moeparity.ops.kernels.flash_blocks import flash_in_blocks
 from moeparity.ops.kernels.linear import gemm_of, places_tried
-from moeparity.ops.kernels.placement import gathered, parts, shared
+from moeparity.ops.kernels.placement import parts, shared
+from moeparity.ops.kernels.ranks import each, gathered
 from moeparity.ops.kernels.rope import yarn_mscale
 from moeparity.ops.placement import cut
 
@@ -52,7 +53,9 @@ def attention(
     if "sinks" in w:
         owned = zip(heads, parts(w["sinks"], pieces, 0), strict=True)
         heads = [replace(piece, sinks=sinks.view(1, -1, 1, 1)) for piece, sinks in owned]
-    return gathered([_side_by_side(_causal(piece, at)) for piece in heads])
+    return gathered(
+        each(lambda piece: _side_by_side(_causal(piece, at)), ((piece,) for piece in heads), pieces), pieces
+    )
 
 
 def mla_expand(
@@ -66,7 +69,8 @@ def mla_expand(
     """latent [B, 1, T, L], or own_latent [B, T, L] in its place -> [B, T, H, N + V]."""
     x = latent if own_latent is None else own_latent.unsqueeze(1)
     assert x is not None, "one of the two is read"
-    heads = gathered([_by_kv_b(x, kv_b, at) for kv_b in parts(w["kv_b"], cut(at), 0)])
+    pieces = cut(at)
+    heads = gathered(each(_by_kv_b, ((x, kv_b, at) for kv_b in parts(w["kv_b"], pieces, 0)), pieces), pieces)
     return heads.view(*heads.shape[:2], p["heads"], -1)
 
 
@@ -100,8 +104,8 @@ def mla(
         heads = parts(expanded, pieces, 2)
     ranks = zip(parts(q_nope, pieces, 2), parts(q_rope, pieces, 1), parts(w["kv_b"], pieces, 0), heads, strict=True)
     attend = _absorbed if at["projection"] == "absorbed" else _expanded
-    latents = (_Latent(nope.transpose(1, 2), rope, kv_b, latent, k_rope, mask, x) for nope, rope, kv_b, x in ranks)
-    return gathered([_side_by_side(attend(piece, p, at)) for piece in latents])
+    latents = ((_Latent(nope.transpose(1, 2), rope, kv_b, latent, k_rope, mask, x),) for nope, rope, kv_b, x in ranks)
+    return gathered(each(lambda piece: _side_by_side(attend(piece, p, at)), latents, pieces), pieces)
 
 
 def _with_own(stored: torch.Tensor, own: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from moeparity.numerics.rounding import add, product, rounded, wide
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.combine import ADD, FIRST, LAST, SLOT
 from moeparity.ops.kernels.placement import RANKS
+from moeparity.ops.kernels.ranks import each, stacked
 
 Settings = Mapping[str, Any]
 Leaf = Callable[[int], torch.Tensor]
@@ -38,7 +39,8 @@ def combine(
         return _combined(rows, ids, weights, shared, p, at)
     at = {**at, "output": at["partial"]}
     rows_by_rank = rows.unbind(RANKS) if at["expert"] == 1 else _own_rows(rows, ids, p, at)
-    return torch.stack([_combined(rank_rows, ids, weights, None, p, at) for rank_rows in rows_by_rank], dim=RANKS)
+    operands = ((rank_rows, ids, weights, None, p, at) for rank_rows in rows_by_rank)
+    return stacked(each(_combined, operands, rows.shape[RANKS] if at["expert"] == 1 else _partials(ids, at)), RANKS)
 
 
 def _combined(
@@ -118,12 +120,15 @@ def _own_rows(rows: torch.Tensor, ids: torch.Tensor | None, p: Settings, at: Set
     """Per partial sum, the rows of the rank it is of, and zeros in the other slots: adding those changes nothing."""
     assert ids is not None
     owner = ids // (p["experts"] // at["expert"])
-    if at["partials"] == "rank":
-        index, count = owner, at["expert"]
-    else:
-        index, count = _first_slots(owner), min(at["expert"], ids.shape[-1])
-    for i in range(count):
+    index = owner if at["partials"] == "rank" else _first_slots(owner)
+    for i in range(_partials(ids, at)):
         yield torch.where((index == i).unsqueeze(-1), rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
+
+
+def _partials(ids: torch.Tensor | None, at: Settings) -> int:
+    """How many partial sums experts on ranks leave; ids [B, T, K]."""
+    assert ids is not None
+    return int(at["expert"]) if at["partials"] == "rank" else min(int(at["expert"]), ids.shape[-1])
 
 
 def _first_slots(owner: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from moeparity.numerics.orders import NATIVE
 from moeparity.ops.kernels import experts
 from moeparity.ops.kernels.exponentials import sigmoid as logistic
 from moeparity.ops.kernels.placement import parts
+from moeparity.ops.kernels.ranks import each, gathered
 from moeparity.ops.placement import cut
 from moeparity.ops.router import SHARED_SCALINGS
 
@@ -68,8 +70,7 @@ def swiglu(
     pieces = cut(at)
     halves = zip(parts(gate, pieces, -1), parts(up, pieces, -1), strict=True)
     form = {"activation": at["activation"], "output": at["output"], "logistic": at.get("logistic", NATIVE)}
-    products = [experts.swiglu(g, u, **form) for g, u in halves]
-    return products[0] if pieces == 1 else torch.cat(products, dim=-1)
+    return gathered(each(partial(experts.swiglu, **form), halves, pieces), pieces)
 
 
 def sigmoid_gate(

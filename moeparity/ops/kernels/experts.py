@@ -19,7 +19,8 @@ from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
 from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
 from moeparity.ops.kernels.exponentials import CUDA_FAST, sigmoid, silu
 from moeparity.ops.kernels.linear import gemm_of
-from moeparity.ops.kernels.placement import RANKS, gathered, parts
+from moeparity.ops.kernels.placement import RANKS, parts
+from moeparity.ops.kernels.ranks import each, gathered, stacked
 from moeparity.ops.linear import COLUMN
 from moeparity.ops.placement import cut
 from moeparity.progress import through
@@ -63,8 +64,11 @@ def experts(
     # A bias is added once: by the first rank.
     stacks_by_rank["down_bias"] = [w["down_bias"]] if "down_bias" in w else []
     ranks = [{name: [stacks[i]] for name, stacks in stacks_by_rank.items() if i < len(stacks)} for i in range(pieces)]
-    rows_by_rank = [run(x_NH, ids_NK, scores, stacks, p, at) for stacks in through(ranks, [1] * pieces)]
-    return torch.stack([rows.view(*ids.shape, x.shape[-1]) for rows in rows_by_rank], dim=RANKS)
+
+    def rows_of_rank(stacks: Stacks) -> torch.Tensor:
+        return run(x_NH, ids_NK, scores, stacks, p, at).view(*ids.shape, x.shape[-1])
+
+    return stacked(each(rows_of_rank, ((stacks,) for stacks in through(ranks, [1] * pieces)), pieces), RANKS)
 
 
 def _in_steps(
@@ -200,14 +204,16 @@ def _mlp(
     where = at["score_site"]
     if scores is not None and where == INPUT:
         x = product(x, scores, at["scored"])
-    gate_up = zip(w["gate_up"], _biases(w, "gate_up"), strict=True)
-    hidden, inputs = gathered([_hidden(x, *operands, p, at, project, turns) for operands in gate_up]), at["product"]
+    pieces = len(w["gate_up"])
+    gate_up = ((x, *both, p, at, project, turns) for both in zip(w["gate_up"], _biases(w, "gate_up"), strict=True))
+    hidden, inputs = gathered(each(_hidden, gate_up, pieces), pieces), at["product"]
     if scores is not None and where == ACTIVATION:
         hidden, inputs = product(hidden, scores, at["scored"]), at["scored"]
 
     def down(output: torch.dtype) -> torch.Tensor:
         downs = zip(w["down"], _biases(w, "down"), strict=True)
-        return gathered([_projected(hidden, *operands, inputs, output, at, project) for operands in downs])
+        operands = ((hidden, *both, inputs, output, at, project) for both in downs)
+        return gathered(each(_projected, operands, pieces), pieces)
 
     if scores is not None and where == EPILOGUE:
         return product(down(working(inputs, at["output"])), scores, at["output"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,8 @@ from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.rounding import rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.ops.declaration import RefusedError
-from moeparity.ops.kernels.placement import gathered, parts
+from moeparity.ops.kernels.placement import parts
+from moeparity.ops.kernels.ranks import current, gathered
 from moeparity.ops.log_softmax import (
     GATHERED,
     LOG_OF_SOFTMAX,
@@ -81,7 +83,7 @@ def _over_vocabulary(x: torch.Tensor, total: Sum, at: Mapping[str, Any]) -> torc
     vocabularies = parts(x, ranks, -1)
     if len(vocabularies) < ranks:
         raise RefusedError("tensor", f"{x.shape[-1]} logits, cut over {ranks} ranks, leave some without any.")
-    return gathered(over_vocabulary(vocabularies, total, lambda sums: _reduced(sums, at)))
+    return gathered(over_vocabulary(vocabularies, total, lambda sums: _reduced(sums, at)), ranks)
 
 
 def _online(x: torch.Tensor, size: int, total: Sum) -> tuple[torch.Tensor, torch.Tensor]:
@@ -116,7 +118,11 @@ def _reduced(sums: Sequence[torch.Tensor], at: Mapping[str, Any]) -> Sequence[to
     """The ranks' sums [B, T, 1] added up, as every rank gets them."""
     if len(sums) == 1:
         return sums
+    return [current().reduced(sums, partial(_added, at=at), scattered=False)] * len(sums)
+
+
+def _added(sums: Sequence[torch.Tensor], at: Mapping[str, Any]) -> torch.Tensor:
     if at["collective"] != NONE:
-        return all_reduce(COLLECTIVES[at["collective"]], sums)
+        return all_reduce(COLLECTIVES[at["collective"]], sums)[0]
     tree = orders.tree(orders.parse(at["ranks"]), len(sums), rooted=False)
-    return [sum_tree(sums.__getitem__, tree, accumulate=sums[0].dtype)] * len(sums)
+    return sum_tree(sums.__getitem__, tree, accumulate=sums[0].dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from moeparity.numerics.order_map import Message
 from moeparity.numerics.rounding import add, rounded
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.declaration import RefusedError
+from moeparity.ops.kernels.ranks import current, each, gathered, stacked
 from moeparity.ops.placement import AFTER, NONE, SHARED, cut
 
 RANKS = 1
@@ -42,23 +44,18 @@ def shared(x: torch.Tensor, pieces: int, axis: int) -> list[torch.Tensor]:
     return [part for part in heads for _ in range(pieces // len(heads))]
 
 
-def gathered(pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What the ranks computed, side by side along the last axis: the value itself of one rank."""
-    return pieces[0] if len(pieces) == 1 else torch.cat(tuple(pieces), dim=-1)
-
-
 def columns(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, pieces: int, gemm: Gemm) -> torch.Tensor:
     """x [..., K], weight [N, K] -> [..., N]: each rank computes its outputs, which are gathered."""
     biases = [None] * pieces if bias is None else parts(bias, pieces, 0)
     rows = parts(weight, pieces, 0)
-    return torch.cat([gemm(x, w, b) for w, b in zip(rows, biases, strict=False)], dim=-1)
+    return gathered(each(gemm, ((x, w, b) for w, b in zip(rows, biases, strict=False)), pieces), pieces)
 
 
 def rows(x: torch.Tensor, weight: torch.Tensor, biases: Sequence[torch.Tensor | None], gemm: Gemm) -> torch.Tensor:
     """x [B, T, K], weight [N, K] -> partial sums [B, ranks, T, N]: each rank has its share of K, and adds its bias."""
     ranks = len(biases)
     operands = zip(parts(x, ranks, -1), parts(weight, ranks, 1), biases, strict=True)
-    return torch.stack([gemm(*operands_of_rank) for operands_of_rank in operands], dim=RANKS)
+    return stacked(each(gemm, operands, ranks), RANKS)
 
 
 def linear(
@@ -82,16 +79,19 @@ def all_reduce(
     if at.get("reduce", "later") == "later":
         return x
     partials = [part.contiguous() for part in x.unbind(RANKS)]
-    if at["collective"] == NONE:
-        tree = orders.tree(orders.parse(at["order"]), len(partials), rooted=False)
-        total = sum_tree(partials.__getitem__, tree, accumulate=at["accumulate"])
-    else:
-        try:
-            total = _collected(partials, at)
-        except ValueError as error:
-            raise RefusedError("collective", f"{error}. Set another `collective`.") from None
+    total = current().reduced(partials, partial(_sum, at=at), scattered=at["sequence"] == "scattered")
     total = rounded(total, at["output"])
     return add(total, w["bias"], at["output"]) if "bias" in w and at["bias"] == AFTER else total
+
+
+def _sum(partials: Sequence[torch.Tensor], at: Mapping[str, Any]) -> torch.Tensor:
+    if at["collective"] == NONE:
+        tree = orders.tree(orders.parse(at["order"]), len(partials), rooted=False)
+        return sum_tree(partials.__getitem__, tree, accumulate=at["accumulate"])
+    try:
+        return _collected(partials, at)
+    except ValueError as error:
+        raise RefusedError("collective", f"{error}. Set another `collective`.") from None
 
 
 def _collected(partials: Sequence[torch.Tensor], at: Mapping[str, Any]) -> torch.Tensor:
@@ -123,10 +123,17 @@ def _scattered(collective: Collective | None, partials: Sequence[torch.Tensor]) 
     if collective is None:
         raise ValueError("no reduce-scatter is known for this message")
     ranks, (_, tokens, _) = len(partials), partials[0].shape
-    share = -(-tokens // ranks)
-    filled = [torch.nn.functional.pad(x, (0, 0, 0, share * ranks - tokens)) for x in partials]
-    shares = reduce_scatter(collective, [torch.cat(x.chunk(ranks, dim=1)) for x in filled])
+    shares = reduce_scatter(collective, [by_destination(x, ranks) for x in partials])
     return torch.cat(shares, dim=1)[:, :tokens].contiguous()
+
+
+def by_destination(x: torch.Tensor, ranks: int) -> torch.Tensor:
+    """A rank's message of a reduce-scatter, of x [B, T, H]: the tokens of each destination, [ranks * B, T / ranks, H],
+    the last ones filled up with zeros.
+    """
+    share = -(-x.shape[1] // ranks)
+    filled = torch.nn.functional.pad(x, (0, 0, 0, share * ranks - x.shape[1]))
+    return torch.cat(filled.chunk(ranks, dim=1))
 
 
 def _arch(x: torch.Tensor) -> str | None:

@@ -1,0 +1,167 @@
+"""Each side in one pass on simulated ranks and in one on the ranks of a live job, which all of its processes make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.real_ranks.report import RealRanks, SideOnRanks, Site
+from moeparity.bisection.real_ranks.values import Values
+from moeparity.bisection.real_ranks.words import real_ranks_reading
+from moeparity.bisection.trials import walker
+from moeparity.engine.live_ranks import LiveRanks, Reduction
+from moeparity.errors import SpecError, Where
+from moeparity.numerics.dtypes import torch_dtype
+from moeparity.ops.kernels.ranks import computing
+from moeparity.ops.placement import NONE
+from moeparity.plan.address import role
+from moeparity.plan.bind import BoundGraph
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
+from moeparity.probe.collective import COLLECTIVES, in_job
+from moeparity.probe.find import probe
+from moeparity.probe.ranks import process_groups, start
+from moeparity.progress import Callback
+from moeparity.ranks import Guard
+
+_CUT = ("tensor", "expert")
+
+
+@contextmanager
+def job(device: str) -> Iterator[None]:
+    """A job of the processes that torchrun started. Raises MoeparityError where it did not start this one."""
+    with process_groups():
+        on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+        start("--ranks real", "bisect RECIPE --ranks real", on_gpu=on_gpu)
+        yield
+
+
+def on_real_ranks(plan: Plan, progress: Callback | None = None) -> RealRanks:
+    """Both sides, as far as they lie on ranks, on those of the job that this process has joined. All its processes call
+    it, and get the same.
+
+    Raises SpecError where the job has another number of processes than the plan lies on, RankError where its ranks are
+    not in step, and MoeparityError for a job of one process or a side that cannot be run.
+    """
+    sides = {name: side for name, side in _sides(plan).items() if ranks_of(side.plan) > 1}
+    _refuse_world(plan, {name: ranks_of(side.plan) for name, side in sides.items()})
+    live = LiveRanks()
+    # A pass draws from generators of its own, so that the states of torch's, which nobody seeded, are no matter.
+    with Guard(extra={"recipe": str(plan.recipe)}, rng="broadcast") as guard:
+        results = []
+        for name, side in sides.items():
+            with guard.call(action=name):
+                results.append(_side(plan, name, side, live, progress))
+        with guard.call(action="probe"):
+            results = _identified(results, live)
+    result = RealRanks(backend=live.backend, processes=live.width, sides=tuple(results))
+    return replace(result, reading=real_ranks_reading(result))
+
+
+def _sides(plan: Plan) -> Mapping[str, Side]:
+    plan.refuse_recorded("--ranks real")
+    return {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
+
+
+def ranks_of(plan: BoundGraph) -> int:
+    """Over how many ranks a plan lies: the most that any of its nodes is cut over, in any phase."""
+    settings = (setting for phase in plan.distinct for setting in phase.settings.items())
+    return max((int(setting.value) for (_, name), setting in settings if name in _CUT), default=1)
+
+
+def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
+    """Raises SpecError for a job of another number of processes."""
+    world, where = dist.get_world_size(), Where(plan.path)
+    if not ranks:
+        raise SpecError(
+            f"{where}: --ranks real: neither side lies on more than one rank. Give one of them "
+            f"`placement: {{tensor: {world}}}`."
+        )
+    most = max(ranks.values())
+    if world != most:
+        lie = " and ".join(f"the {name} lies on {count} ranks" for name, count in ranks.items())
+        raise SpecError(
+            f"{where}: --ranks real: {lie}, and the job has {world} processes. Start {most} of them: "
+            f"`torchrun --nproc-per-node {most} ...`."
+        )
+    uneven = next((name for name, count in ranks.items() if world % count), None)
+    if uneven is not None:
+        raise SpecError(
+            f"{where}: --ranks real: the {uneven} lies on {ranks[uneven]} ranks, which {world} processes can't be cut "
+            "into. Run it against a side on one rank."
+        )
+
+
+def _side(plan: Plan, name: str, side: Side, live: LiveRanks, progress: Callback | None) -> SideOnRanks:
+    passes, walk = plan.passes(progress), walker(plan, name, side)
+    simulated, real = Values(name), Values(name, live)
+    passes.run([walk], [simulated])
+    with computing(live):
+        passes.run([walk], [real])
+    own = {node for (node, wave), digest in simulated.of_node.items() if real.of_node[node, wave] != digest}
+    unequal: set[str] = set().union(*_from_all(own))
+    nodes = dict.fromkeys(node for node, _ in simulated.of_node)
+    return SideOnRanks(
+        side=name,
+        ranks=ranks_of(side.plan),
+        nodes=len(nodes),
+        unequal=tuple(node for node in nodes if node in unequal),
+        sites=tuple(_sites(side.plan, real.reductions)),
+    )
+
+
+def _from_all(own: Any) -> list[Any]:
+    """What every rank has of this."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return every
+
+
+def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> Iterator[Site]:
+    """What was reduced, of layers that are alike in one line; of groups that computed apart what any of them saw."""
+    nodes = {node.name: node for node in plan.graph.nodes}
+    of_site: dict[tuple[str, str, str, int, str], list[Reduction]] = {}
+    for name, made in reductions.items():
+        active = plan.active(nodes[name])
+        collective = str(active.get("collective", NONE))
+        order = str(active.get("order", active.get("ranks", ""))) if collective == NONE else collective
+        for one in made:
+            of_site.setdefault((role(name), order, one.call, one.ranks, one.dtype), []).append(one)
+    by_rank = _from_all(of_site)
+    for key in dict.fromkeys(key for own in by_rank for key in own):
+        of_ranks = [own[key] for own in by_rank if key in own]
+        every = [one for own in of_ranks for one in own]
+        node, order, call, ranks, dtype = key
+        other = [one for one in every if one.differing]
+        yield Site(
+            node=node,
+            order=order,
+            call=call,
+            ranks=ranks,
+            dtype=dtype,
+            messages=max(map(len, of_ranks)),
+            least_elements=min(one.elements for one in every),
+            most_elements=max(one.elements for one in every),
+            differing=max(sum(bool(one.differing) for one in own) for own in of_ranks),
+            orders=tuple(sorted(frozenset.intersection(*(one.orders for one in other)))) if other else (),
+        )
+
+
+def _identified(sides: Sequence[SideOnRanks], live: LiveRanks) -> list[SideOnRanks]:
+    """With what the probe finds of sums over the whole job that are added otherwise than is set."""
+    known: dict[tuple[str, str, int], tuple[str, ...]] = {}
+
+    def identified(site: Site) -> Site:
+        if not site.differing or site.call not in COLLECTIVES or site.ranks != live.width:
+            return site
+        key = (site.call, site.dtype, site.most_elements)
+        if key not in known:
+            known[key] = probe(*in_job(site.call, torch_dtype(site.dtype), site.most_elements)).collectives
+        return replace(site, probed=known[key])
+
+    return [replace(side, sites=tuple(map(identified, side.sites))) for side in sides]

@@ -1,0 +1,130 @@
+"""Real ranks: the pieces of a torch.distributed job's own rank, gathered and reduced by the job's backend.
+
+Every process walks the same graph. At an op that is cut it computes its own piece; what another rank computed is
+gathered, and a sum over ranks is the backend's own, held to the one that is simulated of the same partial sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from moeparity.errors import RankError
+from moeparity.numerics.bits import int_view, same_bits
+from moeparity.numerics.collectives import of_job
+from moeparity.numerics.collectives.execute import all_reduce, reduce_scatter
+from moeparity.numerics.collectives.registry import COLLECTIVES
+from moeparity.numerics.dtypes import name_of
+from moeparity.numerics.rounding import rounded
+from moeparity.ops.kernels.placement import by_destination
+from moeparity.ops.kernels.ranks import Ranks, Reduce
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One sum over ranks by the backend: what a rank sent, and how many elements have other bits than simulated.
+
+    call: `all_reduce`, `reduce_scatter_tensor`; `all_gather` where the ranks' pieces were sent and added by each.
+    orders: shipped collectives that give all its bits; of sums that are as simulated nobody asks.
+    """
+
+    call: str
+    ranks: int
+    elements: int
+    dtype: str
+    differing: int
+    orders: frozenset[str] = frozenset()
+
+
+class LiveRanks(Ranks):
+    """The ranks of the job that this process is one of, `width` of them; its pieces are dealt out in turn.
+
+    An op in fewer pieces than ranks is computed by groups of consecutive ranks, each the same; one in more leaves each
+    rank several. Collective: all ranks make one.
+    """
+
+    def __init__(self) -> None:
+        self.rank, self.width = dist.get_rank(), dist.get_world_size()
+        self.backend = str(dist.get_backend())
+        self._groups: Mapping[int, dist.ProcessGroup] = {
+            size: dist.new_subgroups(group_size=size)[0]  # type: ignore[no-untyped-call]
+            for size in range(2, self.width)
+            if not self.width % size
+        }
+        self._reductions: list[Reduction] = []
+
+    def taken(self) -> tuple[Reduction, ...]:
+        """What was reduced since this was asked last."""
+        reductions, self._reductions = tuple(self._reductions), []
+        return reductions
+
+    def holds(self, piece: int, pieces: int) -> bool:
+        """Whether this rank computes one of so many pieces. Raises RankError where they can't be dealt out."""
+        if pieces % self.width and self.width % pieces:
+            raise RankError(f"{pieces} pieces of an op can't be dealt out to {self.width} ranks.")
+        if pieces < self.width:
+            return self.rank % pieces == piece
+        return piece * self.width // pieces == self.rank
+
+    def gathered(self, outputs: Sequence[torch.Tensor | None], pieces: int) -> list[torch.Tensor]:
+        """The outputs of all pieces, each sent by the rank that computed it."""
+        if pieces == 1:
+            return super().gathered(outputs, pieces)
+        size = min(pieces, self.width)
+        own = [output for output in outputs if output is not None]
+        parts: list[list[torch.Tensor]] = [[]] * size
+        dist.all_gather_object(parts, own, group=self._group(size))
+        return [part for of_rank in parts for part in of_rank]
+
+    def reduced(self, partials: Sequence[torch.Tensor], simulated: Reduce, *, scattered: bool) -> torch.Tensor:
+        """The backend's sum of the ranks' partial sums, in their dtype; it is held to the simulated one."""
+        pieces = len(partials)
+        size = min(pieces, self.width)
+        own = [partial if self.holds(i, pieces) else None for i, partial in enumerate(partials)]
+        every = self.gathered(own, pieces)
+        expected = simulated(every)
+        first, name = every[0], name_of(every[0].dtype) or str(every[0].dtype)
+        if pieces > size:
+            # No library's all-reduce adds several pieces of a rank: each rank is sent all of them.
+            self._reductions.append(Reduction("all_gather", size, first.numel() * (pieces // size), name, 0))
+            return expected
+        total = self._sum(next(partial for partial in own if partial is not None), size, scattered=scattered)
+        differing = int((int_view(total) != int_view(rounded(expected, total.dtype))).sum())
+        orders = _orders(every, total, scattered=scattered) if differing else frozenset()
+        call = "reduce_scatter_tensor" if scattered else "all_reduce"
+        self._reductions.append(Reduction(call, size, first.numel(), name, differing, orders))
+        return total
+
+    def _sum(self, partial: torch.Tensor, size: int, *, scattered: bool) -> torch.Tensor:
+        """By the backend: of x [B, T, H], all of it, or by tokens and then put together."""
+        if not scattered:
+            return of_job.all_reduce(partial, self._group(size))
+        shares = of_job.reduce_scatter(by_destination(partial, size), self._group(size))
+        return torch.cat(shares, dim=1)[:, : partial.shape[1]].contiguous()
+
+    def _group(self, size: int) -> dist.ProcessGroup | None:
+        """So many consecutive ranks with this one; None: all."""
+        return self._groups.get(size)
+
+
+def _orders(partials: Sequence[torch.Tensor], total: torch.Tensor, *, scattered: bool) -> frozenset[str]:
+    """The shipped collectives that give these bits; what does not take the message gives none."""
+    ranks, tokens = len(partials), total.shape[1]
+    names = []
+    for name, collective in COLLECTIVES.items():
+        if collective.scatters != scattered:
+            continue
+        try:
+            if scattered:
+                shares = reduce_scatter(collective, [by_destination(x, ranks) for x in partials], executor="eager")
+                result = torch.cat(shares, dim=1)[:, :tokens]
+            else:
+                result = all_reduce(collective, partials, executor="eager")[0]
+        except ValueError:
+            continue
+        if same_bits(rounded(result, total.dtype), total):
+            names.append(name)
+    return frozenset(names)

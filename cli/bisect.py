@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from moeparity.cli.markdown import Markdown, files_of, write_report
-from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption
+from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption, WorkersOption
 from moeparity.cli.outputs import outputs
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
@@ -77,6 +77,7 @@ def bisect(
     per_token: PerTokenFile = None,
     with_text: WithText = False,
     run: RunOption = None,
+    workers: WorkersOption = None,
     by: Bundles = None,
     split: Split = None,
     swap: Swap = None,
@@ -115,7 +116,7 @@ def bisect(
     if dry_run:
         _print_cost(recipe, device, options, {**wanted, "--run": run})
     asked = asked_for(section or (), all_of_them=verbose)
-    settings = {"device": device, "options": options, "run": run}
+    settings = {"device": device, "options": options, "run": run, "workers": workers}
     raise typer.Exit(_run(recipe, wanted, asked, with_text=with_text, **settings))
 
 

@@ -11,7 +11,7 @@ import typer
 
 from moeparity.bisection.real_ranks.report import REAL, SIMULATED, RanksKind
 from moeparity.cli.markdown import Markdown, files_of, write_report
-from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption
+from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption, WorkersOption
 from moeparity.cli.outputs import outputs
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
@@ -84,6 +84,7 @@ def bisect(
     per_token: PerTokenFile = None,
     with_text: WithText = False,
     run: RunOption = None,
+    workers: WorkersOption = None,
     by: Bundles = None,
     split: Split = None,
     swap: Swap = None,
@@ -124,7 +125,7 @@ def bisect(
     if dry_run:
         _print_cost(recipe, device, options, {**wanted, "--run": run})
     asked = asked_for(section or (), all_of_them=verbose)
-    settings = {"device": device, "options": options, "run": run}
+    settings = {"device": device, "options": options, "run": run, "workers": workers}
     raise typer.Exit(_run(recipe, wanted, asked, with_text=with_text, **settings))
 
 

@@ -44,6 +44,14 @@ RunOption = Annotated[
         help="Keep recipe, plan, environment and results in this folder; the same command goes on with a killed run.",
     ),
 ]
+WorkersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="WHO",
+        help="Who computes: so many processes here; ray, on a cluster of its own here; ray:auto or ray:HOST:PORT.",
+    ),
+]
 Html = Annotated[Path | None, typer.Option(help="Write the report to this file as one page for a browser, offline.")]
 DecodeFrom = Annotated[
     int | None,

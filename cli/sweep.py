@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption
+from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption, WorkersOption
 
 
 def sweep(
@@ -25,6 +25,7 @@ def sweep(
     json: Annotated[Path | None, typer.Option(help="Write the table to this file as JSON.")] = None,
     html: Html = None,
     run: RunOption = None,
+    workers: WorkersOption = None,
     allow_code: AllowCode = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
@@ -51,6 +52,7 @@ def sweep(
                 memory_limit=memory_limit,
                 progress=progress,
                 run=run,
+                workers=workers,
             )
         files.text("--json", table.to_json)
         about = ("sweep", recipe, state_of(table.exit_code))

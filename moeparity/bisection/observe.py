@@ -34,16 +34,23 @@ class SectionObserver(Protocol):
         """What is kept of the pass."""
         ...
 
+    def part(self, rows: slice) -> Any:
+        """What was seen of some waves, the sequences `rows`, for another to join. Not there where users' functions are
+        looked at.
+        """
+        ...
+
+    def join(self, part: Any, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`, as if they had been seen here."""
+        ...
+
 
 def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
     """One pass over the weights: both sides and these toggles' trials; in the `first` the sections look on."""
     start = time.perf_counter()
     observation = Observation.of(plan, toggles, first=first)
-    with Peak(plan.model.device) as peak:
-        passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0)
-        run = passes.run(observation.walkers, observation.observers, kept=bytes_per_token(plan) if first else 0)
-    memory = Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
-    return observation.observed(run.counts, memory, time.perf_counter() - start)
+    counts, memory = observation.run(progress)
+    return observation.observed(counts, memory, time.perf_counter() - start)
 
 
 def bytes_per_token(plan: Plan) -> int:
@@ -62,6 +69,7 @@ class Observation:
     routes: Routes
     logits: Logits
     sections: Mapping[str, SectionObserver]
+    first: bool
 
     @classmethod
     def of(cls, plan: Plan, toggles: Sequence[Toggle], *, first: bool = True) -> Observation:
@@ -84,7 +92,16 @@ class Observation:
                 plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler, plan.gated
             ),
             sections=_sections(plan, trials) if first else {},
+            first=first,
         )
+
+    def run(self, progress: Callback | None = None, waves: slice = slice(None)) -> tuple[Counts, Memory]:
+        """Walk these waves with everything looking on; what that cost."""
+        plan, first = self.plan, self.first
+        with Peak(plan.model.device) as peak:
+            passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0, waves=waves)
+            run = passes.run(self.walkers, self.observers, kept=bytes_per_token(plan) if first else 0)
+        return run.counts, Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
 
     @property
     def observers(self) -> list[Observer]:

@@ -31,6 +31,12 @@ class Changes:
         self.nodes = {pair: set() for pair in pairs}
         self.roots = {pair: set() for pair in pairs}
 
+    def join(self, part: Changes, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        for pair, nodes in part.nodes.items():
+            self.nodes[pair] |= nodes
+            self.roots[pair] |= part.roots[pair]
+
     def joined(self, further: Changes) -> Changes:
         """Both together; pairs that both have are those of the first."""
         union = Changes([])
@@ -77,6 +83,11 @@ class Routes:
                 continue
             counts, _ = flips(view.tensor(self.reference)[real], view.tensor(walker)[real])
             key = (walker, view.node.layer)
+            self.layers[key] = self.layers[key] + counts if key in self.layers else counts
+
+    def join(self, part: Routes, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        for key, counts in part.layers.items():
             self.layers[key] = self.layers[key] + counts if key in self.layers else counts
 
     def joined(self, further: Routes) -> Routes:
@@ -131,6 +142,11 @@ class Logits:
                     self.gated
                 )
             self.parts[walker].append(sums_by_bits[kind])
+
+    def join(self, part: Logits, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        for walker, sums in part.parts.items():
+            self.parts[walker] += sums
 
     def joined(self, further: Logits) -> Logits:
         """Both together; walkers that both have are those of the first."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,13 +19,20 @@ from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.runs.folder import POINT, RunFolder, open_run
 from moeparity.bisection.sample import generate
 from moeparity.bisection.sections import modules
+from moeparity.bisection.shards import SHARD
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.toggles.measure import measured, total_kl
 from moeparity.bisection.toggles.words import worth_splitting
+from moeparity.bisection.workers.crew import Crew
+from moeparity.bisection.workers.force import HERE, ShardedPass, Workforce
+from moeparity.bisection.workers.job import job_of
+from moeparity.bisection.workers.word import crew_of
 from moeparity.inputs.model import Model, open_model
 from moeparity.output.json import plain
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
+
+_log = logging.getLogger("moeparity")
 
 
 def bisect(
@@ -35,6 +43,7 @@ def bisect(
     progress: Callback | None = None,
     opener: Callable[..., Model] = open_model,
     run: str | Path | None = None,
+    workers: str | int | None = None,
 ) -> Report:
     """Run a recipe: is it parity, where does it start, which choice is to blame.
 
@@ -45,8 +54,9 @@ def bisect(
     mixtures of both sides; then what was seen is put into words. A run that was killed goes on from its finished
     passes. `options` go on top of the recipe, `progress` hears how far it is, `opener` opens the checkpoint. The folder
     `run` keeps the recipe, the plan, the environment and the report; where they lie there already, the report is read.
-    Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, where the run would
-    not fit into memory, and for a folder that another run has, or holds.
+    `workers` compute its shards: a number of processes here, `ray`, `ray:auto` or `ray:HOST:PORT`; no result depends on
+    them. Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, where the run
+    would not fit into memory, and for a folder that another run has, or holds.
     """
     options = replace(options or Options(), digests=True) if run is not None else options or Options()
     request = {"device": device, **asdict(options)}
@@ -54,7 +64,8 @@ def bisect(
         plan = _ready(recipe, device, options, progress, opener)
         if folder is not None:
             folder.admit(plan, progress)
-        report = bisected(plan, folder, progress)
+        with crew_of(workers, device) as crew:
+            report = bisected(plan, folder, progress, _workforce(plan, options, crew))
         if folder is not None:
             folder.finish(report)
     return report
@@ -79,12 +90,27 @@ def _ready(
         return replace(plan, real_ranks=on_real_ranks(plan, progress))
 
 
-def bisected(plan: Plan, folder: RunFolder | None = None, progress: Callback | None = None) -> Report:
+def _workforce(plan: Plan, options: Options, crew: Crew | None) -> Workforce:
+    """Who computes shards of a plan; this process where users' functions run, which are looked at across all waves."""
+    if crew is None:
+        return HERE
+    if plan.functions:
+        _log.warning("--workers: users' functions are looked at in one process; everything is computed in this one")
+        return HERE
+    return Workforce(crew=crew, job=job_of(plan, options))
+
+
+def bisected(
+    plan: Plan,
+    folder: RunFolder | None = None,
+    progress: Callback | None = None,
+    workforce: Workforce = HERE,
+) -> Report:
     """The report of a plan; in a run's folder, read back where it is kept."""
     with piece_store(plan, folder, Report) as kept:
 
         def make() -> Report:
-            whole, observed = passes_over(plan, kept, progress)
+            whole, observed = passes_over(plan, kept, progress, workforce)
             return summarise(whole, searched(whole, observed, progress, kept))
 
         return make() if folder is None or kept is None else folder.once(kept, POINT, make)
@@ -117,16 +143,26 @@ def passes(
         return passes_over(plan, kept, progress)
 
 
-def passes_over(plan: Plan, kept: Passes | None, progress: Callback | None = None) -> tuple[Plan, Observed]:
+def first_toggles(plan: Plan) -> list[Toggle]:
+    """What the first pass over a plan tries: its toggles, and blocks to be restored."""
+    return [*plan.trial_toggles, *(toggle for _, toggle in plan.swaps.values() if toggle is not None)]
+
+
+def passes_over(
+    plan: Plan, kept: Passes | None, progress: Callback | None = None, workforce: Workforce = HERE
+) -> tuple[Plan, Observed]:
     """The plan with the parts of toggles that were taken apart, and what all passes over it saw."""
-    blocks = [toggle for _, toggle in plan.swaps.values() if toggle is not None]
-    observed = _observed(kept, 0, plan, [*plan.trial_toggles, *blocks], progress)
-    for number in range(1, plan.recipe.split + 1):
-        parts = _worth_taking_apart(plan, observed)
+    parents: tuple[tuple[str, ...], ...] = ()
+    first_pass = ShardedPass(plan=plan, toggles=first_toggles(plan), parents=parents)
+    observed = _observed(kept, first_pass, workforce, progress)
+    for _ in range(plan.recipe.split):
+        worth = _worth_taking_apart(plan, observed)
+        parts = [part for toggle in worth for part in split(toggle)]
         if not parts:
             break
-        plan = plan.with_toggles(parts)
-        observed = observed.joined(_observed(kept, number, plan, parts, progress))
+        plan, parents = plan.with_toggles(parts), (*parents, tuple(toggle.name for toggle in worth))
+        further = ShardedPass(plan=plan, toggles=parts, parents=parents)
+        observed = observed.joined(_observed(kept, further, workforce, progress))
     return plan, observed
 
 
@@ -150,20 +186,22 @@ def piece_store(plan: Plan, folder: RunFolder | None = None, *results: type) -> 
     return Passes(fingerprint(plan), codec(plan.model.graph))
 
 
-def _observed(
-    kept: Passes | None, number: int, plan: Plan, toggles: Sequence[Toggle], progress: Callback | None
-) -> Observed:
-    """One pass, or what was kept of it."""
-    stored_pass = None if kept is None else kept.load(str(number))
+def _observed(kept: Passes | None, wanted: ShardedPass, workforce: Workforce, progress: Callback | None) -> Observed:
+    """One pass, or what was kept of it; in shards where others compute, and where some are kept."""
+    name = str(wanted.number)
+    stored_pass = None if kept is None else kept.load(name)
     if isinstance(stored_pass, Observed):
         return stored_pass
-    observed = observe(plan, toggles, first=number == 0, progress=progress)
+    if workforce.crew is not None or (kept is not None and kept.has_any(SHARD.format(name))):
+        observed = wanted.observed(kept, workforce, progress)
+    else:
+        observed = observe(wanted.plan, wanted.toggles, first=not wanted.parents, progress=progress)
     if kept is not None:
-        kept.save(str(number), observed)
+        kept.save(name, observed)
     return observed
 
 
 def _worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
-    """The parts of every toggle that is worth a further pass."""
+    """The toggles that are worth a further pass."""
     effects = [measured(toggle, plan, observed) for toggle in plan.toggles]
-    return [part for toggle in worth_splitting(effects, total_kl(observed)) for part in split(toggle)]
+    return list(worth_splitting(effects, total_kl(observed)))

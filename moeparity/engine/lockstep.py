@@ -48,6 +48,7 @@ def run(
     observers: Sequence[Observer],
     *,
     attention_mask: torch.Tensor | None = None,
+    waves: slice = slice(None),
     until: str | None = None,
     work: Work | None = None,
     progress: Callback | None = None,
@@ -55,7 +56,7 @@ def run(
     """One pass over the weights with all walkers in lockstep. tokens [B, T] int64 on the weights' device.
 
     `attention_mask` [B, T] bool is true on real tokens (None: on all). Padded tokens go through every op, as they do
-    in transformers. `until` names the last node to be walked.
+    in transformers. `waves` says which of the waves are walked, `until` names the last node to be walked.
     `work` is what a footprint of these walkers on this graph was worked out from (None: it is worked out here).
     `progress` is called after every node of every wave.
     """
@@ -64,9 +65,11 @@ def run(
         mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
         work = work or Work.of(walkers, weights.graph)
         lockstep = _Lockstep(walkers, work, tokens, mask.to(tokens.device), observers)
-        waves = lockstep.grid.waves
+        walked_waves = lockstep.grid.waves[waves]
         ticks = Ticks(
-            heard=progress, total=len(weights.graph.nodes) * len(waves), evaluations=lockstep.counts.evaluations.total
+            heard=progress,
+            total=len(weights.graph.nodes) * len(walked_waves),
+            evaluations=lockstep.counts.evaluations.total,
         )
         # Users' functions may keep what they are given.
         reuse = not any(walker.functions for walker in walkers)
@@ -74,7 +77,7 @@ def run(
             names = [node.name for node in segment.nodes]
             ticks.segment = segment.name
             walked = segment.nodes[: names.index(until) + 1] if until in names else segment.nodes
-            for wave in waves:
+            for wave in walked_waves:
                 for node in walked:
                     lockstep.step(node, wave, loaded, ticks)
                     ticks.node()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -37,6 +37,7 @@ class PassRunner:
 
     memory_limit: bytes a pass may take; None stands for what is available, infinity for any number.
     draws: how often an observer calls each kernel again.
+    waves: which waves of sequences are walked.
     """
 
     weights: WeightStore
@@ -45,6 +46,7 @@ class PassRunner:
     memory_limit: float | None = None
     progress: Callback | None = None
     draws: int = 0
+    waves: slice = field(default_factory=lambda: slice(None))
 
     def run(
         self,
@@ -122,6 +124,7 @@ class PassRunner:
             self.input_ids,
             observers,
             attention_mask=self.attention_mask,
+            waves=self.waves,
             until=until,
             work=footprint.work,
             progress=self.progress,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import platform
 import re
@@ -73,6 +74,19 @@ def instruction_set() -> str:
     kept = sorted(flag for flag in flags if _CHOSEN_BY.fullmatch(flag))
     choices = [f"{name}={os.environ[name]}" for name in _CHOICES if os.environ.get(name)]
     return " ".join([maker, torch.backends.cpu.get_cpu_capability(), *kept, *choices])
+
+
+def numerics_key(device: torch.device) -> dict[str, str]:
+    """What of this machine and process decides bits, in words by name: results of two that agree in it are equal."""
+    return {
+        "instruction set": instruction_set(),
+        "torch": str(torch.__version__),
+        "torch build": hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16],
+        "threads": str(torch.get_num_threads()),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "matmul precision": torch.get_float32_matmul_precision(),
+        "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
+    }
 
 
 @cache

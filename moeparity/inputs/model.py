@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -71,6 +72,19 @@ def open_model(
         vocab_size=int(config["vocab_size"]),
         constant=constant,
     )
+
+
+class OpenedOnce:
+    """Opens the checkpoint for the first plan that gets as far, and hands it to the others of one recipe."""
+
+    def __init__(self) -> None:
+        self.model: Model | None = None
+
+    def __call__(self, folder: Path, **arguments: Any) -> Model:
+        """What `open_model` gives."""
+        if self.model is None:
+            self.model = open_model(folder, **arguments)
+        return self.model
 
 
 def checked_tokens(input_ids: torch.Tensor, model: Model, what: str) -> torch.Tensor:

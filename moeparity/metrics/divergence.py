@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from moeparity.metrics.exact import Exact
 from moeparity.numerics.bits import int_view
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -18,7 +19,8 @@ _DEVICE_CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """The divergence of a candidate tensor from a reference tensor, in sums that add up over micro-batches.
+    """The divergence of a candidate tensor from a reference tensor, in sums that add up over micro-batches, exactly:
+    in whatever order they come.
 
     A pair is one element of the reference with its counterpart. A pair with a NaN or an infinity on either side is
     *excluded* when its bits differ, and contributes 0 to the sums and maxima of differences when they agree.
@@ -41,11 +43,11 @@ class Error:
     elements: int
     equal: int
     max_abs: float
-    sum_abs: float
+    sum_abs: Exact
     max_ulp: int
     sum_ulp: int
-    squared_difference: float
-    squared_reference: float
+    squared_difference: Exact
+    squared_reference: Exact
     nonfinite: tuple[int, int]
     excluded: int = 0
 
@@ -156,11 +158,11 @@ def _finite_error(a: Tensor, b: Tensor, x: Tensor, y: Tensor, equal: int, square
         elements=a.numel(),
         equal=equal,
         max_abs=max_abs,
-        sum_abs=sum_abs,
+        sum_abs=Exact(sum_abs),
         max_ulp=max_ulp,
         sum_ulp=sum_ulp,
-        squared_difference=squared_difference,
-        squared_reference=squared_reference,
+        squared_difference=Exact(squared_difference),
+        squared_reference=Exact(squared_reference),
         nonfinite=(0, 0),
     )
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from moeparity.metrics.exact import Exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class Drift:
     """
 
     shared: int = 0
-    sum_abs: float = 0.0
+    sum_abs: Exact = field(default_factory=Exact)
     max_abs: float = 0.0
 
     @property
@@ -103,7 +105,8 @@ def weight_drift(reference: tuple[Tensor, Tensor], candidate: tuple[Tensor, Tens
     (ids, weights), (other_ids, other_weights) = reference, candidate
     matches = ids.unsqueeze(-1) == other_ids.unsqueeze(-2)
     apart = (weights.double().unsqueeze(-1) - other_weights.double().unsqueeze(-2)).abs()[matches]
-    return Drift(shared=apart.numel(), sum_abs=float(apart.sum()), max_abs=float(apart.max()) if apart.numel() else 0.0)
+    most = float(apart.max()) if apart.numel() else 0.0
+    return Drift(shared=apart.numel(), sum_abs=Exact(float(apart.sum())), max_abs=most)
 
 
 def expert_pairs(reference_ids: Tensor, candidate_ids: Tensor) -> Counter[tuple[int, int]]:

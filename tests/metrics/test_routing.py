@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moeparity.metrics.exact import Exact
 from moeparity.metrics.routing import (
     Drift,
     Flips,
@@ -103,13 +104,15 @@ def test_weight_drift_is_between_the_same_experts_whatever_their_slots() -> None
     reference = (ids([[0, 1, 2], [3, 4, 5]]), torch.tensor([[0.5, 0.25, 0.25], [1.0, 0.0, 0.0]]))
     candidate = (ids([[2, 0, 7], [0, 1, 2]]), torch.tensor([[0.5, 0.375, 0.125], [1.0, 0.0, 0.0]]))
     drift = weight_drift(reference, candidate)
-    assert drift == Drift(shared=2, sum_abs=0.125 + 0.25, max_abs=0.25)
+    assert drift == Drift(shared=2, sum_abs=Exact(0.125 + 0.25), max_abs=0.25)
     assert drift.mean_abs == 0.1875
-    assert drift + Drift(shared=1, sum_abs=0.5, max_abs=0.5) == Drift(shared=3, sum_abs=0.875, max_abs=0.5)
+    assert drift + Drift(shared=1, sum_abs=Exact(0.5), max_abs=0.5) == Drift(
+        shared=3, sum_abs=Exact(0.875), max_abs=0.5
+    )
     nothing = weight_drift((reference[0][1:], reference[1][1:]), (candidate[0][1:], candidate[1][1:]))
     assert (nothing, math.isnan(nothing.mean_abs)) == (Drift(), True)
     broken = weight_drift((ids([[0]]), torch.tensor([[math.nan]])), (ids([[0]]), torch.tensor([[1.0]])))
-    assert math.isnan((Drift(shared=1, sum_abs=1.0, max_abs=1.0) + broken).max_abs)
+    assert math.isnan((Drift(shared=1, sum_abs=Exact(1.0), max_abs=1.0) + broken).max_abs)
 
 
 @settings(deadline=None, max_examples=100)

@@ -38,6 +38,14 @@ class FlatLogits:
             self.seen += len(s)
             self.flat += int(torch.stack([is_flat(values[s, t - 1]) for values in values_of]).any(0).sum())
 
+    def part(self, rows: slice) -> FlatLogits:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self
+
+    def join(self, part: FlatLogits, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        self.seen, self.flat = self.seen + part.seen, self.flat + part.flat
+
     @property
     def result(self) -> FlatLogits:
         """The counts."""

@@ -40,6 +40,15 @@ class NodeDigests:
             rows = self.of_sequence.setdefault((side, view.node.name), {})
             rows |= dict(enumerate(known[blocks], view.wave[0]))
 
+    def part(self, rows: slice) -> dict[tuple[str, str], dict[int, tuple[str, bool]]]:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self.of_sequence
+
+    def join(self, part: dict[tuple[str, str], dict[int, tuple[str, bool]]], rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        for key, digests in part.items():
+            self.of_sequence.setdefault(key, {}).update(digests)
+
     @property
     def result(self) -> dict[tuple[str, str], str]:
         """By side and node."""

@@ -18,5 +18,5 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
 
 
 def _distribution(sums: Distributions) -> Distribution:
-    jsd, tv, jaccard, rank = (sums.sums / sums.tokens).tolist()
+    jsd, tv, jaccard, rank = (total / sums.tokens for total in sums.sums)
     return Distribution(jsd=jsd, tv=tv, max_tv=sums.max_tv, top10_jaccard=jaccard, rank_change=rank)

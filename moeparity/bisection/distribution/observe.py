@@ -11,6 +11,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 from moeparity.metrics.distributions import vocabulary_metrics
+from moeparity.metrics.exact import Exact
 from moeparity.metrics.tokens import CHUNK
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -21,7 +22,7 @@ class Distributions:
 
     Log-probabilities as a side reports them are taken as logits here: distributions add up to 1.
 
-    sums: Jensen-Shannon divergence in nats, total variation, top-10 Jaccard, rank change; fp64 [4], on the CPU.
+    sums: Jensen-Shannon divergence in nats, total variation, top-10 Jaccard, rank change.
     max_tv: the greatest total variation. tokens: how many were measured.
     """
 
@@ -30,12 +31,9 @@ class Distributions:
     candidate: str
     input_ids: Tensor
     loss_mask: Tensor
-    sums: Tensor = field(init=False)
+    sums: list[Exact] = field(default_factory=lambda: [Exact()] * 4)
     max_tv: float = 0.0
     tokens: int = 0
-
-    def __post_init__(self) -> None:
-        self.sums = torch.zeros(4, dtype=torch.float64)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
@@ -51,10 +49,19 @@ class Distributions:
             x, y = reference[s, t - 1], candidate[s, t - 1]
             finite = (x.isfinite() & y.isfinite()).all(-1)
             metrics = vocabulary_metrics(x[finite], y[finite], self.input_ids[rows][s, t][finite]).cpu()
-            self.sums += metrics.sum(-1)
+            self.sums = [total + further for total, further in zip(self.sums, metrics.sum(-1).tolist(), strict=True)]
             self.tokens += metrics.shape[-1]
             if metrics.numel():
                 self.max_tv = max(self.max_tv, float(metrics[1].max()))
+
+    def part(self, rows: slice) -> Distributions:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self
+
+    def join(self, part: Distributions, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        self.sums = [total + further for total, further in zip(self.sums, part.sums, strict=True)]
+        self.max_tv, self.tokens = max(self.max_tv, part.max_tv), self.tokens + part.tokens
 
     @property
     def result(self) -> Distributions:

@@ -94,6 +94,19 @@ class Divergence:
         """By node, what was seen of it."""
         return self.records
 
+    def part(self, rows: slice) -> dict[str, NodeRecord]:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self.records
+
+    def join(self, part: dict[str, NodeRecord], rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        for name, further in part.items():
+            record = self.records.setdefault(name, NodeRecord(further.node))
+            record.root_cells += further.root_cells
+            record.root_values += further.root_values
+            record.carried = _add(record.carried, further.carried)
+            record.local = _add(record.local, further.local)
+
     def _add_root(self, record: NodeRecord, view: NodeView, cells: Sequence[int]) -> None:
         whole = view.tokens_of(cells)
         values = other_values(view, *self.roots_of, whole)

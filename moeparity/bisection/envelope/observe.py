@@ -60,6 +60,14 @@ class Envelope:
             if bands is not None:
                 self.nodes[view.node.name] = bands
 
+    def part(self, rows: slice) -> dict[str, NodeBands]:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self.nodes
+
+    def join(self, part: dict[str, NodeBands], rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        self.nodes |= part
+
     @property
     def result(self) -> dict[str, NodeBands]:
         """By node, how the sides' values lie in each other's bands."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -50,6 +50,12 @@ class Margins:
     tie_flips: int = 0
     group_flips: int = 0
     within_reach: int = 0
+
+    def join(self, part: Margins) -> None:
+        """Add the counts of other tokens."""
+        self.bins += part.bins
+        self.ties, self.tie_flips = self.ties + part.ties, self.tie_flips + part.tie_flips
+        self.group_flips, self.within_reach = self.group_flips + part.group_flips, self.within_reach + part.within_reach
 
     def add(self, margin: Tensor, perturbations: Tensor, flip_mask: Tensor, ties: Tensor, groups: Tensor) -> None:
         """Count tokens by margin and perturbation, fp64 [N] in ulps; flips, ties and other groups kept, bool [N]."""
@@ -117,6 +123,40 @@ class Census:
         chosen = torch.cat([ours[flip_mask], theirs[flip_mask]], -1).cpu()
         self.experts.setdefault(place, []).append(torch.cat([at, chosen], -1))
         return flip_map
+
+    def part(self, rows: slice) -> Census:
+        """The census with what it has of each token cut to the sequences `rows`, all that it saw."""
+        return replace(
+            self,
+            map=self.map[:, rows],
+            cost=None if self.cost is None else self.cost[..., rows],
+            margin={place: values[rows] for place, values in self.margin.items()},
+            perturbation={place: values[rows] for place, values in self.perturbation.items()},
+        )
+
+    def join(self, part: Census, rows: slice) -> None:
+        """Take over the `part` of later waves, the sequences `rows`."""
+        self.map[:, rows] = part.map
+        for place, counts in part.flips.items():
+            self.flips[place] = self.flips[place] + counts if place in self.flips else counts
+        for place, drift in part.drift.items():
+            self.drift[place] = self.drift.get(place, Drift()) + drift
+        for place, pairs in part.pairs.items():
+            self.pairs[place] = self.pairs.get(place, Counter()) + pairs
+        for place, tally in part.margins.items():
+            self.margins.setdefault(place, Margins(tally.dtype)).join(tally)
+        self.root_at.update(part.root_at)
+        self.unknown.update(part.unknown)
+        self.left_at.update(part.left_at)
+        self.also.update(part.also)
+        if part.cost is not None:
+            self.cost = part.cost.new_zeros(2, 4, self.map.shape[1]) if self.cost is None else self.cost
+            self.cost[..., rows] = part.cost
+        for ours, theirs in ((self.margin, part.margin), (self.perturbation, part.perturbation)):
+            for place, values in theirs.items():
+                ours.setdefault(place, values.new_full(self.map.shape[1:], torch.nan))[rows] = values
+        for place, flipped in part.experts.items():
+            self.experts.setdefault(place, []).extend(flipped)
 
     def keep_cuts(self, place: int, rows: slice, real: Tensor, margin: Tensor, perturbations: Tensor) -> None:
         """Keep margins and perturbations, fp64 [N], of the N tokens that are `real` bool [b, T]."""

@@ -69,6 +69,7 @@ def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]
     # Recorded routes come without hidden states, weights and scores.
     with_values = bool(census.drift)
     margins = _margins(list(census.margins.values()))
+    places_of = {name: place for place, name in enumerate(nodes)}
     pairs = Counter(
         {(census.layers[place], *pair): n for place in places for pair, n in census.pairs.get(place, Counter()).items()}
     )
@@ -95,7 +96,9 @@ def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]
         distinct_pairs=len(pairs),
         left_at=tuple(
             report.LeftAt(node=name, op=nodes[name].op.name, through_others=through, tokens=n)
-            for (name, through), n in census.left_at.most_common()
+            for (name, through), n in sorted(
+                census.left_at.items(), key=lambda item: (-item[1], places_of[item[0][0]], item[0][1])
+            )
         ),
         choices=tuple(_choice(toggle, census) for toggle in toggles if _tried(toggle, census)),
         cost=_cost(census.cost),

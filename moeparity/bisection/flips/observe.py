@@ -93,6 +93,14 @@ class FlipObserver:
         if view.node.name == self.output:
             self._cost(view, rows)
 
+    def part(self, rows: slice) -> Census:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self.census.part(rows)
+
+    def join(self, part: Census, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        self.census.join(part, rows)
+
     @property
     def result(self) -> Census:
         """The census."""

@@ -60,6 +60,16 @@ class FirstOccurrences:
         """By side and padding; what has no such values is not there."""
         return self.first
 
+    def part(self, rows: slice) -> dict[tuple[Side, bool], Occurrence]:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self.first
+
+    def join(self, part: dict[tuple[Side, bool], Occurrence], rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        for (side, padding), further in part.items():
+            if not self._is_known(side, padding, further.node):
+                self._add((side, padding), further)
+
     def _is_known(self, side: Side, padding: bool, node: Node) -> bool:
         """Whether an earlier node has some."""
         occurrence = self.first.get((side, padding))

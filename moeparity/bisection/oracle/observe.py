@@ -13,6 +13,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
+from moeparity.metrics.exact import Exact
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -25,9 +26,9 @@ class Distance:
         All in fp64; NaN or infinite where a value is.
     """
 
-    squared: float
+    squared: Exact
     largest: float
-    squared_oracle: float
+    squared_oracle: Exact
 
     @property
     def relative_l2(self) -> float:
@@ -51,9 +52,9 @@ def distance(value: torch.Tensor, oracle: torch.Tensor) -> Distance:
     truth = oracle.double().flatten()
     difference = value.double().flatten() - truth
     return Distance(
-        squared=float(difference.dot(difference)),
+        squared=Exact(float(difference.dot(difference))),
         largest=float(difference.abs().max()) if difference.numel() else 0.0,
-        squared_oracle=float(truth.dot(truth)),
+        squared_oracle=Exact(float(truth.dot(truth))),
     )
 
 
@@ -64,6 +65,10 @@ class NodeDistances:
     node: Node
     reference: Distance
     candidate: Distance
+
+    def add(self, reference: Distance, candidate: Distance) -> None:
+        """Add the distances of further tokens."""
+        self.reference, self.candidate = self.reference + reference, self.candidate + candidate
 
     @property
     def ratio(self) -> float:
@@ -103,7 +108,15 @@ class Distances:
             if record is None:
                 self.nodes[view.node.name] = NodeDistances(view.node, theirs, ours)
             else:
-                record.reference, record.candidate = record.reference + theirs, record.candidate + ours
+                record.add(theirs, ours)
+
+    def join(self, part: Distances, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        for name, further in part.nodes.items():
+            if name in self.nodes:
+                self.nodes[name].add(further.reference, further.candidate)
+            else:
+                self.nodes[name] = further
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +130,15 @@ class Truth:
         """Called by the engine once per node and wave."""
         self.distances.see(view)
         self.logits.see(view)
+
+    def part(self, rows: slice) -> Truth:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self
+
+    def join(self, part: Truth, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        self.distances.join(part.distances, rows)
+        self.logits.join(part.logits, rows)
 
     @property
     def result(self) -> Truth:

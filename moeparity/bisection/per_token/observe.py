@@ -42,6 +42,14 @@ class Tokens:
         metrics = seen_metrics(view, self.reference, self.candidate, *tokens, self.sampled_from)
         self.values[:, rows] = torch.stack([metrics.k3, metrics.kl_candidate_reference, metrics.delta]).float()
 
+    def part(self, rows: slice) -> Tensor:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self.values[:, rows]
+
+    def join(self, part: Tensor, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        self.values[:, rows] = part
+
     @property
     def result(self) -> Tensor:
         """The values."""

@@ -43,6 +43,19 @@ class Records:
     routed: dict[int, Tensor] = field(default_factory=dict)
     other_sets: dict[tuple[Name, int], Tensor] = field(default_factory=dict)
 
+    def part(self, rows: slice) -> Records:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self
+
+    def join(self, part: Records, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        for walker, logprobs in part.computed.items():
+            self.computed.setdefault(walker, []).extend(logprobs)
+        for layer, counts in part.routed.items():
+            self.routed.setdefault(layer, torch.zeros_like(counts))[rows] = counts[rows]
+        for key, counts in part.other_sets.items():
+            self.other_sets.setdefault(key, torch.zeros_like(counts))[rows] = counts[rows]
+
     @property
     def result(self) -> Records:
         """The records, with what was computed beside them."""

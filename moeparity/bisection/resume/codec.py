@@ -14,6 +14,8 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 import torch
 
+from moeparity.metrics.exact import Exact
+
 Plain = Any
 """What the json module writes: None, bool, int, float, str, list, dict with str keys."""
 
@@ -36,7 +38,7 @@ def classes_of(root: type) -> dict[type, None]:
 
 
 class Codec:
-    """Writes and reads values made of None, bool, int, float, str, tensors, arrays of numbers, list, tuple, set,
+    """Writes and reads values made of None, bool, int, float, Exact, str, tensors, arrays of numbers, list, tuple, set,
     frozenset, dict, Counter and dataclasses of the `classes` given.
 
     `objects` are written by name only, since whoever reads has them: graph nodes. Floats that are not finite,
@@ -76,6 +78,8 @@ class _Writer:
             return value
         if id(value) in self.object_names:
             return {"named": self.object_names[id(value)]}
+        if isinstance(value, Exact):
+            return {"exact": [self.plain(part) for part in value.parts]}
         if isinstance(value, float) and kind is float:
             return value if math.isfinite(value) else {"float": str(value)}
         if isinstance(value, torch.Tensor) and kind is torch.Tensor:
@@ -127,6 +131,8 @@ class _Reader:
         match tag:
             case "named":
                 return self.codec.objects[content]
+            case "exact":
+                return Exact([self.value(part) for part in content])
             case "float":
                 return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[content]
             case "tensor":

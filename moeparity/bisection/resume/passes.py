@@ -80,6 +80,10 @@ class Passes:
         except (OSError, MoeparityError) as error:
             _log.warning("%s: not kept, a killed run would start anew: %s", display_path(path), error)
 
+    def has_any(self, beginning: str) -> bool:
+        """Whether a piece is kept whose name begins so."""
+        return self.folder is not None and any(self.folder.glob(f"{beginning}*.safetensors"))
+
     def path(self, name: str) -> Path | None:
         """Where a piece of that name lies, or will; None where nothing can be kept."""
         return None if self.folder is None else self.folder / f"{name}.safetensors"

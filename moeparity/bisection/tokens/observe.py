@@ -12,6 +12,7 @@ from moeparity.bisection.prepare import Plan
 from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
+from moeparity.metrics.exact import Exact
 from moeparity.metrics.routing import flips
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -22,8 +23,8 @@ class Classes:
 
     `labels` int64 [B, T] holds the class of each token. Definitions stand with `TokenMetrics` and `Flips`.
 
-    tokens, k3, abs_delta: scored tokens; k3 and |delta| in nats, NaN where a token's logits are not finite; fp64 [C].
-    routes, set_flips: token-layers, and those whose expert set differs; int64 [C].
+    k3, abs_delta: in nats, by class; NaN where a token's logits are not finite.
+    tokens, routes, set_flips: scored tokens; token-layers, and those whose expert set differs; int64 [C].
     """
 
     output: str
@@ -35,15 +36,27 @@ class Classes:
     labels: Tensor
     count: int
     sampled_from: Literal["candidate", "reference"]
+    k3: list[Exact] = field(init=False)
+    abs_delta: list[Exact] = field(init=False)
     tokens: Tensor = field(init=False)
-    k3: Tensor = field(init=False)
-    abs_delta: Tensor = field(init=False)
     routes: Tensor = field(init=False)
     set_flips: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokens, self.k3, self.abs_delta = (torch.zeros(self.count, dtype=torch.float64) for _ in range(3))
-        self.routes, self.set_flips = (torch.zeros(self.count, dtype=torch.int64) for _ in range(2))
+        self.k3, self.abs_delta = [Exact()] * self.count, [Exact()] * self.count
+        self.tokens, self.routes, self.set_flips = (torch.zeros(self.count, dtype=torch.int64) for _ in range(3))
+
+    def part(self, rows: slice) -> Classes:
+        """What was seen, of the sequences `rows`, for another to join."""
+        return self
+
+    def join(self, part: Classes, rows: slice) -> None:
+        """Take over what another saw of later waves, the sequences `rows`."""
+        self.k3 = [total + further for total, further in zip(self.k3, part.k3, strict=True)]
+        self.abs_delta = [total + further for total, further in zip(self.abs_delta, part.abs_delta, strict=True)]
+        self.tokens += part.tokens
+        self.routes += part.routes
+        self.set_flips += part.set_flips
 
     @property
     def result(self) -> Classes:
@@ -58,14 +71,19 @@ class Classes:
             metrics = seen_metrics(view, self.reference, self.candidate, *tokens, self.sampled_from)
             labels = self.labels[rows].cpu()[metrics.scored]
             self.tokens += torch.bincount(labels, minlength=self.count)
-            self.k3.index_add_(0, labels, metrics.k3[metrics.scored])
-            self.abs_delta.index_add_(0, labels, metrics.delta.abs()[metrics.scored])
+            self._add(self.k3, labels, metrics.k3[metrics.scored])
+            self._add(self.abs_delta, labels, metrics.delta.abs()[metrics.scored])
         if view.node.op.routes and view.ran(self.reference, self.candidate):
             real = self.attention_mask[rows]
             _, flip_mask = flips(view.tensor(self.reference)[real], view.tensor(self.candidate)[real])
             labels = self.labels[rows][real].cpu()
             self.routes += torch.bincount(labels, minlength=self.count)
             self.set_flips += torch.bincount(labels[flip_mask.cpu()], minlength=self.count)
+
+    def _add(self, sums: list[Exact], labels: Tensor, values: Tensor) -> None:
+        """Add fp64 [N] to the sums of their classes, int64 [N]."""
+        by_class = torch.zeros(self.count, dtype=torch.float64).index_add_(0, labels, values)
+        sums[:] = [total + further for total, further in zip(sums, by_class.tolist(), strict=True)]
 
 
 STATE = (Classes,)

@@ -9,6 +9,7 @@ import torch
 
 from moeparity.bisection.oracle.measure import accuracy
 from moeparity.bisection.oracle.observe import Distance, Distances, NodeDistances, distance
+from moeparity.metrics.exact import Exact
 from moeparity.metrics.tokens import SequenceSums
 from tests.bisection.test_observers import blocks, node, view
 
@@ -46,7 +47,7 @@ def test_what_is_not_finite_does_not_look_near(bad: float, first: bool) -> None:
 
 
 def of(squared: float) -> Distance:
-    return Distance(squared=squared, largest=0.0, squared_oracle=1.0)
+    return Distance(squared=Exact(squared), largest=0.0, squared_oracle=Exact(1.0))
 
 
 def test_ratio() -> None:

@@ -1,0 +1,99 @@
+"""A pass cut into shards: groups of waves that no schedule ties together, computed apart, joined in their order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from moeparity.bisection.observe import Observation
+from moeparity.bisection.observers import Changes, Logits, Routes
+from moeparity.bisection.prepare import Plan
+from moeparity.engine.grid import Grid
+from moeparity.engine.lockstep import Counts
+from moeparity.engine.memory import Memory
+from moeparity.plan.toggles import Toggle, split
+from moeparity.progress import Callback
+
+MOST = 32
+"""Shards of a pass. Each reads all weights; the more there are, the less a lost worker loses. It goes by nothing that
+another command on the same plan could have otherwise, so that kept shards fit whoever goes on with them."""
+SHARD = "{}.sequences-"
+"""What the names of a pass's kept shards begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The waves `first` to `last` - 1 of a pass, which are the sequences `start` to `end` - 1."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+
+    def name(self, number: int) -> str:
+        """What it is kept as, of the pass with that number."""
+        return f"{SHARD.format(number)}{self.start}-{self.end}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPart:
+    """What was seen of one shard, and what it cost: for an `Observation` of the whole pass to join."""
+
+    changes: Changes
+    routes: Routes
+    logits: Logits
+    sections: Mapping[str, Any]
+    counts: Counts
+    memory: Memory
+    seconds: float
+
+
+def shards_of(observation: Observation) -> tuple[Shard, ...]:
+    """The shards of a pass, at most `MOST`, of about as many sequences each where the waves allow it."""
+    sequences, length = observation.plan.tokens.input_ids.shape
+    waves = Grid(sequences, length, dict.fromkeys(walk.schedule for walk in observation.walkers)).waves
+    count = min(MOST, len(waves))
+    edges = [len(waves) * number // count for number in range(count + 1)]
+    return tuple(Shard(first, last, waves[first][0], waves[last - 1][1]) for first, last in pairwise(edges))
+
+
+def shard_part(
+    plan: Plan, toggles: Sequence[Toggle], shard: Shard, *, first: bool, progress: Callback | None = None
+) -> ShardPart:
+    """Walk one shard of a pass."""
+    start = time.perf_counter()
+    observation = Observation.of(plan, toggles, first=first)
+    counts, memory = observation.run(progress, slice(shard.first, shard.last))
+    rows = slice(shard.start, shard.end)
+    return ShardPart(
+        changes=observation.changes,
+        routes=observation.routes,
+        logits=observation.logits,
+        sections={name: observer.part(rows) for name, observer in observation.sections.items()},
+        counts=counts,
+        memory=memory,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def join(observation: Observation, shard: Shard, part: ShardPart) -> None:
+    """Take over a shard, in the order of their sequences."""
+    rows = slice(shard.start, shard.end)
+    observation.changes.join(part.changes, rows)
+    observation.routes.join(part.routes, rows)
+    observation.logits.join(part.logits, rows)
+    for name, observer in observation.sections.items():
+        observer.join(part.sections[name], rows)
+
+
+def taken_apart(plan: Plan, names: Sequence[Sequence[str]]) -> tuple[Plan, list[Toggle]]:
+    """The plan with the toggles of these names taken apart, pass by pass, and the parts that the last of them tries."""
+    parts: list[Toggle] = []
+    for parents in names:
+        toggles = {toggle.name: toggle for toggle in plan.toggles}
+        parts = [part for name in parents for part in split(toggles[name])]
+        plan = plan.with_toggles(parts)
+    return plan, parts

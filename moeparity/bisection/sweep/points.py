@@ -1,0 +1,145 @@
+"""The points of a sweep as pieces of work, computed in turn or by workers; their order is that of their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from moeparity.bisection.observed import codec
+from moeparity.bisection.pipeline import bisected, ready
+from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.report import Report
+from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.runs.folder import POINT, RunFolder
+from moeparity.bisection.sweep.report import Point
+from moeparity.bisection.workers.crew import Crew, computed
+from moeparity.bisection.workers.job import job_of
+from moeparity.bisection.workers.message import TASKS, PointTask, packed, unpacked
+from moeparity.errors import CheckpointError, DeviceError, MoeparityError, RunError
+from moeparity.inputs.model import OpenedOnce
+from moeparity.plan.spec.overrides import Override
+from moeparity.progress import Callback, Progress
+
+_OF_ALL = (CheckpointError, DeviceError, RunError)
+"""What no point can do without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """The combinations of values, and what all of their runs share."""
+
+    recipe: str | Path
+    combinations: Sequence[tuple[Override, ...]]
+    device: str
+    allow_code: bool
+    memory_limit: float | None
+    folder: RunFolder | None
+
+    def run(self, crew: Crew | None, progress: Callback | None) -> tuple[Point, ...]:
+        """Every point, in the order of the combinations. Raises MoeparityError for what all are refused for alike."""
+        outcomes: dict[int, Report | MoeparityError] = {}
+        asked: dict[int, _PointPiece] = {}
+        pieces = self._pieces(outcomes, asked, progress)
+        for number, outcome in computed(pieces, crew, "point", len(self.combinations), progress):
+            piece = asked.pop(number)
+            if isinstance(outcome, _OF_ALL):
+                raise outcome
+            outcomes[piece.place] = outcome
+            if piece.folder is not None and piece.store is not None and isinstance(outcome, Report):
+                piece.folder.once(piece.store, POINT, partial(_same, outcome))
+        refusals = [outcome for outcome in outcomes.values() if isinstance(outcome, MoeparityError)]
+        if len(refusals) == len(outcomes) and len({str(error) for error in refusals}) == 1:
+            raise refusals[0]
+        return tuple(_point(overrides, outcomes[place]) for place, overrides in enumerate(self.combinations))
+
+    def _pieces(
+        self, outcomes: dict[int, Report | MoeparityError], asked: dict[int, _PointPiece], progress: Callback | None
+    ) -> Iterator[_PointPiece]:
+        """The points that are to be computed, each made ready when it is `asked` for; what is refused before that, or
+        kept, is an outcome at once.
+        """
+        opener, number = OpenedOnce(), 0
+        for place, overrides in enumerate(self.combinations):
+            try:
+                piece = self._ready(place, overrides, opener, progress)
+            except _OF_ALL:
+                raise
+            except MoeparityError as error:
+                outcomes[place] = error
+                continue
+            folder, store = piece.folder, piece.store
+            if folder is not None and store is not None and (folder.finished or store.has_any(POINT)):
+                outcomes[place] = folder.once(store, POINT, piece.compute)
+                continue
+            asked[number] = piece
+            number += 1
+            yield piece
+
+    def _ready(
+        self, place: int, overrides: tuple[Override, ...], opener: OpenedOnce, progress: Callback | None
+    ) -> _PointPiece:
+        """A point with its plan, admitted to the run. Raises MoeparityError."""
+        name = f"point {place + 1} of {len(self.combinations)}"
+        told = None if progress is None else _Numbered(progress, name)
+        options = Options(
+            overrides=overrides, attribution=False, allow_code=self.allow_code, memory_limit=self.memory_limit
+        )
+        plan = ready(self.recipe, device=self.device, options=options, progress=told, opener=opener)
+        store = None
+        if self.folder is not None:
+            self.folder.admit_point(plan, ", ".join(f"{o.name}={o.value}" for o in overrides), told)
+            store = self.folder.pieces(codec(plan.model.graph, Report))
+        return _PointPiece(place, name, plan, options, self.folder, store, told)
+
+
+@dataclass(frozen=True, slots=True)
+class _PointPiece:
+    """One point: its place among all, its plan, and where it is kept."""
+
+    place: int
+    name: str
+    plan: Plan
+    options: Options
+    folder: RunFolder | None
+    store: Passes | None
+    progress: Callback | None
+
+    def compute(self) -> Report:
+        """The report, computed here."""
+        return bisected(self.plan, progress=self.progress)
+
+    def message(self) -> bytes:
+        """The task for a worker."""
+        return packed(TASKS, PointTask(job=job_of(self.plan, self.options)))
+
+    def read(self, data: bytes) -> Report:
+        """The report that a worker has written."""
+        report = unpacked(codec(self.plan.model.graph, Report), data)
+        assert isinstance(report, Report)
+        return report
+
+
+def _same(report: Report) -> Report:
+    return report
+
+
+def _point(overrides: tuple[Override, ...], outcome: Report | MoeparityError) -> Point:
+    values: Mapping[str, Any] = {override.name: override.value for override in overrides}
+    if isinstance(outcome, Report):
+        return Point(values=values, report=outcome)
+    return Point(values=values, report=None, error=str(outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """Says which point a report of progress belongs to."""
+
+    progress: Callback
+    point: str
+
+    def __call__(self, report: Progress) -> None:
+        """Hand the report on."""
+        self.progress(replace(report, at=f"{self.point}, {report.at}"))

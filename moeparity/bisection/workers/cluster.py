@@ -1,0 +1,170 @@
+"""Workers of a ray cluster: `--workers ray`, with a cluster of its own on this machine, or one that runs already."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from moeparity.bisection.resume.fingerprint import variables
+from moeparity.bisection.workers.crew import LostWorkerError, Worker
+from moeparity.bisection.workers.message import SERVE
+from moeparity.errors import MoeparityError
+
+_ASKED = 1.0
+"""Seconds between two questions how much is done."""
+_REACHED = 5.0
+"""Seconds in which a cluster's address has to answer."""
+
+
+class Actor:
+    """What ray runs in a worker's process. It is known there by its name: moeparity has to be installed."""
+
+    def __init__(self) -> None:
+        self._server, self._part = import_module(SERVE).Server(), 0.0
+
+    def answer(self, message: bytes) -> bytes:
+        """The answer to a task."""
+        answer: bytes = self._server.answer(message, self._told)
+        return answer
+
+    def part(self) -> float:
+        """How much of the task at work is done, from 0 to 1."""
+        return self._part
+
+    def number(self) -> int:
+        """The process's id."""
+        return os.getpid()
+
+    def _told(self, part: float) -> None:
+        self._part = part
+
+
+class _RayWorker:
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self.ray, self.actor = ray, actor
+
+    def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
+        """The answer to a task. Raises LostWorkerError."""
+        try:
+            answer = self.actor.answer.remote(message)
+            while not self.ray.wait([answer], timeout=_ASKED)[0]:
+                with suppress(self.ray.exceptions.GetTimeoutError):
+                    told(self.ray.get(self.actor.part.remote(), timeout=_ASKED))
+            data: bytes = self.ray.get(answer)
+        except self.ray.exceptions.RayError as error:
+            raise LostWorkerError(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}") from None
+        return data
+
+
+class RayCrew:
+    """As many workers as the cluster has cores for, each with as many of them as a pass has threads."""
+
+    def __init__(self, ray: Any, threads: int, *, with_gpu: bool) -> None:
+        self._ray = ray
+        self.actors: list[Any] = []
+        self._lock = threading.Lock()
+        self._over = False
+        there = ray.cluster_resources()
+        self.count = max(1, int(there.get("CPU", 1)) // threads)
+        if with_gpu:
+            self.count = max(1, min(self.count, int(there.get("GPU", 0))))
+        # One thread computes, another tells how far it is. Nothing is tried again behind the command's back.
+        options = {"num_cpus": threads, "num_gpus": int(with_gpu), "max_concurrency": 2, "max_restarts": 0}
+        self._actor = ray.remote(Actor).options(**options, max_task_retries=0)
+
+    def hire(self) -> Worker:
+        """A further worker, as soon as the cluster has the cores for it."""
+        with self._lock:
+            if self._over:
+                raise LostWorkerError("not begun, the command has ended")
+            try:
+                actor = self._actor.remote()
+            except self._ray.exceptions.RayError as error:
+                raise MoeparityError(f"--workers: ray starts no worker: {error}. Look at `ray status`.") from None
+            self.actors.append(actor)
+        return _RayWorker(self._ray, actor)
+
+    def dismiss(self) -> None:
+        """End all workers."""
+        self._over = True
+        for actor in self.actors:
+            with suppress(self._ray.exceptions.RayError):
+                self._ray.kill(actor)
+
+
+@contextmanager
+def ray_crew(address: str | None, threads: int, *, with_gpu: bool) -> Iterator[RayCrew]:
+    """The workers of the cluster at an address, `auto` for the one that this machine belongs to; None for one of its
+    own here, which ends with the context. Raises MoeparityError without ray, and where no cluster is at the address.
+    """
+    if find_spec("ray") is None:
+        raise MoeparityError(
+            "--workers ray: ray is not installed. `pip install 'moeparity[ray]'`, or give a number of processes of "
+            "this machine, such as --workers 2."
+        )
+    _refuse_unreachable(address)
+    # Nothing is sent to ray's authors.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        _connect(ray, address)
+        _restore(handlers)
+        crew = RayCrew(ray, threads, with_gpu=with_gpu)
+        try:
+            yield crew
+        finally:
+            crew.dismiss()
+    finally:
+        ray.shutdown()
+        _restore(handlers)
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    settings = {"env_vars": {**variables(), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}}
+    own = {"include_dashboard": False} if address is None else {}
+    try:
+        ray.init(
+            address="local" if address is None else address,
+            runtime_env=settings,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            **own,
+        )
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        reason = next(iter(str(error).splitlines()), "")[:200]
+        name = "ray" if address is None else f"ray:{address}"
+        raise MoeparityError(
+            f"--workers {name}: {reason or type(error).__name__}. Start a cluster with `ray start --head`, or write "
+            "--workers ray for one of its own here."
+        ) from None
+
+
+def _refuse_unreachable(address: str | None) -> None:
+    """ray itself tries for minutes, and may end the process."""
+    if address is None or address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACHED).close()
+    except OSError as error:
+        raise MoeparityError(
+            f"--workers ray:{address}: nothing answers there ({error.strerror or error}). Expected the address that "
+            "`ray start --head` prints, such as ray:10.0.0.1:6379, or ray:auto on a machine of the cluster."
+        ) from None
+
+
+def _restore(handlers: dict[signal.Signals, Any]) -> None:
+    """ray puts handlers of its own in place of the command's."""
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

@@ -1,0 +1,240 @@
+"""Independent pieces of work, computed here or handed out to workers; whoever is lost is replaced."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from moeparity import errors
+from moeparity.bisection.workers.message import DONE, FAILED, REFUSED
+from moeparity.errors import MoeparityError, counted
+from moeparity.progress import Callback, Progress
+
+LOSSES = 3
+"""Workers that a piece may lose before it is given up: most likely it is the piece that ends them."""
+_log = logging.getLogger("moeparity")
+
+
+class Piece(Protocol):
+    """One piece of work, whose result goes by nothing but the piece."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages: `point 3 of 8`."""
+        ...
+
+    def compute(self) -> Any:
+        """The result, computed here. Raises MoeparityError."""
+        ...
+
+    def message(self) -> bytes:
+        """The task for a worker."""
+        ...
+
+    def read(self, data: bytes) -> Any:
+        """The result that a worker has written."""
+        ...
+
+
+class LostWorkerError(Exception):
+    """A worker ended, or can't be reached any more; in words."""
+
+
+class Worker(Protocol):
+    """A process that computes one task at a time."""
+
+    def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
+        """The answer to a task; `told` hears how much of it is done, from 0 to 1. Raises LostWorkerError."""
+        ...
+
+
+class Crew(Protocol):
+    """Who computes: so many workers at once, each hired when it is needed."""
+
+    @property
+    def count(self) -> int:
+        """How many compute at once, 1 or more."""
+        ...
+
+    def hire(self) -> Worker:
+        """A further worker. Raises MoeparityError where none can be had."""
+        ...
+
+    def dismiss(self) -> None:
+        """End all workers, at work or not."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """What became of a piece: `done` with an answer, `part` of it done, its worker `lost`, `refused` or `unhired`."""
+
+    kind: str
+    number: int
+    value: Any
+
+
+def computed(
+    pieces: Iterable[Piece], crew: Crew | None, unit: str, total: int, progress: Callback | None = None
+) -> Iterator[tuple[int, Any]]:
+    """The numbers of the pieces with their results, in the order in which they are finished; one that a user's mistake
+    ended has the MoeparityError in place of a result.
+
+    Without a crew they are computed here, in turn. `pieces` is asked for the next piece as soon as a worker is free.
+    unit, total: what the pieces are called, and how many there are, for `progress`.
+
+    Raises MoeparityError where every worker refuses to compute, and where a piece loses `LOSSES` workers.
+    """
+    if crew is None:
+        for number, piece in enumerate(pieces):
+            yield number, _attempt(piece.compute)
+        return
+    office = _Office(crew, min(crew.count, total), unit, total, progress)
+    try:
+        yield from office.results(iter(pieces))
+    finally:
+        office.close()
+
+
+def _attempt(compute: Callable[[], Any]) -> Any:
+    try:
+        return compute()
+    except MoeparityError as error:
+        return error
+
+
+class _Office:
+    """Hands pieces out to workers, each of which has a thread that waits for it."""
+
+    def __init__(self, crew: Crew, count: int, unit: str, total: int, progress: Callback | None) -> None:
+        self.crew, self.unit, self.total, self.progress = crew, unit, total, progress
+        self.pieces: dict[int, Piece] = {}
+        self.parts: dict[int, float] = {}
+        self.losses: Counter[int] = Counter()
+        self.waiting: SimpleQueue[int | None] = SimpleQueue()
+        self.events: SimpleQueue[_Event] = SimpleQueue()
+        self.messages: dict[int, bytes] = {}
+        self.hired, self.finished = max(count, 1), 0
+        self.closed = False
+        for _ in range(self.hired):
+            threading.Thread(target=self._serve, name="worker", daemon=True).start()
+
+    def results(self, source: Iterator[Piece]) -> Iterator[tuple[int, Any]]:
+        """The numbers of the pieces with their results."""
+        is_open = True
+        while True:
+            # One more than are at work, so that nobody waits for its task to be made.
+            while is_open and len(self.pieces) <= self.hired:
+                number = self.finished + len(self.pieces)
+                piece = next(source, None)
+                if piece is None:
+                    is_open = False
+                    break
+                self.pieces[number] = piece
+                self.messages[number] = piece.message()
+                self.waiting.put(number)
+            if not self.pieces:
+                return
+            event = self.events.get()
+            if event.kind == "done":
+                yield event.number, self._result(event)
+            else:
+                self._heed(event)
+
+    def close(self) -> None:
+        """End all workers."""
+        self.closed = True
+        for _ in range(self.hired):
+            self.waiting.put(None)
+        self.crew.dismiss()
+
+    def _serve(self) -> None:
+        """One worker's thread: hire it when there is something to do, and another in its place where it is lost."""
+        worker: Worker | None = None
+        while (number := self.waiting.get()) is not None:
+            try:
+                worker = worker or self.crew.hire()
+                answer = worker.ask(self.messages[number], partial(self._post, "part", number))
+            except LostWorkerError as error:
+                worker = None
+                self._post("lost", number, str(error))
+            except Exception as error:  # noqa: BLE001  it is raised again where the command waits
+                self._post("unhired", number, error)
+                return
+            else:
+                if answer[:1] == REFUSED:
+                    self._post("refused", number, answer[1:].decode())
+                    return
+                self._post("done", number, answer)
+
+    def _post(self, kind: str, number: int, value: Any) -> None:
+        if not self.closed:
+            self.events.put(_Event(kind, number, value))
+
+    def _result(self, event: _Event) -> Any:
+        piece = self.pieces.pop(event.number)
+        del self.messages[event.number]
+        self.parts.pop(event.number, None)
+        self.finished += 1
+        self._tell(f"{piece.name} done")
+        if event.value[:1] == FAILED:
+            return _raised(piece, *json.loads(event.value[1:]))
+        assert event.value[:1] == DONE
+        return piece.read(event.value[1:])
+
+    def _heed(self, event: _Event) -> None:
+        """Raises MoeparityError where the run can't go on."""
+        piece = self.pieces[event.number]
+        if event.kind == "part":
+            self.parts[event.number] = event.value
+            self._tell(piece.name)
+            return
+        if event.kind == "unhired":
+            raise event.value
+        if event.kind == "lost":
+            self.losses[event.number] += 1
+            if self.losses[event.number] == LOSSES:
+                raise MoeparityError(
+                    f"--workers: {piece.name} has ended {LOSSES} workers, the last {event.value}. Most likely they had "
+                    "too little memory: give fewer workers, or a --memory-limit for each. What was finished is kept "
+                    "under --run."
+                )
+            _log.warning("%s: its worker was lost, %s; another begins it anew", piece.name, event.value)
+        else:
+            self.hired -= 1
+            _log.warning("a worker was refused: %s", event.value)
+            if not self.hired:
+                raise MoeparityError(f"--workers: no worker may compute for this run. The last: {event.value}")
+        self.parts.pop(event.number, None)
+        self.waiting.put(event.number)
+
+    def _tell(self, at: str) -> None:
+        if self.progress is not None:
+            done = self.finished + sum(self.parts.values())
+            whole = int(done)
+            self.progress(
+                Progress(
+                    step=counted(self.hired, "worker"),
+                    at=at,
+                    done=whole,
+                    total=self.total,
+                    work=done,
+                    unit=f"{self.unit}s",
+                    part=done - whole,
+                )
+            )
+
+
+def _raised(piece: Piece, kind: str, message: str) -> Exception:
+    """The error that ended a piece: one that a user caused is that again, anything else is raised."""
+    cls = getattr(errors, kind, None)
+    if isinstance(cls, type) and issubclass(cls, MoeparityError):
+        return cls(message)
+    raise RuntimeError(f"the worker of {piece.name}: {kind}: {message}")

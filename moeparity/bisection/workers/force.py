@@ -1,0 +1,124 @@
+"""A pass computed shard by shard: what is kept is taken over, the rest handed to workers, all joined in its order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from moeparity.bisection.observe import Observation
+from moeparity.bisection.observed import Observed, codec
+from moeparity.bisection.prepare import Plan
+from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.shards import Shard, ShardPart, join, shard_part, shards_of
+from moeparity.bisection.workers.crew import Crew, computed
+from moeparity.bisection.workers.message import TASKS, Job, ShardTask, packed, unpacked
+from moeparity.engine.lockstep import Counts
+from moeparity.engine.memory import Memory
+from moeparity.errors import MoeparityError
+from moeparity.plan.toggles import Toggle
+from moeparity.progress import Callback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workforce:
+    """Who computes the shards of a plan's passes, and the job that they prepare; None for this process."""
+
+    crew: Crew | None = None
+    job: Job | None = None
+
+
+HERE = Workforce()
+"""This process alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardedPass:
+    """One pass of a plan that is computed in shards.
+
+    parents: the toggles that were taken apart for this pass and those before it; none for the first.
+    """
+
+    plan: Plan
+    toggles: Sequence[Toggle]
+    parents: tuple[tuple[str, ...], ...]
+
+    @property
+    def number(self) -> int:
+        """Of the pass, from 0."""
+        return len(self.parents)
+
+    def observed(self, kept: Passes | None, workforce: Workforce, progress: Callback | None = None) -> Observed:
+        """What all shards saw. Raises MoeparityError."""
+        start = time.perf_counter()
+        observation = Observation.of(self.plan, self.toggles, first=not self.parents)
+        shards = shards_of(observation)
+        stored = [None if kept is None else kept.load(shard.name(self.number)) for shard in shards]
+        parts = {number: part for number, part in enumerate(stored) if isinstance(part, ShardPart)}
+        missing = [number for number in range(len(shards)) if number not in parts]
+        pieces = [
+            ShardPiece(sharded=self, shard=shards[number], count=len(shards), place=number, job=workforce.job)
+            for number in missing
+        ]
+        joined = _Joined(observation, shards)
+        joined.take(parts)
+        for number, part in computed(pieces, workforce.crew, "shard", len(pieces), progress):
+            if isinstance(part, MoeparityError):
+                raise part
+            if kept is not None:
+                kept.save(shards[missing[number]].name(self.number), part)
+            joined.take({missing[number]: part})
+        assert joined.memory is not None
+        return observation.observed(joined.counts, joined.memory, time.perf_counter() - start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPiece:
+    """One shard as a piece of work; `place` is its own among `count`."""
+
+    sharded: ShardedPass
+    shard: Shard
+    place: int
+    count: int
+    job: Job | None
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        return f"shard {self.place + 1} of {self.count}"
+
+    def compute(self) -> ShardPart:
+        """The part, computed here."""
+        own = self.sharded
+        return shard_part(own.plan, own.toggles, self.shard, first=not own.parents)
+
+    def message(self) -> bytes:
+        """The task for a worker."""
+        assert self.job is not None
+        parents, shard = self.sharded.parents, self.shard
+        return packed(TASKS, ShardTask(job=self.job, parents=parents, first=shard.first, last=shard.last))
+
+    def read(self, data: bytes) -> ShardPart:
+        """What a worker has written."""
+        part = unpacked(codec(self.sharded.plan.model.graph, ShardPart), data)
+        assert isinstance(part, ShardPart)
+        return part
+
+
+class _Joined:
+    """Joins shards as they come, each as soon as all before it are there."""
+
+    def __init__(self, observation: Observation, shards: Sequence[Shard]) -> None:
+        self.observation, self.shards = observation, shards
+        self.counts, self.next = Counts(), 0
+        self.memory: Memory | None = None
+        self.waiting: dict[int, ShardPart] = {}
+
+    def take(self, parts: dict[int, ShardPart]) -> None:
+        """Take shards by their numbers."""
+        self.waiting |= parts
+        while (part := self.waiting.pop(self.next, None)) is not None:
+            join(self.observation, self.shards[self.next], part)
+            self.counts = self.counts.joined(part.counts)
+            self.memory = part.memory if self.memory is None else self.memory.joined(part.memory)
+            self.next += 1

@@ -1,0 +1,40 @@
+"""The job of a plan: what a worker needs to prepare the same one, and to know that it is."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+import torch
+
+from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.resume.fingerprint import parts
+from moeparity.bisection.workers.message import Job
+from moeparity.inputs.machine import numerics_key
+
+
+def job_of(plan: Plan, options: Options) -> Job:
+    """The job of a plan that was made ready with these options."""
+    device = plan.model.device
+    return Job(
+        recipe=str(plan.path),
+        folder=str(Path.cwd()),
+        device=device.type,
+        options=options,
+        tokens=None if plan.recipe.tokens.sample is None else plan.tokens,
+        threads=torch.get_num_threads(),
+        precision=torch.get_float32_matmul_precision(),
+        machine=numerics_key(device),
+        parts=parts(plan),
+        functions=functions_of(plan),
+    )
+
+
+def functions_of(plan: Plan) -> dict[str, str]:
+    """SHA-256 of the files that users' functions are in, by `module:function`; what these import is not looked at."""
+    digests = {}
+    for call in plan.functions:
+        file = getattr(sys.modules[call.partition(":")[0]], "__file__", None)
+        digests[call] = "" if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    return digests

@@ -1,0 +1,78 @@
+"""What a command and its workers say to each other, as bytes: plain data and tensors, and never a pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from safetensors.torch import load, save
+
+from moeparity.bisection.prepare import Options
+from moeparity.bisection.resume.codec import Codec, CodecError, classes_of
+from moeparity.inputs.tokens import TokenSet
+
+_LENGTH = 8
+SERVE: Final = "moeparity.bisection.workers.serve"
+"""The module that a worker runs."""
+DONE, REFUSED, FAILED, PART = (bytes([kind]) for kind in b"drfp")
+"""What an answer begins with: a result; why this worker computes nothing; an error, which a user caused or moeparity;
+how much of the task is done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What a worker prepares as the command did: the recipe, from the same folder, with the same options.
+
+    tokens: those that the recipe asked to sample; None where they come from its file. precision: torch's for fp32
+    matrix products. machine: what decides bits where the command runs. parts: hashes of what the plan is made of.
+    functions: SHA-256 of the files of users' functions.
+    """
+
+    recipe: str
+    folder: str
+    device: str
+    options: Options
+    tokens: TokenSet | None
+    threads: int
+    precision: str
+    machine: dict[str, str]
+    parts: dict[str, str]
+    functions: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointTask:
+    """A point of a sweep: the whole report of a job."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardTask:
+    """The waves `first` to `last` - 1 of a pass; `parents` are the toggles that were taken apart, pass by pass."""
+
+    job: Job
+    parents: tuple[tuple[str, ...], ...]
+    first: int
+    last: int
+
+
+Task = PointTask | ShardTask
+TASKS: Final = Codec(classes_of(PointTask) | classes_of(ShardTask))
+
+
+def packed(codec: Codec, value: object) -> bytes:
+    """A value as bytes: the length of its JSON in 8 bytes, the JSON, its tensors as safetensors."""
+    plain, tensors = codec.encode(value)
+    text = json.dumps(plain, allow_nan=False).encode()
+    return len(text).to_bytes(_LENGTH, "little") + text + save(tensors)
+
+
+def unpacked(codec: Codec, data: bytes) -> Any:
+    """The value again. Raises CodecError for anything `packed` does not write."""
+    length = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
+    try:
+        return codec.decode(json.loads(data[_LENGTH:length]), load(data[length:]))
+    except ValueError as error:
+        raise CodecError(f"no message of a worker: {error}") from None

@@ -1,0 +1,95 @@
+"""Workers that are processes of this machine: `--workers N`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO
+
+from moeparity.bisection.workers.crew import LostWorkerError, Worker
+from moeparity.bisection.workers.message import PART, SERVE
+from moeparity.errors import MoeparityError
+
+_LENGTH = 8
+
+
+class Process:
+    """One worker: a process that reads tasks from its standard input and ends when that does."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-P", "-m", SERVE]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+        try:
+            # A session of its own: Ctrl-C is the command's, which then ends it.
+            self._process = subprocess.Popen(  # noqa: S603  this very Python
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environment
+            )
+        except OSError as error:
+            raise MoeparityError(f"--workers: no process could be started: {error.strerror}. Give fewer.") from None
+
+    @property
+    def number(self) -> int:
+        """The process's id."""
+        return self._process.pid
+
+    def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
+        """The answer to a task. Raises LostWorkerError."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            write(self._process.stdin, message)
+            while (answer := read(self._process.stdout)) is not None:
+                if answer[:1] != PART:
+                    return answer
+                told(float(answer[1:]))
+        except (OSError, ValueError):
+            pass
+        code = self._process.wait()
+        raise LostWorkerError(f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}")
+
+    def end(self) -> None:
+        """End it, whatever it is doing."""
+        with suppress(OSError):
+            self._process.kill()
+
+
+class LocalCrew:
+    """So many processes of this machine."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.workers: list[Process] = []
+        self._lock = threading.Lock()
+        self._over = False
+
+    def hire(self) -> Worker:
+        """A further process."""
+        with self._lock:
+            if self._over:
+                raise LostWorkerError("not begun, the command has ended")
+            self.workers.append(Process())
+            return self.workers[-1]
+
+    def dismiss(self) -> None:
+        """End all processes."""
+        self._over = True
+        for worker in self.workers:
+            worker.end()
+
+
+def write(file: IO[bytes], data: bytes) -> None:
+    """Write a message, its length before it."""
+    file.write(len(data).to_bytes(_LENGTH, "little") + data)
+    file.flush()
+
+
+def read(file: IO[bytes]) -> bytes | None:
+    """The next message; None at the end, in the midst of one too."""
+    head = file.read(_LENGTH)
+    length = int.from_bytes(head, "little")
+    data = file.read(length) if len(head) == _LENGTH else b""
+    return data if len(head) == _LENGTH and len(data) == length else None

@@ -1,0 +1,170 @@
+"""What a worker does: it prepares the job it is asked for as the command did, refuses where it is another, computes."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from queue import SimpleQueue
+from typing import IO
+
+import torch
+
+from moeparity.bisection.observe import Observation
+from moeparity.bisection.observed import codec
+from moeparity.bisection.pipeline import bisected, first_toggles
+from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.report import Report
+from moeparity.bisection.resume.fingerprint import parts
+from moeparity.bisection.shards import ShardPart, shard_part, shards_of, taken_apart
+from moeparity.bisection.workers.job import functions_of
+from moeparity.bisection.workers.message import (
+    DONE,
+    FAILED,
+    PART,
+    REFUSED,
+    TASKS,
+    Job,
+    PointTask,
+    ShardTask,
+    Task,
+    packed,
+    unpacked,
+)
+from moeparity.bisection.workers.processes import read, write
+from moeparity.errors import MoeparityError, listed
+from moeparity.inputs.machine import choose, numerics_key
+from moeparity.inputs.model import OpenedOnce
+from moeparity.progress import Callback, Progress
+
+_PAUSE = 0.25
+"""Seconds between two reports of how much is done."""
+UNCOMPARED = ("machine", "functions")
+"""Hashes of a plan's parts that may be others in a worker: what decides bits is compared by name."""
+
+
+class RefusedError(Exception):
+    """Why this worker may not compute for a command."""
+
+
+class Server:
+    """Answers the tasks of one command; what it prepared for the last is used again for the next of the same job."""
+
+    def __init__(self) -> None:
+        self._opener = OpenedOnce()
+        self._job: Job | None = None
+        self._plan: Plan | None = None
+
+    def answer(self, message: bytes, told: Callable[[float], None] | None = None) -> bytes:
+        """What a task gives; `told` hears how much of it is done, from 0 to 1."""
+        try:
+            task: Task = unpacked(TASKS, message)
+            return DONE + self._computed(task, None if told is None else _Heard(told))
+        except RefusedError as error:
+            return REFUSED + str(error).encode()
+        except MoeparityError as error:
+            return FAILED + json.dumps([type(error).__name__, str(error)]).encode()
+        except Exception as error:  # noqa: BLE001  the command tells it
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            words = f"{error} ({frame.filename}:{frame.lineno})"
+            return FAILED + json.dumps([type(error).__name__, words]).encode()
+
+    def _computed(self, task: Task, progress: Callback | None) -> bytes:
+        plan = self._prepared(task.job)
+        writer = codec(plan.model.graph, Report, ShardPart)
+        if isinstance(task, PointTask):
+            return packed(writer, bisected(plan, progress=progress))
+        return packed(writer, _shard(plan, task, progress))
+
+    def _prepared(self, job: Job) -> Plan:
+        if (
+            self._plan is None
+            or self._job is None
+            or packed(TASKS, PointTask(job=job)) != packed(TASKS, PointTask(job=self._job))
+        ):
+            self._plan, self._job = _prepared(job, self._opener), job
+        return self._plan
+
+
+def _shard(plan: Plan, task: ShardTask, progress: Callback | None) -> ShardPart:
+    first = not task.parents
+    plan, toggles = (plan, first_toggles(plan)) if first else taken_apart(plan, task.parents)
+    shards = shards_of(Observation.of(plan, toggles, first=first))
+    shard = next(shard for shard in shards if (shard.first, shard.last) == (task.first, task.last))
+    return shard_part(plan, toggles, shard, first=first, progress=progress)
+
+
+def _prepared(job: Job, opener: OpenedOnce) -> Plan:
+    """Raises RefusedError where this is not what the command has."""
+    try:
+        os.chdir(job.folder)
+    except OSError as error:
+        raise RefusedError(
+            f"{job.folder}: {error.strerror}; a worker reads the recipe's files at the same paths"
+        ) from None
+    torch.set_num_threads(min(job.threads, len(os.sched_getaffinity(0))))
+    torch.set_float32_matmul_precision(job.precision)
+    refuse_other(job.machine, numerics_key(choose(job.device)))
+    plan = prepare(Path(job.recipe), device=job.device, options=job.options, opener=opener)
+    plan = plan if job.tokens is None else plan.on(job.tokens)
+    own = parts(plan)
+    others = [name for name, digest in job.parts.items() if name not in UNCOMPARED and own.get(name) != digest]
+    others += [call for call, digest in functions_of(plan).items() if job.functions.get(call) != digest]
+    if others:
+        raise RefusedError(f"on this machine these are others than where the command runs: {listed(others)}")
+    return plan
+
+
+def refuse_other(asked: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Raises RefusedError for a machine or settings that may give other bits."""
+    others = [
+        f"{name} {own.get(name, 'unknown')}, not {value}" for name, value in asked.items() if own.get(name) != value
+    ]
+    if others:
+        raise RefusedError(f"it may compute other bits than the command: {'; '.join(others)}")
+
+
+class _Heard:
+    """Makes one number of what a pass tells."""
+
+    def __init__(self, told: Callable[[float], None]) -> None:
+        self._told = told
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.step == "pass" and progress.total:
+            self._told((progress.done + progress.part) / progress.total)
+
+
+def work() -> None:
+    """The program of a worker. It is quiet, prints to standard error, and ends with its standard input."""
+    tasks: SimpleQueue[bytes] = SimpleQueue()
+    source = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    # What users' functions print is no answer.
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    threading.Thread(target=_receive, args=(source, tasks), daemon=True).start()
+    server, heard = Server(), [0.0]
+
+    def told(part: float) -> None:
+        if time.monotonic() - heard[0] >= _PAUSE:
+            heard[0] = time.monotonic()
+            write(answers, PART + str(part).encode())
+
+    while True:
+        write(answers, server.answer(tasks.get(), told))
+
+
+def _receive(source: IO[bytes], tasks: SimpleQueue[bytes]) -> None:
+    """Hand tasks on until the command is gone; then nobody wants what is being computed."""
+    while (message := read(source)) is not None:
+        tasks.put(message)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    work()

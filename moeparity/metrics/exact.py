@@ -1,0 +1,55 @@
+"""A sum of floats of which nothing is lost: in whatever order, and in whatever groups, its terms come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Self
+
+
+class Exact(float):
+    """The correctly rounded sum of some fp64 numbers, which remembers what rounding it to one float left out.
+
+    Exact numbers add up to an Exact number, exactly: any order and any grouping of the same terms gives equal floats.
+    What else is done with one is done with the float. NaN and infinities come out as a plain sum has them; a sum beyond
+    the greatest float is infinite.
+
+    parts: floats that do not overlap and whose sum this is (Shewchuk, "Adaptive precision floating-point arithmetic",
+    1997; Python's `math.fsum` keeps the same).
+    """
+
+    __slots__ = ("parts",)
+    parts: tuple[float, ...]
+
+    def __new__(cls, parts: float | Sequence[float] = ()) -> Self:
+        """The sum of one number or of several."""
+        summands: list[float] = []
+        for number in (parts,) if isinstance(parts, int | float) else parts:
+            _grow(summands, float(number))
+        self = super().__new__(cls, math.fsum(summands))
+        self.parts = tuple(summands)
+        return self
+
+    def __add__(self, other: float) -> Exact:
+        return Exact((*self.parts, *(other.parts if isinstance(other, Exact) else (other,))))
+
+    __radd__ = __add__
+
+    def __reduce__(self) -> tuple[type[Exact], tuple[tuple[float, ...]]]:
+        return Exact, (self.parts,)
+
+
+def _grow(parts: list[float], number: float) -> None:
+    """Add a number to parts that do not overlap, in place; what is not finite is all there is then."""
+    kept = []
+    for part in parts:
+        total = number + part
+        if not math.isfinite(total):
+            parts[:] = [total]
+            return
+        larger, smaller = (number, part) if abs(number) >= abs(part) else (part, number)
+        remainder = smaller - (total - larger)
+        if remainder:
+            kept.append(remainder)
+        number = total
+    parts[:] = [*kept, number] if number or not kept else kept

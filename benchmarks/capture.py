@@ -161,7 +161,7 @@ def apart(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor, *, ba
 
 
 def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return sum(512 * path.stat().st_blocks for path in folder.rglob("*") if path.is_file())
 
 
 def measure(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor, folder: Path, *, backward: bool) -> float:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, ClassVar
 
 SCHEMA = "moeparity.trace/1"
@@ -135,10 +136,9 @@ def document(record: Record | Head) -> dict[str, Any]:
     plain: dict[str, Any] = {"schema": record.schema, "digest": record.digest} if isinstance(record, Head) else {}
     if not isinstance(record, Head):
         plain["e"] = record.kind
-    defaults = _DEFAULTS[type(record)]
-    for name in _NAMES[type(record)]:
-        value = getattr(record, name)
-        if value is not None and value != defaults.get(name, ...):
+    fields, values_of = _FIELDS[type(record)]
+    for (name, default), value in zip(fields, values_of(record), strict=True):
+        if value is not None and value != default:
             plain[name] = value
     return plain
 
@@ -150,10 +150,12 @@ def _defaults(record: type[Record | Head]) -> dict[str, Any]:
     return plain | absent | {entry.name: {} for entry in fields if entry.default_factory is dict}
 
 
-_DEFAULTS: Mapping[type[Record | Head], dict[str, Any]] = {
-    record: _defaults(record) for record in (Head, *KINDS.values())
-}
+def _fields(record: type[Record | Head]) -> tuple[tuple[tuple[str, Any], ...], Callable[[Any], tuple[Any, ...]]]:
+    """The fields of a kind of record with their defaults, and what takes all of their values at once."""
+    defaults, names = _defaults(record), tuple(record.__dataclass_fields__)
+    return tuple((name, defaults.get(name, ...)) for name in names), attrgetter(*names)
 
-_NAMES: Mapping[type[Record | Head], tuple[str, ...]] = {
-    record: tuple(record.__dataclass_fields__) for record in (Head, *KINDS.values())
+
+_FIELDS: Mapping[type[Record | Head], tuple[tuple[tuple[str, Any], ...], Callable[[Any], Any]]] = {
+    record: _fields(record) for record in (Head, *KINDS.values())
 }

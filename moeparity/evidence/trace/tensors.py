@@ -1,19 +1,27 @@
 """A safetensors file that is written as its tensors come, straight from their memory: nothing is copied or held.
 
 The format has its header in front: room is left for it, which is filled up with blanks, as the format allows. The
-library's own writer takes all tensors at once and copies each two times.
+library's own writer takes all tensors at once and copies each two times. Where a tensor is zero for long, the file has
+a hole: it reads as zeros, and is neither written nor stored.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 _ROOM = 1 << 16
-"""Bytes of the header of a file; where they are used up, a longer header moves what was written."""
+"""Bytes of the header of a file."""
+
+_ENTRY = 1024
+"""So many of them an entry takes at most: torch's tensors have up to 64 axes."""
+
+_PIECE = 1 << 16
+"""Bytes that are looked at and written at once."""
 
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -28,47 +36,67 @@ def storable(dtype: torch.dtype) -> bool:
     return dtype in _DTYPES
 
 
-def _octets(tensor: torch.Tensor) -> Any:
-    """A contiguous tensor's own memory."""
-    return tensor.reshape(-1).view(torch.uint8).numpy()
-
-
 class TensorFile:
     """One file; it has its name when it is closed, and `.part` before."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._unfinished = path, path.with_suffix(".part")
-        self._header: dict[str, Any] = {}
+        self._header: list[str] = []
+        self._used = 2
         self._at = 0
         self._file = self._unfinished.open("w+b", buffering=0)
-        self._file.seek(8 + _ROOM)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its header takes two more tensors of short names: the next, and the one that is written last."""
+        return self._used + 2 * _ENTRY <= _ROOM
 
     def add(self, key: str, tensor: torch.Tensor) -> None:
-        """Write a tensor behind those that are there."""
+        """Write a tensor behind those that are there. Raises ValueError where the header is full."""
         plain = tensor.detach().cpu().contiguous()
-        octets = memoryview(_octets(plain)) if plain.numel() else memoryview(b"")
-        self._header[key] = {
-            "dtype": _DTYPES[plain.dtype],
-            "shape": list(plain.shape),
-            "data_offsets": [self._at, self._at + len(octets)],
-        }
-        self._at += len(octets)
-        while octets:
-            octets = octets[self._file.write(octets) :]
+        end = self._at + plain.nbytes
+        place = {"dtype": _DTYPES[plain.dtype], "shape": list(plain.shape), "data_offsets": [self._at, end]}
+        entry = f"{json.dumps(key)}:{json.dumps(place, separators=(',', ':'))}"
+        self._used += len(entry) + 1
+        if self._used > _ROOM:
+            raise ValueError(f"{self._unfinished}: its header of {_ROOM:,} bytes is full.")
+        self._header.append(entry)
+        if plain.numel():
+            self._write(plain.reshape(-1).view(torch.uint8))
+        self._at = end
 
     def close(self) -> None:
         """Write the header and give the file its name."""
-        header = json.dumps(self._header, separators=(",", ":")).encode()
-        room = _ROOM if len(header) <= _ROOM else -(-len(header) // 8) * 8
-        if room > _ROOM:
-            self._make_room(room)
+        self._file.truncate(8 + _ROOM + self._at)  # it may end with a hole
         self._file.seek(0)
-        self._file.write(room.to_bytes(8, "little") + header.ljust(room))
+        self._file.write(_ROOM.to_bytes(8, "little") + f"{{{','.join(self._header)}}}".encode().ljust(_ROOM))
         self._file.close()
         self._unfinished.replace(self._path)
 
-    def _make_room(self, room: int) -> None:
-        self._file.seek(8 + _ROOM)
-        written = self._file.readall()
-        self._file.seek(8 + room)
-        self._file.write(written)
+    def _write(self, octets: torch.Tensor) -> None:
+        """Write a tensor's own memory, but for pieces of it that are zero."""
+        plain: Any = octets.numpy()
+        memory = memoryview(plain)
+        start = 0
+        for number, piece in enumerate(_pieces(octets)):
+            if torch.equal(piece, _ZEROS):  # it ends at the first word that is none
+                self._put(memory[start : number * _PIECE], self._at + start)
+                start = (number + 1) * _PIECE
+        self._put(memory[start:], self._at + start)
+
+    def _put(self, memory: memoryview, at: int) -> None:
+        if memory:
+            self._file.seek(8 + _ROOM + at)
+        while memory:
+            memory = memory[self._file.write(memory) :]
+
+
+_ZEROS = torch.zeros(_PIECE // 8, dtype=torch.int64)
+
+
+def _pieces(octets: torch.Tensor) -> Sequence[torch.Tensor]:
+    """The whole pieces of a tensor's memory as words; none where it lies between words."""
+    whole = octets.numel() // _PIECE * _PIECE
+    if not whole or octets.storage_offset() % 8:
+        return ()
+    return torch.split(octets[:whole].view(torch.int64), _PIECE // 8)

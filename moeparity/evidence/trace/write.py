@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 
@@ -72,16 +71,17 @@ class TraceWriter:
         The digests are taken over as they are; the tensor is written at once.
         """
         held = 0
+        places: dict[str, Any] = {}
+        if tensor is not None:
+            places |= {"tensor": True, "tensor_file": self.keep(value.id, tensor)}
+            held += tensor.nbytes
         if rows is not None:
-            value = replace(value, rows=True, at=self._at, file=self._files)
+            places |= {"rows": True, "at": self._at, "file": self._files}
             self._rows.append(rows)
             self._at += len(rows)
             held += 8 * len(rows)
-        if tensor is not None:
-            value = replace(value, tensor=True, tensor_file=self.keep(value.id, tensor))
-            held += tensor.nbytes
         self._values += 1
-        self._append(value, held)
+        self._append(value, held, places)
 
     def keep(self, number: int, tensor: torch.Tensor) -> int | None:
         """Write the whole tensor of a value that will be handed over later; the number of its file.
@@ -91,6 +91,8 @@ class TraceWriter:
         if not storable(tensor.dtype):
             self.note(f"values of {tensor.dtype} are not kept whole: safetensors has no such dtype")
             return None
+        if self._tensors is not None and not self._tensors.has_room:
+            self._close_tensors()
         self._file().add(str(number), tensor)
         return self._files
 
@@ -113,14 +115,10 @@ class TraceWriter:
 
     def flush(self) -> None:
         """Hand everything held back to the operating system: a killed process has lost nothing before this."""
-        if self._rows:
-            self._file().add(ROWS, torch.cat(self._rows).cpu())
-        if self._tensors is not None:
-            self._tensors.close()
-            self._files += 1
+        self._close_tensors()
         self._events.write("".join(self._lines))
         self._events.flush()
-        self._lines, self._tensors, self._held, self._rows, self._at = [], None, 0, [], 0
+        self._lines, self._held = [], 0
 
     def close(self, *, whole: bool = True) -> None:
         """Flush, and write the end where the program got there."""
@@ -131,14 +129,23 @@ class TraceWriter:
         self.flush()
         self._events.close()
 
+    def _close_tensors(self) -> None:
+        """End the file of tensors; what is kept from now on goes to the next."""
+        if self._rows:
+            self._file().add(ROWS, torch.cat(self._rows).cpu())
+        if self._tensors is not None:
+            self._tensors.close()
+            self._files += 1
+        self._tensors, self._rows, self._at = None, [], 0
+
     def _file(self) -> TensorFile:
         """The file of tensors that is being written."""
         if self._tensors is None:
             self._tensors = TensorFile(self.folder / TENSORS / f"{self._files:06}.safetensors")
         return self._tensors
 
-    def _append(self, record: Record, held: int = 0) -> None:
-        self._lines.append(_ENCODER.encode(document(record)) + "\n")
+    def _append(self, record: Record, held: int = 0, places: dict[str, Any] | None = None) -> None:
+        self._lines.append(_ENCODER.encode(document(record) | (places or {})) + "\n")
         self._held += held + _RECORD
         if self._held >= self._buffer:
             self.flush()

@@ -11,6 +11,7 @@ from safetensors import safe_open
 import moeparity
 from moeparity.errors import MoeparityError, TraceError
 from moeparity.evidence.capture.context import Capture
+from moeparity.evidence.trace.digest import row_digests
 from moeparity.evidence.trace.tensors import TensorFile
 from moeparity.numerics.bits import same_bits
 from tests.evidence.capture.test_values import calls, captured
@@ -78,11 +79,13 @@ def test_a_selector_keeps_what_it_names_and_what_was_seen_before(tmp_path: Path)
     assert trace.tensor(trace.contents.values[first.inputs["0"]]) is None
 
 
-@pytest.mark.parametrize("count", [3, 2000])
-def test_a_file_of_tensors_is_what_safetensors_reads(tmp_path: Path, count: int) -> None:
+def test_a_file_of_tensors_is_what_safetensors_reads_and_zeros_take_no_room(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     file = TensorFile(path)
-    tensors = {f"a name that is long {number}": torch.randn(number % 5, 3).bfloat16() for number in range(count)}
+    tensors = {f"a name that is long {number}": torch.randn(number % 5, 3).bfloat16() for number in range(300)}
+    middle, end = torch.zeros(1 << 20), torch.zeros((1 << 20) + 3)
+    middle[500_000], end[0], end[300_000] = 1, -0.0, float("nan")
+    tensors |= {"begins and ends with zeros": middle, "ends with zeros": end, "from an odd place": end[1:], "not": end}
     for key, tensor in tensors.items():
         file.add(key, tensor)
     assert not path.exists()
@@ -90,6 +93,27 @@ def test_a_file_of_tensors_is_what_safetensors_reads(tmp_path: Path, count: int)
     with safe_open(path, framework="pt") as held:
         assert set(held.keys()) == set(tensors)
         assert all(same_bits(held.get_tensor(key), tensor) for key, tensor in tensors.items())
+    status = path.stat()
+    assert status.st_size > 4 * middle.nbytes
+    assert status.st_blocks * 512 < 1.5 * middle.nbytes  # what lies at an odd place is written as it is
+
+
+def test_more_tensors_than_a_header_names_go_to_further_files(tmp_path: Path) -> None:
+    hidden = torch.randn(3, 5)
+
+    def program() -> None:
+        for number in range(1200):
+            hidden.add(number)
+
+    trace = captured(tmp_path / "t", program, save="*", stacks=False)
+    made = [trace.contents.values[call.outputs["0"]] for call in trace.contents.calls]
+    assert len({value.tensor_file for value in made}) > 1
+    for number, value in enumerate(made):
+        kept, rows = trace.tensor(value), trace.rows(value)
+        assert kept is not None
+        assert rows is not None
+        assert same_bits(kept, hidden.add(number))
+        assert torch.equal(rows, row_digests(kept))
 
 
 def test_a_folder_that_holds_a_trace_and_a_second_capture_are_refused(tmp_path: Path) -> None:

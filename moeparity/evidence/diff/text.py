@@ -29,6 +29,12 @@ _ORDERS = {
     "inside one way": "B lies within A's orders, A not within B's: B rounds less",
     "outside": "no drawn order of A's sums gives what B gives: precision, form or weights differ",
 }
+_FUNCTIONS = {
+    "inside": "nothing is added up in it; two implementations of its functions may lie as far apart",
+    "inside one way": "nothing is added up in it; B lies where implementations of A's functions do, A not where B's do",
+    "outside": "nothing is added up in it, and no implementation of its functions gives what B gives: precision, form, "
+    "arguments or weights differ",
+}
 
 
 def print_diff(report: DiffReport, console: Console) -> None:
@@ -126,7 +132,8 @@ def _orders_line(report: DiffReport) -> str:
 def _told(orders: LegalOrders) -> str:
     if orders.verdict == "not told":
         return f"can't be told: {orders.reason}"
-    return f"{orders.verdict}: {_ORDERS[orders.verdict]}"
+    words = (_ORDERS if orders.sums else _FUNCTIONS)[orders.verdict]
+    return f"{orders.verdict}: {words}" + (f" ({orders.reason})" if orders.reason else "")
 
 
 def _born(birth: Birth) -> str:

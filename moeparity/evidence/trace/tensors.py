@@ -29,8 +29,8 @@ def storable(dtype: torch.dtype) -> bool:
 
 
 def _octets(tensor: torch.Tensor) -> Any:
-    """A contiguous tensor's own memory."""
-    return tensor.reshape(-1).view(torch.uint8).numpy()
+    """A contiguous tensor's own memory; of a single element any stride is contiguous to torch."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 class TensorFile:

@@ -15,18 +15,29 @@ from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.records import Call, Head, Value
 from moeparity.evidence.trace.write import TraceWriter
 
+Change = Callable[[str, Any, Any], Any]
+"""Of an op's name, its arguments and its output, what it gives instead."""
+
 
 class Recorder(TorchDispatchMode):
-    """Ops and modules; `keep` says which values are kept whole, `ops` whether ops are recorded at all."""
+    """Ops and modules; `keep` says which values are kept whole, `ops` whether ops are recorded at all, `change` what an
+    op gives in place of its own output.
+    """
 
     def __init__(
-        self, folder: Path, *, keep: Callable[[torch.Tensor], bool] = torch.is_tensor, ops: bool = True, **head: Any
+        self,
+        folder: Path,
+        *,
+        keep: Callable[[torch.Tensor], bool] = torch.is_tensor,
+        ops: bool = True,
+        change: Change | None = None,
+        **head: Any,
     ) -> None:
         super().__init__()
         self.writer = TraceWriter(
             folder, Head(made_by="a test", levels=("op", "module") if ops else ("module",), **head)
         )
-        self.keep, self.ops = keep, ops
+        self.keep, self.ops, self.change = keep, ops, change
         self.alive: list[torch.Tensor] = []
         self.bases: dict[tuple[int, int], tuple[int, tuple[Any, ...]]] = {}
         self.views: dict[tuple[Any, ...], int] = {}
@@ -40,7 +51,9 @@ class Recorder(TorchDispatchMode):
             return func(*args, **kwargs)
         number, inputs = self._next(), self._slots(args, kwargs)
         scalars = {str(i): a for i, a in enumerate(args) if isinstance(a, (int, float, bool, list)) and not _tensors(a)}
+        scalars |= {k: a if isinstance(a, (int, float)) else str(a) for k, a in kwargs.items() if not _tensors(a)}
         out = func(*args, **kwargs)
+        out = out if self.change is None else self.change(str(func), args, out)
         written = {}
         for i, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write and i < len(args):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -85,12 +86,17 @@ def _only_views(run: Run, call: Call) -> bool:
 
 
 def _align_ops(a: Run, b: Run, ours: list[Call], theirs: list[Call], aligned: Aligned) -> None:
-    """Calls with equal names in equal order; else first those that give equal bits, then by name between them."""
+    """Calls with equal names in equal order; else first those that give equal bits, then by name between them.
+
+    Where the one program does the same in another order, as a loop over experts, those alone that stand in one order.
+    """
     names = [[call.name for call in calls] for calls in (ours, theirs)]
-    if names[0] == names[1]:
+    turned = names[0] == names[1] and _in_another_order(a, b, ours, theirs)
+    if names[0] == names[1] and not turned:
         aligned.pairs += zip(ours, theirs, strict=True)
         return
-    matches = _anchored(a, b, ours, theirs) if len(ours) * len(theirs) <= MOST else _counted(ours, theirs)
+    likenesses = (_bits, _reads) if turned else (_bits, _reads, _kind)
+    matches = _anchored(a, b, ours, theirs, likenesses) if len(ours) * len(theirs) <= MOST else _counted(ours, theirs)
     aligned.pairs += [(ours[i], theirs[j]) for i, j in matches]
     aligned.loose |= {ours[i].id for i, _ in matches}
     taken = {i for i, _ in matches}, {j for _, j in matches}
@@ -98,10 +104,18 @@ def _align_ops(a: Run, b: Run, ours: list[Call], theirs: list[Call], aligned: Al
     aligned.only_b += [call for j, call in enumerate(theirs) if j not in taken[1]]
 
 
-def _anchored(a: Run, b: Run, ours: list[Call], theirs: list[Call]) -> list[tuple[int, int]]:
+def _in_another_order(a: Run, b: Run, ours: list[Call], theirs: list[Call]) -> bool:
+    """Whether both read the same weights with the same arguments, but not in the same order."""
+    reads = [[_reads(run, call) for call in calls] for run, calls in ((a, ours), (b, theirs))]
+    return reads[0] != reads[1] and Counter(reads[0]) == Counter(reads[1])
+
+
+def _anchored(
+    a: Run, b: Run, ours: list[Call], theirs: list[Call], likenesses: Sequence[Callable[[Run, Call], object]]
+) -> list[tuple[int, int]]:
     """By ever looser likeness: what calls give, then the weights and numbers they read, then how wide rows are."""
     matches: list[tuple[int, int]] = []
-    for likeness in (_bits, _reads, _kind):
+    for likeness in likenesses:
         left, right = ([likeness(run, call) for call in calls] for run, calls in ((a, ours), (b, theirs)))
         edges = [(-1, -1), *matches, (len(ours), len(theirs))]
         for (i, j), (k, m) in pairwise(edges):

@@ -108,7 +108,7 @@ class Comparer:
         one, other = self._rows(self.a, a), self._rows(self.b, b)
         if one is None or other is None:
             return Comparison(status="unknown", reason=self._unread(a, b, one, other))
-        places = self._places(a, b, len(one), len(other))
+        places = self.places(a, b, len(one), len(other))
         if isinstance(places, str):
             alike = self.a.value(a).shape == self.b.value(b).shape and torch.equal(one, other)
             return Comparison(status="equal", rows=len(one)) if alike else Comparison(status="unknown", reason=places)
@@ -143,7 +143,7 @@ class Comparer:
         )
         return "a view that cuts rows, of a value that was not kept whole" if views else "no digests of rows were kept"
 
-    def _places(self, a: int, b: int, ours: int, theirs: int) -> tuple[Tensor, Tensor, Tensor | None] | str:
+    def places(self, a: int, b: int, ours: int, theirs: int) -> tuple[Tensor, Tensor, Tensor | None] | str:
         """Which rows are compared with which, and of which token each is: -1 for padding; None where no token is known.
         A reason where that cannot be said.
         """
@@ -185,7 +185,7 @@ class Comparer:
             return Comparison(status="unknown", reason=f"two dtypes ({dtypes}), and not kept whole")
         if not one.is_floating_point() or not other.is_floating_point():
             return Comparison(status="unknown", reason=f"two kinds of numbers ({dtypes})")
-        places = self._places(a, b, *(_row_count(x) for x in (one, other)))
+        places = self.places(a, b, *(_row_count(x) for x in (one, other)))
         if isinstance(places, str):
             return Comparison(status="unknown", reason=places)
         left, right, tokens = places

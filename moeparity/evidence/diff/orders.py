@@ -1,72 +1,126 @@
-"""Whether rounding order alone could explain where a difference begins: the op is run again in other orders."""
+"""Whether rounding order alone could explain where a difference begins: calls are run again in other orders."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from moeparity.evidence.diff.compare import Comparer
 from moeparity.evidence.diff.flow import Origin
-from moeparity.evidence.diff.report import LegalOrders
-from moeparity.evidence.diff.side import Side
-from moeparity.evidence.envelope.band import band
-from moeparity.evidence.trace.records import Call
-from moeparity.numerics.gemm import gemm
+from moeparity.evidence.diff.report import LegalOrders, Verdict
+from moeparity.evidence.diff.rerun.calls import LARGEST, Calls, as_rows
+from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
+from moeparity.evidence.envelope.band import Band, band
+from moeparity.numerics.bits import int_view
 
 DRAWS = 8
 """Orders that are drawn of each side."""
-PRODUCTS = 1 << 26
-"""Products that a draw of a GEMM adds up at most: fewer rows are looked at, since orders written out are slow."""
-LARGEST = 1 << 24
-"""Elements of a value that is run again."""
+_FOREIGN = "what {} recorded is none of the orders of its own calls: it adds in another precision or form than they say"
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
-    """An op that adds up, on recorded inputs: `draw` gives its output in another order, by a seed, `exact` in fp64."""
+class _Drawn:
+    """A side's recorded rows [n, C], what its calls give at these in other orders, and in fp64."""
 
-    draw: Callable[[int], Tensor]
-    exact: Callable[[], Tensor]
+    own: Tensor
+    draws: tuple[Tensor, ...]
+    exact: Tensor
+
+    def around(self, other: Tensor) -> Band:
+        """The other side's rows in the band of these."""
+        return band(self.own, other[: len(self.own)], self.draws, len(self.own))
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the recorded value is one of these orders itself."""
+        return band(self.draws[0], self.own, self.draws[1:], len(self.own)).inside
 
 
-def legal_orders(a: Side, b: Side, origin: Origin) -> LegalOrders:
+def legal_orders(comparer: Comparer, origin: Origin) -> LegalOrders:
     """The verdict on where a difference begins; `not told` where it can't be drawn or was not kept whole."""
-    if origin.kind != "op" or len(origin.ops_a) != 1 or len(origin.ops_b) != 1:
-        return _not_told("it is no single op on both sides")
-    outputs = a.tensor(origin.pair.a), b.tensor(origin.pair.b)
-    if outputs[0] is None or outputs[1] is None:
-        return _not_told("whole values were not kept")
-    ours, theirs = (_as_rows(out) for out in (outputs[0], outputs[1]))
-    if ours.shape != theirs.shape or not ours.is_floating_point():
-        return _not_told("the outputs have other shapes")
-    if ours.numel() > LARGEST:
-        return _not_told("the values are too large to run again here")
-    differing = (ours != theirs).any(-1).nonzero().reshape(-1)
-    sums = [summing(side, call, differing) for side, call in ((a, origin.ops_a[0]), (b, origin.ops_b[0]))]
-    if isinstance(sums[0], str):
-        return _not_told(sums[0])
-    return _banded(ours, theirs, sums[0], sums[1], differing)
+    if origin.kind != "op":
+        return _not_told("no ops of it were recorded" if origin.kind == "module" else "it is no op")
+    for name, ops in (("A", origin.ops_a), ("B", origin.ops_b)):
+        if not ops:
+            return _not_told(f"{name} computes nothing there, and hands on a value that it had before")
+    differing = _differing(comparer, origin)
+    if isinstance(differing, str):
+        return _not_told(differing)
+    calls = Calls(comparer.a, origin.ops_a, origin.pair.a), Calls(comparer.b, origin.ops_b, origin.pair.b)
+    values = tuple(_recorded(own)[rows] for own, rows in zip(calls, differing, strict=True))
+    one, other = (_drawn(*each) for each in zip(calls, differing, values, strict=True))
+    return _judged(one, other, (values[0], values[1]), sums=any(own.adds_up for own in calls))
 
 
-def _as_rows(out: Tensor) -> Tensor:
-    return out.reshape(-1, out.shape[-1]) if out.dim() else out.reshape(1, 1)
+def _recorded(calls: Calls) -> Tensor:
+    whole = calls.side.tensor(calls.value)
+    assert whole is not None, "rows differ of values that were kept whole"
+    return as_rows(whole)
 
 
-def _banded(ours: Tensor, theirs: Tensor, one: Sum, other: Sum | str, differing: Tensor) -> LegalOrders:
-    exact = one.exact()
-    rows = differing[: len(exact)]
-    ours, theirs = ours[rows], theirs[rows]
-    first = band(ours, theirs, [one.draw(seed).to(ours.dtype) for seed in range(DRAWS)], len(rows))
-    verdict: Any = "inside" if first.inside else "outside"
-    if first.inside and isinstance(other, Sum):
-        second = band(theirs, ours, [other.draw(seed).to(theirs.dtype) for seed in range(DRAWS)], len(rows))
-        verdict = "inside" if second.inside else "inside one way"
+def _differing(comparer: Comparer, origin: Origin) -> tuple[Tensor, Tensor] | str:
+    """The rows of tokens that differ, of A and of B, int64 [n] each; a reason where that can't be said."""
+    values = comparer.a.tensor(origin.pair.a), comparer.b.tensor(origin.pair.b)
+    if values[0] is None or values[1] is None:
+        return "whole values were not kept"
+    ours, theirs = as_rows(values[0]), as_rows(values[1])
+    if not ours.is_floating_point() or not theirs.is_floating_point():
+        return "what it gives are no floating-point numbers"
+    if max(ours.numel(), theirs.numel()) > LARGEST:
+        return "the values are too large to run again here"
+    places = comparer.places(origin.pair.a, origin.pair.b, len(ours), len(theirs))
+    if isinstance(places, str) or ours.shape[-1] != theirs.shape[-1]:
+        return "the outputs have other shapes"
+    left, right, tokens = places
+    dtype = torch.promote_types(ours.dtype, theirs.dtype)
+    differs = (int_view(ours[left].to(dtype)) != int_view(theirs[right].to(dtype))).any(-1)
+    if tokens is not None:
+        differs = differs & (tokens >= 0)
+    return left[differs], right[differs]
+
+
+def _drawn(calls: Calls, rows: Tensor, own: Tensor) -> _Drawn | str:
+    """What a side's calls give at these rows; a reason, with {} for the side's name, where that can't be said."""
+    try:
+        written = calls.written()
+        exact = calls.rows(Way(None), rows)
+        draws = tuple(calls.rows(Way(seed, written), rows).to(own.dtype) for seed in range(DRAWS))
+    except NotDrawnError as error:
+        return str(error)
+    except RuntimeError as error:
+        return f"torch can't run {{}}'s calls again here: {str(error).splitlines()[0][:80]}"
+    drawn = _Drawn(own[: len(exact)], draws, exact)
+    return drawn if drawn.is_own else _FOREIGN
+
+
+def _judged(one: _Drawn | str, other: _Drawn | str, values: tuple[Tensor, Tensor], *, sums: bool) -> LegalOrders:
+    """B within A's orders, and A within B's; where one side's can't be drawn, the other's alone can only say `inside`
+    of A's and of B's, and `outside` of A's.
+    """
+    if isinstance(one, str):
+        if not isinstance(other, str) and other.around(values[0]).inside:
+            return _told("inside", other, values, other.around(values[0]), sums=sums)
+        return _not_told(one.format("A"))
+    first = one.around(values[1])
+    second = None if isinstance(other, str) else other.around(values[0])
+    if not first.inside:
+        # Whose orders are wider rounds more.
+        reason = "A lies within B's orders, B not within A's: B rounds more" if second and second.inside else ""
+        return _told("outside", one, values, first, sums=sums, reason=reason)
+    verdict: Verdict = "inside" if second is None or second.inside else "inside one way"
+    return _told(verdict, one, values, first, sums=sums)
+
+
+def _told(
+    verdict: Verdict, drawn: _Drawn, values: tuple[Tensor, Tensor], found: Band, *, sums: bool, reason: str = ""
+) -> LegalOrders:
+    ours, theirs = (value[: len(drawn.exact)] for value in values)
     return LegalOrders(
-        verdict=verdict, elements=first.elements, differing=first.differing, outside=first.outside,
-        furthest=first.furthest, error_a=_error(ours, exact), error_b=_error(theirs, exact),
+        verdict=verdict, reason=reason, sums=sums, elements=found.elements, differing=found.differing,
+        outside=found.outside, furthest=found.furthest, error_a=_error(ours, drawn.exact),
+        error_b=_error(theirs, drawn.exact),
     )  # fmt: skip
 
 
@@ -74,110 +128,5 @@ def _error(value: Tensor, exact: Tensor) -> float:
     return float((value.double() - exact).norm() / exact.norm().clamp_min(torch.finfo(torch.float64).tiny))
 
 
-def summing(side: Side, call: Call, rows: Tensor) -> Sum | str:
-    """An op's sum at some rows of its output, on the inputs it was recorded with; a reason where it can't be run."""
-    maker = _MAKERS.get(call.name.removeprefix("aten.").partition(".")[0])
-    if maker is None:
-        return f"{call.name} is no sum whose orders are drawn here"
-    tensors = {slot: side.tensor(number) for slot, number in call.inputs.items()}
-    if any(tensor is None for tensor in tensors.values()):
-        return "whole inputs were not kept"
-    kept = {slot: tensor for slot, tensor in tensors.items() if tensor is not None}
-    if any(not tensor.is_floating_point() for tensor in kept.values()):
-        return "its inputs are no floating-point numbers"
-    out = side.value(next(iter(call.outputs.values()))).dtype
-    return maker(kept, call.scalars, rows, getattr(torch, out))
-
-
 def _not_told(reason: str) -> LegalOrders:
     return LegalOrders(verdict="not told", reason=reason)
-
-
-def _gemm(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Tensor, out: torch.dtype) -> Sum:
-    """x [M, K], weight [N, K]."""
-    most = max(1, PRODUCTS // max(1, weight.numel()))
-    x = x.reshape(-1, x.shape[-1])[rows[:most]]
-
-    def draw(seed: int) -> Tensor:
-        return gemm(x, weight, bias, inputs=x.dtype, output=out, order=f"unordered({seed})")
-
-    def exact() -> Tensor:
-        return torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
-
-    return Sum(draw, exact)
-
-
-_Tensors = Mapping[str, Tensor]
-
-
-def _mm(tensors: _Tensors, scalars: Mapping[str, Any], rows: Tensor, out: torch.dtype) -> Sum | str:
-    return _gemm(tensors["0"], tensors["1"].t(), None, rows, out)
-
-
-def _addmm(tensors: _Tensors, scalars: Mapping[str, Any], rows: Tensor, out: torch.dtype) -> Sum | str:
-    if tensors["0"].dim() != 1 or any(scalars.get(name, 1) != 1 for name in ("alpha", "beta")):
-        return "a form of addmm whose orders are not drawn here"
-    return _gemm(tensors["1"], tensors["2"].t(), tensors["0"], rows, out)
-
-
-def _linear(tensors: _Tensors, scalars: Mapping[str, Any], rows: Tensor, out: torch.dtype) -> Sum | str:
-    return _gemm(tensors["0"], tensors["1"], tensors.get("2"), rows, out)
-
-
-def _bmm(tensors: _Tensors, scalars: Mapping[str, Any], rows: Tensor, out: torch.dtype) -> Sum | str:
-    """All batches: their rows lie behind each other."""
-    x, y = tensors["0"], tensors["1"]
-    most = max(1, PRODUCTS // max(1, y[0].numel()))
-    rows = rows[:most]
-    batch, row = rows // x.shape[1], rows % x.shape[1]
-
-    def draw(seed: int) -> Tensor:
-        parts = [
-            gemm(x[b, r].unsqueeze(0), y[b].t(), None, inputs=x.dtype, output=out, order=f"unordered({seed})")
-            for b, r in zip(batch.tolist(), row.tolist(), strict=True)
-        ]
-        return torch.cat(parts)
-
-    def exact() -> Tensor:
-        return torch.cat(
-            [x[b, r].double().unsqueeze(0) @ y[b].double() for b, r in zip(batch.tolist(), row.tolist(), strict=True)]
-        )
-
-    return Sum(draw, exact)
-
-
-def _mean(tensors: _Tensors, scalars: Mapping[str, Any], rows: Tensor, out: torch.dtype) -> Sum | str:
-    return _reduced(tensors["0"], scalars, rows, out, mean=True)
-
-
-def _sum(tensors: _Tensors, scalars: Mapping[str, Any], rows: Tensor, out: torch.dtype) -> Sum | str:
-    return _reduced(tensors["0"], scalars, rows, out, mean=False)
-
-
-def _reduced(x: Tensor, scalars: Mapping[str, Any], rows: Tensor, out: torch.dtype, *, mean: bool) -> Sum | str:
-    """A sum over the last axis, or its mean."""
-    axes = scalars.get("1", scalars.get("dim"))
-    axes = [axes] if isinstance(axes, int) else list(axes) if isinstance(axes, Sequence) else None
-    if axes is None or [axis % x.dim() for axis in axes] != [x.dim() - 1]:
-        return "a sum over other axes than the last, whose orders are not drawn here"
-    keeps = bool(scalars.get("2", scalars.get("keepdim", False)))
-    flat = x.reshape(-1, x.shape[-1])
-    width = 1 if keeps else x.shape[-2] if x.dim() > 1 else 1
-    ones = torch.ones(1, x.shape[-1], dtype=x.dtype)
-
-    def shaped(totals: Tensor) -> Tensor:
-        totals = totals / x.shape[-1] if mean else totals
-        return totals.reshape(-1, width)[rows]
-
-    def draw(seed: int) -> Tensor:
-        accumulate = torch.promote_types(x.dtype, torch.float32)
-        totals = gemm(flat, ones, None, inputs=x.dtype, output=accumulate, order=f"unordered({seed})")
-        return shaped(totals).to(out)
-
-    return Sum(draw, lambda: shaped(flat.double().sum(-1)))
-
-
-_Maker = Callable[[_Tensors, Mapping[str, Any], Tensor, torch.dtype], Sum | str]
-_MAKERS: Mapping[str, _Maker] = {
-    "mm": _mm, "addmm": _addmm, "linear": _linear, "bmm": _bmm, "mean": _mean, "sum": _sum,
-}  # fmt: skip

@@ -11,6 +11,7 @@ SCHEMA = "moeparity.diff/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 Status = Literal["pass", "fail", "inconclusive"]
+Verdict = Literal["inside", "inside one way", "outside", "not told"]
 _CODES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 
 
@@ -72,13 +73,15 @@ class Coverage:
 class LegalOrders:
     """Whether other orders of the same sums could give what B gave.
 
-    verdict: `inside`, `inside one way`, `outside`, or `not told` with the reason. differing, outside: elements whose
-    bits differ, and those beyond the band of A's orders; furthest: how far at most, in ulps. error_a, error_b: relative
-    errors against the same op in fp64 on A's inputs, None where not computed.
+    verdict: `inside`, `inside one way`, `outside`, or `not told` with the reason. sums: whether there is a sum in it at
+    all; without one only how functions are implemented is drawn. differing, outside: elements whose bits differ, and
+    those beyond the band of A's orders; furthest: how far at most, in ulps. error_a, error_b: relative errors against
+    the same calls in fp64, None where not computed.
     """
 
-    verdict: Literal["inside", "inside one way", "outside", "not told"]
+    verdict: Verdict
     reason: str = ""
+    sums: bool = True
     elements: int = 0
     differing: int = 0
     outside: int = 0

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from moeparity.evidence.diff.align import sizes
+from moeparity.evidence.diff.compare import Comparer
 from moeparity.evidence.diff.coverage import place
 from moeparity.evidence.diff.flow import Origin
 from moeparity.evidence.diff.orders import legal_orders
@@ -29,7 +30,11 @@ def start(pair: RunPair, origin: Origin, number: int) -> Start:
     a, b = pair.a.side, pair.b.side
     value = a.value(values.a)
     last = (origin.ops_a or (values.calls[0],))[-1], (origin.ops_b or (values.calls[1],))[-1]
-    orders = legal_orders(a, b, origin) if number < _RERUN else LegalOrders(verdict="not told", reason="not the first")
+    orders = (
+        legal_orders(Comparer(pair), origin)
+        if number < _RERUN
+        else LegalOrders(verdict="not told", reason="not the first")
+    )
     return Start(
         kind=origin.kind, path=last[0].path, ops_a=_names(origin.ops_a), ops_b=_names(origin.ops_b),
         slot=f"{values.slot} of {values.calls[0].name}", role=values.role, step=pair.a.step, phase=pair.a.phase,

@@ -16,8 +16,14 @@ from moeparity.output.tables import Stacked, bullets, plain_grid, plain_table, t
 from moeparity.output.words import enumerated, few
 
 _STARTS = 6
+_KINDS_SHOWN = 6
+_MOVES = (
+    "_to_copy", "arange", "cat", "clone", "copy_", "empty_like", "eq", "expand", "index", "le", "gt", "nonzero",
+    "scalar_tensor", "sort", "where", "zeros", "zeros_like", "_unsafe_view", "ones", "full", "scatter_", "index_put_",
+    "_local_scalar_dense", "aminmax", "floor_divide", "sub", "histc", "cumsum",
+)  # fmt: skip
+"""Calls that are not told of where others are."""
 _KINDS = {
-    "op": "its inputs have equal bits, what it gives has not",
     "module": "its inputs have equal bits, what it gives has not; no ops were recorded in it",
     "weight": "another weight is read",
     "input": "the programs were given other inputs",
@@ -28,6 +34,12 @@ _ORDERS = {
     "inside": "rounding order can explain it: other orders of the same sums lie as far apart",
     "inside one way": "B lies within A's orders, A not within B's: B rounds less",
     "outside": "no drawn order of A's sums gives what B gives: precision, form or weights differ",
+}
+_FUNCTIONS = {
+    "inside": "nothing is added up in it; two implementations of its functions may lie as far apart",
+    "inside one way": "nothing is added up in it; B lies where implementations of A's functions do, A not where B's do",
+    "outside": "nothing is added up in it, and no implementation of its functions gives what B gives: precision, form, "
+    "arguments or weights differ",
 }
 
 
@@ -79,40 +91,47 @@ def _worst(report: DiffReport) -> str:
 
 
 def headline(start: Start) -> str:
-    """`model.layers.0.mlp.gate: aten.mm.default (A) | aten._to_copy.default, aten.mm.default (B), 3 of 32 rows`."""
-    parts = [f"{start.path or 'outside modules'}: {_calls(start)}"]
+    """`model.layers.0.mlp.gate: from equal inputs by mm in A, by 2 calls (_to_copy and mm) in B, 3 of 32 rows`."""
+    extent = ""
     if start.dtypes[0] != start.dtypes[1] and not start.differing:
-        parts.append("equal once rounded to the narrower")
+        extent = "equal once rounded to the narrower"
     elif start.differing or start.rows:
-        parts.append(f"{start.differing or start.rows:,} of {counted(start.rows, 'row')}")
+        extent = f"{start.differing or start.rows:,} of {counted(start.rows, 'row')}"
+    parts = [_calls(start), extent] if extent else [_calls(start)]
     if start.tokens:
         parts.append(f"{counted(start.tokens, 'token')}")
     if start.sets is not None:
         parts.append(f"other sets in {start.sets:,} of them, other slots in {start.slots:,}")
     if start.scalars:
         parts.append(enumerated(start.scalars))
-    return ", ".join(parts)
+    return f"{start.path or 'outside modules'}: {', '.join(parts)}"
 
 
 def _calls(start: Start) -> str:
     """Which calls lie between equal values and the differing one."""
+    dtypes = f"{start.dtypes[0]} in A, {start.dtypes[1]} in B"
     if start.kind in {"weight", "input", "unseen"}:
-        if start.dtypes[0] != start.dtypes[1]:
-            return f"{start.dtypes[0]} in A, {start.dtypes[1]} in B, at {start.slot}"
-        return f"{_KINDS[start.kind]}, at {start.slot}"
-    if start.dtypes[0] != start.dtypes[1]:
-        return f"{_named(start.ops_a, start.path)} ({start.dtypes[0]} in A, {start.dtypes[1]} in B)"
+        return f"{dtypes if start.dtypes[0] != start.dtypes[1] else _KINDS[start.kind]}, at {start.slot}"
     if start.kind == "wiring":
         return f"{start.slot} reads another value"
-    ours, theirs = (_named(calls, start.path) for calls in (start.ops_a, start.ops_b))
-    return ours if ours == theirs else f"{ours} (A) | {theirs} (B)"
+    ours, theirs = (_named(calls) for calls in (start.ops_a, start.ops_b))
+    if start.dtypes[0] != start.dtypes[1]:
+        return f"{ours} ({dtypes})"
+    if ours == theirs:
+        return f"{ours} on equal inputs gives other bits"
+    return f"from equal inputs by {ours} in A, by {theirs} in B"
 
 
-def _named(calls: Sequence[str], path: str) -> str:
-    names = [call.removeprefix(f"{path} ") for call in calls]
-    if len(names) > _STARTS:
-        return f"{len(names)} calls from {names[0]} to {names[-1]}"
-    return ", ".join(names) or "nothing"
+def _named(calls: Sequence[str]) -> str:
+    """A call by its op and class; of several how many, and which of them compute."""
+    names = [call.rpartition(" ")[2].removeprefix("aten.").removesuffix(".default") for call in calls]
+    if not names:
+        return "no call (a value that it had before)"
+    if len(names) == 1:
+        return names[0]
+    computing = [name for name in names if name.partition(".")[0] not in _MOVES]
+    kinds = list(dict.fromkeys(computing or names))
+    return f"{len(names)} calls ({few(kinds, _KINDS_SHOWN)})"
 
 
 def _orders_line(report: DiffReport) -> str:
@@ -126,7 +145,8 @@ def _orders_line(report: DiffReport) -> str:
 def _told(orders: LegalOrders) -> str:
     if orders.verdict == "not told":
         return f"can't be told: {orders.reason}"
-    return f"{orders.verdict}: {_ORDERS[orders.verdict]}"
+    words = (_ORDERS if orders.sums else _FUNCTIONS)[orders.verdict]
+    return f"{orders.verdict}: {words}" + (f" ({orders.reason})" if orders.reason else "")
 
 
 def _born(birth: Birth) -> str:
@@ -184,7 +204,7 @@ def _starts(report: DiffReport) -> RenderableType:
 
 
 def _below(start: Start) -> Iterator[str]:
-    yield f"{_calls(start)}: {_KINDS[start.kind]}" if start.kind in {"op", "module", "wiring"} else _calls(start)
+    yield f"{_calls(start)}: {_KINDS[start.kind]}" if start.kind in {"module", "wiring"} else _calls(start)
     yield f"{start.dtypes[0]} {list(start.shape)}, {start.phase} of step {start.step}" + (
         f", rank {start.rank}" if start.rank else ""
     )

@@ -15,6 +15,8 @@ AT_ONCE = 1 << 18
 """Output elements whose draws are compared together."""
 SLACK = 2
 """Elements outside that are no evidence, and how many times more of them a value may have than a draw does."""
+FAR = 4
+"""How many times further outside than any draw an element may lie and be no evidence; and as many ulps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,7 @@ class Band:
     differing: elements whose bits differ between the side's value and the other one; outside: of these, how many lie
         outside their band; furthest: how far at most, in ulps of the coarser dtype at the row's greatest magnitude.
     own_outside: by draw, how many elements lie outside the band of the side's value and the *other* draws: what a
-        legal order looks like.
+        legal order looks like; own_furthest: how far at most.
     varying: elements whose band is wider than one value.
     """
 
@@ -38,12 +40,16 @@ class Band:
     outside: int = 0
     furthest: float = 0.0
     own_outside: tuple[int, ...] = ()
+    own_furthest: float = 0.0
     varying: int = 0
 
     @property
     def inside(self) -> bool:
-        """No more elements outside than a draw has among the others, up to `SLACK`."""
-        return self.outside <= SLACK * max(self.own_outside, default=0) + SLACK
+        """No more elements outside than a draw has among the others, up to `SLACK`, and none much further, up to `FAR`:
+        one that lies far out is evidence by itself.
+        """
+        few = self.outside <= SLACK * max(self.own_outside, default=0) + SLACK
+        return few and self.furthest <= FAR * max(1.0, self.own_furthest)
 
 
 def band(base: Tensor, value: Tensor, draws: Sequence[Tensor], tokens: int) -> Band:
@@ -61,6 +67,7 @@ def band(base: Tensor, value: Tensor, draws: Sequence[Tensor], tokens: int) -> B
             outside=total.outside + part.outside,
             furthest=max(total.furthest, part.furthest),
             own_outside=tuple(a + b for a, b in zip(total.own_outside, part.own_outside, strict=True)),
+            own_furthest=max(total.own_furthest, part.own_furthest),
             varying=total.varying + part.varying,
         )
     return total
@@ -75,17 +82,18 @@ def _part(base: Tensor, value: Tensor, draws: Tensor) -> Band:
     # A NaN lies in no band.
     outliers = differences & ~((low <= wide_value) & (wide_value <= high))
     draw_values = draws.double()
-    extremes = (draw_values < order_statistics[1]) | (draw_values > order_statistics[-2])
+    inner = order_statistics[1].expand_as(draw_values), order_statistics[-2].expand_as(draw_values)
+    extremes = (draw_values < inner[0]) | (draw_values > inner[1])
+    coarser = max(base.dtype, value.dtype, key=lambda d: torch.finfo(d).eps)
     return Band(
         draws=len(draws),
         tokens=0,
         elements=base.numel(),
         differing=int(differences.sum()),
         outside=int(outliers.sum()),
-        furthest=_furthest(
-            wide_value, low, high, outliers, max(base.dtype, value.dtype, key=lambda d: torch.finfo(d).eps)
-        ),
+        furthest=_furthest(wide_value, low, high, outliers, coarser),
         own_outside=tuple(extremes.flatten(1).sum(-1).tolist()),
+        own_furthest=_furthest(draw_values, *inner, extremes, coarser),
         varying=int((low < high).sum()),
     )
 

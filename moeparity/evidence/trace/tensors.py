@@ -62,7 +62,8 @@ class TensorFile:
             raise ValueError(f"{self._unfinished}: its header of {_ROOM:,} bytes is full.")
         self._header.append(entry)
         if plain.numel():
-            self._write(plain.reshape(-1).view(torch.uint8))
+            # Of a single element any stride is contiguous to torch.
+            self._write(plain.as_strided((plain.numel(),), (1,)).view(torch.uint8))
         self._at = end
 
     def close(self) -> None:

@@ -55,3 +55,12 @@ def _sequential(x: torch.Tensor) -> torch.Tensor:
     for i in range(1, x.shape[1]):
         total = total + x[:, i]
     return total
+
+
+def test_one_element_far_out_is_evidence_and_one_near_is_not() -> None:
+    own = torch.linspace(1, 2, 400).reshape(20, 20)
+    near, far = own.clone(), own.clone()
+    near[3, 4] *= 1 + 3 * torch.finfo(torch.float32).eps
+    far[3, 4] *= 1 + 1e-3
+    inside, outside = (band(own, other, [own] * 4, tokens=20) for other in (near, far))
+    assert (inside.outside, inside.inside, outside.outside, outside.inside) == (1, True, 1, False)

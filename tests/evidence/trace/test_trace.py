@@ -210,3 +210,14 @@ def test_a_column_has_digests_of_its_own_bits() -> None:
     turned = torch.arange(4).reshape(1, 4).t()
     assert torch.equal(row_digests(column), row_digests(column.clone()))
     assert torch.equal(row_digests(turned), row_digests(turned.clone(memory_format=torch.contiguous_format)))
+
+
+def test_a_single_element_of_a_strided_tensor_is_kept(tmp_path: Path) -> None:
+    """Such as the last column of one row, which torch calls contiguous whatever its stride."""
+    writer = TraceWriter(tmp_path / "trace", Head(made_by="a test"))
+    column = torch.arange(64).reshape(2, 32)[:1, -1]
+    writer.value(Value(id=0, dtype="int64", shape=(1,), strides=column.stride()), tensor=column)
+    writer.close()
+    rank = open_trace(tmp_path / "trace").ranks[0]
+    assert column.stride() == (32,)
+    assert rank.tensor(rank.contents.values[0]).tolist() == [31]

@@ -124,9 +124,8 @@ def bisect(
     wanted = {"--json": json, "--html": html, "--per-token": per_token, **files_of(markdown)}
     if dry_run:
         _print_cost(recipe, device, options, {**wanted, "--run": run})
-    asked = asked_for(section or (), all_of_them=verbose)
-    settings = {"device": device, "options": options, "run": run, "workers": workers}
-    raise typer.Exit(_run(recipe, wanted, asked, with_text=with_text, **settings))
+    settings = {"device": device, "options": options, "run": run, "workers": workers, "with_text": with_text}
+    raise typer.Exit(_run(recipe, wanted, asked_for(section or (), all_of_them=verbose), **settings))
 
 
 def _run(

@@ -30,6 +30,7 @@ from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
 from moeparity.cli.tokens import sample, tokens
 from moeparity.cli.variance import variance
+from moeparity.cli.weights import weights
 from moeparity.errors import MoeparityError, Where, did_you_mean
 from moeparity.output.words import printable
 from moeparity.paths import is_folder
@@ -185,7 +186,7 @@ def ops(
 
 
 for _command in (
-    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, ranks, show,
+    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, weights, ranks, show,
     ops, engines, probe, certify, explain, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)

@@ -73,6 +73,7 @@ class Kind(StrEnum):
     baseline = "baseline"
     diff = "diff"
     ranks = "ranks"
+    weights = "weights"
 
 
 def schema(

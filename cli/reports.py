@@ -87,6 +87,12 @@ def _ranks() -> Schema:
     return json_schema(report.JobReport, report.SCHEMA)
 
 
+def _weights() -> Schema:
+    from moeparity.evidence.weights import report
+
+    return json_schema(report.WeightsReport, report.SCHEMA)
+
+
 def _explain() -> Schema:
     from moeparity.evidence.explain import report
 
@@ -114,5 +120,6 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "baseline": _baseline,
     "diff": _diff,
     "ranks": _ranks,
+    "weights": _weights,
 }
 """By name. What is written is imported when it is asked for: some of it needs torch."""

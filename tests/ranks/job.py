@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.distributed._functional_collectives import all_reduce
 
 from moeparity.errors import RankError
-from moeparity.ranks import Guard
+from moeparity.ranks import Guard, WeightLayout
 from moeparity.ranks.collectives import CollectiveLog
 
 
@@ -61,6 +61,8 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     """A guard around the calls, over a replica and a shard, with what is wrong from the start."""
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 8)
+    model.register_module("lora_a", torch.nn.Linear(8, 2, bias=False))
+    model.register_buffer("scale", torch.ones(3) * 1.5)
     # A shard, as of tensor parallelism: each rank's own.
     shard = torch.nn.Linear(4, 4, bias=False)
     here = rank == args.on
@@ -82,6 +84,7 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
             replicated=["0.*"],
             extra={"kv_bias_backend": backend},
             pin=fault == "pinned switch",
+            weights=WeightLayout() if fault == "update" else None,
             **settings,
         ) as guard:
             loop(guard, model, fault, args, rank)
@@ -91,6 +94,9 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
 
 def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int) -> None:
     """The calls: noise that all ranks draw, an all-reduce and a broadcast in each."""
+    if planted in ("attached", "wrapped"):
+        unchanged_loop(guard, model, planted, args, rank)
+        return
     for number in range(args.calls):
         at = number == args.at
         fault = planted if at and rank == args.on else "none"
@@ -105,6 +111,24 @@ def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Name
         with guard.call({"inputs": payload(fault, rank)}, **envelope):
             in_call(fault)
             step(model, payload("none", rank).float(), fault)
+
+
+def unchanged_loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int) -> None:
+    """A loop that knows nothing of the guard; one rank is given something else in one call."""
+    handles = guard.attach(model, "infer") if planted == "attached" else []
+
+    def scaled(inputs: torch.Tensor, *, scale: float) -> torch.Tensor:
+        return inputs.sum() * scale
+
+    function = guard.guarded(scaled)
+    for number in range(args.calls):
+        here = number == args.at and rank == args.on
+        if planted == "attached":
+            model(payload("input bit" if here else "none", rank))
+        else:
+            function(payload("none", rank), scale=2.5 if here else 1.5)
+    for handle in handles:
+        handle.remove()
 
 
 def payload(fault: str, rank: int) -> torch.Tensor:
@@ -129,6 +153,14 @@ def between_calls(guard: Guard, model: torch.nn.Linear, planted: str, *, here: b
     elif planted == "update":
         with guard.update(), torch.no_grad():
             model.weight.add_(0.5)
+    elif planted in ("adapter bit", "buffer bit") and here:
+        held = model.lora_a.weight if planted == "adapter bit" else model.scale
+        held.data.view(torch.int32).view(-1)[2] ^= 1
+    elif planted == "epoch weight":
+        guard.cache(cache_epoch=0)
+        if here:
+            model.bias.data.view(torch.int32)[1] ^= 1
+        guard.cache(cache_epoch=1)
     elif planted == "cache":
         guard.cache(cache_epoch=2, current_start_frame=7 if here else 8)
 

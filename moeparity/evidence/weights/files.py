@@ -155,7 +155,7 @@ def _parts(heads: Sequence[Mapping[str, Any]], sums: torch.Tensor) -> Iterator[P
         shape, start, size = (tuple(int(number) for number in head[key]) for key in ("shape", "start", "size"))
         axes = matrix(shape)
         inside = len(start) == len(size) == len(axes) and all(
-            0 <= low and width > 0 and low + width <= most for low, width, most in zip(start, size, axes, strict=True)
+            low >= 0 and width > 0 and low + width <= most for low, width, most in zip(start, size, axes, strict=True)
         )
         rows = math.prod(size[:-1])
         if not inside or sums.dtype != torch.int64 or at + rows > len(sums) or head["kind"] not in get_args(Kind):

@@ -74,6 +74,7 @@ class Kind(StrEnum):
     diff = "diff"
     ranks = "ranks"
     weights = "weights"
+    contract = "contract"
 
 
 def schema(

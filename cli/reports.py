@@ -93,6 +93,12 @@ def _weights() -> Schema:
     return json_schema(report.WeightsReport, report.SCHEMA)
 
 
+def _contract() -> Schema:
+    from moeparity.ranks import contract
+
+    return json_schema(contract.Contract, contract.SCHEMA)
+
+
 def _explain() -> Schema:
     from moeparity.evidence.explain import report
 
@@ -121,5 +127,6 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "diff": _diff,
     "ranks": _ranks,
     "weights": _weights,
+    "contract": _contract,
 }
 """By name. What is written is imported when it is asked for: some of it needs torch."""

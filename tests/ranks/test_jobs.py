@@ -97,6 +97,17 @@ def apart() -> Callable[[str], Ended]:
     return lambda name: jobs[name].ended(90)
 
 
+def test_ranks_are_held_to_a_contract_together(in_step: tuple[Ended, Path]) -> None:
+    ended, _ = in_step
+    assert ended.said("hold") == {"{'weights': ['1 tensor, by the sums of 3 ranks'], 'environment': ['1 field']}"}
+    (broken,) = ended.said("hold broken")
+    assert re.search(
+        r"broken\. weights: weight: float32 \[6, 4\], bits \w{16} in the contract, bits \w{16} here; ", broken
+    )
+    assert "; rank 1: environment: switch.deterministic_algorithms: False in the contract, True here." in broken
+    assert ended.said("hold unread") == {"rank 1: no.json: can't be read: No such file or directory. Check the path."}
+
+
 def test_fingerprints_are_written_at_start_and_after_an_update(in_step: tuple[Ended, Path]) -> None:
     _, folder = in_step
     before, after = (open_weights(folder / "update" / "weights" / moment) for moment in ("at-start", "call-3"))

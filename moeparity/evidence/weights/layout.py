@@ -52,6 +52,7 @@ class WeightLayout:
                     f"{name}=({rank}, {ranks}): expected a rank and how many there are: 0 <= rank < ranks."
                 )
         self.dtype = dtype
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.ranks = {"tensor": tensor, "expert": expert}
         self._cast = None if dtype is None else torch_dtype(dtype)
         self._rules: Sequence[WeightRule] = () if layout is None else _rules(layout)

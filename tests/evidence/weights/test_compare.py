@@ -190,8 +190,9 @@ def test_files_that_are_no_fingerprints_are_refused(tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match=words):
             open_weights(at, cast)
 
+    (tmp_path / "nothing").mkdir()
     refused("this is a fingerprint", cast="bf16")
-    refused("expected a checkpoint folder", at=tmp_path / "nothing" if (tmp_path / "nothing").mkdir() is None else path)
+    refused("expected a checkpoint folder", at=tmp_path / "nothing")
     refused("another safetensors file", at=BASE / "model.safetensors")
     path.write_bytes(text[:-9])
     refused("no whole fingerprint")

@@ -128,9 +128,11 @@ def test_groups_local_experts_and_turned_stacks(tmp_path: Path) -> None:
     report = compare(HUB, job(ranks, experts=True, layout=tmp_path / "layout.yaml", checkpoint=hub))
     assert {finding.sort for finding in report.findings} == {"missing"}
     assert report.equal == report.compared == 3 + 4 * 3
-    one = torch.cat([part for group in range(2) for part in (q.chunk(2)[group], k.chunk(2)[group], v.chunk(2)[group])])
+    fused = torch.cat(
+        [part for group in range(2) for part in (q.chunk(2)[group], k.chunk(2)[group], v.chunk(2)[group])]
+    )
     layout = WeightLayout(hub, tmp_path / "layout.yaml")
-    parts = layout.parts([program({heads: one})])
+    parts = layout.parts([program({heads: fused})])
     assert sum(own.total for own in parts if own.tensor.endswith("q_proj.weight")) % 2**64 == next(
         own.total for own in HUB.by_rank[0].parts if own.tensor == f"{at}self_attn.q_proj.weight"
     )

@@ -14,6 +14,7 @@ from moeparity.cli import failures
 from moeparity.cli.bisect import bisect
 from moeparity.cli.capture import capture
 from moeparity.cli.check import check
+from moeparity.cli.contract import contract
 from moeparity.cli.diff import diff
 from moeparity.cli.engines import engines
 from moeparity.cli.explain import explain
@@ -30,6 +31,7 @@ from moeparity.cli.streams import guarded, lost
 from moeparity.cli.sweep import sweep
 from moeparity.cli.tokens import sample, tokens
 from moeparity.cli.variance import variance
+from moeparity.cli.weights import weights
 from moeparity.errors import MoeparityError, Where, did_you_mean
 from moeparity.output.words import printable
 from moeparity.paths import is_folder
@@ -185,8 +187,8 @@ def ops(
 
 
 for _command in (
-    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, ranks, show,
-    ops, engines, probe, certify, explain, tokens, sample, forward, schema,
+    init, bisect, check, sweep, variance, metrics, flips, mine, runs, report, compare, diff, weights, ranks, contract,
+    show, ops, engines, probe, certify, explain, tokens, sample, forward, schema,
 ):  # fmt: skip
     app.command()(_command)
 app.command("import")(import_files)

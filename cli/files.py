@@ -73,6 +73,8 @@ class Kind(StrEnum):
     baseline = "baseline"
     diff = "diff"
     ranks = "ranks"
+    weights = "weights"
+    contract = "contract"
 
 
 def schema(

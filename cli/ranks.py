@@ -15,6 +15,9 @@ def ranks(
     folder: Annotated[Path, typer.Argument(metavar="LOGDIR", help="Where the guards wrote: rank-0.jsonl ...")],
     json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
     html: Html = None,
+    profile_out: Annotated[
+        Path | None, typer.Option(help="Write a profile of the choices that the environment report shows to this file.")
+    ] = None,
 ) -> None:
     """Where a live job's ranks fell out of step, by their journals.
 
@@ -22,11 +25,15 @@ def ranks(
     """
     from moeparity.cli.outputs import outputs
     from moeparity.output.status import state_of
+    from moeparity.ranks.profile import profile_text
     from moeparity.ranks.report import job_report
     from moeparity.ranks.text import print_job
 
-    with outputs({"--json": json, "--html": html}) as files:
+    with outputs({"--json": json, "--html": html, "--profile-out": profile_out}) as files:
         report = job_report(folder)
+        if profile_out is not None:
+            text = profile_text(folder, profile_out.stem)
+            files.text("--profile-out", lambda: text)
         files.text("--json", report.to_json)
         files.page(("ranks", folder, state_of(report.exit_code)), partial(print_job, report))
         print_job(report, files.console())

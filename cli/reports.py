@@ -87,6 +87,18 @@ def _ranks() -> Schema:
     return json_schema(report.JobReport, report.SCHEMA)
 
 
+def _weights() -> Schema:
+    from moeparity.evidence.weights import report
+
+    return json_schema(report.WeightsReport, report.SCHEMA)
+
+
+def _contract() -> Schema:
+    from moeparity.ranks import contract
+
+    return json_schema(contract.Contract, contract.SCHEMA)
+
+
 def _explain() -> Schema:
     from moeparity.evidence.explain import report
 
@@ -114,5 +126,7 @@ REPORTS: dict[str, Callable[[], Schema]] = {
     "baseline": _baseline,
     "diff": _diff,
     "ranks": _ranks,
+    "weights": _weights,
+    "contract": _contract,
 }
 """By name. What is written is imported when it is asked for: some of it needs torch."""

@@ -10,7 +10,9 @@ MoeparityError             exit code 2 on the command line
 ├── RunError               the folder of a run
 ├── TraceError             the trace of a program
 ├── MismatchError          a program that computed other values than the trace it is held to
-└── RankError              ranks of a job that are not in step, or can't be guarded
+├── RankError              ranks of a job that are not in step, or can't be guarded
+├── WeightsError           fingerprints of weights that can't be taken, read or compared
+└── ContractError          a contract that can't be read, or a process that breaks it
 """
 
 from __future__ import annotations
@@ -66,6 +68,14 @@ class MismatchError(MoeparityError):
 
 class RankError(MoeparityError):
     """Ranks of one job that are not in step, or cannot be guarded as asked."""
+
+
+class WeightsError(MoeparityError):
+    """Fingerprints of weights that cannot be taken, read or compared as asked."""
+
+
+class ContractError(MoeparityError):
+    """A contract that cannot be read, or a process that breaks the contract it is held to."""
 
 
 _LONGEST_PATH = 300

@@ -42,6 +42,8 @@ LIMITS = {
     "head of a trace": 16_000_000,
     "line of a trace": 64_000_000,
     "journal of a rank": 1_000_000_000,
+    "fingerprint of weights": 64_000_000_000,
+    "contract": 1_000_000_000,
     "file of another tool": 1_000_000_000,
 }
 """Bytes of what is read as a whole, and becomes several times that in memory; of what a packed file may unpack to."""

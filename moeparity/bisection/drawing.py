@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from moeparity.bisection.diagram import Arrow, Box, Drawing, Group, Kind
-from moeparity.bisection.outline import ABSENT, Outline, choices
+from moeparity.bisection.outline import Outline
 from moeparity.plan.address import ranges, role
+from moeparity.plan.choices import ABSENT, choices
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment
 
 

@@ -9,27 +9,18 @@ from pathlib import Path
 
 from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unshared
 from moeparity.errors import Where, display_path, listed
-from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import ranges, role
 from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.choices import choices
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
-from moeparity.plan.difference import by_phase
-from moeparity.plan.engine_profile import BY_RECIPE, UNKNOWN, load_profile
+from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
-from moeparity.plan.graph import Graph, Node
-from moeparity.plan.schedule.cases import Case
+from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.settings import ScheduleSettings, described, possible_phases, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
-from moeparity.plan.setting import FAULT, Setting
 from moeparity.plan.sides import bound_side, cases_of
 from moeparity.plan.spec import reader
 from moeparity.plan.toggles import Toggle, toggles
-
-ABSENT = "-"
-"""Where a choice takes no effect on a side."""
-
-Entry = tuple[str, str, str]
-"""The value of a choice on one side in one phase, where it was set, and how sure that is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +75,6 @@ class Outline:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """One choice at one node: its value per side (`-`: no effect), phase by phase where these differ, where they were
-    set, and how sure that is; `by_side` has the latter two of each side.
-    """
-
-    name: str
-    values: tuple[str, ...]
-    origin: str
-    evidence: str
-    by_side: tuple[tuple[str, str], ...]
-
-
 def outline_checkpoint(folder: Path, profile: str) -> Outline:
     """The plan of one profile on a checkpoint's graph. Raises MoeparityError."""
     graph, config = _graph(folder)
@@ -145,58 +123,6 @@ def outline_recipe(path: Path) -> Outline:
 
 def _schedule(of: ScheduleSettings, phases: Sequence[Phase]) -> str:
     return described(of) if of.is_plain else f"{described(of)}. Its steps may be of {listed(phases)}"
-
-
-def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
-    """What takes effect on a node on some side, in some phase: attributes, sites on edges, and a user's function."""
-    active = [_active_by_phase(node, plan) for plan in plans]
-    names = dict.fromkeys(name for phases in active for values in phases.values() for name in values)
-    for name in names:
-        entries = [{phase: values.get(name) for phase, values in phases.items()} for phases in active]
-        in_effect = [entry for phases in entries for entry in phases.values() if entry is not None]
-        values = [{phase: entry[0] if entry else ABSENT for phase, entry in phases.items()} for phases in entries]
-        if _uncut(name, {value for phases in values for value in phases.values()}, node):
-            continue
-        origin, evidence = _stands_on(in_effect)
-        by_side = tuple(_stands_on([entry for entry in phases.values() if entry is not None]) for phases in entries)
-        yield Choice(name=name, values=tuple(map(by_phase, values)), origin=origin, evidence=evidence, by_side=by_side)
-
-
-def _stands_on(entries: Sequence[Entry]) -> tuple[str, str]:
-    """Where values were set, and how sure they are, each said once."""
-    origin, evidence = ("; ".join(dict.fromkeys(entry[i] for entry in entries)) for i in (1, 2))
-    return origin, evidence
-
-
-def _active_by_phase(node: Node, plan: BoundGraph) -> dict[Case, dict[str, Entry]]:
-    """What takes effect on a node in each phase; worked out once for phases that agree."""
-    values = {id(in_phase): _active(node, in_phase) for in_phase in plan.distinct}
-    return {phase: values[id(plan.at_phase(phase))] for phase in plan.phases}
-
-
-def _active(node: Node, plan: BoundGraph) -> dict[str, Entry]:
-    """What takes effect on a node on one side in one phase."""
-    region = plan.replaced().get(node.name)
-    if region is not None:
-        return {"impl": (region.call, f"{region.where} ({region.rule.label})", region.rule.level)}
-    values, fault = plan.active(node), plan.settings[node.name, FAULT]
-    entries = {FAULT: (str(fault.value), fault.origin, fault.level or BY_RECIPE)} if fault.value else {}
-    attributes = (attribute for attribute in plan.as_run(node).attributes if attribute.name in values)
-    entries |= {a.name: _entry(str(values[a.name]), plan.setting(node, a)) for a in attributes}
-    for consumer, (site, value) in plan.edges(node).items():
-        name = f"{site}{EDGE}{role(consumer).rpartition('.')[2]}"
-        entries[name] = _entry(str(value), plan.settings[node.name, f"{site}{EDGE}{consumer}"])
-    return entries
-
-
-def _entry(value: str, setting: Setting) -> Entry:
-    return value, setting.origin, setting.level or UNKNOWN
-
-
-def _uncut(name: str, values: set[str], node: Node) -> bool:
-    """Whether this says that a node is not cut on any side: of most nodes it would say no more than that."""
-    attribute = node.op.attribute(name)
-    return attribute is not None and attribute.least is not None and values == {str(attribute.default)}
 
 
 def _graph(folder: Path) -> tuple[Graph, Config]:

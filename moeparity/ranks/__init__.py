@@ -1,20 +1,27 @@
 """Guards for live torch.distributed jobs: ranks stay in step, or the job ends with one crisp difference
-(`docs/ranks.md`). `Guard` is imported, and torch with it, when it is first used.
+(`docs/ranks.md`). Its names are imported, and torch with them, when they are first used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from moeparity.evidence.weights.layout import WeightLayout
     from moeparity.ranks.guard import Guard
+    from moeparity.ranks.held import hold
 
-__all__ = ["Guard"]
+__all__ = ["Guard", "WeightLayout", "hold"]
+
+_MODULES = {
+    "Guard": "moeparity.ranks.guard",
+    "WeightLayout": "moeparity.evidence.weights.layout",
+    "hold": "moeparity.ranks.held",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "Guard":
+    if name not in _MODULES:
         raise AttributeError(f"module 'moeparity.ranks' has no attribute {name!r}")
-    from moeparity.ranks.guard import Guard
-
-    return Guard
+    return getattr(import_module(_MODULES[name]), name)

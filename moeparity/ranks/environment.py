@@ -6,6 +6,8 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -24,6 +26,12 @@ _OF_RANK = re.compile(
     r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|TORCHELASTIC_.*|TORCH_NCCL_.*DUMP.*|.*_(PORT|HOST|ADDR|HOME|CACHE|DIR|PATH|FILE|TOKEN)"
 )
 """Variables that differ from rank to rank by design, or name places."""
+
+ENGINES = (
+    "vllm", "sglang", "tensorrt_llm", "megatron-core", "transformer-engine", "flash-attn", "flashinfer-python",
+    "triton", "torchtitan", "verl",
+)  # fmt: skip
+"""Packages whose kernels a job may run; `versions` has those that this package needs itself."""
 
 _SWITCHES: Mapping[str, Callable[[], object]] = {
     "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
@@ -75,6 +83,9 @@ def report(modules: Iterable[torch.nn.Module] = (), extra: Mapping[str, str] | N
     """
     cuda = torch.cuda.is_available()
     fields = {f"version.{name}": text for name, text in versions().items()}
+    for name in ENGINES:
+        with suppress(PackageNotFoundError):
+            fields[f"version.{name}"] = version(name)
     fields |= {
         "version.cuda": str(torch.version.cuda),
         "system": f"{platform.system()} {platform.machine()}",
@@ -91,10 +102,18 @@ def report(modules: Iterable[torch.nn.Module] = (), extra: Mapping[str, str] | N
         if _VARIABLES.fullmatch(name) and not _OF_RANK.fullmatch(name)
     }
     for place, module in enumerate(modules):
-        chosen = getattr(getattr(module, "config", None), "_attn_implementation", None)
-        fields[f"model.{place}.attention"] = str(chosen)
+        config = getattr(module, "config", None)
+        fields[f"model.{place}.attention"] = str(getattr(config, "_attn_implementation", None))
+        fields[f"model.{place}.experts"] = str(getattr(config, "_experts_implementation", None))
+        fields[f"model.{place}.dtype"] = _dtypes(module)
         fields[f"model.{place}.compiled"] = str(isinstance(module, OptimizedModule))
     return fields | {f"given.{name}": value for name, value in (extra or {}).items()}
+
+
+def _dtypes(module: torch.nn.Module) -> str:
+    """The floating-point dtypes of a model's parameters."""
+    names = {str(own.dtype).removeprefix("torch.") for own in module.parameters() if own.is_floating_point()}
+    return ", ".join(sorted(names)) or "none"
 
 
 def pin(records: Records) -> list[str]:

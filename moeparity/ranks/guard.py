@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.utils.hooks import RemovableHandle
 
 from moeparity.errors import RankError
+from moeparity.evidence.weights.layout import WeightLayout
 from moeparity.ranks import environment, fingerprint, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
 from moeparity.ranks.collectives import CollectiveLog, first_disagreement
@@ -33,8 +34,9 @@ class Guard:
 
     modules: whose weights are watched; `sharded` and `replicated` are globs of names of which each rank has its own
     part, or all. generators: those the program draws from, by name, beside torch's and Python's. extra: what else of
-    the environment must be alike, in words. pin: switches are set as on rank 0 instead of refused. Further keywords
-    are those of `Settings`.
+    the environment must be alike, in words. pin: switches are set as on rank 0 instead of refused. weights: how the
+    weights lie; then a fingerprint for `moeparity weights` is written at start and after every update, into
+    `folder/weights`. Further keywords are those of `Settings`.
 
     What differs ends in RankError on all ranks, with the same words. Without torch.distributed, or with one rank,
     weights are still watched.
@@ -51,10 +53,14 @@ class Guard:
         generators: Mapping[str, torch.Generator] | None = None,
         extra: Mapping[str, str] | None = None,
         pin: bool = False,
+        weights: WeightLayout | None = None,
         **given: Any,
     ) -> None:
         self.settings = settings(given)
         self.modules, self._sharded, self._replicated = modules, sharded, replicated
+        self._layout = weights
+        if weights is not None and self.settings.folder is None:
+            raise RankError("weights=: expected a folder too, where fingerprints are written. Give folder=.")
         self._generators, self._extra, self._pin = dict(generators or {}), dict(extra or {}), pin
         self._live = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if self._live else 0
@@ -195,6 +201,9 @@ class Guard:
             self.modules, self.rank, sharded=self._sharded, replicated=self._replicated
         )
         self._looked = self._next
+        if self._layout is not None and self.settings.folder is not None:
+            moment = self.settings.folder / "weights" / at.replace(" ", "-")
+            self._layout.write(moment, self.modules, self.rank, self.ranks)
         self._journal.write("weights", fields={name: held.bits for name, held in self._held.items()})
         if self._exchange is not None:
             words = fingerprint.misplaced(self._exchange.gathered(fingerprint.bits_of(self._held), at))

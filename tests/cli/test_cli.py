@@ -101,7 +101,7 @@ def test_ops_lists_every_op_and_one_in_full() -> None:
 def test_the_first_sight_names_every_command_in_a_whole_sentence() -> None:
     process = inside("--help")
     commands = process.stdout.partition("Commands:\n")[2].splitlines()
-    assert len(commands) == 25
+    assert len(commands) == 27
     assert all(line.endswith(".") and not line.endswith("...") for line in commands)
 
 

@@ -8,15 +8,26 @@ import os
 import signal
 import time
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_reduce
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from moeparity.errors import RankError
-from moeparity.ranks import Guard
+from moeparity.errors import ContractError, RankError
+from moeparity.evidence.weights.part import part
+from moeparity.ranks import Guard, WeightLayout, hold
 from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.contract import (
+    Contract,
+    EnvironmentClaim,
+    ProfileClaim,
+    SettingsClaim,
+    TensorClaim,
+    WeightsClaim,
+)
 
 
 def main() -> None:
@@ -37,6 +48,7 @@ def main() -> None:
         else:
             print(f"{fault}: done", flush=True)
     seen()
+    held()
     after = torch.ones(2)
     dist.all_reduce(after)
     print(f"after: {after.tolist()}", flush=True)
@@ -57,10 +69,53 @@ def seen() -> None:
     print("seen: " + ", ".join(what for group in log.groups.values() for _, what, _ in group.last), flush=True)
 
 
+def held() -> None:
+    """A contract that claims a parameter which lies over the ranks in rows: kept, then broken by a bit and a switch of
+    one rank.
+    """
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    whole = torch.arange(8.0 * ranks).reshape(2 * ranks, 4)
+    claims = contract({"weight": whole}, {"switch.deterministic_algorithms": "False"})
+    layer = torch.nn.Linear(4, 2 * ranks, bias=False)
+    mesh = init_device_mesh("cpu", (ranks,))
+    layer.weight = torch.nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
+    print(f"hold: {hold(claims, layer).kept}", flush=True)
+    with torch.no_grad():
+        cast("DTensor", layer.weight).to_local()[1, 1] += rank == 1
+    torch.use_deterministic_algorithms(mode=rank == 1)
+    try:
+        hold(claims, layer)
+    except ContractError as error:
+        print(f"hold broken: {error}", flush=True)
+    try:
+        hold("no.json" if rank == 1 else claims, layer)
+    except ContractError as error:
+        print(f"hold unread: {error}", flush=True)
+    torch.use_deterministic_algorithms(mode=False)
+
+
+def contract(tensors: dict[str, torch.Tensor], fields: dict[str, str]) -> Contract:
+    """A contract that claims these weights and fields of the environment."""
+    sums = {name: part(name, tensor) for name, tensor in tensors.items()}
+    weights = {n: TensorClaim(dtype=own.dtype, shape=own.shape, bits=f"{own.total:016x}") for n, own in sums.items()}
+    return Contract(
+        recipe="job.py",
+        side="candidate",
+        model_type="none",
+        weights=WeightsClaim(digest="", tensors=weights),
+        environment=EnvironmentClaim(digest="", fields=fields),
+        profile=ProfileClaim(digest="", name="", engine="", version="", dtype="fp32", phases=(), nodes={}),
+        placement=SettingsClaim(digest="", settings={"tensor": str(dist.get_world_size())}),
+        schedule=SettingsClaim(digest="", settings={}),
+    )
+
+
 def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     """A guard around the calls, over a replica and a shard, with what is wrong from the start."""
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 8)
+    model.register_module("lora_a", torch.nn.Linear(8, 2, bias=False))
+    model.register_buffer("scale", torch.ones(3) * 1.5)
     # A shard, as of tensor parallelism: each rank's own.
     shard = torch.nn.Linear(4, 4, bias=False)
     here = rank == args.on
@@ -82,6 +137,7 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
             replicated=["0.*"],
             extra={"kv_bias_backend": backend},
             pin=fault == "pinned switch",
+            weights=WeightLayout() if fault == "update" else None,
             **settings,
         ) as guard:
             loop(guard, model, fault, args, rank)
@@ -91,6 +147,9 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
 
 def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int) -> None:
     """The calls: noise that all ranks draw, an all-reduce and a broadcast in each."""
+    if planted in ("attached", "wrapped"):
+        unchanged_loop(guard, model, planted, args, rank)
+        return
     for number in range(args.calls):
         at = number == args.at
         fault = planted if at and rank == args.on else "none"
@@ -105,6 +164,24 @@ def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Name
         with guard.call({"inputs": payload(fault, rank)}, **envelope):
             in_call(fault)
             step(model, payload("none", rank).float(), fault)
+
+
+def unchanged_loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int) -> None:
+    """A loop that knows nothing of the guard; one rank is given something else in one call."""
+    handles = guard.attach(model, "infer") if planted == "attached" else []
+
+    def scaled(inputs: torch.Tensor, *, scale: float) -> torch.Tensor:
+        return inputs.sum() * scale
+
+    function = guard.guarded(scaled)
+    for number in range(args.calls):
+        here = number == args.at and rank == args.on
+        if planted == "attached":
+            model(payload("input bit" if here else "none", rank))
+        else:
+            function(payload("none", rank), scale=2.5 if here else 1.5)
+    for handle in handles:
+        handle.remove()
 
 
 def payload(fault: str, rank: int) -> torch.Tensor:
@@ -129,6 +206,14 @@ def between_calls(guard: Guard, model: torch.nn.Linear, planted: str, *, here: b
     elif planted == "update":
         with guard.update(), torch.no_grad():
             model.weight.add_(0.5)
+    elif planted in ("adapter bit", "buffer bit") and here:
+        held = model.get_parameter("lora_a.weight") if planted == "adapter bit" else model.get_buffer("scale")
+        held.data.view(torch.int32).view(-1)[2] ^= 1
+    elif planted == "epoch weight":
+        guard.cache(cache_epoch=0)
+        if here:
+            model.bias.data.view(torch.int32)[1] ^= 1
+        guard.cache(cache_epoch=1)
     elif planted == "cache":
         guard.cache(cache_epoch=2, current_start_frame=7 if here else 8)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
+from moeparity.errors import RankError
+from moeparity.ranks import Guard, WeightLayout
 from moeparity.ranks.fingerprint import bits_of, changed, fingerprint, misplaced
 
 
@@ -64,3 +67,8 @@ def test_megatrons_mark_says_what_is_a_shard() -> None:
     words = misplaced(records(one, other))
     assert words is not None
     assert words.startswith("weights.0.weight: ranks 0-1 have the same bits")
+
+
+def test_fingerprints_to_keep_need_a_folder() -> None:
+    with pytest.raises(RankError, match=r"weights=: expected a folder too"):
+        Guard(model(), weights=WeightLayout())

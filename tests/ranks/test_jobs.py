@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.evidence.weights.compare import compare
+from moeparity.evidence.weights.files import open_weights
 from moeparity.ranks.journal import stories
 from tests.ranks.launch import Ended, begun_job, launched
 
@@ -28,6 +30,11 @@ IN_STEP = {
     "broadcast draw": "done",
     "noise handed over": r"call 3: .*tensors\.inputs\.bytes: ranks 0, 2 .*, rank 1",
     "weight bit": r"call 3: .*weights\.0\.weight: ranks 0, 2 absent, rank 1 changed to \w{16}$",
+    "adapter bit": r"call 3: .*weights\.0\.lora_a\.weight: ranks 0, 2 absent, rank 1 changed to \w{16}$",
+    "buffer bit": r"call 3: .*weights\.0\.scale: ranks 0, 2 absent, rank 1 changed to \w{16}$",
+    "epoch weight": r"call 3, at a new cache epoch: .*weights\.0\.bias: ranks 0, 2 absent, rank 1 changed to \w{16}$",
+    "attached": r"call 3: .*tensors\.0\.bytes: ranks 0, 2 \w{16}, rank 1 \w{16}$",
+    "wrapped": r"call 3: .*envelope\.arguments\.scale: ranks 0, 2 1\.5, rank 1 2\.5$",
     "update": "done",
     "cache": r"call 3: .*cache\.current_start_frame: ranks 0, 2 8, rank 1 7",
 }
@@ -88,6 +95,26 @@ def apart() -> Callable[[str], Ended]:
     jobs["ends"] = begun_job("--faults", '["ends"]', settings=slower)
     jobs["checked order"] = begun_job("--faults", '["order"]', settings={**slower, "collectives": "check"})
     return lambda name: jobs[name].ended(90)
+
+
+def test_ranks_are_held_to_a_contract_together(in_step: tuple[Ended, Path]) -> None:
+    ended, _ = in_step
+    assert ended.said("hold") == {"{'weights': ['1 tensor, by the sums of 3 ranks'], 'environment': ['1 field']}"}
+    (broken,) = ended.said("hold broken")
+    assert re.search(
+        r"broken\. weights: weight: float32 \[6, 4\], bits \w{16} in the contract, bits \w{16} here; ", broken
+    )
+    assert "; rank 1: environment: switch.deterministic_algorithms: False in the contract, True here." in broken
+    assert ended.said("hold unread") == {"rank 1: no.json: can't be read: No such file or directory. Check the path."}
+
+
+def test_fingerprints_are_written_at_start_and_after_an_update(in_step: tuple[Ended, Path]) -> None:
+    _, folder = in_step
+    before, after = (open_weights(folder / "update" / "weights" / moment) for moment in ("at-start", "call-3"))
+    report = compare(before, after)
+    assert [finding.tensor for finding in report.findings if finding.sort == "differs"] == ["0.weight"]
+    # Nobody said that this one is cut.
+    assert {finding.tensor for finding in report.findings if finding.sort == "replicas"} == {"1.weight"}
 
 
 @pytest.mark.parametrize("fault", APART)

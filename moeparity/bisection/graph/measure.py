@@ -8,9 +8,9 @@ from typing import Any
 
 from moeparity.bisection.graph.report import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.outline import choices
 from moeparity.bisection.prepare import Plan
 from moeparity.plan.address import ranges, role
+from moeparity.plan.choices import choices
 from moeparity.plan.graph import SOURCES, Node, Segment
 from moeparity.plan.toggles import Toggle
 

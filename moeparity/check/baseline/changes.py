@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
-from moeparity.bisection.outline import ABSENT
 from moeparity.check.baseline.lock import Bits, Entry, Side
 from moeparity.output.findings import Status
 from moeparity.output.words import quantity
+from moeparity.plan.choices import ABSENT
 from moeparity.plan.evidence import LOWEST_FIRST
 from moeparity.plan.sides import SIDES
 

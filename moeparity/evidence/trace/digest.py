@@ -48,6 +48,29 @@ def row_digests(tensor: torch.Tensor) -> torch.Tensor:
     return sums.add_(across)
 
 
+def element_sums(tensor: torch.Tensor, first: int = 0) -> torch.Tensor:
+    """One sum for each row, int64 [product of all axes but the last], of the bits of its elements, each mixed with its
+    column; the first column is number `first`.
+
+    Sums of parts of a row add up, modulo 2^64, to that of the row, however it was cut; those of `row_digests` do not.
+    """
+    rows = tensor.detach().reshape(-1, tensor.shape[-1])
+    across = rows.shape[1]
+    factors, others = (table[first:] for table in _columns(first + across, rows.device))
+    sums = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
+    down = max(1, WORDS // max(1, across))
+    for top in range(0, len(rows) if across else 0, down):
+        sums[top : top + down] = _folded(_elements(rows[top : top + down]), factors, others)
+    return sums
+
+
+def rows_sum(sums: torch.Tensor, numbers: torch.Tensor) -> int:
+    """The sum of rows with these numbers in their tensor, modulo 2^64: sums of some rows, or of parts of rows, add up
+    to that of the tensor. `sums` are those of `element_sums`, `numbers` int64 of the same length.
+    """
+    return int(((_mixed(numbers * _SECOND) | 1) * sums).sum()) & (2**64 - 1)
+
+
 def _in_parts(words: torch.Tensor) -> torch.Tensor:
     """The sums of wide rows, a part at a time."""
     sums = words.new_zeros(words.shape[0])
@@ -177,6 +200,12 @@ def _words(tensor: torch.Tensor) -> torch.Tensor:
     elif octets.data_ptr() % 8:
         octets = octets.clone()
     return octets.view(torch.int64)
+
+
+def _elements(rows: torch.Tensor) -> torch.Tensor:
+    """The bits of each element as a number, int64, of the shape of `rows`."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return rows.contiguous().view(kinds[rows.element_size()]).to(torch.int64)
 
 
 def _mixed(words: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,6 @@
-"""What a file may hold that says how the ranks and tokens of traces lie: `kind: layout` (docs/diff.md)."""
+"""What a file may hold that says how ranks and tokens of traces lie, and weights: `kind: layout` (docs/diff.md,
+docs/weights.md).
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,55 @@ class SideRules(Model):
     tokens: TokenRule | None = None
 
 
+Number = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^\$[a-z_]+$")]
+"""A number, or a field of config.json: `$num_key_value_heads`."""
+
+
+class HeldTensor(Model):
+    """A tensor of the checkpoint in a parameter. `at_most`: it is cut into no more parts, each of them on several
+    ranks, as heads of keys and values are.
+    """
+
+    tensor: str
+    at_most: Number | None = None
+
+
+class WeightCut(Model):
+    """A parameter is cut along an axis over the ranks of a kind of parallelism, in equal parts by rank."""
+
+    axis: Annotated[int, Field(ge=0)]
+    over: Literal["tensor", "expert"]
+
+
+class WeightRule(Model):
+    """Which tensors of the checkpoint the parameters of a name hold, and how they lie there.
+
+    name: `{i}` and `{e}` stand for whole numbers, other words in braces for any text; `holds` may name them.
+    holds: the tensors, behind each other along the first axis.
+    stacked: the first axis is that of the experts, `{e}`, each of which holds these tensors.
+    local_experts: `{e}` in `name` counts the experts of a rank.
+    transposed: its last two axes are exchanged; all else counts axes as the checkpoint does.
+    groups: so many groups along the first axis, each with an equal part of every tensor.
+    padded: rows at the end are no tensor's.
+    cut: over which ranks. What is cut over several ranks of `expert` is not cut over `tensor`.
+    """
+
+    name: str
+    holds: Annotated[list[str | HeldTensor], Field(min_length=1)]
+    stacked: bool = False
+    local_experts: bool = False
+    transposed: bool = False
+    groups: Number = 1
+    padded: bool = False
+    cut: list[WeightCut] = Field(default_factory=list)
+
+
 class LayoutFile(Model):
-    """`kind: layout`: how the traces A and B lie."""
+    """`kind: layout`: how the traces A and B lie, and the weights of a program; of weights the first rule counts whose
+    name matches.
+    """
 
     kind: Literal["layout"]
     a: SideRules = SideRules()
     b: SideRules = SideRules()
+    weights: list[WeightRule] = Field(default_factory=list)

@@ -1,0 +1,56 @@
+"""`moeparity weights`: fingerprints of weights, compared however programs fuse, stack and cut them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from moeparity.cli.options import Html
+from moeparity.errors import MoeparityError, display_path
+
+Held = Annotated[
+    Path, typer.Argument(help="A checkpoint folder; or the fingerprint of one rank, or a folder of those of all ranks.")
+]
+Other = Annotated[Path | None, typer.Argument(help="Another; without it A is held to itself.")]
+
+
+def weights(
+    a: Held,
+    b: Other = None,
+    out: Annotated[Path | None, typer.Option(help="Write the fingerprint of checkpoint A to this file.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Round a checkpoint's weights first: bf16, fp16 or fp32.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    html: Html = None,
+) -> None:
+    """Which weights of two programs, or of a checkpoint, differ.
+
+    Bits of rows of the checkpoint's tensors, however a program fuses, stacks and cuts them. Exit code 0 equal bits, and
+    nothing left out; 1 they differ, are missing or doubled; 2 a file could not be read; 3 some were not compared.
+    """
+    from moeparity.cli.outputs import outputs
+    from moeparity.cli.progress import progress_line
+    from moeparity.evidence.weights.compare import compare
+    from moeparity.evidence.weights.files import open_weights, write_weights
+    from moeparity.evidence.weights.text import print_weights
+    from moeparity.output.status import state_of
+
+    if dtype not in (None, "bf16", "fp16", "fp32"):
+        raise MoeparityError(f"--dtype {dtype!r}: expected one of bf16, fp16, fp32.")
+    with outputs({"--out": out, "--json": json, "--html": html}, unprinted=("--out",)) as files:
+        with progress_line() as progress:
+            ours = open_weights(a, dtype, progress)
+            theirs = None if b is None else open_weights(b, dtype if (b / "config.json").exists() else None, progress)
+        if out is not None and not ours.is_checkpoint:
+            raise MoeparityError(
+                "weights: --out writes the fingerprint of a checkpoint, and A is a fingerprint already."
+            )
+        report = compare(ours, theirs)
+        files.file("--out", lambda path: write_weights(path, ours.by_rank[0]))
+        files.text("--json", report.to_json)
+        subject = " ".join(display_path(path) for path in (a, b) if path is not None)
+        files.page(("weights", subject, state_of(report.exit_code)), partial(print_weights, report))
+        print_weights(report, files.console())
+    raise typer.Exit(report.exit_code)

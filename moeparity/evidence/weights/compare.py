@@ -1,0 +1,152 @@
+"""Two fingerprints of weights held to each other: which tensors, and which of their rows, have other bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+
+from moeparity.evidence.weights.files import Weights
+from moeparity.evidence.weights.part import matrix
+from moeparity.evidence.weights.report import Finding, Sort, WeightsReport, WeightsSide
+from moeparity.evidence.weights.whole import Whole, wholes
+
+_SPANS = 6
+"""Runs of rows that a finding names."""
+
+
+def compare(a: Weights, b: Weights | None) -> WeightsReport:
+    """Every tensor of both sides; or one side alone, held to itself: parts that are doubled, replicas that differ."""
+    ours, theirs = wholes(a), None if b is None else wholes(b)
+    findings = [finding for side, held in (("A", ours), ("B", theirs or {})) for finding in _of_itself(side, held)]
+    sides = (_side(a, ours), None if b is None or theirs is None else _side(b, theirs))
+    if b is None or theirs is None:
+        findings += [found for whole in ours.values() for found in _incomplete("A", whole)]
+        return WeightsReport(a=sides[0], b=None, compared=0, equal=0, findings=tuple(findings), constant=(), aside=())
+    both = [name for name in ours if name in theirs]
+    known = _by_total(ours)
+    pairs = {name: list(_pair(ours[name], theirs[name], known)) for name in both}
+    one_sided, aside = _one_sided(ours, theirs, (a, b))
+    undecided = {name for name, found in pairs.items() if any(f.sort != "differs" for f in found)}
+    matrices = (name for name in both if ours[name].constant and theirs[name].constant and len(ours[name].shape) > 1)
+    return WeightsReport(
+        a=sides[0],
+        b=sides[1],
+        compared=len(both) - len(undecided),
+        equal=sum(not found for found in pairs.values()),
+        findings=(*(f for found in pairs.values() for f in found), *one_sided, *findings),
+        constant=tuple(name for name in matrices if not pairs[name]),
+        aside=tuple(aside),
+    )
+
+
+def _side(weights: Weights, held: Mapping[str, Whole]) -> WeightsSide:
+    first = weights.by_rank[0]
+    return WeightsSide(
+        source=weights.source, checkpoint=weights.is_checkpoint, ranks=first.ranks, missing_ranks=weights.missing,
+        cast=first.cast, tensors=len(held),
+    )  # fmt: skip
+
+
+def _of_itself(side: str, held: Mapping[str, Whole]) -> Iterator[Finding]:
+    for name, whole in held.items():
+        for words in whole.replicas:
+            yield Finding(tensor=name, sort="replicas", side=side, rows="", says=words)
+        for words in whole.doubled:
+            says = f"{words}: the same part was loaded twice, or the layout says of a replica that it is cut"
+            yield Finding(tensor=name, sort="doubled", side=side, rows="", says=says)
+        for words in whole.overlap:
+            yield Finding(tensor=name, sort="overlap", side=side, rows="", says=words)
+
+
+def _pair(a: Whole, b: Whole, known: Mapping[tuple[int, tuple[int, ...]], list[str]]) -> Iterator[Finding]:
+    """What differs in a tensor of both; nothing where all bits are equal."""
+    if a.shape != b.shape:
+        yield Finding(tensor=a.name, sort="shape", side="", rows="", says=f"{list(a.shape)} in A, {list(b.shape)} in B")
+        return
+    if a.dtype != b.dtype:
+        says = f"{a.dtype} in A, {b.dtype} in B: bits of two dtypes can't be compared. Take both in one dtype"
+        yield Finding(tensor=a.name, sort="dtype", side="", rows="", says=says)
+        return
+    seen = a.whole_rows & b.whole_rows
+    # Equal sums of the same columns are equal bits also where no row is whole.
+    apart = (a.rows != b.rows) & seen
+    if bool(apart.any()):
+        says = _instead(a, b, apart, known)
+        rows = "" if bool(apart.all()) else spans(apart)
+        yield Finding(tensor=a.name, sort="differs", side="", rows=rows, says=says)
+    if not bool(seen.all()):
+        for side, whole in (("A", a), ("B", b)):
+            yield from _incomplete(side, whole)
+
+
+def _incomplete(side: str, whole: Whole) -> Iterator[Finding]:
+    lacking = ~whole.whole_rows
+    if bool(lacking.any()):
+        rows = "" if bool(lacking.all()) else spans(lacking)
+        says = "no rank of which there is a file holds all columns of these rows"
+        yield Finding(tensor=whole.name, sort="incomplete", side=side, rows=rows, says=says)
+
+
+def _instead(a: Whole, b: Whole, apart: torch.Tensor, known: Mapping[tuple[int, tuple[int, ...]], list[str]]) -> str:
+    """What stands in B in place of what A has, as far as A has it anywhere."""
+    if b.constant and not a.constant:
+        return "one number only in B"
+    if a.constant and not b.constant:
+        return "one number only in A"
+    others = known.get((b.total, b.shape), []) if bool(b.whole_rows.all()) else []
+    if len(others) == 1:
+        return f"B holds what A has as {others[0]}"
+    where = {row: number for number, row in enumerate(a.rows.tolist())}
+    places = [where.get(row) for row in b.rows[apart].tolist()]
+    if matrix(a.shape)[-1] > 1 and len(where) == len(a.rows) and None not in places:
+        moved = torch.zeros_like(apart)
+        moved[torch.tensor([place for place in places if place is not None])] = True
+        return f"B has A's rows {spans(moved)} there"
+    return "other bits"
+
+
+def _by_total(held: Mapping[str, Whole]) -> dict[tuple[int, tuple[int, ...]], list[str]]:
+    names: dict[tuple[int, tuple[int, ...]], list[str]] = {}
+    for name, whole in held.items():
+        if not whole.constant and bool(whole.whole_rows.all()):
+            names.setdefault((whole.total, whole.shape), []).append(name)
+    return names
+
+
+def _one_sided(
+    ours: Mapping[str, Whole], theirs: Mapping[str, Whole], sides: tuple[Weights, Weights]
+) -> tuple[list[Finding], list[str]]:
+    """Tensors that one side has: findings, and what is none."""
+    findings, aside = [], []
+    for side, held, other, lacking in (("A", ours, theirs, sides[1]), ("B", theirs, ours, sides[0])):
+        known = _by_total({name: whole for name, whole in held.items() if name in other})
+        for name, whole in held.items():
+            if name in other:
+                continue
+            twins = known.get((whole.total, whole.shape), [])
+            if twins:
+                aside.append(f"{name}, in {side} alone, holds the bits of {twins[0]}")
+            elif whole.kind == "computed":
+                aside.append(f"{name}, in {side} alone, is a buffer that no checkpoint keeps")
+            elif lacking.missing:
+                ranks = f"{len(lacking.missing)} of its ranks have no file"
+                findings.append(
+                    Finding(tensor=name, sort="incomplete", side="B" if side == "A" else "A", rows="", says=ranks)
+                )
+            else:
+                sort: Sort = "missing" if side == "A" else "only in B"
+                says = f"a {whole.kind} that {'B' if side == 'A' else 'A'} has not"
+                findings.append(Finding(tensor=name, sort=sort, side="", rows="", says=says))
+    return findings, aside
+
+
+def spans(rows: torch.Tensor) -> str:
+    """`0:8, 12`: the places of a bool vector that hold, in runs."""
+    edges = torch.diff(
+        rows.to(torch.int8), prepend=torch.zeros(1, dtype=torch.int8), append=torch.zeros(1, dtype=torch.int8)
+    )
+    begins, ends = (edges == 1).nonzero().flatten().tolist(), (edges == -1).nonzero().flatten().tolist()
+    words = [str(low) if high == low + 1 else f"{low}:{high}" for low, high in zip(begins, ends, strict=True)]
+    more = f" and {len(words) - _SPANS} more runs" if len(words) > _SPANS else ""
+    return ", ".join(words[:_SPANS]) + more

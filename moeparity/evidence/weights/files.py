@@ -1,0 +1,170 @@
+"""Fingerprints of weights as files: one for each rank that holds a part, or made of a checkpoint's own files."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from moeparity import paths
+from moeparity.errors import WeightsError, Where
+from moeparity.evidence.weights.part import Kind, Part, matrix, part
+from moeparity.inputs.weights.checkpoint import Checkpoint
+from moeparity.numerics.dtypes import torch_dtype
+from moeparity.output.writing import write_tensors
+from moeparity.progress import Callback, Progress
+
+SCHEMA = "moeparity.weights-rank/1"
+_HEAD, _SUMS = "moeparity", "sums"
+_FILES = "weights-rank-*.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankWeights:
+    """What one of `ranks` ranks holds. cast: the dtype that floating-point weights were rounded to before; empty where
+    they were taken as they are.
+    """
+
+    rank: int
+    ranks: int
+    cast: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Weights:
+    """What all ranks of a program hold, or a checkpoint. missing: ranks of which there is no file."""
+
+    source: str
+    is_checkpoint: bool
+    by_rank: tuple[RankWeights, ...]
+    missing: tuple[int, ...] = ()
+
+
+def write_weights(path: Path, weights: RankWeights) -> None:
+    """One rank's fingerprint as a safetensors file. Raises MoeparityError where it can't be written."""
+    parts = [
+        {
+            "tensor": own.tensor, "kind": own.kind, "dtype": own.dtype, "shape": own.shape, "start": own.start,
+            "size": own.size, "alike": f"{own.alike:016x}", "constant": own.constant,
+        }
+        for own in weights.parts
+    ]  # fmt: skip
+    head = {"schema": SCHEMA, "rank": weights.rank, "ranks": weights.ranks, "cast": weights.cast, "parts": parts}
+    sums = torch.cat([own.sums for own in weights.parts]) if parts else torch.zeros(0, dtype=torch.int64)
+    write_tensors(path, {_SUMS: sums}, {_HEAD: json.dumps(head, separators=(",", ":"))})
+
+
+def rank_file(folder: Path, rank: int) -> Path:
+    """Where a rank's fingerprint lies in a folder."""
+    return folder / f"weights-rank-{rank}.safetensors"
+
+
+def open_weights(path: Path, cast: str | None = None, progress: Callback | None = None) -> Weights:
+    """The fingerprint in a file, those of all ranks in a folder, or that of a checkpoint, taken of its files.
+
+    `cast` is the dtype that a checkpoint's weights are rounded to first. Raises WeightsError, CheckpointError.
+    """
+    files = sorted(path.glob(_FILES)) if paths.is_folder(path) else []
+    if files or paths.is_file(path):
+        if cast is not None:
+            raise WeightsError(
+                f"{Where(path)}: --dtype rounds the weights of a checkpoint; this is a fingerprint. Take it anew "
+                "in that dtype."
+            )
+        return _of_ranks(path, [_read(file) for file in files or [path]], files or [path])
+    if paths.present(path) and not paths.present(path / "config.json"):
+        raise WeightsError(
+            f"{Where(path)}: no fingerprint of weights: expected a checkpoint folder, a rank's fingerprint, or a "
+            f"folder of {_FILES}."
+        )
+    return _of_checkpoint(path, cast, progress)
+
+
+def _of_ranks(path: Path, ranks: Sequence[RankWeights], files: Sequence[Path]) -> Weights:
+    first = ranks[0]
+    for own, file in zip(ranks, files, strict=True):
+        if (own.ranks, own.cast) != (first.ranks, first.cast):
+            raise WeightsError(
+                f"{Where(file)}: of {own.ranks} ranks, rounded to {own.cast or 'nothing'}; {Where(files[0])} is of "
+                f"{first.ranks}, rounded to {first.cast or 'nothing'}. Give the files of one job."
+            )
+    known = {own.rank for own in ranks}
+    if len(known) < len(ranks):
+        raise WeightsError(f"{Where(path)}: two of its files are of the same rank. Give the files of one job.")
+    missing = tuple(rank for rank in range(first.ranks) if rank not in known)
+    return Weights(source=str(Where(path)), is_checkpoint=False, by_rank=tuple(ranks), missing=missing)
+
+
+def _of_checkpoint(folder: Path, cast: str | None, progress: Callback | None) -> Weights:
+    checkpoint = Checkpoint(folder, progress)
+    dtype = None if cast is None else torch_dtype(cast)
+    parts = []
+    for done, name in enumerate(checkpoint.entries, 1):
+        tensor = checkpoint.tensor(name)
+        parts.append(part(name, tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor))
+        if progress is not None:
+            progress(Progress(step="fingerprints of weights", at=name, done=done, total=len(checkpoint.entries),
+                              work=checkpoint.handed_out / 1e6, unit="MB"))  # fmt: skip
+    own = RankWeights(rank=0, ranks=1, cast=cast or "", parts=tuple(parts))
+    return Weights(source=str(Where(folder)), is_checkpoint=True, by_rank=(own,))
+
+
+def _read(path: Path) -> RankWeights:
+    try:
+        paths.measured(path, "fingerprint of weights")
+        with safe_open(str(path), framework="pt") as file:
+            text = (file.metadata() or {}).get(_HEAD)
+            sums = file.get_tensor(_SUMS) if text is not None else None
+    except OSError as error:
+        raise WeightsError(f"{Where(path)}: cannot be read: {error.strerror or error}.") from None
+    except SafetensorError:
+        raise WeightsError(f"{Where(path)}: no whole fingerprint of weights. Take it anew.") from None
+    if text is None or sums is None:
+        raise WeightsError(
+            f"{Where(path)}: no fingerprint of weights, but another safetensors file. A checkpoint is named by its "
+            "folder."
+        )
+    return _of_head(path, text, sums)
+
+
+def _of_head(path: Path, text: str, sums: torch.Tensor) -> RankWeights:
+    schema: object = None
+    try:
+        head = json.loads(text)
+        schema = head["schema"]
+        parts = tuple(_parts(head["parts"], sums)) if schema == SCHEMA else ()
+        weights = RankWeights(rank=int(head["rank"]), ranks=int(head["ranks"]), cast=str(head["cast"]), parts=parts)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise WeightsError(f"{Where(path)}: not as a fingerprint of weights is written. Take it anew.") from None
+    if schema != SCHEMA:
+        raise WeightsError(f"{Where(path)}: schema {schema!r}; expected {SCHEMA}.")
+    return weights
+
+
+def _parts(heads: Sequence[Mapping[str, Any]], sums: torch.Tensor) -> Iterator[Part]:
+    """The parts of a file; raises ValueError where they do not fit its sums."""
+    at = 0
+    for head in heads:
+        shape, start, size = (tuple(int(number) for number in head[key]) for key in ("shape", "start", "size"))
+        axes = matrix(shape)
+        inside = len(start) == len(size) == len(axes) and all(
+            low >= 0 and width > 0 and low + width <= most for low, width, most in zip(start, size, axes, strict=True)
+        )
+        rows = math.prod(size[:-1])
+        if not inside or sums.dtype != torch.int64 or at + rows > len(sums) or head["kind"] not in get_args(Kind):
+            raise ValueError
+        yield Part(
+            tensor=str(head["tensor"]), kind=head["kind"], dtype=str(head["dtype"]),
+            shape=shape, start=start, size=size,
+            sums=sums[at : at + rows], alike=int(head["alike"], 16), constant=bool(head["constant"]),
+        )  # fmt: skip
+        at += rows
+    if len(sums) > at:
+        raise ValueError

@@ -1,0 +1,193 @@
+"""How the weights of a live program lie: which checkpoint they are of, by which rules, on which of how many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from moeparity import paths
+from moeparity.errors import SpecError, WeightsError, Where, did_you_mean, display_path, listed
+from moeparity.evidence.weights.files import RankWeights, rank_file, write_weights
+from moeparity.evidence.weights.part import Kind, Part, Shape, part
+from moeparity.evidence.weights.segments import Placing, Segment
+from moeparity.inputs.weights.checkpoint import INDEX, SINGLE, Checkpoint
+from moeparity.numerics.dtypes import torch_dtype
+from moeparity.plan.config import Config
+from moeparity.plan.expand import expand
+from moeparity.plan.spec import reader
+from moeparity.plan.spec.layout import WeightRule
+
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""What DDP, torch.compile, FSDP and checkpointing put into names."""
+
+
+class WeightLayout:
+    """How a program's parameters hold the tensors of a checkpoint.
+
+    checkpoint: its folder, of which names, shapes and config.json are read, and no weight; without it every parameter
+    goes by its own name. layout: a shipped layout's name, or a path to a file (`kind: layout`) with `weights:`. tensor,
+    expert: which of how many ranks this is, where parameters are cut without being DTensors. dtype: floating-point
+    weights are taken as rounded to it (`bf16`, `fp16`, `fp32`).
+
+    Raises SpecError, CheckpointError, WeightsError.
+    """
+
+    def __init__(
+        self,
+        checkpoint: str | Path | None = None,
+        layout: str | Path | None = None,
+        *,
+        tensor: tuple[int, int] = (0, 1),
+        expert: tuple[int, int] = (0, 1),
+        dtype: str | None = None,
+    ) -> None:
+        for name, (rank, ranks) in (("tensor", tensor), ("expert", expert)):
+            if not 0 <= rank < ranks:
+                raise WeightsError(
+                    f"{name}=({rank}, {ranks}): expected a rank and how many there are: 0 <= rank < ranks."
+                )
+        self.dtype = dtype
+        self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.ranks = {"tensor": tensor, "expert": expert}
+        self._cast = None if dtype is None else torch_dtype(dtype)
+        self._rules: Sequence[WeightRule] = () if layout is None else _rules(layout)
+        shapes, fields = ({}, {}) if checkpoint is None else _stored(Path(checkpoint))
+        if self._rules and not shapes:
+            raise WeightsError(
+                "layout: its rules name tensors of a checkpoint. Give checkpoint= too; of it only names, shapes and "
+                "config.json are read."
+            )
+        self._placing = Placing(shapes=shapes, fields=fields, ranks=self.ranks)
+
+    def parts(self, modules: Sequence[nn.Module]) -> list[Part]:
+        """What the parameters and buffers of modules hold, adapters among them. One transfer for each from its device.
+
+        Raises WeightsError where a rule does not fit.
+        """
+        return [own for name, tensor, kind in _named(modules) for own in self._held(name, tensor, kind)]
+
+    def write(self, folder: Path, modules: Sequence[nn.Module], rank: int = 0, ranks: int = 1) -> Path:
+        """Write what this rank of so many holds, for `moeparity weights`: `FOLDER/weights-rank-N.safetensors`, and
+        return where that is.
+        """
+        path = rank_file(folder, rank)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise WeightsError(f"{Where(folder)}: can't be made: {error.strerror}. Name another folder.") from None
+        own = RankWeights(rank=rank, ranks=ranks, cast=self.dtype or "", parts=tuple(self.parts(modules)))
+        write_weights(path, own)
+        return path
+
+    def _held(self, name: str, tensor: torch.Tensor, kind: Kind) -> Iterator[Part]:
+        local, offset, shape = _local(tensor)
+        if self._cast is not None and local.is_floating_point():
+            local = local.to(self._cast)
+        for rule in self._rules:
+            flipped = rule.transposed and local.dim() > 1
+            segments = self._placing.segments(rule, name, _flipped(shape) if flipped else shape)
+            if segments is not None:
+                values = local.transpose(-1, -2) if flipped else local
+                begin = _flipped(offset) if flipped else offset
+                yield from (own for segment in segments for own in self._cut(segment, values, begin, kind))
+                return
+        stored = self._placing.shapes.get(name, shape)
+        if stored != shape:
+            raise WeightsError(
+                f"{name}: its shape is {list(shape)}, the checkpoint's {list(stored)}. Say in a layout how it is cut."
+            )
+        if 0 not in local.shape:
+            yield part(name, local, shape=shape, start=_start(offset), kind=kind)
+
+    def _cut(self, segment: Segment, values: torch.Tensor, offset: Shape, kind: Kind) -> Iterator[Part]:
+        """The part of a segment that lies in the local values, which begin at `offset` of the parameter."""
+        if segment.expert is not None:
+            place = segment.expert - offset[0]
+            if not 0 <= place < values.shape[0]:
+                return
+            values, offset = values[place], offset[1:]
+        start, slices = [], []
+        for first, width, at, begin, length in zip(
+            segment.start, segment.size, segment.at, offset, values.shape, strict=True
+        ):
+            low, high = max(at, begin), min(at + width, begin + length)
+            if low >= high:
+                return
+            start.append(first + low - at)
+            slices.append(slice(low - begin, high - begin))
+        shape = self._placing.shapes[segment.tensor]
+        yield part(segment.tensor, values[tuple(slices)], shape=shape, start=_start(tuple(start)), kind=kind)
+
+
+def own_name(name: str) -> str:
+    """A parameter's name without what wrappers put into it."""
+    return ".".join(word for word in name.split(".") if word not in _WRAPPERS)
+
+
+def stored_shapes(folder: Path) -> Mapping[str, Shape]:
+    """Names and shapes of a checkpoint's tensors; of a folder without weights, those that its config.json implies."""
+    return _stored(folder)[0]
+
+
+def _stored(folder: Path) -> tuple[Mapping[str, Shape], Mapping[str, object]]:
+    config = Config(folder / "config.json")
+    if paths.present(folder / INDEX) or paths.present(folder / SINGLE):
+        shapes = {name: entry.shape for name, entry in Checkpoint(folder).entries.items()}
+    else:
+        refs = (ref for node in expand(config).nodes for ref in node.weights.values())
+        shapes = {name: ref.stored for ref in refs for name in ref.names}
+    fields = {name: config.get(name) for name in (*config.names, "num_experts", "num_key_value_heads")}
+    return shapes, fields
+
+
+def _rules(layout: str | Path) -> Sequence[WeightRule]:
+    text = str(layout)
+    shipped = reader.shipped("layouts")
+    path = Path(text) if "/" in text or text.endswith(".yaml") else shipped.get(text)
+    if path is None:
+        raise SpecError(
+            f"layout {text!r} is not shipped; expected one of {listed(shipped)}, or a path with `/` or `.yaml`."
+            f"{did_you_mean(text, shipped)}"
+        )
+    if not paths.present(path):
+        raise SpecError(f"layout {text!r}: there is no file {display_path(path)}. Check the path.")
+    rules = reader.read_layout(path).weights
+    if not rules:
+        raise SpecError(f"{Where(path)}: it says nothing of weights. Add `weights:` (docs/weights.md).")
+    return rules
+
+
+def _named(modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor, Kind]]:
+    """Also tensors that have two names, under both; of several modules names begin with their number."""
+    for place, module in enumerate(modules):
+        head = f"{place}." if len(modules) > 1 else ""
+        computed = {
+            f"{path}.{name}" if path else name
+            for path, owner in module.named_modules(remove_duplicate=False)
+            for name in owner._non_persistent_buffers_set  # noqa: SLF001
+        }
+        for name, tensor in module.named_parameters(remove_duplicate=False):
+            yield head + own_name(name), tensor, "parameter"
+        for name, buffer in module.named_buffers(remove_duplicate=False):
+            yield head + own_name(name), buffer, "computed" if name in computed else "buffer"
+
+
+def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, Shape, Shape]:
+    """What this rank holds of a tensor, where that begins, and the shape of the whole."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach(), (0,) * tensor.dim(), tuple(tensor.shape)
+    _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+    return tensor.to_local().detach(), tuple(offset), tuple(tensor.shape)
+
+
+def _flipped(shape: Shape) -> Shape:
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def _start(offset: Shape) -> Shape:
+    return offset if len(offset) > 1 else (*(offset or (0,)), 0)

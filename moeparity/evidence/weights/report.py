@@ -1,0 +1,69 @@
+"""Two fingerprints of weights compared, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from moeparity.output.json import to_json
+
+SCHEMA = "moeparity.weights/1"
+
+Sort = Literal["differs", "missing", "only in B", "shape", "doubled", "replicas", "dtype", "incomplete", "overlap"]
+"""What is wrong with a tensor."""
+UNDECIDED: Final[tuple[Sort, ...]] = ("dtype", "incomplete", "overlap")
+"""What keeps a tensor from being compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something about a tensor of one side or of both. rows: which of its rows, as `0:8, 12`; empty where all are, or
+    none.
+    """
+
+    tensor: str
+    sort: Sort
+    side: str
+    rows: str
+    says: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsSide:
+    """One side: a checkpoint, or the ranks of a program."""
+
+    source: str
+    checkpoint: bool
+    ranks: int
+    missing_ranks: tuple[int, ...]
+    cast: str
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsReport:
+    """Two sides compared tensor by tensor, or one alone (`b` is None).
+
+    compared: tensors that both hold all of, in one dtype and shape. equal: those with the same bits. constant: matrices
+    that hold one number only, on both sides. aside: what one side has and no comparison could want: buffers that no
+    checkpoint keeps, second names of a tensor.
+    """
+
+    a: WeightsSide
+    b: WeightsSide | None
+    compared: int
+    equal: int
+    findings: tuple[Finding, ...]
+    constant: tuple[str, ...]
+    aside: tuple[str, ...]
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all bits are equal and nothing was left out, 1 where some are not, 3 where that can't be told."""
+        if any(finding.sort not in UNDECIDED for finding in self.findings):
+            return 1
+        return 3 if self.findings or (self.b is not None and not self.compared) else 0
+
+    def to_json(self) -> str:
+        """The report as strict JSON."""
+        return to_json(SCHEMA, self)

@@ -1,0 +1,128 @@
+"""The parts of all ranks put together: whole tensors by their rows, and parts that can't be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from moeparity.evidence.trace.digest import rows_sum
+from moeparity.evidence.weights.files import Weights
+from moeparity.evidence.weights.part import Kind, Part, Shape, matrix, numbers
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Whole:
+    """One tensor, as far as the ranks hold it.
+
+    rows: the sum of each row, int64, over the columns that somebody holds. held: how many columns of each row.
+    replicas: words about parts that should be equal and are not. doubled: about parts of different places with the same
+    bits. overlap: about parts that can't be put together.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str
+    shape: Shape
+    constant: bool
+    rows: torch.Tensor
+    held: torch.Tensor
+    replicas: list[str] = field(default_factory=list)
+    doubled: list[str] = field(default_factory=list)
+    overlap: list[str] = field(default_factory=list)
+
+    @property
+    def whole_rows(self) -> torch.Tensor:
+        """Which rows somebody holds all of, bool."""
+        return self.held == matrix(self.shape)[-1]
+
+    @property
+    def total(self) -> int:
+        """The sum of all rows modulo 2^64."""
+        return rows_sum(self.rows, torch.arange(len(self.rows)))
+
+
+def wholes(weights: Weights) -> dict[str, Whole]:
+    """Every tensor that some rank holds a part of, by name."""
+    parts: dict[str, list[tuple[int, Part]]] = {}
+    for ranked in weights.by_rank:
+        for own in ranked.parts:
+            parts.setdefault(own.tensor, []).append((ranked.rank, own))
+    return {name: _whole(name, own) for name, own in parts.items()}
+
+
+def _whole(name: str, parts: Sequence[tuple[int, Part]]) -> Whole:
+    first = parts[0][1]
+    count = numbers(first.shape, (0,) * len(matrix(first.shape)), matrix(first.shape)).numel()
+    whole = Whole(
+        name=name, kind=first.kind, dtype=first.dtype, shape=first.shape,
+        constant=all(own.constant for _, own in parts),
+        rows=torch.zeros(count, dtype=torch.int64), held=torch.zeros(count, dtype=torch.int64),
+    )  # fmt: skip
+    places: dict[tuple[Shape, Shape], list[tuple[int, Part]]] = {}
+    for rank, own in parts:
+        if (own.shape, own.dtype) != (first.shape, first.dtype):
+            words = f"rank {parts[0][0]} {first.dtype} {list(first.shape)}, rank {rank} {own.dtype} {list(own.shape)}"
+            whole.replicas.append(f"of another shape or dtype: {words}")
+        else:
+            places.setdefault((own.start, own.size), []).append((rank, own))
+    whole.replicas += _unequal(places)
+    whole.doubled += _doubled(places)
+    _lay(whole, places)
+    return whole
+
+
+def _lay(whole: Whole, places: Mapping[tuple[Shape, Shape], Sequence[tuple[int, Part]]]) -> None:
+    """One part of each place into the whole, the largest first; what lies over another is left out, and told."""
+    laid: list[Part] = []
+    for (_, size), holders in sorted(places.items(), key=lambda item: -torch.Size(item[0][1]).numel()):
+        rank, own = holders[0]
+        if any(_meet(own, other) for other in laid):
+            whole.overlap.append(f"rank {rank} holds {_place(own)}, parts of which others hold too")
+            continue
+        at = numbers(own.shape, own.start, size)
+        whole.rows[at] += own.sums
+        whole.held[at] += size[-1]
+        laid.append(own)
+
+
+def _unequal(places: Mapping[tuple[Shape, Shape], Sequence[tuple[int, Part]]]) -> Iterator[str]:
+    for holders in places.values():
+        ranks: dict[int, list[int]] = {}
+        for rank, own in holders:
+            ranks.setdefault(own.total, []).append(rank)
+        if len(ranks) > 1:
+            groups = " and ".join(f"rank {', '.join(map(str, own))}" for own in ranks.values())
+            yield f"{groups} hold {_place(holders[0][1])} with other bits"
+
+
+def _doubled(places: Mapping[tuple[Shape, Shape], Sequence[tuple[int, Part]]]) -> Iterator[str]:
+    alike: dict[tuple[int, Shape], list[tuple[int, Part]]] = {}
+    for (_, size), holders in places.items():
+        rank, own = holders[0]
+        if not own.constant:
+            alike.setdefault((own.alike, size), []).append((rank, own))
+    for holders in alike.values():
+        if len(holders) > 1:
+            (rank, one), (other, two) = holders[:2]
+            yield f"{_place(one)} of rank {rank} and {_place(two)} of rank {other} have the same bits"
+
+
+def _meet(one: Part, other: Part) -> bool:
+    axes = zip(one.start, one.size, other.start, other.size, strict=True)
+    return all(a < c + d and c < a + b for a, b, c, d in axes)
+
+
+def _place(own: Part) -> str:
+    """`all of it`, `rows 0:8`, `[0:2, 4:8, 0:16]`."""
+    axes = matrix(own.shape)
+    cut = [(low, low + width) for low, width in zip(own.start, own.size, strict=True)]
+    if all((low, high) == (0, most) for (low, high), most in zip(cut, axes, strict=True)):
+        return "all of it"
+    spans = [f"{low}:{high}" for low, high in cut]
+    if len(axes) == 2 and cut[1] == (0, axes[1]):
+        return f"rows {spans[0]}"
+    if len(axes) == 2 and cut[0] == (0, axes[0]):
+        return f"columns {spans[1]}"
+    return f"[{', '.join(spans)}]"

@@ -1,0 +1,143 @@
+"""The weights of all ranks of a job held to those that a contract claims: sums of parts, which add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TypeVar
+
+import torch.distributed as dist
+from torch import nn
+
+from moeparity.errors import WeightsError, counted
+from moeparity.evidence.weights.layout import WeightLayout
+from moeparity.evidence.weights.part import Kind, Part, Shape, matrix
+from moeparity.output.words import few
+from moeparity.ranks.contract import TensorClaim, WeightsClaim
+from moeparity.ranks.holding import Breach, Holding
+
+Answer = TypeVar("Answer")
+
+_ROOM = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """What ranks tell each other of a part."""
+
+    tensor: str
+    kind: Kind
+    dtype: str
+    shape: Shape
+    start: Shape
+    size: Shape
+    total: int
+
+
+def hold_weights(claim: WeightsClaim, layout: WeightLayout, modules: Sequence[nn.Module]) -> Holding:
+    """What the ranks of this job hold together, tensor by tensor. A collective, where there are several ranks."""
+    held = Holding()
+    if not modules:
+        held.unchecked.append("weights: no module was given")
+        return held
+    ranks, failures = _gathered(layout, modules)
+    held.breaches += [
+        Breach(section="weights", choice="layout", claimed="one that fits", here=words) for words in failures
+    ]
+    if failures:
+        return held
+    by_tensor: dict[str, list[Sum]] = {}
+    for own in ranks:
+        for part in own:
+            by_tensor.setdefault(part.tensor, []).append(part)
+    parallel = max(over for _, over in layout.ranks.values())
+    torn: list[str] = []
+    same = 0
+    for name, tensor in claim.tensors.items():
+        parts = by_tensor.get(name)
+        here = "no rank has it" if parts is None else _here(tensor, parts)
+        if here == _TORN or (parts is None and parallel > len(ranks)):
+            torn.append(name)
+        elif here is not None:
+            held.breaches.append(Breach(section="weights", choice=name, claimed=_claimed(tensor), here=here))
+        else:
+            same += 1
+    if same:
+        held.keep("weights", f"{counted(same, 'tensor')}, by the sums of {counted(len(ranks), 'rank')}")
+    if torn:
+        held.unchecked.append(f"weights: {few(torn, 3)}, which the ranks that were asked do not hold whole")
+    _unclaimed(claim, by_tensor, held)
+    return held
+
+
+_TORN = "torn"
+
+
+def _here(claim: TensorClaim, parts: Sequence[Sum]) -> str | None:
+    """What is another than claimed; None where nothing is, `_TORN` where the parts do not make a whole."""
+    first = parts[0]
+    if (first.dtype, first.shape) != (claim.dtype, claim.shape):
+        return f"{first.dtype} {list(first.shape)}"
+    places = {(part.start, part.size): part for part in parts}
+    if any(places[part.start, part.size].total != part.total for part in parts):
+        return "ranks that hold the same part have other bits"
+    elements = sum(math.prod(part.size) for part in places.values())
+    if elements != math.prod(matrix(claim.shape)) or any(_meet(a, b) for a, b in combinations(places.values(), 2)):
+        return _TORN
+    bits = f"{sum(part.total for part in places.values()) % _ROOM:016x}"
+    return None if bits == claim.bits else f"bits {bits}"
+
+
+def _meet(a: Sum, b: Sum) -> bool:
+    axes = zip(a.start, a.size, b.start, b.size, strict=True)
+    return all(low < other + width and other < low + own for low, own, other, width in axes)
+
+
+def _claimed(claim: TensorClaim) -> str:
+    return f"{claim.dtype} {list(claim.shape)}, bits {claim.bits}"
+
+
+def _unclaimed(claim: WeightsClaim, by_tensor: dict[str, list[Sum]], held: Holding) -> None:
+    """Parameters that the contract knows nothing of are breaches; a second name of one that it knows is none."""
+    known = {(tensor.shape, tensor.bits) for tensor in claim.tensors.values()}
+    buffers = []
+    for name, parts in by_tensor.items():
+        if name in claim.tensors:
+            continue
+        whole = parts[0].size == matrix(parts[0].shape) and (parts[0].shape, f"{parts[0].total:016x}") in known
+        if parts[0].kind != "parameter":
+            buffers.append(name)
+        elif not whole:
+            held.breaches.append(
+                Breach(section="weights", choice=name, claimed="no such parameter", here="there is one")
+            )
+    if buffers:
+        held.unchecked.append(
+            f"weights: {counted(len(buffers), 'buffer')} that the checkpoint has not: {few(buffers, 3)}"
+        )
+
+
+def _gathered(layout: WeightLayout, modules: Sequence[nn.Module]) -> tuple[list[list[Sum]], list[str]]:
+    """By rank the parts it holds, and why some could not be taken."""
+    failure = ""
+    try:
+        own = [_sum(part) for part in layout.parts(modules)]
+    except WeightsError as error:
+        own, failure = [], str(error)
+    answers = gathered((own, failure))
+    return [parts for parts, _ in answers], sorted({words for _, words in answers if words})
+
+
+def _sum(part: Part) -> Sum:
+    return Sum(part.tensor, part.kind, part.dtype, part.shape, part.start, part.size, part.total)
+
+
+def gathered(own: Answer) -> list[Answer]:
+    """Every rank's answer, on every rank; of a process alone its own."""
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return [own]
+    answers: list[Answer] = [own] * dist.get_world_size()
+    dist.all_gather_object(answers, own)
+    return answers

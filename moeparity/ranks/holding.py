@@ -1,0 +1,82 @@
+"""What holding a process to a contract found: what it breaks, what it keeps, what it can't show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+_MOST = 5
+"""Broken choices that a refusal names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """A choice that is another here than in the contract. section: which of the contract's. by: how it is known what is
+    here, where that is no matter of course.
+    """
+
+    section: str
+    choice: str
+    claimed: str
+    here: str
+    by: str = ""
+
+    def __str__(self) -> str:
+        """`profile: layers[0].moe.experts:implementation: loop in the contract, grouped here, as the process shows`."""
+        known_by = f", {self.by}" if self.by else ""
+        return f"{self.section}: {self.choice}: {self.claimed} in the contract, {self.here} here{known_by}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Holding:
+    """How a process stands to a contract. kept: by section, how many choices were looked at and are as claimed, and
+    what they were seen by. unchecked: in sentences, what the process does not show; it is never held to be kept.
+    """
+
+    breaches: list[Breach] = field(default_factory=list)
+    kept: dict[str, list[str]] = field(default_factory=dict)
+    unchecked: list[str] = field(default_factory=list)
+
+    def keep(self, section: str, words: str) -> None:
+        """Note what was looked at and is as claimed."""
+        self.kept.setdefault(section, []).append(words)
+
+    def add(self, other: Holding) -> None:
+        """Take over what a part of the checks found."""
+        self.breaches += other.breaches
+        self.unchecked += other.unchecked
+        for section, words in other.kept.items():
+            self.kept.setdefault(section, []).extend(words)
+
+    def __str__(self) -> str:
+        """A line for everything: broken, kept, not checked."""
+        kept = [f"kept: {section}: {words}" for section, lines in self.kept.items() for words in lines]
+        return "\n".join(
+            [*(f"broken: {breach}" for breach in self.breaches), *kept, *(f"not checked: {w}" for w in self.unchecked)]
+        )
+
+
+def differing(section: str, claimed: Mapping[str, str], here: Mapping[str, str]) -> list[Breach]:
+    """Breaches of claimed fields; what is here and not claimed is none."""
+    return [
+        Breach(section=section, choice=name, claimed=value, here=here.get(name, "absent"))
+        for name, value in claimed.items()
+        if here.get(name) != value
+    ]
+
+
+def refusal(by_rank: Mapping[int, Iterable[str]]) -> str | None:
+    """The words in which ranks refuse together; None where no rank has anything to refuse."""
+    ranks: dict[str, list[int]] = {}
+    for rank, words in by_rank.items():
+        for breach in words:
+            ranks.setdefault(breach, []).append(rank)
+    if not ranks:
+        return None
+    alone = len(by_rank) == 1
+    lines = [
+        words if alone or len(own) == len(by_rank) else f"rank {', '.join(map(str, own))}: {words}"
+        for words, own in ranks.items()
+    ]
+    more = f"; and {len(lines) - _MOST} more" if len(lines) > _MOST else ""
+    return "; ".join(lines[:_MOST]) + more

@@ -1,0 +1,77 @@
+"""What a launch file asks an engine to run, in the words of a contract."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from moeparity.errors import ContractError, Where, listed
+from moeparity.plan.bind import bind
+from moeparity.plan.choices import choices
+from moeparity.plan.config import UNDECLARED_DTYPE, Config
+from moeparity.plan.engine_profile import placement_rules
+from moeparity.plan.expand import expand
+from moeparity.plan.spec import reader
+from moeparity.profiles.launch import read
+from moeparity.profiles.launch.combine import combined, load_combined
+from moeparity.profiles.launch.report import Launch, LaunchSide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """The side of a launch file that a process is. nodes: by node, its choices with their values.
+
+    warnings: what decides numerics, and no profile states.
+    """
+
+    dtype: str
+    placement: Mapping[str, str]
+    nodes: Mapping[str, Mapping[str, str]]
+    warnings: tuple[str, ...]
+
+
+def launched(path: Path, role: str | None, checkpoint: Path | None, phases: tuple[str, ...]) -> Launched:
+    """What a launch file implies on the checkpoint's graph. Raises ContractError, SpecError, CheckpointError."""
+    if checkpoint is None:
+        raise ContractError("launch=: its choices are those of a graph. Give layout=WeightLayout(CHECKPOINT) too.")
+    launch = read(path, checkpoint)
+    side = _side(path, launch, role)
+    config = Config(checkpoint / "config.json")
+    graph = expand(config)
+    where = Where(path)
+    placement = reader.read_placement(dict(side.placement), where)
+    plan = bind(
+        graph,
+        load_combined(combined(side, launch, "launched")),
+        side.dtype or config.dtype or UNDECLARED_DTYPE,
+        placement=placement_rules(placement, where),
+        phases=phases,
+    )
+    return Launched(
+        dtype=plan.dtype,
+        placement=placement_words(placement.model_dump()),
+        nodes={node.name: {c.name: c.values[0] for c in choices(node, (plan,))} for node in graph.nodes},
+        warnings=tuple(f"{warning.name or warning.where}: {warning.says}" for warning in launch.warnings),
+    )
+
+
+def placement_words(placement: Mapping[str, object]) -> dict[str, str]:
+    """Every setting of a placement as a contract has it."""
+    return {name: str(value).lower() for name, value in placement.items()}
+
+
+def _side(path: Path, launch: Launch, role: str | None) -> LaunchSide:
+    roles = [side.role for side in launch.sides]
+    if role is None and len(roles) == 1:
+        role = roles[0]
+    if roles.count(role or "") != 1:
+        raise ContractError(
+            f"{Where(path)}: it starts {listed(roles)}; role is {role!r}. Say which of them this process is."
+        )
+    side = launch.sides[roles.index(role or "")]
+    if not side.profile:
+        raise ContractError(
+            f"{Where(path)}: no shipped profile speaks of its {role}, so that nothing it asks for can be held."
+        )
+    return side

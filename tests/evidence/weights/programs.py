@@ -1,0 +1,67 @@
+"""A small checkpoint, and the parameters that servers and trainers make of it over several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from moeparity.evidence.weights.files import RankWeights, Weights
+from moeparity.evidence.weights.layout import WeightLayout
+from tests.errors.base import BASE, weights
+
+Tensors = dict[str, torch.Tensor]
+
+
+def program(tensors: Mapping[str, torch.Tensor]) -> nn.Module:
+    """A module whose parameters have these names."""
+    root = nn.Module()
+    for name, tensor in tensors.items():
+        *path, last = name.split(".")
+        owner = root
+        for word in path:
+            if word not in dict(owner.named_children()):
+                owner.add_module(word, nn.Module())
+            owner = owner.get_submodule(word)
+        owner.register_parameter(last, nn.Parameter(tensor.clone(), requires_grad=False))
+    return root
+
+
+def served(tensor: tuple[int, int] = (0, 1), expert: tuple[int, int] = (0, 1)) -> Tensors:
+    """What a rank of vLLM has of the base checkpoint: fused, stacked, cut, its vocabulary padded to 64 rows."""
+    whole, (rank, ranks) = weights(), tensor
+    over = ranks if expert[1] == 1 else 1
+    place = rank if expert[1] == 1 else 0
+    held = {name: value for name, value in whole.items() if "norm" in name or name.endswith("mlp.gate.weight")}
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        held[name] = torch.cat([whole[name], torch.zeros(32, 16, dtype=torch.bfloat16)]).chunk(ranks)[rank]
+    for layer in range(2):
+        at = f"model.layers.{layer}."
+        q, k, v = (whole[f"{at}self_attn.{name}_proj.weight"] for name in "qkv")
+        # One head of keys and values: every rank has it.
+        held[f"{at}self_attn.qkv_proj.weight"] = torch.cat([q.chunk(ranks)[rank], k, v])
+        held[f"{at}self_attn.o_proj.weight"] = whole[f"{at}self_attn.o_proj.weight"].chunk(ranks, 1)[rank]
+        stacks: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        for number in torch.arange(4).chunk(expert[1])[expert[0]].tolist():
+            one = f"{at}mlp.experts.{number}."
+            gate, up = (whole[f"{one}{name}_proj.weight"].chunk(over)[place] for name in ("gate", "up"))
+            stacks[0].append(torch.cat([gate, up]))
+            stacks[1].append(whole[f"{one}down_proj.weight"].chunk(over, 1)[place])
+        held[f"{at}mlp.experts.routed_experts.w13_weight"] = torch.stack(stacks[0])
+        held[f"{at}mlp.experts.routed_experts.w2_weight"] = torch.stack(stacks[1])
+    return held
+
+
+def job(
+    ranks: list[Tensors], *, experts: bool = False, layout: str | Path = "vllm", checkpoint: Path = BASE
+) -> Weights:
+    """The fingerprint of a job whose ranks have these parameters."""
+    held = []
+    for rank, tensors in enumerate(ranks):
+        place = (rank, len(ranks))
+        own = WeightLayout(checkpoint, layout, tensor=place, expert=place if experts else (0, 1))
+        parts = tuple(own.parts([program(tensors)]))
+        held.append(RankWeights(rank=rank, ranks=len(ranks), cast="", parts=parts))
+    return Weights(source="job", is_checkpoint=False, by_rank=tuple(held))

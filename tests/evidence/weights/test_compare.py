@@ -1,0 +1,211 @@
+"""What is wrong with a job's weights is named: tensor, expert, rows, and what stands there instead."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import jsonschema
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from moeparity.cli.reports import report_schema
+from moeparity.errors import WeightsError
+from moeparity.evidence.weights.compare import compare
+from moeparity.evidence.weights.files import RankWeights, Weights, open_weights, rank_file, write_weights
+from moeparity.evidence.weights.layout import WeightLayout
+from moeparity.evidence.weights.report import Finding, WeightsReport
+from tests.command import inside
+from tests.errors.base import BASE, copy, rewrite, weights
+from tests.evidence.weights.programs import Tensors, job, program, served
+
+HUB = open_weights(BASE)
+W13, W2 = ("model.layers.1.mlp.experts.routed_experts." + name for name in ("w13_weight", "w2_weight"))
+
+
+def ranks(count: int = 2, *, experts: bool = False) -> list[Tensors]:
+    """The parameters of a job."""
+    return [served((rank, count), (rank, count) if experts else (0, 1)) for rank in range(count)]
+
+
+def told(report: WeightsReport) -> list[tuple[str, str, str]]:
+    """Tensor, sort and rows of each finding."""
+    return [(finding.tensor, finding.sort, finding.rows) for finding in report.findings]
+
+
+def only(report: WeightsReport) -> Finding:
+    """The one finding."""
+    (finding,) = report.findings
+    return finding
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_single_bit_anywhere_names_the_tensor_and_the_row(seed: int) -> None:
+    """In a tensor, of a rank, at a place that are drawn."""
+    draw = random.Random(seed)  # noqa: S311
+    held = ranks(experts=bool(seed % 2))
+    rank = draw.randrange(2)
+    name = draw.choice(
+        [n for n, value in held[rank].items() if value.dim() > 1 and not n.endswith(("gate.weight", "k_proj.weight"))]
+    )
+    value = held[rank][name].clone()
+    place = tuple(draw.randrange(size) for size in value.shape)
+    if "embed" in name or "lm_head" in name:
+        place, rank = (place[0], place[1]), 0
+        value = held[0][name].clone()
+    value.view(torch.int16)[place] ^= 1 << draw.randrange(16)
+    held[rank][name] = value
+    report = compare(HUB, job(held, experts=bool(seed % 2)))
+    assert report.exit_code == 1
+    changed = [finding for finding in report.findings if finding.sort == "differs"]
+    # A head of keys or values that both ranks hold is a replica; which of both is laid is the first's.
+    replicas = [finding for finding in report.findings if finding.sort == "replicas"]
+    assert len(changed) + len(replicas) in (1, 2)
+    for finding in changed:
+        assert finding.rows.isdigit()
+
+
+def test_an_expert_with_anothers_weights() -> None:
+    held = ranks(experts=True)
+    held[1][W13] = held[1][W13][[1, 0]].clone()
+    report = compare(HUB, job(held, experts=True))
+    assert [finding.tensor.split(".")[5] for finding in report.findings] == ["2", "2", "3", "3"]
+    assert "B holds what A has as model.layers.1.mlp.experts.3.gate_proj.weight" in {f.says for f in report.findings}
+
+
+def test_gate_and_up_exchanged() -> None:
+    held = ranks(1)
+    one = held[0][W13]
+    held[0][W13] = torch.cat([one[:, 8:], one[:, :8]], 1)
+    says = {finding.tensor: finding.says for finding in compare(HUB, job(held)).findings}
+    assert says["model.layers.1.mlp.experts.0.gate_proj.weight"].endswith("model.layers.1.mlp.experts.0.up_proj.weight")
+    assert len(says) == 8
+
+
+def test_the_same_shard_loaded_twice_by_rows_and_by_columns() -> None:
+    held = ranks()
+    held[1][W13] = held[0][W13]
+    held[1]["model.layers.0.self_attn.o_proj.weight"] = held[0]["model.layers.0.self_attn.o_proj.weight"]
+    report = compare(HUB, job(held))
+    doubled = {finding.tensor: finding.says for finding in report.findings if finding.sort == "doubled"}
+    assert len(doubled) == 9
+    assert doubled["model.layers.0.self_attn.o_proj.weight"].startswith(
+        "columns 0:8 of rank 0 and columns 8:16 of rank 1 have the same bits"
+    )
+    rows = {f.tensor: (f.rows, f.says) for f in report.findings if f.sort == "differs"}
+    assert rows["model.layers.1.mlp.experts.0.up_proj.weight"] == ("4:8", "B has A's rows 0:4 there")
+    assert rows["model.layers.0.self_attn.o_proj.weight"][0] == ""
+
+
+def test_replicas_that_differ_and_a_tensor_of_zeros() -> None:
+    held = ranks()
+    held[1]["model.norm.weight"] = held[1]["model.norm.weight"] * 2
+    for own in held:
+        own["model.layers.0.mlp.gate.weight"] = torch.zeros(4, 16, dtype=torch.bfloat16)
+    report = compare(HUB, job(held))
+    assert [(f.tensor, f.sort, f.says) for f in report.findings] == [
+        ("model.layers.0.mlp.gate.weight", "differs", "one number only in B"),
+        ("model.norm.weight", "replicas", "rank 0 and rank 1 hold all of it with other bits"),
+    ]
+
+
+def test_what_is_not_there_is_missing_or_was_not_given() -> None:
+    held = ranks(experts=True)
+    del held[0][W2]
+    lacking = job(held, experts=True)
+    report = compare(HUB, lacking)
+    assert {(f.tensor.split(".")[5], f.sort) for f in report.findings} == {("0", "missing"), ("1", "missing")}
+    half = Weights(source="half", is_checkpoint=False, by_rank=lacking.by_rank[1:], missing=(0,))
+    report = compare(HUB, half)
+    assert (report.exit_code, {f.sort for f in report.findings}) == (3, {"incomplete"})
+    cut = next(f for f in report.findings if f.tensor == "model.layers.0.self_attn.q_proj.weight")
+    assert (cut.side, cut.rows) == ("B", "0:8")
+
+
+def test_an_adapter_is_no_part_of_the_checkpoint_and_a_tied_head_is_its_embedding() -> None:
+    held = ranks(1)[0]
+    held["model.layers.0.self_attn.q_proj.lora_A.weight"] = torch.randn(2, 16)
+    report = compare(HUB, job([held]))
+    assert only(report).says == "a parameter that A has not"
+    assert (only(report).tensor, report.exit_code) == ("model.layers.0.self_attn.q_proj.lora_A.weight", 1)
+    tied = {name: value for name, value in weights().items() if name != "lm_head.weight"}
+    module = program(tied)
+    module.register_module("lm_head", module.get_submodule("model.embed_tokens"))
+    own = RankWeights(rank=0, ranks=1, cast="", parts=tuple(WeightLayout(BASE).parts([program(tied)])))
+    with_head = RankWeights(rank=0, ranks=1, cast="", parts=tuple(WeightLayout().parts([module])))
+    sides = [Weights(source="x", is_checkpoint=False, by_rank=(side,)) for side in (own, with_head)]
+    report = compare(*sides)
+    assert (report.exit_code, report.aside) == (
+        0,
+        ("lm_head.weight, in B alone, holds the bits of model.embed_tokens.weight",),
+    )
+
+
+def test_parts_that_lie_over_each_other_are_told() -> None:
+    whole = WeightLayout(BASE).parts([program({"model.norm.weight": weights()["model.norm.weight"]})])
+    (half,) = (own for own in job(ranks(1)).by_rank[0].parts if own.tensor == "model.norm.weight")
+    assert half.size == (16, 1)
+    from moeparity.evidence.weights.part import part
+
+    some = part("model.norm.weight", weights()["model.norm.weight"][4:8], shape=(16,), start=(4, 0))
+    by_rank = tuple(RankWeights(rank=r, ranks=2, cast="", parts=(p,)) for r, p in enumerate((whole[0], some)))
+    report = compare(Weights(source="x", is_checkpoint=False, by_rank=by_rank), None)
+    assert (only(report).sort, report.exit_code) == ("overlap", 3)
+    assert only(report).says == "rank 1 holds rows 4:8, parts of which others hold too"
+
+
+def test_the_command_compares_files_of_ranks_with_a_checkpoint(tmp_path: Path) -> None:
+    held = ranks()
+    held[1][W2] = held[1][W2].clone()
+    held[1][W2][3, 5] += 1
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for own in job(held).by_rank:
+        write_weights(rank_file(logs, own.rank), own)
+    done = inside("weights", BASE, logs, "--json", tmp_path / "report.json")
+    assert done.returncode == 1
+    assert "1 tensor not as they should be, 44 of 45 compared tensors equal; exit 1" in " ".join(done.stdout.split())
+    report = json.loads((tmp_path / "report.json").read_text())
+    jsonschema.validate(report, report_schema("weights"))
+    (finding,) = report["findings"]
+    assert (finding["tensor"], finding["rows"]) == ("model.layers.1.mlp.experts.3.down_proj.weight", "5")
+    other = rewrite(copy(tmp_path / "other"), {"model.norm.weight": weights()["model.norm.weight"].neg()})
+    assert "other bits" in inside("weights", BASE, other).stdout
+    assert inside("weights", BASE, "--out", tmp_path / "base.safetensors").returncode == 0
+    assert inside("weights", tmp_path / "base.safetensors", BASE).returncode == 0
+    rounded = inside("weights", BASE, tmp_path / "base.safetensors", "--dtype", "fp16")
+    assert (rounded.returncode, "float16 in A, bfloat16 in B" in rounded.stdout) == (3, True)
+    assert inside("weights", logs).returncode == 0
+
+
+def test_files_that_are_no_fingerprints_are_refused(tmp_path: Path) -> None:
+    path = rank_file(tmp_path, 0)
+    first, second = job(ranks()).by_rank
+    write_weights(path, first)
+    tensors, text = load_file(path), path.read_bytes()
+
+    def refused(words: str, at: Path = path, cast: str | None = None) -> None:
+        with pytest.raises(WeightsError, match=words):
+            open_weights(at, cast)
+
+    (tmp_path / "nothing").mkdir()
+    refused("this is a fingerprint", cast="bf16")
+    refused("expected a checkpoint folder", at=tmp_path / "nothing")
+    refused("another safetensors file", at=BASE / "model.safetensors")
+    path.write_bytes(text[:-9])
+    refused("no whole fingerprint")
+    path.write_bytes(text.replace(b"moeparity.weights-rank/1", b"moeparity.weights-rank/9"))
+    refused("schema 'moeparity.weights-rank/9'; expected moeparity.weights-rank/1")
+    for broken in (text.replace(b"parameter", b"parametre"), text.replace(b'\\"size\\":[32', b'\\"size\\":[33')):
+        assert broken != text
+        path.write_bytes(broken)
+        refused("not as a fingerprint of weights is written")
+    save_file({"sums": tensors["sums"][:-1]}, path, {"moeparity": "{}"})
+    refused("not as a fingerprint of weights is written")
+    write_weights(path, first)
+    write_weights(rank_file(tmp_path, 1), RankWeights(rank=1, ranks=3, cast="", parts=second.parts))
+    refused(r"of 3 ranks, rounded to nothing; .*rank-0.* is of 2", at=tmp_path)
+    write_weights(rank_file(tmp_path, 1), first)
+    refused("two of its files are of the same rank", at=tmp_path)

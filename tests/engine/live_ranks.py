@@ -1,0 +1,131 @@
+"""Eight gloo ranks that run every case, held to what was simulated before: `python -m tests.engine.live_ranks FILE`.
+
+Rank r writes what it found to FILE.r as JSON, by case. A placement over two or four ranks runs in groups of the eight.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from moeparity.engine.forward import forward
+from moeparity.engine.live_ranks import LiveRanks
+from moeparity.inputs.model import Model, open_model
+from moeparity.numerics.bits import int_view
+from moeparity.ops.kernels.ranks import computing
+from tests.numerics.collectives.live_gloo import forked
+from tests.small_models import SMALL
+
+RANKS = 8
+LIMIT = timedelta(seconds=60)
+GLOO = {"**.reduce:collective": "gloo.all_reduce"}
+DECODE = {"decode": {"from": 4}}
+SHAPE = (4, 6)
+CHECKPOINTS: Mapping[str, Mapping[str, Any]] = {
+    # Heads for eight ranks, of which several hold the same keys; an expert's width leaves each rank five channels.
+    "moe": {**SMALL["qwen3_moe"], "num_hidden_layers": 1, "num_attention_heads": 8, "num_experts": 8},
+    # Shared experts, whose partial sums wait for those of the routed ones.
+    "shared": {**SMALL["glm4_moe"], "num_hidden_layers": 1, "first_k_dense_replace": 0},
+    "latent": {**SMALL["deepseek_v3"], "num_hidden_layers": 1, "first_k_dense_replace": 0},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A variant; `differs`: where gloo adds otherwise than it says."""
+
+    placement: Mapping[str, int | bool]
+    checkpoint: str = "moe"
+    profile: str = "hf-eager"
+    dtype: str = "bf16"
+    settings: Mapping[str, str] = field(default_factory=lambda: GLOO)
+    schedule: Mapping[str, Any] | None = None
+    differs: bool = False
+
+    def values(self, model: Model) -> dict[str, torch.Tensor]:
+        """Logits and every value that is whole on each rank."""
+        ids = torch.randint(0, 512, SHAPE, generator=torch.Generator().manual_seed(3))
+        return forward(
+            model,
+            ids,
+            profile=self.profile,
+            dtype=self.dtype,
+            placement=self.placement,
+            settings=self.settings,
+            schedule=self.schedule,
+            save=["**.reduce", "**.router", "layers[*].*.residual"],
+        )
+
+
+def _cases() -> dict[str, Case]:
+    cases = {}
+    for ranks in (2, 4, 8):
+        cases[f"tensor {ranks}"] = Case(placement={"tensor": ranks})
+        cases[f"tensor {ranks}, decode"] = Case(placement={"tensor": ranks}, schedule=DECODE)
+    for ranks in (2, 4):
+        placement = {"tensor": ranks, "expert": ranks}
+        cases[f"expert {ranks}"] = Case(placement=placement)
+        cases[f"expert {ranks}, decode"] = Case(placement=placement, schedule=DECODE)
+    column = {"**.o_proj:parallel": "column", "**.experts:parallel": "column"}
+    return cases | {
+        "fp32": Case(placement={"tensor": 4}, dtype="fp32"),
+        "experts over more ranks than attention": Case(placement={"tensor": 2, "expert": 8}),
+        "sequence": Case(placement={"tensor": 4, "sequence": True}),
+        "column": Case(placement={"tensor": 4}, settings=GLOO | column),
+        "shared": Case(placement={"tensor": 4}, checkpoint="shared"),
+        "latent": Case(placement={"tensor": 4}, checkpoint="latent", schedule=DECODE),
+        "another order": Case(placement={"tensor": 4}, settings={"**.reduce:collective": "nccl.ring"}, differs=True),
+    }
+
+
+CASES = _cases()
+
+
+def run(case: Case, model: Model, simulated: Mapping[str, torch.Tensor], live: LiveRanks) -> dict[str, Any]:
+    """The values that differ, how many there were, and the reductions."""
+    with computing(live):
+        real = case.values(model)
+    unequal = [
+        name
+        for name, value in simulated.items()
+        if value.dtype != real[name].dtype or not torch.equal(int_view(value), int_view(real[name]))
+    ]
+    reductions = [{**asdict(one), "orders": sorted(one.orders)} for one in live.taken()]
+    return {"unequal": unequal, "values": len(simulated), "reductions": reductions}
+
+
+def work(rank: int, out: Path, models: Mapping[str, Model], simulated: Mapping[str, dict[str, torch.Tensor]]) -> None:
+    """One rank."""
+    dist.init_process_group("gloo", f"file://{out}.store", rank=rank, world_size=RANKS, timeout=LIMIT)
+    live = LiveRanks()
+    Path(f"{out}.{rank}").write_text(
+        json.dumps({name: run(case, models[case.checkpoint], simulated[name], live) for name, case in CASES.items()})
+    )
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> int:
+    """The ranks are forks of one process that has imported and opened all that they need."""
+    torch.set_num_threads(1)
+    out = Path(sys.argv[1])
+    models = {}
+    for name, fields in CHECKPOINTS.items():
+        folder = out.parent / name
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps({**fields, "torch_dtype": "bfloat16"}))
+        models[name] = open_model(folder, device="cpu", synthetic=5, residency="resident")
+    simulated = {name: case.values(models[case.checkpoint]) for name, case in CASES.items()}
+    return forked(RANKS, lambda rank: work(rank, out, models, simulated))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""Real gloo ranks give the bits of simulated ones, for a whole MoE forward and a cached decode, cut in all ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.live_ranks import CASES, RANKS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
+    """By rank and case; none of the ranks outlives this."""
+    out = tmp_path_factory.mktemp("live_ranks") / "out"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "tests.engine.live_ranks", str(out)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as started:
+        try:
+            _, said = started.communicate(timeout=240)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)
+    assert started.returncode == 0, said
+    return [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.differs])
+def test_real_ranks_have_the_bits_of_simulated_ones(name: str, outcomes: list[dict[str, dict[str, Any]]]) -> None:
+    case = CASES[name]
+    for of_rank in outcomes:
+        outcome = of_rank[name]
+        assert outcome["values"] > 5
+        assert outcome["unequal"] == []
+        assert all(one["differing"] == 0 for one in outcome["reductions"])
+        calls = {(one["call"], one["ranks"]) for one in outcome["reductions"]}
+        call = "reduce_scatter_tensor" if case.placement.get("sequence") else "all_reduce"
+        widths = {case.placement["tensor"], case.placement.get("expert", case.placement["tensor"])}
+        assert calls == (set() if name == "column" else {(call, width) for width in widths})
+
+
+def test_a_backend_of_another_order_is_seen_and_named(outcomes: list[dict[str, dict[str, Any]]]) -> None:
+    for of_rank in outcomes:
+        outcome = of_rank["another order"]
+        assert "logits" in outcome["unequal"]
+        assert all(one["differing"] > 0 for one in outcome["reductions"])
+        assert all(one["orders"] == ["gloo.all_reduce"] for one in outcome["reductions"])

@@ -68,6 +68,19 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPart:
+    """What was seen of one shard, and what it cost: for an `Observation` of the whole pass to join."""
+
+    changes: Changes
+    routes: Routes
+    logits: Logits
+    sections: Mapping[str, Any]
+    counts: Counts
+    memory: Memory
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MixturePass:
     """What one pass over mixtures gave, and what it cost: what a killed run goes on from."""
 
@@ -80,6 +93,7 @@ def codec(graph: Graph, *results: type) -> Codec:
     """Writes and reads what a pass saw of a graph, and results of these classes."""
     state = (
         Observed,
+        ShardPart,
         MixturePass,
         Outcome,
         Changes,

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from moeparity.bisection.observe import Observation
-from moeparity.bisection.observers import Changes, Logits, Routes
+from moeparity.bisection.observed import ShardPart
 from moeparity.bisection.prepare import Plan
 from moeparity.engine.grid import Grid
-from moeparity.engine.lockstep import Counts
-from moeparity.engine.memory import Memory
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
 
@@ -36,19 +33,6 @@ class Shard:
     def name(self, number: int) -> str:
         """What it is kept as, of the pass with that number."""
         return f"{SHARD.format(number)}{self.start}-{self.end}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardPart:
-    """What was seen of one shard, and what it cost: for an `Observation` of the whole pass to join."""
-
-    changes: Changes
-    routes: Routes
-    logits: Logits
-    sections: Mapping[str, Any]
-    counts: Counts
-    memory: Memory
-    seconds: float
 
 
 def shards_of(observation: Observation) -> tuple[Shard, ...]:

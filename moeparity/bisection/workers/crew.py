@@ -202,9 +202,9 @@ class _Office:
             self.losses[event.number] += 1
             if self.losses[event.number] == LOSSES:
                 raise MoeparityError(
-                    f"--workers: {piece.name} has ended {LOSSES} workers, the last {event.value}. Most likely they had "
-                    "too little memory: give fewer workers, or a --memory-limit for each. What was finished is kept "
-                    "under --run."
+                    f"--workers: {piece.name} has ended {LOSSES} workers, the last {event.value}. By signal 9 the "
+                    "system ends what takes too much memory: give fewer workers, or each a --memory-limit. What was "
+                    "finished is kept under --run."
                 )
             _log.warning("%s: its worker was lost, %s; another begins it anew", piece.name, event.value)
         else:

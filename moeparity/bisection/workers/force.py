@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeparity.bisection.observe import Observation
-from moeparity.bisection.observed import Observed, codec
+from moeparity.bisection.observed import Observed, ShardPart, codec
 from moeparity.bisection.prepare import Plan
 from moeparity.bisection.resume.passes import Passes
-from moeparity.bisection.shards import Shard, ShardPart, join, shard_part, shards_of
+from moeparity.bisection.shards import Shard, join, shard_part, shards_of
 from moeparity.bisection.workers.crew import Crew, computed
 from moeparity.bisection.workers.message import TASKS, Job, ShardTask, packed, unpacked
 from moeparity.engine.lockstep import Counts
@@ -48,10 +48,14 @@ class ShardedPass:
         """Of the pass, from 0."""
         return len(self.parents)
 
+    @property
+    def observation(self) -> Observation:
+        """What walks and what looks on, with nothing seen."""
+        return Observation.of(self.plan, self.toggles, first=not self.parents)
+
     def observed(self, kept: Passes | None, workforce: Workforce, progress: Callback | None = None) -> Observed:
         """What all shards saw. Raises MoeparityError."""
-        start = time.perf_counter()
-        observation = Observation.of(self.plan, self.toggles, first=not self.parents)
+        start, observation = time.perf_counter(), self.observation
         shards = shards_of(observation)
         stored = [None if kept is None else kept.load(shard.name(self.number)) for shard in shards]
         parts = {number: part for number, part in enumerate(stored) if isinstance(part, ShardPart)}
@@ -100,7 +104,7 @@ class ShardPiece:
 
     def read(self, data: bytes) -> ShardPart:
         """What a worker has written."""
-        part = unpacked(codec(self.sharded.plan.model.graph, ShardPart), data)
+        part = unpacked(codec(self.sharded.plan.model.graph), data)
         assert isinstance(part, ShardPart)
         return part
 

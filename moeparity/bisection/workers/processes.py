@@ -8,20 +8,18 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import IO
 
 from moeparity.bisection.workers.crew import LostWorkerError, Worker
-from moeparity.bisection.workers.message import PART, SERVE
+from moeparity.bisection.workers.message import PART
+from moeparity.bisection.workers.work import WORK, read, write
 from moeparity.errors import MoeparityError
-
-_LENGTH = 8
 
 
 class Process:
     """One worker: a process that reads tasks from its standard input and ends when that does."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-P", "-m", SERVE]
+        command = [sys.executable, "-P", "-m", WORK]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
         try:
             # A session of its own: Ctrl-C is the command's, which then ends it.
@@ -49,12 +47,18 @@ class Process:
         except (OSError, ValueError):
             pass
         code = self._process.wait()
+        self.end()
         raise LostWorkerError(f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}")
 
     def end(self) -> None:
-        """End it, whatever it is doing."""
-        with suppress(OSError):
-            self._process.kill()
+        """End it, whatever it is doing; whoever waits for it is told that it is lost."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            # What was still to be written goes nowhere.
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
 
 
 class LocalCrew:
@@ -79,17 +83,3 @@ class LocalCrew:
         self._over = True
         for worker in self.workers:
             worker.end()
-
-
-def write(file: IO[bytes], data: bytes) -> None:
-    """Write a message, its length before it."""
-    file.write(len(data).to_bytes(_LENGTH, "little") + data)
-    file.flush()
-
-
-def read(file: IO[bytes]) -> bytes | None:
-    """The next message; None at the end, in the midst of one too."""
-    head = file.read(_LENGTH)
-    length = int.from_bytes(head, "little")
-    data = file.read(length) if len(head) == _LENGTH else b""
-    return data if len(head) == _LENGTH and len(data) == length else None

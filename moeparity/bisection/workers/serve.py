@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO
 
 import torch
 
 from moeparity.bisection.observe import Observation
-from moeparity.bisection.observed import codec
+from moeparity.bisection.observed import ShardPart, codec
 from moeparity.bisection.pipeline import bisected, first_toggles
 from moeparity.bisection.prepare import Plan, prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import parts
-from moeparity.bisection.shards import ShardPart, shard_part, shards_of, taken_apart
+from moeparity.bisection.shards import shard_part, shards_of, taken_apart
 from moeparity.bisection.workers.job import functions_of
 from moeparity.bisection.workers.message import (
     DONE,
     FAILED,
-    PART,
     REFUSED,
     TASKS,
     Job,
@@ -35,14 +30,11 @@ from moeparity.bisection.workers.message import (
     packed,
     unpacked,
 )
-from moeparity.bisection.workers.processes import read, write
 from moeparity.errors import MoeparityError, listed
 from moeparity.inputs.machine import choose, numerics_key
 from moeparity.inputs.model import OpenedOnce
 from moeparity.progress import Callback, Progress
 
-_PAUSE = 0.25
-"""Seconds between two reports of how much is done."""
 UNCOMPARED = ("machine", "functions")
 """Hashes of a plan's parts that may be others in a worker: what decides bits is compared by name."""
 
@@ -75,7 +67,7 @@ class Server:
 
     def _computed(self, task: Task, progress: Callback | None) -> bytes:
         plan = self._prepared(task.job)
-        writer = codec(plan.model.graph, Report, ShardPart)
+        writer = codec(plan.model.graph, Report)
         if isinstance(task, PointTask):
             return packed(writer, bisected(plan, progress=progress))
         return packed(writer, _shard(plan, task, progress))
@@ -137,34 +129,3 @@ class _Heard:
     def __call__(self, progress: Progress) -> None:
         if progress.step == "pass" and progress.total:
             self._told((progress.done + progress.part) / progress.total)
-
-
-def work() -> None:
-    """The program of a worker. It is quiet, prints to standard error, and ends with its standard input."""
-    tasks: SimpleQueue[bytes] = SimpleQueue()
-    source = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb")
-    # What users' functions print is no answer.
-    os.dup2(2, 1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    threading.Thread(target=_receive, args=(source, tasks), daemon=True).start()
-    server, heard = Server(), [0.0]
-
-    def told(part: float) -> None:
-        if time.monotonic() - heard[0] >= _PAUSE:
-            heard[0] = time.monotonic()
-            write(answers, PART + str(part).encode())
-
-    while True:
-        write(answers, server.answer(tasks.get(), told))
-
-
-def _receive(source: IO[bytes], tasks: SimpleQueue[bytes]) -> None:
-    """Hand tasks on until the command is gone; then nobody wants what is being computed."""
-    while (message := read(source)) is not None:
-        tasks.put(message)
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    work()

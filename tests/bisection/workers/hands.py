@@ -1,0 +1,63 @@
+"""A crew without processes: workers that answer in threads, late, out of order, not at all, or with another machine."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from moeparity.bisection.workers.crew import LostWorkerError, Worker
+from moeparity.bisection.workers.serve import Server
+
+Answer = Callable[["Hand", bytes], bytes]
+
+
+@dataclass
+class Hands:
+    """So many workers, each of which answers as `answer` says."""
+
+    answer: Answer
+    count: int = 2
+    hired: list[Hand] = field(default_factory=list)
+    dismissed: bool = False
+    at_hire: Callable[[], None] = lambda: None
+
+    def hire(self) -> Worker:
+        self.at_hire()
+        self.hired.append(Hand(len(self.hired), self.answer))
+        return self.hired[-1]
+
+    def dismiss(self) -> None:
+        self.dismissed = True
+
+
+@dataclass
+class Hand:
+    number: int
+    answer: Answer
+    asked: list[bytes] = field(default_factory=list)
+    server: Server = field(default_factory=Server)
+
+    def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
+        self.asked.append(message)
+        told(0.5)
+        return self.answer(self, message)
+
+
+class Shuffled:
+    """Answers of real servers, handed over in another order: each batch of `hold` waits for its last, or its end."""
+
+    def __init__(self, seed: int, *, losing: int | None = None) -> None:
+        self.random = random.Random(seed)  # noqa: S311
+        self.lock, self.asked, self.losing = threading.Lock(), 0, losing
+
+    def __call__(self, hand: Hand, message: bytes) -> bytes:
+        # One at a time, as torch's settings are the process's.
+        with self.lock:
+            self.asked += 1
+            if self.asked == self.losing:
+                raise LostWorkerError("ended by signal 9")
+            answer = hand.server.answer(message)
+        threading.Event().wait(self.random.random() * 0.05)
+        return answer

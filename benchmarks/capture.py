@@ -7,11 +7,13 @@ msprobe leaves torch's functions wrapped. In a fork the step is run twice: the f
 and for the pages of a fresh fork, the second doesn't. Times are of the processor, user's and system's. In each round
 all run in turn; a ratio is taken within a round, to the least of the peers that record the same content and as much of
 stacks, and the table has medians of rounds.
-"Digests" are of every input and output of every op and module, with statistics where a tool has them; "tensors" are the
-whole values. Contents are not equal everywhere, and the table can't show it: DebugMode has inputs' hashes but outputs'
-tensors only, holds everything in memory and writes nothing by itself (what it kept is written by torch.save here), and
-msprobe sees a backward pass at modules and functions only, no op between. `--msprobe`: folders of mindstudio-probe and
-what it imports, unpacked with `pip install --target`, since it pins old packages.
+"Digests" are of inputs and outputs, with statistics where a tool has them; "tensors" are the whole values. Of "modules"
+contents are equal: inputs, outputs and parameters of every module, and with a backward pass the gradients of all three
+(`--level module,gradient`, level L0 of msprobe; a gradient of an input is over all its readers here, over the module
+alone there). Of "all" they are not: DebugMode has inputs' hashes but outputs' tensors only, holds everything in memory
+and writes nothing by itself (what it kept is written by torch.save here), and msprobe (level mix) sees a backward pass
+at modules and functions, no op between: of this model a quarter of the bytes. `--msprobe`: folders of mindstudio-probe
+and what it imports, unpacked with `pip install --target`, since it pins old packages.
 """
 
 from __future__ import annotations
@@ -50,9 +52,10 @@ Times = tuple[float, float, int]
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A way to record: its name, what it records, whether with stacks, and the context that does it in a folder."""
+    """A way to record: its name, what of which calls it records, whether with stacks, and the context that does it."""
 
     name: str
+    scope: str
     content: str
     stacks: bool
     recording: Callable[[Path, torch.nn.Module], AbstractContextManager[object]]
@@ -90,23 +93,27 @@ def step(model: torch.nn.Module, tokens: torch.Tensor, *, backward: bool) -> Non
 
 def tools() -> list[Tool]:
     """Ours and the peers, each with and without stacks where it has the choice."""
-    chosen = []
-    for stacks in (False, True):
-        for content in ("digests", "tensors"):
-            chosen += [
-                Tool("moeparity", content, stacks, partial(_moeparity, content=content, stacks=stacks)),
-                Tool("DebugMode", content, stacks, partial(_debug_mode, content=content, stacks=stacks)),
-            ]
-    if "msprobe" in sys.modules:
-        chosen += [
-            Tool("msprobe", content, True, partial(_msprobe, content=content)) for content in ("digests", "tensors")
-        ]
+    chosen: list[Tool] = []
+    for content in ("digests", "tensors"):
+        for stacks in (False, True):
+            for scope in ("modules", "all"):
+                ours = partial(_moeparity, content=content, stacks=stacks, scope=scope)
+                chosen.append(Tool("moeparity", scope, content, stacks, ours))
+            theirs = partial(_debug_mode, content=content, stacks=stacks)
+            chosen.append(Tool("DebugMode", "all", content, stacks, theirs))
+        if "msprobe" in sys.modules:
+            for scope, level in (("modules", "L0"), ("all", "mix")):
+                theirs = partial(_msprobe, content=content, level=level)
+                chosen.append(Tool("msprobe", scope, content, True, theirs))
     return chosen
 
 
-def _moeparity(out: Path, _: torch.nn.Module, *, content: str, stacks: bool) -> AbstractContextManager[object]:
+def _moeparity(
+    out: Path, _: torch.nn.Module, *, content: str, stacks: bool, scope: str
+) -> AbstractContextManager[object]:
     save = "*" if content == "tensors" else ()
-    return moeparity.capture(out / "t", stacks=stacks, save=save, budget="100G")
+    level = "module,gradient" if scope == "modules" else "op,module"
+    return moeparity.capture(out / "t", level=level, stacks=stacks, save=save, budget="100G")
 
 
 @contextlib.contextmanager
@@ -122,14 +129,14 @@ def _debug_mode(out: Path, _: torch.nn.Module, *, content: str, stacks: bool) ->
 
 
 @contextlib.contextmanager
-def _msprobe(out: Path, model: torch.nn.Module, *, content: str) -> Iterator[None]:
+def _msprobe(out: Path, model: torch.nn.Module, *, content: str, level: str) -> Iterator[None]:
     from msprobe.pytorch import PrecisionDebugger  # noqa: PLC0415  it is there on request only
 
     task = "statistics" if content == "digests" else "tensor"
     settings: dict[str, Any] = {"scope": [], "list": [], "data_mode": ["all"]}
     if content == "digests":
         settings["summary_mode"] = "md5"
-    config = {"task": task, "dump_path": str(out / "dump"), "rank": [], "step": [], "level": "mix", task: settings}
+    config = {"task": task, "dump_path": str(out / "dump"), "rank": [], "step": [], "level": level, task: settings}
     (out / "config.json").write_text(json.dumps(config))
     # A process has one: the second step goes into the first's folder.
     debugger = PrecisionDebugger._instance or PrecisionDebugger(config_path=str(out / "config.json"))  # noqa: SLF001
@@ -176,21 +183,24 @@ def measure(tool: Tool | None, model: torch.nn.Module, tokens: torch.Tensor, fol
 def table(rounds: Sequence[dict[Tool | None, Times]]) -> str:
     """The figures as a table of Markdown, medians over rounds; ratios are to the better peer of the same round."""
     lines = [
-        "| content | stacks | tool | first | second | of the better peer, first | second | on disk |",
-        "|---|---|---|---|---|---|---|---|",
+        "| calls | content | stacks | tool | first | second | to the better peer, first | second | on disk |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-    for tool in sorted(filter(None, rounds[0]), key=lambda each: (each.content, each.stacks)):
+    for tool in sorted(filter(None, rounds[0]), key=lambda each: (each.scope == "all", each.content, each.stacks)):
         added = [statistics.median(each[tool][i] - each[None][i] for each in rounds) for i in (0, 1)]
         peers = [
             each
             for each in filter(None, rounds[0])
-            if each.name != "moeparity" and each.content == tool.content and (each.stacks or not tool.stacks)
+            if each.name != "moeparity"
+            and (each.scope, each.content) == (tool.scope, tool.content)
+            and (each.stacks or not tool.stacks)
         ]
         ratios = ["", ""]
-        if tool.name == "moeparity":
+        if tool.name == "moeparity" and peers:
             ratios = [f"{statistics.median(_ratio(each, tool, peers, i) for each in rounds):.2f}" for i in (0, 1)]
         nbytes = rounds[-1][tool][2]
         cells = (
+            tool.scope,
             tool.content,
             "yes" if tool.stacks else "no",
             tool.name,
@@ -207,10 +217,10 @@ def _ratio(each: dict[Tool | None, Times], tool: Tool, peers: Sequence[Tool], i:
     return (each[tool][i] - bare) / min(each[peer][i] - bare for peer in peers)
 
 
-def compare(rounds: int, passes: Sequence[str]) -> None:
+def compare(rounds: int, passes: Sequence[str], scope: str | None) -> None:
     """Measure all tools in turn, so many times, and print a table for each of the passes."""
     model, tokens = model_and_tokens()
-    ways: list[Tool | None] = [None, *tools()]
+    ways: list[Tool | None] = [None, *(tool for tool in tools() if scope in (None, tool.scope))]
     for name in passes:
         backward = name == "backward"
         step(model, tokens, backward=backward)
@@ -247,6 +257,7 @@ def main() -> None:
     parser.add_argument("--msprobe", nargs="*", default=[], help="folders to import mindstudio-probe from")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--passes", nargs="+", choices=("forward", "backward"), default=("forward", "backward"))
+    parser.add_argument("--scope", choices=("modules", "all"), help="the calls of one kind only")
     parser.add_argument("--long", type=int, help="instead: memory over so many steps of training")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -256,7 +267,7 @@ def main() -> None:
     if arguments.msprobe:
         sys.path[:0] = arguments.msprobe
         import msprobe.pytorch  # noqa: F401, PLC0415
-    compare(arguments.rounds, arguments.passes)
+    compare(arguments.rounds, arguments.passes, arguments.scope)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def capture(
     out: Annotated[
         Path | None, typer.Option(help="The folder to write; `trace` by default, none with --verify.")
     ] = None,
-    level: Annotated[str, typer.Option(help="op, module or both.")] = "op,module",
+    level: Annotated[str, typer.Option(help="Some of op, module and gradient.")] = "op,module",
     save: Annotated[
         list[str] | None,
         typer.Option(
@@ -56,7 +56,7 @@ def capture(
     from moeparity.evidence.trace.read import open_trace
 
     settings = settings_of(
-        levels=level, save=tuple(save or ()), budget=budget, steps=steps, rows=rows, stats=stats, stacks=stacks
+        level=level, save=tuple(save or ()), budget=budget, steps=steps, rows=rows, stats=stats, stacks=stacks
     )
     if verify is None and (stop or rtol or atol):
         raise MoeparityError("capture: --stop, --rtol and --atol say how --verify compares. Give --verify too.")

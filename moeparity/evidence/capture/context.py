@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch.optim import optimizer
@@ -25,7 +25,7 @@ from moeparity.evidence.capture.flush import Sink
 from moeparity.evidence.capture.modules import Modules
 from moeparity.evidence.capture.place import Places
 from moeparity.evidence.capture.recorder import SOON, Recorder
-from moeparity.evidence.capture.settings import BUDGET, LEVELS, Settings, settings_of
+from moeparity.evidence.capture.settings import Settings, Words, settings_of
 from moeparity.evidence.capture.verify.comparison import Tolerance
 from moeparity.evidence.capture.verify.verifier import Verification, Verifier
 from moeparity.evidence.trace.read import open_trace
@@ -62,7 +62,7 @@ class Capture:
         self._program, self._verification, self._started = program, verification, started
         self._recorder = Recorder(settings, self._opened, self._knows_its_rank)
         self._places = Places(self._recorder)
-        self._modules = Modules(self._recorder, self._places, recorded="module" in settings.levels)
+        self._modules = Modules(self._recorder, self._places)
         self._mode = OpMode(self._recorder, self._places) if "op" in settings.levels else None
         self._background = Background(self._recorder)
         self._handles: list[Any] = []
@@ -196,23 +196,18 @@ class _Entry:
         self,
         out: str | Path | None = None,
         *,
-        level: tuple[str, ...] | str = LEVELS,
-        save: tuple[str, ...] | str = (),
-        budget: int | str = BUDGET,
-        steps: str | None = None,
-        rows: bool = True,
-        stats: bool = True,
-        stacks: bool = True,
         verify: str | Path | None = None,
         stop: bool = False,
         rtol: float = 0.0,
         atol: float = 0.0,
+        **words: Unpack[Words],
     ) -> Capture:
         """A context in which all ops and modules of this thread are recorded in the folder `out`.
 
-        `level`: `op`, `module` or both. `save`: globs of module paths or op names whose whole inputs and outputs are
-        kept, up to `budget` bytes; whole numbers of at most 1 MiB that a module is given always are. `steps`: `A:B`,
-        which steps are recorded. `rows`, `stats`, `stacks`: whether digests of rows, statistics and Python stacks are.
+        `level`: some of `op`, `module` (both by default) and `gradient`. `save`: globs of module paths or op names
+        whose whole inputs and outputs are kept, up to `budget` bytes; whole numbers of at most 1 MiB that a module is
+        given always are. `steps`: `A:B`, which steps are recorded. `rows`, `stats`, `stacks`: whether digests of rows,
+        statistics and Python stacks are.
         `verify`: a trace that the program is held to, by bits, or by min, max, mean and absmax that differ by no more
         than `rtol` of the recorded and `atol`, which is no bound of the values' own differences; the context's
         `verifier.report` has what came of it, and with `stop` the program ends at the first difference.
@@ -220,9 +215,7 @@ class _Entry:
         Raises MoeparityError for a word that says nothing, TraceError where the folder holds a trace or `verify` names
         none, and MismatchError as `stop` asks.
         """
-        settings = settings_of(
-            levels=level, save=save, budget=budget, steps=steps, rows=rows, stats=stats, stacks=stacks
-        )
+        settings = settings_of(**words)
         if out is None and verify is None:
             raise MoeparityError("capture: neither a folder to write to nor a trace to verify is given. Give one.")
         verification = None

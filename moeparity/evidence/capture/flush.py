@@ -20,7 +20,7 @@ class Running:
 
     __slots__ = (
         "clock", "flags", "forward_call", "frames", "id", "inputs", "inside", "keeps", "level", "name", "nth",
-        "outputs", "path", "phase", "scalars", "step", "written",
+        "outputs", "path", "phase", "scalars", "step", "weights", "written",
     )  # fmt: skip
 
     def __init__(self, number: int, level: str, name: str) -> None:
@@ -31,6 +31,7 @@ class Running:
         self.inputs: dict[str, Seen] = {}
         self.outputs: dict[str, Seen] = {}
         self.written: dict[str, Seen] = {}
+        self.weights: dict[str, Seen] = {}
         self.scalars: dict[str, Any] = {}
         self.frames: Frames | None = None
         self.flags: list[str] = []
@@ -102,7 +103,7 @@ def _unwritten(calls: list[Running]) -> list[Seen]:
     """The values of calls that are not in the trace yet, a base before its views."""
     values: dict[int, Seen] = {}
     for call in calls:
-        for slots in (call.inputs, call.outputs, call.written):
+        for slots in (call.inputs, call.outputs, call.written, call.weights):
             for seen in slots.values():
                 if seen.base is not None and not seen.base.written:
                     values[seen.base.id] = seen.base
@@ -152,6 +153,7 @@ def _call(call: Running, stack: int | None) -> Call:
         inputs={slot: seen.id for slot, seen in call.inputs.items()},
         outputs={slot: seen.id for slot, seen in call.outputs.items()},
         written={slot: seen.id for slot, seen in call.written.items()},
+        weights={slot: seen.id for slot, seen in call.weights.items()},
         scalars={slot: plain(value) for slot, value in call.scalars.items()},
         stack=stack,
         flags=(*call.flags, *(f"{name}_born" for name in ("nan", "inf") if _bears(call, name))),

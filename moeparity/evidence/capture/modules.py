@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
 from torch.nn.modules import module as hooks
 
 from moeparity.evidence.capture.flush import Running
+from moeparity.evidence.capture.gradients import Followed, Gradients
 from moeparity.evidence.capture.ops import outputs, plain, tensors
 from moeparity.evidence.capture.place import Places
 from moeparity.evidence.capture.recorder import Recorder
@@ -61,12 +63,18 @@ def _walk(module: torch.nn.Module, path: str, met: set[int]) -> Iterator[tuple[t
 
 
 class Modules:
-    """Hooks on all modules while it is entered. `recorded`: whether calls are written, or only paths are followed."""
+    """Hooks on all modules while it is entered.
 
-    def __init__(self, recorder: Recorder, places: Places, *, recorded: bool) -> None:
-        self._recorder, self._places, self._recorded = recorder, places, recorded
+    Without the level `module` paths are followed and no calls written; without `op` what a module's own parameters and
+    buffers are is written with its calls, since no op shows it.
+    """
+
+    def __init__(self, recorder: Recorder, places: Places) -> None:
+        self._recorder, self._places = recorder, places
+        levels = recorder.settings.levels
+        self._recorded, self._with_weights = "module" in levels, "op" not in levels
+        self._gradients = Gradients(recorder) if "gradient" in levels else None
         self._paths = Paths()
-        self._clocks: list[int] = []
         self._handles: list[Any] = []
 
     def start(self) -> None:
@@ -80,6 +88,8 @@ class Modules:
         """Take the hooks away."""
         for handle in self._handles:
             handle.remove()
+        if self._gradients is not None:
+            self._gradients.stop()
 
     def _enters(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
@@ -92,33 +102,51 @@ class Modules:
             call = recorder.entered("module", type(module).__name__, path, places.now().phase)
             call.inside = modules[-1][0].id if modules else None
             modules.append((call, path))
-            if not (self._recorded and recorder.is_on):
+            if not recorder.is_on:
                 return
             call.clock = recorder.storages.clock
+            if not self._recorded:
+                return
             if recorder.settings.stacks:
                 call.frames = frames()
             for slot, tensor in tensors(args, ""):
                 self._see(call.inputs, slot, tensor, call, given=True)
+            if self._with_weights:
+                for slot, weight in chain(module._parameters.items(), module._buffers.items()):
+                    if weight is not None:
+                        self._see(call.weights, slot, weight, call)
             call.scalars = {str(place): value for place, value in enumerate(args) if plain(value) is not None}
 
-    def _leaves(self, module: torch.nn.Module, _: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _leaves(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         modules = self._places.modules
         if torch.compiler.is_compiling() or not modules or modules[-1][0].name != type(module).__name__:
             return
         recorder = self._recorder
         with recorder.lock, torch._C._DisableTorchDispatch():
             call = modules.pop()[0]
-            if not (self._recorded and recorder.is_on) or call.clock is None:
+            if not recorder.is_on or call.clock is None:
                 return
-            for slot, tensor in tensors(kwargs, ""):
-                if recorder.storages.of(tensor).clock <= call.clock:
-                    self._see(call.inputs, slot, tensor, call, given=True)
+            named = list(self._unwritten(kwargs, call.clock))
+            if self._gradients is not None:
+                followed = Followed(call.name, call.path, call.id if self._recorded else None)
+                given = [*self._unwritten(args, call.clock), *named]
+                self._gradients.follow(module, followed, given, outputs(result))
+            if not self._recorded:
+                return
+            for slot, tensor in named:
+                self._see(call.inputs, slot, tensor, call, given=True)
             call.scalars |= {name: value for name, value in kwargs.items() if plain(value) is not None}
             for slot, tensor in outputs(result):
                 self._see(call.outputs, slot, tensor, call)
             if result is None:
                 call.flags.append("raised")
             recorder.returned(call)
+
+    def _unwritten(self, arguments: Any, clock: int) -> Iterator[tuple[str, torch.Tensor]]:
+        """The tensors among a module's arguments that were not written since it was entered."""
+        for slot, tensor in tensors(arguments, ""):
+            if self._recorder.storages.of(tensor).clock <= clock:
+                yield slot, tensor
 
     def _see(
         self, slots: dict[str, Any], slot: str, tensor: torch.Tensor, call: Running, *, given: bool = False

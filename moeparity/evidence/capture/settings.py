@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from moeparity.errors import MoeparityError, did_you_mean, listed, shown, whole_number
 
-LEVELS = ("op", "module")
-BUDGET = 1 << 30
-"""Bytes of whole tensors that are kept where nothing else is said."""
+LEVELS = ("op", "module", "gradient")
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What is recorded.
+    """What is recorded, and what is where nothing else is said.
 
-    `levels`: of `op`, `module`. `save`: globs; of a call whose module path or name one of them matches, whole tensors
-    are kept, up to `budget` bytes in all. `steps`: the first step and the one behind the last, None for all. `rows`,
-    `stats`, `stacks`: whether each value has a digest for each row, statistics, and each call its Python stack.
+    `levels`: of `op`, `module`, `gradient`. `save`: globs; of a call whose module path or name one of them matches,
+    whole tensors are kept, up to `budget` bytes in all. `steps`: the first step and the one behind the last, None for
+    all. `rows`, `stats`, `stacks`: whether each value has a digest for each row, statistics, and each call its Python
+    stack.
     """
 
-    levels: tuple[str, ...] = LEVELS
+    levels: tuple[str, ...] = ("op", "module")
     save: tuple[str, ...] = ()
-    budget: int = BUDGET
+    budget: int = 1 << 30
     steps: tuple[int, int | None] | None = None
     rows: bool = True
     stats: bool = True
@@ -50,27 +50,43 @@ def _matches(globs: tuple[str, ...], name: str, path: str) -> bool:
     return any(fnmatchcase(path, pattern) or fnmatchcase(name, pattern) for pattern in globs)
 
 
-def settings_of(
-    *,
-    levels: tuple[str, ...] | str = LEVELS,
-    save: tuple[str, ...] | str = (),
-    budget: int | str = BUDGET,
-    steps: str | None = None,
-    rows: bool = True,
-    stats: bool = True,
-    stacks: bool = True,
-) -> Settings:
+class Words(TypedDict, total=False):
+    """What may be said of `Settings`, in words: the one list of a capture's options.
+
+    `level`: one of `LEVELS`, or several with commas between. `save`: one glob or several. `budget`: bytes, or a number
+    with a unit. `steps`: `A:B`.
+    """
+
+    level: tuple[str, ...] | str
+    save: Sequence[str] | str
+    budget: int | str
+    steps: str | None
+    rows: bool
+    stats: bool
+    stacks: bool
+
+
+def settings_of(**words: Unpack[Words]) -> Settings:
     """The settings that these words say. Raises MoeparityError for a word that says nothing."""
-    chosen = tuple(word.strip() for word in (levels.split(",") if isinstance(levels, str) else levels))
+    said: dict[str, Any] = {name: value for name, value in words.items() if name not in _READ}
+    for name, (field, read_word) in _READ.items():
+        if name in words:
+            said[field] = read_word(words[name])  # type: ignore[literal-required]
+    return Settings(**said)
+
+
+def _levels(text: tuple[str, ...] | str) -> tuple[str, ...]:
+    chosen = tuple(word.strip() for word in (text.split(",") if isinstance(text, str) else text))
     for word in chosen:
         if word not in LEVELS:
             raise MoeparityError(
-                f"capture: level {word!r}; expected one of {listed(LEVELS)}, or both.{did_you_mean(word, LEVELS)}"
+                f"capture: level {word!r}; expected some of {listed(LEVELS)}.{did_you_mean(word, LEVELS)}"
             )
-    globs = (save,) if isinstance(save, str) else tuple(save)
-    return Settings(
-        levels=chosen, save=globs, budget=_bytes(budget), steps=_steps(steps), rows=rows, stats=stats, stacks=stacks
-    )
+    return chosen
+
+
+def _globs(text: Sequence[str] | str) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else tuple(text)
 
 
 def written(settings: Settings) -> str:
@@ -108,3 +124,12 @@ def _steps(text: str | None) -> tuple[int, int | None] | None:
             f"capture: steps {text!r}; expected A:B, from step A up to but without B, such as 0:2, 10: or :3."
         )
     return start, end
+
+
+_READ: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
+    "level": ("levels", _levels),
+    "save": ("save", _globs),
+    "budget": ("budget", _bytes),
+    "steps": ("steps", _steps),
+}
+"""Words that are not taken as they are: the field that each sets, and what reads it."""

@@ -28,8 +28,8 @@ _SECOND = -7723592293110705685
 WORDS = 1 << 15
 """So many words are mixed at once, so that they stay in a core's cache."""
 
-_NARROW = 16
-"""Words of a row below which the numbers of its columns are laid out for many rows: short loops cost more."""
+_MANY = 1024
+"""From so many words on numpy's loops save more than its views of tensors cost."""
 
 
 def row_digests(tensor: torch.Tensor) -> torch.Tensor:
@@ -38,14 +38,8 @@ def row_digests(tensor: torch.Tensor) -> torch.Tensor:
     A row is the last axis; a scalar is one row. Of any dtype: its bytes count, -0 is not +0, a NaN is its own bits.
     """
     words = _words(tensor)
-    rows, across = words.shape
-    if rows * across <= WORDS and across >= _NARROW:
-        sums = _folded(words, *_columns(across, words.device))
-    elif across < _NARROW:
-        sums = _narrow(words)
-    else:
-        sums = _in_parts(words)
-    return sums.add_(across)
+    across = words.shape[1]
+    return (_narrow(words) if across <= WORDS else _wide(words)).add_(across)
 
 
 def element_sums(tensor: torch.Tensor, first: int = 0) -> torch.Tensor:
@@ -56,11 +50,15 @@ def element_sums(tensor: torch.Tensor, first: int = 0) -> torch.Tensor:
     """
     rows = tensor.detach().reshape(-1, tensor.shape[-1])
     across = rows.shape[1]
-    factors, others = (table[first:] for table in _columns(first + across, rows.device))
+    down = max(1, min(len(rows), WORDS // max(1, across)))
+    factors, others = (table[first:].repeat(down) for table in _columns(first + across, rows.device))
     sums = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-    down = max(1, WORDS // max(1, across))
+    room = sums.new_empty(2, down * across)
     for top in range(0, len(rows) if across else 0, down):
-        sums[top : top + down] = _folded(_elements(rows[top : top + down]), factors, others)
+        part = _elements(rows[top : top + down])
+        size = part.numel()
+        mixed = _mixed_words(part.reshape(-1), factors[:size], others[:size], room)
+        torch.sum(mixed.view(-1, across), -1, out=sums[top : top + down])
     return sums
 
 
@@ -71,56 +69,55 @@ def rows_sum(sums: torch.Tensor, numbers: torch.Tensor) -> int:
     return int(((_mixed(numbers * _SECOND) | 1) * sums).sum()) & (2**64 - 1)
 
 
-def _in_parts(words: torch.Tensor) -> torch.Tensor:
-    """The sums of wide rows, a part at a time."""
-    sums = words.new_zeros(words.shape[0])
-    first, second = _columns(words.shape[1], words.device)
-    across = min(words.shape[1], WORDS)
-    down = max(1, WORDS // across)
-    room = words.new_empty(2, down * across)
-    zeros = words.new_zeros(down * across) if words.device.type == "cpu" else None
-    for top in range(0, words.shape[0], down):
-        rows = words[top : top + down]
-        for left in range(0, words.shape[1], across):
-            columns = slice(left, left + across)
-            part = rows[:, columns]
-            # Zeros are mixed to zeros: the gradient of one expert of many, as wide as all, has little else. This ends
-            # at the first word that is none; on an accelerator it would wait.
-            if zeros is None or not torch.equal(part, zeros[: part.numel()].view(part.shape)):
-                sums[top : top + down] += _folded(part, first[columns], second[columns], room)
+def _narrow(words: torch.Tensor) -> torch.Tensor:
+    """The sums of rows that are mixed many at once, by numbers of their columns laid out for as many: it is flat."""
+    rows, across = words.shape
+    sums = words.new_zeros(rows)
+    if not words.numel():
+        return sums
+    down = WORDS // across
+    first, second = _tiled(across, words.device)
+    room = words.new_empty(2, min(rows, down) * across)
+    zeros = _zeros(words)
+    for top in range(0, rows, down):
+        part = words[top : top + down].reshape(-1)
+        size = part.numel()
+        if not _is_zero(part, zeros):
+            mixed = _mixed_words(part, first[:size], second[:size], room)
+            torch.sum(mixed.view(-1, across), -1, out=sums[top : top + down])
     return sums
 
 
-def _narrow(words: torch.Tensor) -> torch.Tensor:
-    """The sums of rows of a few words, many rows at a time."""
-    rows, across = words.shape
-    if not words.numel():
-        return words.new_zeros(rows)
-    down = WORDS // across
-    first, second = _tiled(across, min(1 << (rows - 1).bit_length(), down), words.device)
-    parts = []
-    for top in range(0, rows, down):
-        part = words[top : top + down]
-        size = part.numel()
-        parts.append(_mixed_words(part.reshape(-1), first[:size], second[:size]).view(-1, across).sum(-1))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def _wide(words: torch.Tensor) -> torch.Tensor:
+    """The sums of rows that are mixed a part at a time."""
+    sums = words.new_zeros(words.shape[0])
+    first, second = _columns(words.shape[1], words.device)
+    room, zeros = words.new_empty(2, WORDS), _zeros(words)
+    for row, number in zip(words, range(len(sums)), strict=True):
+        for left in range(0, len(row), WORDS):
+            columns = slice(left, left + WORDS)
+            if not _is_zero(row[columns], zeros):
+                sums[number] += _mixed_words(row[columns], first[columns], second[columns], room).sum()
+    return sums
 
 
-def _folded(
-    words: torch.Tensor, first: torch.Tensor, second: torch.Tensor, room: torch.Tensor | None = None
-) -> torch.Tensor:
-    return _mixed_words(words, first, second, room).sum(-1)
+def _zeros(words: torch.Tensor) -> torch.Tensor | None:
+    """Zeros to hold parts to: none for few words, nor on an accelerator, where a comparison would wait."""
+    return words.new_zeros(WORDS) if words.is_cpu and words.numel() > WORDS else None
 
 
-def _mixed_words(
-    words: torch.Tensor, first: torch.Tensor, second: torch.Tensor, room: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Each word to another, one to one in each column; in `room` [2, words or more] where it is given."""
-    if room is None:
-        room = words.new_empty(2, words.numel())
-    mixed: torch.Tensor = room[0, : words.numel()].view(words.shape)
-    if words.is_cpu:
-        _mix_by_numpy(words, first, second, mixed, room[1, : words.numel()].view(words.shape))
+def _is_zero(part: torch.Tensor, zeros: torch.Tensor | None) -> bool:
+    """Whether a part is all zeros, which are mixed to zeros: the gradient of one expert of many, as wide as all, has
+    little else. A comparison ends at the first word that is none.
+    """
+    return zeros is not None and torch.equal(part, zeros[: part.numel()])
+
+
+def _mixed_words(words: torch.Tensor, first: torch.Tensor, second: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
+    """Each of words [N] to another, one to one, by two numbers for each; in `room` [2, N or more]."""
+    mixed = room[0, : words.numel()]
+    if words.is_cpu and words.numel() >= _MANY:
+        _mix_by_numpy(words, first, second, mixed, room[1, : words.numel()])
         return mixed
     torch.mul(words, first, out=mixed)
     halves = mixed.view(torch.int32)
@@ -158,10 +155,11 @@ def _columns(across: int, device: torch.device) -> tuple[torch.Tensor, torch.Ten
     return held[0][:across], held[1][:across]
 
 
-@lru_cache(maxsize=128)
-def _tiled(across: int, rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+@lru_cache(maxsize=64)
+def _tiled(across: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The numbers of the columns for as many rows as are mixed at once."""
     first, second = _columns(across, device)
-    return first.repeat(rows), second.repeat(rows)
+    return first.repeat(WORDS // across), second.repeat(WORDS // across)
 
 
 def value_digest(rows: torch.Tensor, shape: Sequence[int], dtype: str) -> str:

@@ -18,8 +18,8 @@ class Head:
     """What a rank's trace was made by and on: `head.json`, written before anything else.
 
     `made_by`: the tool and its version, or what the trace was imported from. `levels`: which calls are recorded, of
-    `op`, `module`, `collective`. `selected`: what whole tensors were kept of, in words; empty for none. `unseen`: what
-    this trace can't show, in sentences. `rank` counts from 0.
+    `op`, `module`, `gradient`, `collective`. `selected`: what whole tensors were kept of, in words; empty for none.
+    `unseen`: what this trace can't show, in sentences. `rank` counts from 0.
     """
 
     rank: int = 0
@@ -72,14 +72,18 @@ class Value:
 class Call:
     """One call of an op, a module or a collective, written when it has returned.
 
+    One of `level` gradient has the gradients of a module's outputs as inputs, and those of its inputs as outputs, or
+    that of a parameter.
+
     `id` counts calls as they were entered, so a module's is below those inside it, whose `inside` it is. `name`: of the
     op with its overload, of the module's class, of the collective. `path`: of the innermost module, as in
     `named_modules`, empty outside all. `nth`: how many calls of that name under that path came before in this `step`.
     `phase`: `forward`, `backward`, `optimizer` or empty. `inputs`, `outputs` and `written` (arguments that were
-    changed in place) map a slot to a value's id: `0`, `2.1` for the second of a list, a keyword's name. `scalars`:
-    arguments that are no tensors, by slot. `flags`: `random`, `nan_born`, `inf_born` (in its outputs, and in no input),
-    `raised` (it did not return), `unwaited` (it read what a collective had not finished). `forward_call`: of a call in
-    the backward pass, the call whose gradient it computes, where that was recorded.
+    changed in place) map a slot to a value's id: `0`, `2.1` for the second of a list, a keyword's name. `weights`: of a
+    module where no ops are recorded, its own parameters and buffers by name. `scalars`: arguments that are no tensors,
+    by slot. `flags`: `random`, `nan_born`, `inf_born` (in its outputs, and in no input), `raised` (it did not return),
+    `unwaited` (it read what a collective had not finished). `forward_call`: of a call in the backward pass, the call
+    whose gradient it computes, where that was recorded.
     """
 
     kind: ClassVar[str] = "call"
@@ -94,6 +98,7 @@ class Call:
     inputs: Mapping[str, int] = field(default_factory=dict)
     outputs: Mapping[str, int] = field(default_factory=dict)
     written: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, int] = field(default_factory=dict)
     scalars: Mapping[str, Any] = field(default_factory=dict)
     stack: int | None = None
     flags: tuple[str, ...] = ()

@@ -177,7 +177,7 @@ class Verifier:
             untold=self.report.untold + untold,
         )
         self.report = report
-        # A module's weights are no inputs of its call: where ops are recorded, they tell.
+        # A module's weights are recorded where ops are not: where they are, they tell.
         if not differs or report.root is not None or (call.level == "module" and side.has_ops):
             return
         state, inputs = self._inputs(recorded, call, side)
@@ -201,6 +201,7 @@ class Verifier:
     def _inputs(self, recorded: Call, call: Call, side: _Recorded) -> tuple[str, dict[str, bool | None]]:
         """What is known of a call's inputs, in the words of `Difference.inputs`, and of each."""
         inputs = self._slots("input", recorded.inputs, call.inputs, side)
+        inputs |= self._slots("weight", recorded.weights, call.weights, side)
         if False in inputs.values():
             return "differ", inputs
         if None in inputs.values() or call.level == "module":
@@ -244,7 +245,7 @@ class Verifier:
         shown = {}
         for slot in (slot for slot, equal in slots.items() if equal is False):
             word, _, name = slot.partition(" ")
-            kind = {"input": "inputs", "output": "outputs", "written": "written"}[word]
+            kind = "written" if word == "written" else f"{word}s"
             left = side.values.get(getattr(recorded, kind).get(name, -1))
             right = self._values.get(getattr(call, kind).get(name, -1))
             shown[slot] = _side(left, side.values), _side(right, self._values)

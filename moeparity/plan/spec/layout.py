@@ -4,10 +4,13 @@ docs/weights.md).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS
+from moeparity.numerics.orders import parse
 from moeparity.plan.spec.base import Model
 
 
@@ -17,17 +20,71 @@ class Cut(Model):
     axis: int
 
 
-Placed = Cut | Literal["replicated", "partial"]
-"""`replicated`: every rank has the whole. `partial`: every rank has a part of a sum, compared once it is added."""
+class Summed(Model):
+    """A value of which every rank has a part of a sum: they are added up here, in rank order as `sum` says.
+
+    sum: an order of the algebra over the ranks (docs/orders.md), added in fp32 and rounded once where it says nothing
+    else, or a collective's name (`moeparity ops all_reduce`).
+    """
+
+    sum: str
+
+    @field_validator("sum")
+    @classmethod
+    def _known(cls, sum: str) -> str:
+        if sum not in COLLECTIVES and sum not in SELECTIONS:
+            parse(sum)
+        return sum
+
+
+Word = Literal["replicated", "partial", "own"]
+
+
+def _form(placed: Any) -> str:
+    """Which form of `Placed` is meant."""
+    if isinstance(placed, (Mapping, Cut, Summed)):
+        return "summed" if isinstance(placed, Summed) or (isinstance(placed, Mapping) and "sum" in placed) else "cut"
+    return "word"
+
+
+Placed = Annotated[
+    Annotated[Cut, Tag("cut")] | Annotated[Summed, Tag("summed")] | Annotated[Word, Tag("word")],
+    Discriminator(_form),
+]
+"""`replicated`: every rank has the whole. `partial`: every rank has a part of a sum, compared once it is added. `own`:
+every rank has something else, which is compared with nothing.
+"""
 
 
 class RankRule(Model):
-    """How values of the modules whose path matches lie over the ranks: what they give, are given, and their weights."""
+    """How values of the calls whose path and name match lie over the ranks: what they give, are given, their weights.
+
+    path: of the module. call: the name of the op, or the class of the module, such as `aten.mm*`.
+    """
 
     path: str
+    call: str = "*"
     outputs: Placed | None = None
     inputs: Placed | None = None
     weights: Placed | None = None
+
+
+class ExpertRule(Model):
+    """Modules of experts that every rank numbers from 0, though it has others: those in a module whose path matches.
+
+    per_rank: how many each rank has, one after the other; or for each rank which, as the whole program numbers them.
+    """
+
+    path: str
+    per_rank: Annotated[int, Field(ge=1)] | Annotated[list[list[Annotated[int, Field(ge=0)]]], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _once(self) -> ExpertRule:
+        every = [] if isinstance(self.per_rank, int) else [expert for own in self.per_rank for expert in own]
+        twice = [expert for expert in every if every.count(expert) > 1]
+        if twice:
+            raise ValueError(f"expert {twice[0]} stands there twice: of copies of one expert none can be told apart")
+        return self
 
 
 class TokenRule(Model):
@@ -48,6 +105,7 @@ class SideRules(Model):
     """One trace: the first rule whose path matches and that says it holds; tokens are those of every forward pass."""
 
     ranks: list[RankRule] = Field(default_factory=list)
+    experts: ExpertRule | None = None
     tokens: TokenRule | None = None
 
 

@@ -158,6 +158,17 @@ def test_the_environment_that_a_job_reported_is_part_of_it(recipe: Path, tmp_pat
     assert contract_of(recipe, "reference").environment.fields == {"version.transformers": "5.23.0"}
 
 
+def test_a_side_claims_its_own_phases_and_no_others(recipe: Path, tmp_path: Path) -> None:
+    steps = "schedule: {rule: vllm-v1, decode: {from: prompt}}"
+    served = tmp_path / "served.yaml"
+    served.write_text(recipe.read_text().replace("micro_batch: 1", steps))
+    decoding, forward = contract_of(served, "candidate"), contract_of(served, "reference")
+    assert ("forward" in decoding.profile.phases, "decode" in decoding.profile.phases) == (False, True)
+    assert forward.profile.phases == ("forward",)
+    held = hold(forward, layout=LAYOUT, schedule={"rule": "vllm-v1", "decode": {"from": "prompt"}}, refuse=False)
+    assert "schedule: rule: transformers in the contract, vllm-v1 here" in map(str, held.breaches)
+
+
 def test_a_side_that_no_engine_runs_is_refused(recipe: Path, tmp_path: Path) -> None:
     faulty = tmp_path / "faulty.yaml"
     faulty.write_text(

@@ -139,6 +139,25 @@ def test_a_launch_file_is_held_choice_by_choice(claims: Contract, tmp_path: Path
         hold(claims, launch=script, role="trainer", layout=LAYOUT)
 
 
+def test_what_a_trace_decided_is_held_and_what_its_profile_takes_over_is_not(claims: Contract, tmp_path: Path) -> None:
+    profile, decided = tmp_path / "explained.yaml", 'evidence: {level: "verified: trace", source: t}'
+    profile.write_text(
+        "kind: profile\nname: explained\nextends: hf-eager\nrules:\n"
+        f'  - {{nodes: "layers[1].moe.combine", set: {{accumulate: fp64}}, {decided}}}\n'
+        f'  - {{nodes: "layers[0].moe.gate", set: {{output: model}}, {decided}}}\n'
+    )
+    held = hold(claims, layout=LAYOUT, explained=profile, refuse=False)
+    assert list(map(str, held.breaches)) == [
+        "profile: layers[1].moe.combine:accumulate: fp32 in the contract, fp64 here, as its trace shows"
+    ]
+    assert held.kept["profile"] == ["1 choice, as its trace shows"]
+    with pytest.raises(ContractError, match="explained=: its choices are those of a graph"):
+        hold(claims, explained=profile)
+    profile.write_text("kind: profile\nname: explained\nextends: hf-eager\nrules: []\n")
+    with pytest.raises(ContractError, match=r"no choice in it is `verified: trace`"):
+        hold(claims, layout=LAYOUT, explained=profile)
+
+
 def test_the_environment_that_a_job_reported_is_part_of_it(recipe: Path, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "logs", 0, 1)
     journal.write("environment", fields={"switch.threads": "1", "$NCCL_ALGO": "Ring"})

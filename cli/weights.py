@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from moeparity.cli.options import Html
-from moeparity.errors import MoeparityError, display_path
+from moeparity.errors import MoeparityError, did_you_mean, display_path, listed
 
 Held = Annotated[
     Path, typer.Argument(help="A checkpoint folder; or the fingerprint of one rank, or a folder of those of all ranks.")
@@ -34,11 +34,12 @@ def weights(
     from moeparity.cli.progress import progress_line
     from moeparity.evidence.weights.compare import compare
     from moeparity.evidence.weights.files import open_weights, write_weights
+    from moeparity.evidence.weights.layout import DTYPES
     from moeparity.evidence.weights.text import print_weights
     from moeparity.output.status import state_of
 
-    if dtype not in (None, "bf16", "fp16", "fp32"):
-        raise MoeparityError(f"--dtype {dtype!r}: expected one of bf16, fp16, fp32.")
+    if dtype is not None and dtype not in DTYPES:
+        raise MoeparityError(f"--dtype {dtype!r}: expected one of {listed(DTYPES)}.{did_you_mean(dtype, DTYPES)}")
     with outputs({"--out": out, "--json": json, "--html": html}, unprinted=("--out",)) as files:
         with progress_line() as progress:
             ours = open_weights(a, dtype, progress)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from moeparity.bisection.outline import Outline, outline_recipe
 from moeparity.errors import SpecError, Where, display_path
 from moeparity.evidence.weights.part import part
 from moeparity.inputs.model import Model, open_model
@@ -15,11 +13,11 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.choices import choices
 from moeparity.plan.engine_profile import load_profile
-from moeparity.plan.schedule.settings import settings
-from moeparity.plan.sides import REFERENCE
+from moeparity.plan.schedule.settings import possible_phases, settings
+from moeparity.plan.sides import REFERENCE, bound_side, cases_of
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.base import Side
-from moeparity.plan.spec.schema import RecipeFile, Variant
+from moeparity.plan.spec.schema import Engine, Variant
 from moeparity.progress import Callback, Progress
 from moeparity.ranks.contract import (
     Contract,
@@ -32,13 +30,12 @@ from moeparity.ranks.contract import (
     schedule_words,
     sealed,
 )
-from moeparity.ranks.environment import ENGINES
 from moeparity.ranks.launched import placement_words
 from moeparity.ranks.profile import environment_of
 
 _RELEASE = re.compile(r"\d+(\.\d+)+([a-z+.]\w*)*")
-_PACKAGES = {"transformers": "transformers", "trtllm": "tensorrt_llm", "megatron": "megatron-core"}
-"""Engines by the names of profiles -> packages, where these are other words."""
+_PACKAGES = {"transformers": "transformers", "vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "tensorrt_llm"}
+"""Engines by the names of profiles -> packages, whose versions an environment report has."""
 
 
 def contract_of(path: Path, side: Side, environment: Path | None = None, progress: Callback | None = None) -> Contract:
@@ -50,53 +47,52 @@ def contract_of(path: Path, side: Side, environment: Path | None = None, progres
     """
     recipe = reader.read_recipe(path)
     variant = recipe.variants[0 if side == REFERENCE else 1]
-    _refuse(path, side, variant)
-    outline = outline_recipe(path)
-    plan = outline.plans[0 if side == REFERENCE else 1]
     where = Where(path, variant.line)
-    profile = _profile(outline, plan, variant, where)
+    _refuse(side, variant, where)
+    profile, schedule = (
+        load_profile(variant.profile, where),
+        settings(variant.schedule, variant.micro_batch, None, where),
+    )
+    fields = None if environment is None else environment_of(environment)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
-    fields = dict(environment_of(environment)) if environment is not None else _version(profile)
+    model = open_model(folder, device="cpu", synthetic=recipe.synthetic, progress=progress, check_weights=False)
+    cases = cases_of(model.graph, model.dtype, possible_phases(schedule), [variant], [profile], where)
+    plan = bound_side(model.graph, variant, profile, model.dtype, where, phases=cases).plan
+    claim = _profile(model, plan, variant.profile, profile.engine)
     return Contract(
         recipe=display_path(path),
         side=side,
-        model_type=outline.graph.model_type,
-        weights=_weights(folder, recipe, plan, progress),
-        environment=sealed(EnvironmentClaim(digest="", fields=fields)),
-        profile=profile,
+        model_type=model.graph.model_type,
+        weights=_weights(model, plan, progress),
+        environment=sealed(EnvironmentClaim(digest="", fields=dict(_version(claim) if fields is None else fields))),
+        profile=claim,
         placement=sealed(SettingsClaim(digest="", settings=placement_words(variant.placement.model_dump()))),
-        schedule=sealed(
-            SettingsClaim(
-                digest="", settings=schedule_words(settings(variant.schedule, variant.micro_batch, None, where))
-            )
-        ),
+        schedule=sealed(SettingsClaim(digest="", settings=schedule_words(schedule))),
     )
 
 
-def _refuse(path: Path, side: Side, variant: Variant) -> None:
-    what = (
-        "a trace" if variant.trace is not None else "faults" if variant.faults else "functions" if variant.impl else ""
-    )
-    if what:
+def _refuse(side: Side, variant: Variant, where: Where) -> None:
+    parts = {"a trace": variant.trace, "faults": variant.faults, "functions": variant.impl}
+    made_of = next((words for words, part_of_side in parts.items() if part_of_side), None)
+    if made_of is not None:
         raise SpecError(
-            f"{Where(path, variant.line)}: the {side} is made of {what}, which no engine can be held to. Name a side "
-            "that is a profile, with what it sets."
+            f"{where}: the {side} is made of {made_of}, which no engine can be held to. Name a side that is a profile, "
+            "with what it sets."
         )
 
 
-def _profile(outline: Outline, plan: BoundGraph, variant: Variant, where: Where) -> ProfileClaim:
-    engine = load_profile(variant.profile, where).engine
+def _profile(model: Model, plan: BoundGraph, name: str, engine: Engine | None) -> ProfileClaim:
     nodes = {
         node.name: NodeClaim(op=node.op.name, choices={c.name: c.values[0] for c in choices(node, (plan,))})
-        for node in outline.graph.nodes
+        for node in model.graph.nodes
     }
     claim = ProfileClaim(
         digest="",
-        name=variant.profile,
+        name=name,
         engine="" if engine is None else engine.name,
         version="" if engine is None else engine.version,
         dtype=plan.dtype,
-        phases=tuple(str(phase) for phase in plan.phases),
+        phases=tuple(plan.phases),
         nodes=nodes,
     )
     return sealed(claim)
@@ -104,14 +100,12 @@ def _profile(outline: Outline, plan: BoundGraph, variant: Variant, where: Where)
 
 def _version(profile: ProfileClaim) -> Mapping[str, str]:
     """The engine's version as an environment report has it; nothing where the profile names no release of a package."""
-    package = _PACKAGES.get(profile.engine, profile.engine)
-    known = package in (*ENGINES, "transformers") and _RELEASE.fullmatch(profile.version)
-    return {f"version.{package}": profile.version} if known else {}
+    package, release = _PACKAGES.get(profile.engine), profile.version.partition(" ")[0]
+    return {f"version.{package}": release} if package is not None and _RELEASE.fullmatch(release) else {}
 
 
-def _weights(folder: Path, recipe: RecipeFile, plan: BoundGraph, progress: Callback | None) -> WeightsClaim:
+def _weights(model: Model, plan: BoundGraph, progress: Callback | None) -> WeightsClaim:
     """Every tensor that the graph takes, as the side holds it: rounded to the dtype that it runs in."""
-    model = open_model(folder, device="cpu", synthetic=recipe.synthetic, progress=progress, check_weights=False)
     claims = {}
     names = _kept(model)
     for done, (name, keeps) in enumerate(names.items(), 1):
@@ -122,7 +116,7 @@ def _weights(folder: Path, recipe: RecipeFile, plan: BoundGraph, progress: Callb
             progress(
                 Progress(step="sums of the weights", at=name, done=done, total=len(names), work=done, unit="tensors")
             )
-    return sealed(replace(WeightsClaim(digest="", tensors=claims)))
+    return sealed(WeightsClaim(digest="", tensors=claims))
 
 
 def _kept(model: Model) -> dict[str, bool]:

@@ -142,8 +142,8 @@ class Guard:
 
         def before(_: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
             context = self.call({**{str(place): held for place, held in enumerate(args)}, **kwargs}, action=name)
-            running.append(context)
             context.__enter__()
+            running.append(context)
 
         def after(*_: object) -> None:
             running.pop().__exit__(None, None, None)

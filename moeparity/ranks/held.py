@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from moeparity.ranks.contract import (
     read_contract,
     schedule_words,
 )
+from moeparity.ranks.explained import explained as trace_choices
 from moeparity.ranks.held_weights import gathered, hold_weights
 from moeparity.ranks.holding import Breach, Holding, differing, refusal
 from moeparity.ranks.launched import Launched, launched
@@ -35,6 +37,7 @@ def hold(
     layout: WeightLayout | None = None,
     launch: str | Path | None = None,
     role: str | None = None,
+    explained: str | Path | None = None,
     extra: Mapping[str, str] | None = None,
     schedule: Mapping[str, Any] | None = None,
     micro_batch: int | None = None,
@@ -42,19 +45,22 @@ def hold(
 ) -> Holding:
     """Hold this process, with all ranks of its job, to a contract; every rank calls it.
 
-    modules: the model, whose parameters lie as `layout` says (None: by the checkpoint's names). launch: the file that
-    started the engine, and `role`, which of its sides this is. extra: further fields of the environment. schedule,
-    micro_batch: what the program's own configuration says of its schedule, in a recipe's keys.
+    modules: the model, whose parameters lie as `layout` says (None: by the checkpoint's names).
+    launch: the file that started the engine, and `role`, which of its sides this is.
+    explained: the profile that `moeparity explain` made of a trace of this program.
+    extra: further fields of the environment.
+    schedule, micro_batch: what the program's own configuration says of its schedule, in a recipe's keys.
 
     Returns what was kept and what could not be checked. Raises ContractError, with the same words on all ranks, where a
     choice is broken and `refuse` is set, and where the contract or the launch file can't be read.
     """
     place = layout or WeightLayout()
-    claims, started, said = _read(contract, place, launch, role, schedule, micro_batch)
+    configured = _Configured(launch, role, explained, schedule, micro_batch)
+    claims, started, traced, said = _read(contract, place, configured)
     fields = environment.report(modules, extra)
     held = hold_weights(claims.weights, place, modules)
     held.add(_environment(claims, fields))
-    held.add(_profile(claims.profile, fields, started))
+    held.add(_profile(claims.profile, fields, started, traced))
     held.add(_placement(claims.placement, place, started))
     held.add(_schedule(claims.schedule, said))
     answers = gathered([str(breach) for breach in held.breaches])
@@ -64,31 +70,44 @@ def hold(
     return held
 
 
-Read = tuple[Contract, Launched | None, Mapping[str, str] | None]
+@dataclass(frozen=True, slots=True)
+class _Configured:
+    """What is said of a process that it does not show itself."""
+
+    launch: str | Path | None
+    role: str | None
+    explained: str | Path | None
+    schedule: Mapping[str, Any] | None
+    micro_batch: int | None
 
 
-def _read(
-    contract: str | Path | Contract,
-    layout: WeightLayout,
-    launch: str | Path | None,
-    role: str | None,
-    schedule: Mapping[str, Any] | None,
-    micro_batch: int | None,
-) -> Read:
-    """The contract, what a launch file asks for, and what the program says of its schedule. A rank that can't read them
-    tells the others, so that none waits for it.
+Traced = Mapping[str, Mapping[str, str]]
+Read = tuple[Contract, Launched | None, Traced, Mapping[str, str] | None]
+
+
+def _read(contract: str | Path | Contract, layout: WeightLayout, configured: _Configured) -> Read:
+    """The contract, what a launch file asks for, what a trace showed, and what the program says of its schedule.
+
+    A rank that can't read them tells the others, so that none waits for it.
     """
+    schedule, micro_batch = configured.schedule, configured.micro_batch
     read: Read | None = None
     failure = ""
     try:
         claims = contract if isinstance(contract, Contract) else read_contract(Path(contract))
-        started = None if launch is None else launched(Path(launch), role, layout.checkpoint, claims.profile.phases)
+        started = None
+        if configured.launch is not None:
+            phases = claims.profile.phases
+            started = launched(Path(configured.launch), configured.role, layout.checkpoint, phases)
+        traced: Traced = {}
+        if configured.explained is not None:
+            traced = trace_choices(Path(configured.explained), layout.checkpoint, claims.profile)
         said = None
         if schedule is not None or micro_batch is not None:
             where = Where(Path("schedule="))
             scheduling = None if schedule is None else reader.read_scheduling(schedule, where)
             said = schedule_words(settings(scheduling, micro_batch, None, where))
-        read = claims, started, said
+        read = claims, started, traced, said
     except MoeparityError as error:
         failure = str(error)
     words = refusal({rank: [text] if text else [] for rank, text in enumerate(gathered(failure))})
@@ -108,17 +127,20 @@ def _environment(claims: Contract, fields: Mapping[str, str]) -> Holding:
     return held
 
 
-def _profile(claim: ProfileClaim, fields: Mapping[str, str], started: Launched | None) -> Holding:
-    """Every choice that the process shows, or that its launch file asks for."""
+def _profile(claim: ProfileClaim, fields: Mapping[str, str], started: Launched | None, traced: Traced) -> Holding:
+    """Every choice that the process shows, that a trace of it showed, or that its launch file asks for."""
     held = Holding()
     if started is not None:
         held.breaches += differing("profile", {"dtype": claim.dtype}, {"dtype": started.dtype})
         held.unchecked += [f"launch file: {words}" for words in started.warnings]
-    shows = list(_shown(claim, fields))
-    asks = list(_asked(claim, started))
-    held.add(_compared(claim, shows, "as the process shows"))
-    held.add(_compared(claim, asks, "as the launch file asks"))
-    seen = {(node, choice) for node, choice, _ in (*shows, *asks)}
+    sources = {
+        "as the process shows": list(_shown(claim, fields)),
+        "as its trace shows": [(node, name, value) for node, own in traced.items() for name, value in own.items()],
+        "as the launch file asks": list(_asked(claim, started)),
+    }
+    for by, here in sources.items():
+        held.add(_compared(claim, here, by))
+    seen = {(node, choice) for here in sources.values() for node, choice, _ in here}
     rest = [f"{node}:{name}" for node, own in claim.nodes.items() for name in own.choices if (node, name) not in seen]
     if rest:
         held.unchecked.append(f"profile: {counted(len(rest), 'choice')} that nothing here shows: {few(rest, 3)}")

@@ -52,6 +52,7 @@ MINE = "{tmp}/mine/recipe.yaml"
 """A copy, for outputs that would destroy it."""
 SWEEP: Command = ("sweep", RECIPE, "--device", "cpu", "--over")
 
+CLAIMED: Command = ("--side", "candidate", "--out", "{tmp}/contract.json")
 CAPTURED: Command = ("--", "true")
 
 COMMAND_LINES: dict[str, Command] = {
@@ -64,6 +65,13 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-capture-command-not-there": ("capture", "--out", "{tmp}/t", "--", "no-such-command"),
     "cli-capture-out-holds-a-trace": ("capture", "--out", "{tmp}/traced", *CAPTURED),
     "cli-capture-of-nothing": ("capture", "--out", "{tmp}/t", *CAPTURED),
+    "cli-weights-no-fingerprint": ("weights", "beside"),
+    "cli-weights-not-there": ("weights", "base", "no-such-folder"),
+    "cli-weights-a-checkpoint-file": ("weights", "base/model.safetensors"),
+    "cli-weights-dtype-unknown": ("weights", "base", "--dtype", "bfloat16"),
+    "cli-contract-of-faults": ("contract", "beside/faulty.yaml", *CLAIMED),
+    "cli-contract-environment-without-journals": ("contract", RECIPE, *CLAIMED, "--environment", "base"),
+    "cli-ranks-without-journals": ("ranks", "base"),
     "cli-engines-merge-of-a-word": ("engines", "--config", "beside/merge-of-a-word.yaml"),
     "cli-recipe-of-too-many-cases": ("show", "{tmp}/cases.yaml"),
     "cli-recipe-missing": ("bisect", "no-such-recipe.yaml"),

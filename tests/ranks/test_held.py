@@ -139,6 +139,25 @@ def test_a_launch_file_is_held_choice_by_choice(claims: Contract, tmp_path: Path
         hold(claims, launch=script, role="trainer", layout=LAYOUT)
 
 
+def test_what_a_trace_decided_is_held_and_what_its_profile_takes_over_is_not(claims: Contract, tmp_path: Path) -> None:
+    profile, decided = tmp_path / "explained.yaml", 'evidence: {level: "verified: trace", source: t}'
+    profile.write_text(
+        "kind: profile\nname: explained\nextends: hf-eager\nrules:\n"
+        f'  - {{nodes: "layers[1].moe.combine", set: {{accumulate: fp64}}, {decided}}}\n'
+        f'  - {{nodes: "layers[0].moe.gate", set: {{output: model}}, {decided}}}\n'
+    )
+    held = hold(claims, layout=LAYOUT, explained=profile, refuse=False)
+    assert list(map(str, held.breaches)) == [
+        "profile: layers[1].moe.combine:accumulate: fp32 in the contract, fp64 here, as its trace shows"
+    ]
+    assert held.kept["profile"] == ["1 choice, as its trace shows"]
+    with pytest.raises(ContractError, match="explained=: its choices are those of a graph"):
+        hold(claims, explained=profile)
+    profile.write_text("kind: profile\nname: explained\nextends: hf-eager\nrules: []\n")
+    with pytest.raises(ContractError, match=r"no choice in it is `verified: trace`"):
+        hold(claims, layout=LAYOUT, explained=profile)
+
+
 def test_the_environment_that_a_job_reported_is_part_of_it(recipe: Path, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "logs", 0, 1)
     journal.write("environment", fields={"switch.threads": "1", "$NCCL_ALGO": "Ring"})
@@ -156,6 +175,17 @@ def test_the_environment_that_a_job_reported_is_part_of_it(recipe: Path, tmp_pat
     assert "environment: $NCCL_ALGO: Ring in the contract, absent here" in broken(read)
     assert read.schedule.settings["batch"] == "2"
     assert contract_of(recipe, "reference").environment.fields == {"version.transformers": "5.23.0"}
+
+
+def test_a_side_claims_its_own_phases_and_no_others(recipe: Path, tmp_path: Path) -> None:
+    steps = "schedule: {rule: vllm-v1, decode: {from: prompt}}"
+    served = tmp_path / "served.yaml"
+    served.write_text(recipe.read_text().replace("micro_batch: 1", steps))
+    decoding, forward = contract_of(served, "candidate"), contract_of(served, "reference")
+    assert ("forward" in decoding.profile.phases, "decode" in decoding.profile.phases) == (False, True)
+    assert forward.profile.phases == ("forward",)
+    held = hold(forward, layout=LAYOUT, schedule={"rule": "vllm-v1", "decode": {"from": "prompt"}}, refuse=False)
+    assert "schedule: rule: transformers in the contract, vllm-v1 here" in map(str, held.breaches)
 
 
 def test_a_side_that_no_engine_runs_is_refused(recipe: Path, tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def _instead(a: Whole, b: Whole, apart: torch.Tensor, known: Mapping[tuple[int, 
         return "one number only in A"
     others = known.get((b.total, b.shape), []) if bool(b.whole_rows.all()) else []
     if len(others) == 1:
-        return f"B holds what A has as {others[0]}"
+        return f"B holds A's {others[0]}"
     where = {row: number for number, row in enumerate(a.rows.tolist())}
     places = [where.get(row) for row in b.rows[apart].tolist()]
     if matrix(a.shape)[-1] > 1 and len(where) == len(a.rows) and None not in places:

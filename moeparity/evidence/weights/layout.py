@@ -22,6 +22,9 @@ from moeparity.plan.expand import expand
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.layout import WeightRule
 
+DTYPES = ("bf16", "fp16", "fp32")
+"""What weights may be rounded to before their sums are taken."""
+
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """What DDP, torch.compile, FSDP and checkpointing put into names."""
 
@@ -51,6 +54,8 @@ class WeightLayout:
                 raise WeightsError(
                     f"{name}=({rank}, {ranks}): expected a rank and how many there are: 0 <= rank < ranks."
                 )
+        if dtype not in (None, *DTYPES):
+            raise WeightsError(f"dtype={dtype!r}: expected one of {listed(DTYPES)}.{did_you_mean(str(dtype), DTYPES)}")
         self.dtype = dtype
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.ranks = {"tensor": tensor, "expert": expert}
@@ -69,7 +74,15 @@ class WeightLayout:
 
         Raises WeightsError where a rule does not fit.
         """
-        return [own for name, tensor, kind in _named(modules) for own in self._held(name, tensor, kind)]
+        return [own for name, tensor, kind in self._named(modules) for own in self._held(name, tensor, kind)]
+
+    def _named(self, modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor, Kind]]:
+        """Of several modules, such as the stages of a pipeline, names begin with their number, unless they are those of
+        a checkpoint.
+        """
+        for place, module in enumerate(modules):
+            head = f"{place}." if len(modules) > 1 and not self._placing.shapes else ""
+            yield from ((head + name, tensor, kind) for name, tensor, kind in _named(module))
 
     def write(self, folder: Path, modules: Sequence[nn.Module], rank: int = 0, ranks: int = 1) -> Path:
         """Write what this rank of so many holds, for `moeparity weights`: `FOLDER/weights-rank-N.safetensors`, and
@@ -162,19 +175,17 @@ def _rules(layout: str | Path) -> Sequence[WeightRule]:
     return rules
 
 
-def _named(modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor, Kind]]:
-    """Also tensors that have two names, under both; of several modules names begin with their number."""
-    for place, module in enumerate(modules):
-        head = f"{place}." if len(modules) > 1 else ""
-        computed = {
-            f"{path}.{name}" if path else name
-            for path, owner in module.named_modules(remove_duplicate=False)
-            for name in owner._non_persistent_buffers_set  # noqa: SLF001
-        }
-        for name, tensor in module.named_parameters(remove_duplicate=False):
-            yield head + own_name(name), tensor, "parameter"
-        for name, buffer in module.named_buffers(remove_duplicate=False):
-            yield head + own_name(name), buffer, "computed" if name in computed else "buffer"
+def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, Kind]]:
+    """Parameters and buffers, also those that have two names, under both."""
+    computed = {
+        f"{path}.{name}" if path else name
+        for path, owner in module.named_modules(remove_duplicate=False)
+        for name in owner._non_persistent_buffers_set  # noqa: SLF001
+    }
+    for name, tensor in module.named_parameters(remove_duplicate=False):
+        yield own_name(name), tensor, "parameter"
+    for name, buffer in module.named_buffers(remove_duplicate=False):
+        yield own_name(name), buffer, "computed" if name in computed else "buffer"
 
 
 def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, Shape, Shape]:

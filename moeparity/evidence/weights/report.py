@@ -62,7 +62,8 @@ class WeightsReport:
         """0 where all bits are equal and nothing was left out, 1 where some are not, 3 where that can't be told."""
         if any(finding.sort not in UNDECIDED for finding in self.findings):
             return 1
-        return 3 if self.findings or (self.b is not None and not self.compared) else 0
+        lacking = self.a.missing_ranks or (self.b is not None and (self.b.missing_ranks or not self.compared))
+        return 3 if self.findings or lacking else 0
 
     def to_json(self) -> str:
         """The report as strict JSON."""

@@ -47,6 +47,8 @@ def _verdict(report: WeightsReport) -> str:
     if certain:
         equal = f"{report.equal:,} of {counted(report.compared, 'compared tensor')} equal"
         return f"{counted(tensors, 'tensor')} not as they should be, {equal}; {code}"
+    if report.exit_code == 3 and not report.findings:
+        return f"{counted(report.compared, 'tensor')} have equal bits, and not all ranks have a file; {code}"
     if report.exit_code == 3:
         left = len({finding.tensor for finding in report.findings})
         return f"{report.equal:,} of {counted(report.compared, 'compared tensor')} equal, {left:,} not compared; {code}"
@@ -72,7 +74,9 @@ def _table(findings: Sequence[Finding]) -> object:
     table = word_table("tensor", "", "rows", "says")
     for (name, sort, side, rows, says), experts in list(groups.items())[:_MOST]:
         named = name if experts[0] < 0 else name.replace("*", few([str(expert) for expert in sorted(set(experts))], 8))
-        table.add_row(named, f"{sort} in {side}" if side and " in " not in sort else sort, rows or "all", says)
+        where = f"{sort} in {side}" if side and " in " not in sort else sort
+        every = "all" if sort in ("differs", "incomplete") else ""
+        table.add_row(named, where, rows or every, says)
     if len(groups) > _MOST:
         table.add_row(f"and {len(groups) - _MOST} more lines", "", "", "all of them are in --json")
     return table

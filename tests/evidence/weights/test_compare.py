@@ -72,7 +72,7 @@ def test_an_expert_with_anothers_weights() -> None:
     held[1][W13] = held[1][W13][[1, 0]].clone()
     report = compare(HUB, job(held, experts=True))
     assert [finding.tensor.split(".")[5] for finding in report.findings] == ["2", "2", "3", "3"]
-    assert "B holds what A has as model.layers.1.mlp.experts.3.gate_proj.weight" in {f.says for f in report.findings}
+    assert "B holds A's model.layers.1.mlp.experts.3.gate_proj.weight" in {f.says for f in report.findings}
 
 
 def test_gate_and_up_exchanged() -> None:
@@ -120,6 +120,13 @@ def test_what_is_not_there_is_missing_or_was_not_given() -> None:
     half = Weights(source="half", is_checkpoint=False, by_rank=lacking.by_rank[1:], missing=(0,))
     report = compare(HUB, half)
     assert (report.exit_code, {f.sort for f in report.findings}) == (3, {"incomplete"})
+    replicas = job([{"model.norm.weight": weights()["model.norm.weight"]}] * 2)
+    one = Weights(source="one", is_checkpoint=False, by_rank=replicas.by_rank[:1], missing=(1,))
+    assert (compare(one, one).exit_code, compare(one, None).exit_code, compare(replicas, replicas).exit_code) == (
+        3,
+        3,
+        0,
+    )
     cut = next(f for f in report.findings if f.tensor == "model.layers.0.self_attn.q_proj.weight")
     assert (cut.side, cut.rows) == ("B", "0:8")
 

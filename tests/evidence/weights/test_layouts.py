@@ -164,6 +164,8 @@ def test_parameters_that_do_not_fit_are_refused(tensors: dict[str, tuple[int, ..
 def test_layouts_that_cant_be_used_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"tensor=\(2, 2\): expected a rank and how many there are"):
         WeightLayout(tensor=(2, 2))
+    with pytest.raises(WeightsError, match=r"dtype='bfloat16': expected one of bf16, fp16, fp32\. Did you mean 'bf16'"):
+        WeightLayout(dtype="bfloat16")
     with pytest.raises(WeightsError, match="its rules name tensors of a checkpoint"):
         WeightLayout(layout="vllm")
     with pytest.raises(SpecError, match=r"layout 'vlm' is not shipped.*Did you mean 'vllm'"):
@@ -187,3 +189,9 @@ def test_shapes_come_from_config_json_where_there_are_no_weights() -> None:
     assert layout.parts([program({"lm_head.weight": torch.zeros(config.vocab_size, config.hidden_size)})])
     with pytest.raises(WeightsError, match="the checkpoint's"):
         layout.parts([program({"lm_head.weight": torch.zeros(3, 5)})])
+
+
+def test_stages_of_a_pipeline_have_the_checkpoints_names_and_other_modules_their_number() -> None:
+    stages = [program({name: weights()[name]}) for name in ("model.norm.weight", "lm_head.weight")]
+    assert [own.tensor for own in WeightLayout(BASE).parts(stages)] == ["model.norm.weight", "lm_head.weight"]
+    assert [own.tensor for own in WeightLayout().parts(stages)] == ["0.model.norm.weight", "1.lm_head.weight"]

@@ -93,7 +93,7 @@ def outline_recipe(path: Path) -> Outline:
     variants = recipe.variants
     # A trace has no choices to show.
     sides = 1 if recipe.candidate.trace is not None else 2
-    schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line)) for v in variants]
+    schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line), v.placement.groups) for v in variants]
     may_have = [possible_phases(schedule) for schedule in schedules]
     phases = tuple(phase for phase in PHASES if any(phase in phases_of_side for phases_of_side in may_have))
     profiles = [load_profile(variant.profile, Where(path, variant.line)) for variant in variants]

@@ -277,7 +277,7 @@ def _schedules(
     """
     places = [Where(path, variant.line) for variant in variants]
     schedules = tuple(
-        settings(variant.schedule, variant.micro_batch, len(tokens.input_ids), where)
+        settings(variant.schedule, variant.micro_batch, len(tokens.input_ids), where, variant.placement.groups)
         for variant, where in zip(variants, places, strict=True)
     )
     with_ids = any(schedule.block is not None for schedule in schedules)

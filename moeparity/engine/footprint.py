@@ -164,7 +164,7 @@ def _that_fit(needed: Needed, walkers: Sequence[Walker], sequences: int, limit: 
 def _in_smaller_batches(walker: Walker, size: int) -> Walker:
     if not isinstance(walker.schedule, MicroBatches):
         return walker
-    return replace(walker, schedule=MicroBatches(min(walker.schedule.size, size)))
+    return replace(walker, schedule=replace(walker.schedule, size=min(walker.schedule.size, size)))
 
 
 def greatest(fits: Callable[[int], bool], below: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from moeparity.plan.engine_profile import load_profile, overrides, placement_rul
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.settings import settings
-from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.schedule.steps import Groups, MicroBatches, Schedule
 from moeparity.plan.sides import walked
 from moeparity.plan.spec import reader
 from moeparity.progress import Callback
@@ -38,7 +39,7 @@ def forward(
     device: str = "auto",
     save: Iterable[str] = (),
     settings: Mapping[str, str | float] | None = None,
-    placement: Mapping[str, int | bool] | None = None,
+    placement: Mapping[str, int | bool | str] | None = None,
     attention_mask: torch.Tensor | None = None,
     memory_limit: float | None = None,
     progress: Callback | None = None,
@@ -59,13 +60,20 @@ def forward(
     _refuse(dtype, micro_batch, schedule)
     where = Where(Path("forward"))
     rules, settings_rules = load_profile(profile, where), overrides(dict(settings or {}), where)
-    placed = placement_rules(reader.read_placement(placement or {}, where), where)
+    placing = reader.read_placement(placement or {}, where)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
-    steps = _walked(schedule, micro_batch, tokens, mask, where)
-    plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed, phases=steps.phases)
+    steps = _walked(schedule, micro_batch, placing.groups, tokens, mask, where)
+    plan = bind(
+        model.graph,
+        rules,
+        dtype or model.dtype,
+        settings_rules,
+        placement=placement_rules(placing, where),
+        phases=steps.phases,
+    )
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, schedule=steps)
     passes = PassRunner(
@@ -82,16 +90,17 @@ def forward(
 def _walked(
     schedule: Schedule | Mapping[str, Any] | None,
     micro_batch: int | None,
+    groups: Groups,
     tokens: torch.Tensor,
     mask: torch.Tensor | None,
     where: Where,
 ) -> Schedule | MicroBatches:
     """The schedule on these tokens, of which all are prompt. Raises SpecError where they do not fit each other."""
     if schedule is None:
-        return MicroBatches(micro_batch or len(tokens))
+        return MicroBatches(micro_batch or len(tokens), groups)
     if isinstance(schedule, Schedule):
-        return schedule
-    own = settings(reader.read_scheduling(schedule, where), None, len(tokens), where)
+        return replace(schedule, groups=groups)
+    own = settings(reader.read_scheduling(schedule, where), None, len(tokens), where, groups)
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
     ids = None if own.block is None else tuple(map(tuple, tokens.tolist()))
     grid = grid_of(real, real.sum(1), ids)

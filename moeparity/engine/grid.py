@@ -14,7 +14,8 @@ import torch
 
 from moeparity.numerics.joined import Steps
 from moeparity.plan.schedule.cases import Sizes
-from moeparity.plan.schedule.steps import FORWARD, MicroBatches, Phase, Schedule, Shape, Span, Step
+from moeparity.plan.schedule.groups import dealt, of_group
+from moeparity.plan.schedule.steps import FORWARD, Groups, MicroBatches, Phase, Schedule, Shape, Span, Step
 
 Rows = tuple[int, int]
 """Sequences first to last - 1."""
@@ -120,6 +121,7 @@ class Turn:
     source: the tokens whose values these have, one by one, without being computed.
     starts: by sequence, the first token whose keys are there, where that is not the grid's first.
     steps: of tokens of several steps, which op computes them as if step after step, where they lie.
+    group: of groups of ranks that attend apart, the one that computes it, and how many there are.
     """
 
     batch: Batch
@@ -129,6 +131,7 @@ class Turn:
     source: Batch | None = None
     starts: Mapping[int, int] = field(default_factory=dict)
     steps: Steps | None = None
+    group: tuple[int, int] = (0, 1)
 
     def queries(self, *, varlen: bool) -> tuple[Batch, ...]:
         """What attention takes at once: of rows that lie flat one span after the other, else all; of sequences that do
@@ -175,7 +178,8 @@ class Grid:
 
     Cells are the smallest groups of tokens that any schedule computes together; their numbers ascend with their first
     tokens. waves: the smallest runs of sequences that no step of any schedule reaches out of.
-    turns: the steps of each schedule, by wave; `head_turns` are those of the head.
+    turns: the steps of each schedule, by wave; `head_turns` are those of the head. `apart` and `head_apart` are these
+    as groups of ranks compute them that attend apart, each the rows of its own sequences.
     """
 
     def __init__(self, sequences: int, length: int, schedules: Iterable[Schedule | MicroBatches]) -> None:
@@ -188,11 +192,24 @@ class Grid:
         starts = {one: _starts(own) for one, own in steps.items()}
         turns = {one: [turn for step in own for turn in self._turns(step, starts[one])] for one, own in steps.items()}
         head_turns = {one: [turn for step in own for turn in self._head_turns(step)] for one, own in steps.items()}
-        every = [*turns.values(), *head_turns.values()]
+        grouped = {
+            one: _of_groups(own.groups, steps[one]) for one, own in self.schedules.items() if own.groups.count > 1
+        }
+        apart = {
+            one: [replace(turn, group=group) for own, group in parts for turn in self._turns(own, starts[one])]
+            for one, parts in grouped.items()
+        }
+        head_apart = {
+            one: [replace(turn, group=group) for own, group in parts for turn in self._head_turns(own)]
+            for one, parts in grouped.items()
+        }
+        every = [*turns.values(), *head_turns.values(), *apart.values(), *head_apart.values()]
         self._placed = [[turn.batch for turn in one] for one in every]
         self.waves = self._cut_into_waves([turn.rows for one in every for turn in one])
         self.turns = {one: self._by_wave(placed) for one, placed in turns.items()}
         self.head_turns = {one: self._by_wave(placed) for one, placed in head_turns.items()}
+        self.apart = {one: self._by_wave(placed) for one, placed in apart.items()}
+        self.head_apart = {one: self._by_wave(placed) for one, placed in head_apart.items()}
 
     def batch(self, spans: tuple[Span, ...], shape: Shape) -> Batch:
         """These tokens in this shape."""
@@ -302,6 +319,15 @@ def odd_numbers(count: int, device: torch.device | None = None) -> torch.Tensor:
 def _with_filled_phases(schedule: Schedule) -> list[Step]:
     """The steps, of which those that fill the grid are in the last phase that there is."""
     return [replace(step, phase=schedule.phases[-1]) if step.filler else step for step in schedule.steps]
+
+
+def _of_groups(groups: Groups, steps: Sequence[Step]) -> list[tuple[Step, tuple[int, int]]]:
+    """The steps as each group computes its part of them, with the group."""
+    group_of = dealt(steps, groups.count)
+    parts = (
+        (of_group(step, group_of, group), (group, groups.count)) for step in steps for group in range(groups.count)
+    )
+    return [(step, group) for step, group in parts if step is not None]
 
 
 def _starts(steps: Iterable[Step]) -> Mapping[int, int]:

@@ -20,7 +20,7 @@ from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.rounding import rounded
 from moeparity.ops.kernels.placement import by_destination
-from moeparity.ops.kernels.ranks import Ranks, Reduce
+from moeparity.ops.kernels.ranks import Compute, Ranks, Reduce
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class LiveRanks(Ranks):
             raise RankError(f"{pieces} pieces of an op can't be dealt out to {self.width} ranks.")
         if pieces < self.width:
             return self.rank % pieces == piece
-        return piece * self.width // pieces == self.rank
+        return piece * self.width // pieces == self.rank % self.width
 
     def gathered(self, outputs: Sequence[torch.Tensor | None], pieces: int) -> list[torch.Tensor]:
         """The outputs of all pieces, each sent by the rank that computed it."""
@@ -97,6 +97,25 @@ class LiveRanks(Ranks):
         call = "reduce_scatter_tensor" if scattered else "all_reduce"
         self._reductions.append(Reduction(call, size, first.numel(), name, differing, orders))
         return total
+
+    def in_group(self, group: tuple[int, int], compute: Compute, *, whole: bool) -> tuple[torch.Tensor, ...]:
+        """Computed by the ranks of this group alone, which are a job of their own meanwhile; sent to all others."""
+        number, groups = group
+        if groups == 1:
+            return compute()
+        every, ranks = self.width, self.width // groups
+        own = self.rank // ranks == number
+        outputs: tuple[torch.Tensor, ...] = ()
+        if own:
+            self.width = ranks
+            try:
+                outputs = compute()
+            finally:
+                self.width = every
+        sent: list[tuple[torch.Tensor, ...]] = [outputs]
+        dist.broadcast_object_list(sent, src=number * ranks)
+        # Partial sums stay where they are: those of another group stand for something that nothing here may read.
+        return outputs if own else sent[0] if whole else tuple(torch.full_like(x, torch.nan) for x in sent[0])
 
     def _sum(self, partial: torch.Tensor, size: int, *, scattered: bool) -> torch.Tensor:
         """By the backend: of x [B, T, H], all of it, or by tokens and then put together."""

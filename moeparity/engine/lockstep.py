@@ -25,7 +25,8 @@ from moeparity.engine.visit import Visit
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Replay, Task, Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
-from moeparity.plan.graph import SOURCES, Node
+from moeparity.plan.apart import computed_apart
+from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.progress import Callback
 
 
@@ -64,7 +65,7 @@ def run(
     with torch.inference_mode():
         mask = torch.ones_like(tokens, dtype=torch.bool) if attention_mask is None else attention_mask
         work = work or Work.of(walkers, weights.graph)
-        lockstep = _Lockstep(walkers, work, tokens, mask.to(tokens.device), observers)
+        lockstep = _Lockstep(walkers, work, weights.graph, tokens, mask.to(tokens.device), observers)
         walked_waves = lockstep.grid.waves[waves]
         ticks = Ticks(
             heard=progress,
@@ -92,6 +93,7 @@ class _Lockstep:
         self,
         walkers: Sequence[Walker],
         work: Work,
+        graph: Graph,
         tokens: torch.Tensor,
         mask: torch.Tensor,
         observers: Sequence[Observer],
@@ -105,6 +107,10 @@ class _Lockstep:
         sequences, length = tokens.shape
         self.grid = Grid(sequences, length, dict.fromkeys(self.schedules.values()))
         self.joined = Joined(self.grid)
+        every = {schedule.groups for schedule in self.schedules.values()}
+        self.apart = {
+            groups: computed_apart(graph, groups.gathered) if groups.count > 1 else frozenset() for groups in every
+        }
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
@@ -154,7 +160,7 @@ class _Lockstep:
             )
         again = partial(self._again, visit)
         packs = {name: self.grid.open_packs(self.schedules[name], wave) for name in outputs}
-        turns = {name: self.grid.turns[self.schedules[name]][wave] for name in outputs}
+        turns = {name: self._steps(name, node, wave) for name in outputs}
         entered = self.entered[wave]
         view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs, turns)
         for observer in self.observers:
@@ -166,15 +172,29 @@ class _Lockstep:
 
     def _turns(self, walker: Name, visit: Visit, todo: Task) -> Sequence[Turn]:
         """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
-        if not todo.numerics.sees_rows and not todo.by_phase:
+        # Groups that attend apart add up partial sums of their own.
+        own_sums = visit.node.op.reduces and self._is_apart(walker, visit.node)
+        if not todo.numerics.sees_rows and not todo.by_phase and not own_sums:
             return (Turn(self.grid.whole(visit.wave), self.schedules[walker].phases[0]),)
-        by_schedule = self.grid.head_turns if visit.node.op.family == "head" else self.grid.turns
-        turns = by_schedule[self.schedules[walker]][visit.wave]
+        turns = self._steps(walker, visit.node, visit.wave)
         return self.joined.turns(turns) if self._joins(walker, visit, todo) else turns
+
+    def _is_apart(self, walker: Name, node: Node) -> bool:
+        """Whether groups of a walker's ranks compute a node each for its own sequences."""
+        return node.name in self.apart[self.schedules[walker].groups]
+
+    def _steps(self, walker: Name, node: Node, wave: Rows) -> tuple[Turn, ...]:
+        """The steps of a walker at a node; where groups of ranks attend apart, those of each."""
+        schedule, grid, is_head = self.schedules[walker], self.grid, node.op.family == "head"
+        if self._is_apart(walker, node):
+            return (grid.head_apart if is_head else grid.apart)[schedule][wave]
+        return (grid.head_turns if is_head else grid.turns)[schedule][wave]
 
     def _joins(self, walker: Name, visit: Visit, todo: Task) -> bool:
         """Whether one call may compute several steps: one kernel for all, and inputs that lie as each step's own do."""
         if not self.on_cpu or not todo.numerics.joins or todo.by_phase or todo.replay is not None or any(todo.edges):
+            return False
+        if self._is_apart(walker, visit.node):
             return False
         inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
         return all(block.tensor.is_contiguous() for blocks in inputs for block in blocks or ())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain, repeat
 
 import torch
@@ -18,6 +19,7 @@ from moeparity.engine.grid import Batch, Rows, Turn
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
 from moeparity.engine.work import Task
 from moeparity.inputs.weights.store import Loaded
+from moeparity.ops.kernels.ranks import current
 from moeparity.plan.graph import Node
 from moeparity.progress import telling, through
 
@@ -75,7 +77,12 @@ class Visit:
         if key not in self._computed:
             self.evaluations[self.node.name] += 1
             size = (queries.size[0], queries.size[1] + padding)
-            tensors = numerics.compute(_as_taken(todo, turn, queries, blocks), self.loaded, size, turn.steps)
+            taken = _as_taken(todo, turn, queries, blocks)
+            tensors = current().in_group(
+                turn.group,
+                partial(numerics.compute, taken, self.loaded, size, turn.steps),
+                whole=numerics.partials == 1,
+            )
             axis = self.node.op.token_axis + (numerics.partials > 1)
             self._computed[key] = tuple(
                 Block(_without_padding(tensor, axis, padding), queries, (), numerics.partials, axis)

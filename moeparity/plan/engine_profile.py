@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
@@ -16,6 +17,7 @@ from moeparity.ops.registry import OPS
 from moeparity.plan.address import split
 from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import OF_ATTENTION, Case, contains, parse
+from moeparity.plan.schedule.steps import TOGETHER, Groups
 from moeparity.plan.spec import reader, schema
 
 EVIDENCE_LEVELS: Final = get_args(Level)
@@ -40,7 +42,8 @@ class Rule:
 
     Exactly one of `op`, `nodes`, `fusion`, `placement` and `fault` (faults, by their text) is set; a fusion has its
     `chain` of ops and keys that start with an op; a placement (`tensor`) concerns all ops with its attribute but those
-    in `without`. `cases` are the steps of a schedule in which it holds (None: all).
+    in `without`, and of `groups` that attend apart only what each computes (`apart`), or what all do together.
+    `cases` are the steps of a schedule in which it holds (None: all).
     """
 
     op: str | None = None
@@ -50,6 +53,8 @@ class Rule:
     placement: str | None = None
     fault: str | None = None
     without: tuple[str, ...] = ()
+    groups: Groups = TOGETHER
+    apart: bool = False
     model_types: tuple[str, ...] | None = None
     cases: tuple[Case, ...] | None = None
     values: tuple[tuple[str, Value], ...]
@@ -224,21 +229,23 @@ def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY
 def placement_rules(placement: schema.Placement, where: Where) -> tuple[Rule, ...]:
     """A variant's placement as rules: what lies on one rank, or is not scattered, needs none.
 
-    Experts that lie on ranks as wholes (`expert`) are not cut by `tensor`, as in vLLM and SGLang.
+    Experts that lie on ranks as wholes (`expert`) are not cut by `tensor`, as in vLLM and SGLang. Of groups that attend
+    apart each has `tensor` ranks.
     """
-    at = Where(where.path, placement.line or where.line)
-    values: dict[str, tuple[tuple[str, Value], tuple[str, ...]]] = {}
-    if placement.tensor > 1:
-        by_expert = tuple(name for name, op in OPS.items() if any(port.each for port in op.weights))
-        values["tensor"] = (("tensor", placement.tensor), by_expert if placement.expert > 1 else ())
-    if placement.expert > 1:
-        values["expert"] = (("expert", placement.expert), ())
-    if placement.sequence:
-        values["sequence"] = (("sequence", "scattered"), ())
-    return tuple(
-        Rule(placement=name, values=(value,), without=without, where=at, evidence=BY_RECIPE)
-        for name, (value, without) in values.items()
+    at, groups = Where(where.path, placement.line or where.line), placement.groups
+    by_expert = tuple(name for name, op in OPS.items() if any(port.each for port in op.weights))
+    cut = partial(Rule, placement="tensor", without=by_expert if placement.expert > 1 else (), groups=groups)
+    rules = (
+        [partial(cut, values=(("tensor", placement.tensor),), apart=groups.count > 1)] if placement.tensor > 1 else []
     )
+    if groups.count > 1:
+        # What takes the rows of all groups lies on the ranks of all of them.
+        rules.append(partial(cut, values=(("tensor", placement.tensor * groups.count),)))
+    if placement.expert > 1:
+        rules.append(partial(Rule, placement="expert", values=(("expert", placement.expert),)))
+    if placement.sequence:
+        rules.append(partial(Rule, placement="sequence", values=(("sequence", "scattered"),)))
+    return tuple(rule(where=at, evidence=BY_RECIPE) for rule in rules)
 
 
 def check_value(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribute, Value]:

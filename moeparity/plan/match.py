@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from moeparity.errors import GraphError, Where
 from moeparity.ops.declaration import EDGE, Value
 from moeparity.plan.address import select
+from moeparity.plan.apart import computed_apart
 from moeparity.plan.engine_profile import Rule, check_value, edge_of
 from moeparity.plan.graph import Graph, Node
 
@@ -43,8 +44,10 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
 
 def _of_placement(graph: Graph, rule: Rule) -> Iterator[Assignment]:
     """What a placement sets: on every node that knows the attribute, but those whose op it leaves out."""
+    together = rule.groups.count == 1
+    apart = frozenset() if together else computed_apart(graph, rule.groups.gathered)
     for node in graph.nodes:
-        for name, value in rule.values:
+        for name, value in rule.values if together or (node.name in apart) == rule.apart else ():
             if node.op.attribute(name) is not None and node.op.name not in rule.without:
                 yield node.name, name, check_value(node.op, name, value, rule.where)[1]
 

@@ -55,7 +55,8 @@ def bound_side(
     placement = placement_rules(variant.placement, where)
     functions, faults = regions(graph, variant.impl, where), stated(graph, variant.faults, where)
     plan = bind(graph, profile, variant.dtype or dtype, set_rules, functions, placement, over, phases, faults)
-    return Side(plan=plan, schedule=settings(variant.schedule, variant.micro_batch, sequences, where))
+    groups = variant.placement.groups
+    return Side(plan=plan, schedule=settings(variant.schedule, variant.micro_batch, sequences, where, groups))
 
 
 def cases_of(
@@ -84,7 +85,7 @@ def micro_batches(side: Side) -> MicroBatches:
     """The batches of a side whose schedule is nothing else, and names their size. Raises ValueError."""
     if not side.schedule.is_plain or side.schedule.batch is None:
         raise ValueError(f"{described(side.schedule)} is no micro-batch of a known size")
-    return MicroBatches(side.schedule.batch)
+    return MicroBatches(side.schedule.batch, side.schedule.groups)
 
 
 def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Where) -> tuple[Phase, ...]:
@@ -102,4 +103,4 @@ def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Whe
 
 def walked(of: ScheduleSettings, grid: TokenGrid, where: Where) -> Schedule | MicroBatches:
     """A schedule as the engine walks it. Raises SpecError."""
-    return MicroBatches(of.batch or grid.sequences) if of.is_plain else made(of, grid, where)
+    return MicroBatches(of.batch or grid.sequences, of.groups) if of.is_plain else made(of, grid, where)

@@ -42,7 +42,7 @@ CHECKPOINTS: Mapping[str, Mapping[str, Any]] = {
 class Case:
     """A variant; `differs`: where gloo adds otherwise than it says."""
 
-    placement: Mapping[str, int | bool]
+    placement: Mapping[str, int | bool | str]
     checkpoint: str = "moe"
     profile: str = "hf-eager"
     dtype: str = "bf16"
@@ -78,6 +78,16 @@ def _cases() -> dict[str, Case]:
     return cases | {
         "fp32": Case(placement={"tensor": 4}, dtype="fp32"),
         "experts over more ranks than attention": Case(placement={"tensor": 2, "expert": 8}),
+        "attention apart": Case(placement={"attention": 2, "tensor": 2, "expert": 4}),
+        "attention apart, experts cut": Case(
+            # Two ranks have one order, which is also that of `none`, of which no row sees another.
+            placement={"attention": 4, "tensor": 2},
+            settings={"**.moe.reduce:collective": "gloo.all_reduce"},
+        ),
+        "attention apart, decode": Case(
+            placement={"attention": 2, "tensor": 4, "expert": 8, "gathered": "experts"},
+            schedule=DECODE,
+        ),
         "sequence": Case(placement={"tensor": 4, "sequence": True}),
         "column": Case(placement={"tensor": 4}, settings=GLOO | column),
         "shared": Case(placement={"tensor": 4}, checkpoint="shared"),

@@ -46,7 +46,8 @@ def test_real_ranks_have_the_bits_of_simulated_ones(name: str, outcomes: list[di
         assert all(one["differing"] == 0 for one in outcome["reductions"])
         calls = {(one["call"], one["ranks"]) for one in outcome["reductions"]}
         call = "reduce_scatter_tensor" if case.placement.get("sequence") else "all_reduce"
-        widths = {case.placement["tensor"], case.placement.get("expert", case.placement["tensor"])}
+        tensor, groups = (int(case.placement.get(name, 1)) for name in ("tensor", "attention"))
+        widths = {tensor, case.placement.get("expert", tensor * groups)}
         assert calls == (set() if name == "column" else {(call, width) for width in widths})
 
 

@@ -21,6 +21,7 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.kernels.ranks import computing
 from moeparity.ops.placement import NONE
 from moeparity.plan.address import role
+from moeparity.plan.apart import computed_apart
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.probe.collective import COLLECTIVES, in_job
@@ -48,8 +49,8 @@ def on_real_ranks(plan: Plan, progress: Callback | None = None) -> RealRanks:
     Raises SpecError where the job has another number of processes than the plan lies on, RankError where its ranks are
     not in step, and MoeparityError for a job of one process or a side that cannot be run.
     """
-    sides = {name: side for name, side in _sides(plan).items() if ranks_of(side.plan) > 1}
-    _refuse_world(plan, {name: ranks_of(side.plan) for name, side in sides.items()})
+    sides = {name: side for name, side in _sides(plan).items() if ranks_of(side) > 1}
+    _refuse_world(plan, {name: ranks_of(side) for name, side in sides.items()})
     live = LiveRanks()
     # A pass draws from generators of its own, so that the states of torch's, which nobody seeded, are no matter.
     with Guard(extra={"recipe": str(plan.recipe)}, rng="broadcast") as guard:
@@ -68,10 +69,19 @@ def _sides(plan: Plan) -> Mapping[str, Side]:
     return {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
 
 
-def ranks_of(plan: BoundGraph) -> int:
-    """Over how many ranks a plan lies: the most that any of its nodes is cut over, in any phase."""
-    settings = (setting for phase in plan.distinct for setting in phase.settings.items())
-    return max((int(setting.value) for (_, name), setting in settings if name in _CUT), default=1)
+def ranks_of(side: Side) -> int:
+    """Over how many ranks a side lies: the most that any of its nodes is cut over, in any phase, and of groups that
+    attend apart those of all.
+    """
+    groups = side.schedule.groups
+    apart = computed_apart(side.plan.graph, groups.gathered)
+    settings = (setting for phase in side.plan.distinct for setting in phase.settings.items())
+    counts = (
+        int(setting.value) * (groups.count if node in apart else 1)
+        for (node, name), setting in settings
+        if name in _CUT
+    )
+    return max(groups.count, *counts)
 
 
 def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
@@ -108,7 +118,7 @@ def _side(plan: Plan, name: str, side: Side, live: LiveRanks, progress: Callback
     nodes = dict.fromkeys(node for node, _ in simulated.of_node)
     return SideOnRanks(
         side=name,
-        ranks=ranks_of(side.plan),
+        ranks=ranks_of(side),
         nodes=len(nodes),
         unequal=tuple(node for node in nodes if node in unequal),
         sites=tuple(_sites(side.plan, real.reductions)),

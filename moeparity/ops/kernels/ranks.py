@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+Compute = Callable[[], tuple[torch.Tensor, ...]]
 Reduce = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 """What a reduction makes of all ranks' partial sums, where they are simulated."""
 
@@ -28,6 +29,12 @@ class Ranks:
         the tokens, gathered again.
         """
         return simulated(partials)
+
+    def in_group(self, group: tuple[int, int], compute: Compute, *, whole: bool) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+        """What `compute` gives of the rows of one of so many groups of ranks, which attend apart; `whole`: values that
+        are not in partial sums, which other groups are sent.
+        """
+        return compute()
 
 
 _current = Ranks()

@@ -29,7 +29,7 @@ def schedule(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> Sched
     if settings.recorded is not None:
         recorded = settings.recorded.schedule
         refuse(recorded, grid, settings.recorded.where)
-        return replace(recorded, steps=(*recorded.steps, *fillers(recorded.steps, grid)))
+        return replace(recorded, steps=(*recorded.steps, *fillers(recorded.steps, grid)), groups=settings.groups)
     steps = StepList(where)
     if settings.is_flat:
         server = SERVERS[settings.rule](settings, grid)
@@ -43,6 +43,7 @@ def schedule(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> Sched
         steps=(*steps.steps, *fillers(steps.steps, grid)),
         positions=_positions(settings, steps.steps),
         name=described(settings),
+        groups=settings.groups,
     )
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from moeparity.errors import Where
+from moeparity.errors import SpecError, Where
 from moeparity.plan.schedule.recorded import Recorded, read_batches
-from moeparity.plan.schedule.steps import PHASES, Phase
+from moeparity.plan.schedule.steps import PHASES, TOGETHER, Groups, Phase
 from moeparity.plan.spec.scheduling import MOST_SEQUENCES, Decode, Rule, Scheduling
 
 
@@ -19,7 +19,7 @@ class ScheduleSettings:
     batch: sequences that start together, the next as many when all are done (None: all of them); `continuous`: who has
     come joins as soon as there is room. start: from where a sequence is decoded (None: nowhere). chunk: tokens of a
     step that prefills. block: tokens of a block of the prefix cache. recorded: a schedule from a file; then nothing
-    else counts.
+    else counts. groups: of ranks that attend apart, which the placement says.
     """
 
     rule: Rule = "transformers"
@@ -36,11 +36,12 @@ class ScheduleSettings:
     mask: str = "block"
     positions: str = "reset"
     recorded: Recorded | None = None
+    groups: Groups = TOGETHER
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing but a micro-batch."""
-        return self == ScheduleSettings(batch=self.batch)
+        """Whether there is nothing but a micro-batch, of however many groups."""
+        return self == ScheduleSettings(batch=self.batch, groups=self.groups)
 
     @property
     def hands_on(self) -> bool:
@@ -76,14 +77,20 @@ WHOLE: Final = "schedule:file"
 """The one part there is where a side's schedule was recorded."""
 MICRO_BATCH: Final = "micro_batch"
 """What `schedule:batch` is called between two sides that have nothing but a micro-batch."""
-NAMES: Final = frozenset({*PARTS, WHOLE, MICRO_BATCH})
+GROUPS: Final = "placement attention"
+"""Which groups of ranks attend apart: the part that is no `schedule:`, and is there whatever the rest is."""
+NAMES: Final = frozenset({*PARTS, WHOLE, MICRO_BATCH, GROUPS})
 """All that a part of a schedule is called."""
 _WHO_SEES_WHOM: Final = frozenset({"schedule:batch", "schedule:pack", "schedule:mask", "schedule:positions", WHOLE})
 """The parts that decide which sequences share a row, and what they see of each other there."""
 
 
 def settings(
-    scheduling: Scheduling | None, micro_batch: int | None, sequences: int | None, where: Where
+    scheduling: Scheduling | None,
+    micro_batch: int | None,
+    sequences: int | None,
+    where: Where,
+    groups: Groups = TOGETHER,
 ) -> ScheduleSettings:
     """The settings of a side: of its `schedule:`, else of its micro-batch (None: all sequences together).
 
@@ -91,7 +98,8 @@ def settings(
     `sequences` there are, no batch is larger, so that equal schedules have equal settings.
     """
     if scheduling is None:
-        return ScheduleSettings(batch=_at_most(micro_batch, sequences))
+        return ScheduleSettings(batch=_at_most(micro_batch, sequences), groups=groups)
+    _refuse_groups(scheduling, groups, where)
     if scheduling.file is not None:
         line = Where(where.path, scheduling.line_of("file") or where.line)
         return ScheduleSettings(recorded=read_batches(scheduling.file, scheduling.positions or "tokens", line))
@@ -112,7 +120,24 @@ def settings(
         pack=None if pack is None else pack.length,
         mask="block" if pack is None else pack.mask,
         positions="reset" if pack is None else pack.positions,
+        groups=groups,
     )
+
+
+def _refuse_groups(scheduling: Scheduling, groups: Groups, where: Where) -> None:
+    """Raises SpecError for groups that attend apart where nothing says what they do with the rest of a schedule."""
+    stated = {
+        "file": scheduling.file is not None,
+        "pack": scheduling.pack is not None,
+        "prefix": scheduling.prefix is not None,
+        "buckets": bool(scheduling.buckets),
+    }
+    other = next((name for name, is_stated in stated.items() if is_stated), None)
+    if groups.count > 1 and other is not None:
+        raise SpecError(
+            f"{where}: `placement: {{attention: {groups.count}}}` and `schedule: {other}`: how groups that attend "
+            "apart do that is not known here. Leave one of them out."
+        )
 
 
 def _batch(decode: Decode | None, rule: Rule) -> tuple[int | None, bool]:
@@ -131,11 +156,13 @@ def _at_most(batch: int | None, sequences: int | None) -> int | None:
 
 def parts(reference: ScheduleSettings, candidate: ScheduleSettings) -> list[str]:
     """The names of the parts in which two schedules differ."""
+    groups = [GROUPS] if reference.groups != candidate.groups else []
+    together = replace(candidate, groups=reference.groups)
     if reference.recorded is not None or candidate.recorded is not None:
-        return [WHOLE] if reference != candidate else []
+        return ([WHOLE] if reference != together else []) + groups
     if reference.is_plain and candidate.is_plain:
-        return [MICRO_BATCH] if reference != candidate else []
-    return [part for part in PARTS if _values(reference, part) != _values(candidate, part)]
+        return ([MICRO_BATCH] if reference != together else []) + groups
+    return [part for part in PARTS if _values(reference, part) != _values(candidate, part)] + groups
 
 
 def is_semantic(reference: ScheduleSettings, candidate: ScheduleSettings, part: str) -> bool:
@@ -166,13 +193,17 @@ def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
 def mixed(base: ScheduleSettings, source: ScheduleSettings, names: Iterable[str]) -> ScheduleSettings:
     """`base` with the named parts taken from `source`. Every mixture makes a schedule."""
     taken = set(names)
+    groups = source.groups if GROUPS in taken else base.groups
     if taken & {WHOLE, MICRO_BATCH}:
-        return source
-    return replace(base, **{name: getattr(source, name) for part in taken for name in PARTS[part]})
+        return replace(source, groups=groups)
+    values = {name: getattr(source, name) for part in taken - {GROUPS} for name in PARTS[part]}
+    return replace(base, **values, groups=groups)
 
 
 def said(of: ScheduleSettings, part: str) -> str:
     """One side's value of a part, in words."""
+    if part == GROUPS:
+        return "together" if of.groups == TOGETHER else f"{of.groups.count} groups, gathered for {of.groups.gathered}"
     if part == WHOLE:
         return described(of)
     if part == MICRO_BATCH:

@@ -24,6 +24,22 @@ Positions = Literal["columns", "tokens", "running"]
 """Where the positions of a sequence start: at the grid's first column, or at its first token; or they run on through a
 pack."""
 
+Gathered = Literal["mlp", "experts"]
+"""What takes the rows of all groups. mlp: all that follows attention, to the head (SGLang 0.5.23, srt/layers/
+communicator.py and logits_processor.py). experts: the routed experts alone, so that gate, shared experts and head see
+a group's own rows (vLLM 0.33.0, model_executor/layers/fused_moe/runner/moe_runner.py, _maybe_dispatch)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """How many groups attend apart (1: all ranks together), and what takes the rows of all of them."""
+
+    count: int = 1
+    gathered: Gathered = "mlp"
+
+
+TOGETHER: Final = Groups()
+
 FORWARD: Final = "forward"
 PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 SHAPES: Final[tuple[Shape, ...]] = get_args(Shape)
@@ -113,12 +129,13 @@ class Schedule:
 
     positions: where the positions of a sequence start: at the grid's first column, or at its first real token
     (`generate` of transformers, servers); or they run on through a pack.
-    name: what people call it.
+    name: what people call it. groups: of ranks that attend apart, each to sequences of its own.
     """
 
     steps: tuple[Step, ...]
     positions: Positions = "columns"
     name: str = ""
+    groups: Groups = TOGETHER
 
     def __hash__(self) -> int:
         """By its first step: a rollout has thousands of spans, and a pass asks for its turns at every node."""
@@ -155,14 +172,19 @@ class Schedule:
         if all(span.sequence < sequences for step in self.steps for span in step.spans):
             return self
         kept = ((step, [i for i, span in enumerate(step.spans) if span.sequence < sequences]) for step in self.steps)
-        return replace(self, steps=tuple(_with_spans(step, places, sequences) for step, places in kept if places))
+        steps = ((with_spans(step, places), places) for step, places in kept)
+        return replace(self, steps=tuple(_among(step, sequences) for step, places in steps if places))
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatches:
-    """Whole sequences, `size` at a time, the last batch smaller: a trainer's forward, of any number of sequences."""
+    """Whole sequences, `size` at a time, the last batch smaller: a trainer's forward, of any number of sequences.
+
+    groups: as of a schedule.
+    """
 
     size: int
+    groups: Groups = TOGETHER
 
     @property
     def has_history(self) -> bool:
@@ -187,11 +209,16 @@ class MicroBatches:
     def on(self, sequences: int, length: int) -> Schedule:
         """As steps on a grid of tokens [sequences, length]."""
         batches = ((start, min(start + self.size, sequences)) for start in range(0, sequences, self.size))
-        return Schedule(steps=tuple(rectangle(first, last, 0, length) for first, last in batches))
+        return Schedule(steps=tuple(rectangle(first, last, 0, length) for first, last in batches), groups=self.groups)
 
 
-def _with_spans(step: Step, places: Sequence[int], sequences: int) -> Step:
-    """A step with the spans at some places alone, and what it copies among the first sequences."""
+def _among(step: Step, sequences: int) -> Step:
+    """A step with what it copies among the first sequences."""
+    return replace(step, copies=tuple(copy for copy in step.copies if max(copy.sequence, copy.source) < sequences))
+
+
+def with_spans(step: Step, places: Sequence[int]) -> Step:
+    """A step with the spans at some places alone."""
 
     def kept(of: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(places.index(place) for place in of if place in places)
@@ -201,7 +228,6 @@ def _with_spans(step: Step, places: Sequence[int], sequences: int) -> Step:
         spans=tuple(step.spans[place] for place in places),
         scored=None if step.scored is None else kept(step.scored),
         verified=kept(step.verified),
-        copies=tuple(copy for copy in step.copies if max(copy.sequence, copy.source) < sequences),
     )
 
 

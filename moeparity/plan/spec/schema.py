@@ -12,7 +12,7 @@ from moeparity.numerics.collectives.declaration import Level
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.schedule.cases import WRITTEN, Case, Range, write
 from moeparity.plan.schedule.grid import MOST_STEPS
-from moeparity.plan.schedule.steps import PHASES, Phase
+from moeparity.plan.schedule.steps import PHASES, TOGETHER, Gathered, Groups, Phase
 from moeparity.plan.spec.base import By, Model, Name, Settings, Side
 from moeparity.plan.spec.expect import Expect, LogExpect
 from moeparity.plan.spec.gates import Gate, Gates
@@ -189,17 +189,36 @@ class StatedFault(Model):
 class Placement(Model):
     """Over how many ranks one variant lies: `tensor` cuts heads, widths and vocabulary, `expert` the routed experts.
 
-    `sequence` scatters every reduced sum over the ranks by tokens (sequence parallel).
+    `sequence` scatters every reduced sum over the ranks by tokens (sequence parallel). `attention` groups of `tensor`
+    ranks attend apart, each to sequences of its own (data-parallel attention); `gathered` says what takes the rows of
+    all of them, on all their ranks: `mlp`, all that follows attention, or `experts`, the routed experts alone.
     """
 
     tensor: Annotated[int, Field(ge=1)] = 1
     expert: Annotated[int, Field(ge=1)] = 1
     sequence: bool = False
+    attention: Annotated[int, Field(ge=1)] = 1
+    gathered: Gathered = "mlp"
+
+    @property
+    def groups(self) -> Groups:
+        """The groups that attend apart."""
+        return Groups(self.attention, self.gathered) if self.attention > 1 else TOGETHER
+
+    @model_validator(mode="after")
+    def _gathers_groups(self) -> Placement:
+        if "gathered" in self.model_fields_set and self.attention == 1:
+            raise ValueError(
+                "`gathered` says what takes the rows of groups that attend apart, and there are none. Add "
+                "`attention: N`, or leave it out"
+            )
+        return self
 
     def __str__(self) -> str:
         """`tensor 4, expert 2, sequence`; empty on one rank."""
-        ranks_of = {"tensor": self.tensor, "expert": self.expert}
+        ranks_of = {"tensor": self.tensor, "expert": self.expert, "attention": self.attention}
         words = [f"{name} {ranks}" for name, ranks in ranks_of.items() if ranks > 1]
+        words += [f"gathered {self.gathered}"] if self.attention > 1 else []
         return ", ".join([*words, "sequence"] if self.sequence else words)
 
 

@@ -26,7 +26,7 @@ from moeparity.bisection.toggles.words import worth_splitting
 from moeparity.bisection.workers.crew import Crew
 from moeparity.bisection.workers.force import HERE, ShardedPass, Workforce
 from moeparity.bisection.workers.job import job_of
-from moeparity.bisection.workers.word import crew_of
+from moeparity.bisection.workers.word import crew_of, wanted_workers
 from moeparity.inputs.model import Model, open_model
 from moeparity.output.json import plain
 from moeparity.plan.toggles import Toggle, split
@@ -59,13 +59,13 @@ def bisect(
     would not fit into memory, and for a folder that another run has, or holds.
     """
     options = replace(options or Options(), digests=True) if run is not None else options or Options()
-    request = {"device": device, **asdict(options)}
+    request, wanted = {"device": device, **asdict(options)}, wanted_workers(workers)
     with open_run(run, "bisect", recipe, plain(request)) as folder:
         plan = _ready(recipe, device, options, progress, opener)
         if folder is not None:
             folder.admit(plan, progress)
-        with crew_of(workers, device) as crew:
-            report = bisected(plan, folder, progress, _workforce(plan, options, crew))
+        with crew_of(wanted, device) as crew:
+            report = bisected(plan, folder, progress, workforce_of(plan, options, crew))
         if folder is not None:
             folder.finish(report)
     return report
@@ -90,7 +90,7 @@ def _ready(
         return replace(plan, real_ranks=on_real_ranks(plan, progress))
 
 
-def _workforce(plan: Plan, options: Options, crew: Crew | None) -> Workforce:
+def workforce_of(plan: Plan, options: Options, crew: Crew | None) -> Workforce:
     """Who computes shards of a plan; this process where users' functions run, which are looked at across all waves."""
     if crew is None:
         return HERE

@@ -36,9 +36,9 @@ def sweep(
     from moeparity.bisection.resume.codec import Codec, classes_of
     from moeparity.bisection.runs.folder import open_run
     from moeparity.bisection.sweep.points import Points
-    from moeparity.bisection.workers.word import crew_of
+    from moeparity.bisection.workers.word import crew_of, wanted_workers
 
-    value_axes = axes(over)
+    value_axes, wanted = axes(over), wanted_workers(workers)
     with open_run(run, "sweep", recipe, {"device": device, "over": list(over)}) as folder:
         points = Points(
             recipe=recipe,
@@ -48,7 +48,7 @@ def sweep(
             memory_limit=memory_limit,
             folder=folder,
         )
-        with crew_of(workers, device) as crew:
+        with crew_of(wanted, device) as crew:
             table = Sweep(
                 recipe=display_path(Path(recipe)),
                 keys=tuple(axis[0].name for axis in value_axes),

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from moeparity.bisection.resume.fingerprint import variables
-from moeparity.bisection.workers.crew import LostWorkerError, Worker
+from moeparity.bisection.workers.crew import Crew, LostWorkerError, Worker
 from moeparity.bisection.workers.message import SERVE
 from moeparity.errors import MoeparityError
 
@@ -63,53 +63,37 @@ class _RayWorker:
             raise LostWorkerError(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}") from None
         return data
 
+    def end(self) -> None:
+        """End it, whatever it is doing."""
+        with suppress(self.ray.exceptions.RayError):
+            self.ray.kill(self.actor)
 
-class RayCrew:
+
+class RayCrew(Crew):
     """As many workers as the cluster has cores for, each with as many of them as a pass has threads."""
 
     def __init__(self, ray: Any, threads: int, *, with_gpu: bool) -> None:
         self._ray = ray
-        self.actors: list[Any] = []
-        self._lock = threading.Lock()
-        self._over = False
         there = ray.cluster_resources()
-        self.count = max(1, int(there.get("CPU", 1)) // threads)
-        if with_gpu:
-            self.count = max(1, min(self.count, int(there.get("GPU", 0))))
+        count = max(1, int(there.get("CPU", 1)) // threads)
+        super().__init__(max(1, min(count, int(there.get("GPU", 0)))) if with_gpu else count)
         # One thread computes, another tells how far it is. Nothing is tried again behind the command's back.
         options = {"num_cpus": threads, "num_gpus": int(with_gpu), "max_concurrency": 2, "max_restarts": 0}
         self._actor = ray.remote(Actor).options(**options, max_task_retries=0)
 
-    def hire(self) -> Worker:
+    def begin(self) -> Worker:
         """A further worker, as soon as the cluster has the cores for it."""
-        with self._lock:
-            if self._over:
-                raise LostWorkerError("not begun, the command has ended")
-            try:
-                actor = self._actor.remote()
-            except self._ray.exceptions.RayError as error:
-                raise MoeparityError(f"--workers: ray starts no worker: {error}. Look at `ray status`.") from None
-            self.actors.append(actor)
-        return _RayWorker(self._ray, actor)
-
-    def dismiss(self) -> None:
-        """End all workers."""
-        self._over = True
-        for actor in self.actors:
-            with suppress(self._ray.exceptions.RayError):
-                self._ray.kill(actor)
+        try:
+            return _RayWorker(self._ray, self._actor.remote())
+        except self._ray.exceptions.RayError as error:
+            raise MoeparityError(f"--workers: ray starts no worker: {error}. Look at `ray status`.") from None
 
 
 @contextmanager
 def ray_crew(address: str | None, threads: int, *, with_gpu: bool) -> Iterator[RayCrew]:
     """The workers of the cluster at an address, `auto` for the one that this machine belongs to; None for one of its
-    own here, which ends with the context. Raises MoeparityError without ray, and where no cluster is at the address.
+    own here, which ends with the context. Raises MoeparityError where no cluster is at the address.
     """
-    if find_spec("ray") is None:
-        raise MoeparityError(
-            "--workers ray: ray is not installed. `pip install 'moeparity[ray]'`, or give a number of processes of "
-            "this machine, such as --workers 2."
-        )
     _refuse_unreachable(address)
     # Nothing is sent to ray's authors.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -127,6 +111,15 @@ def ray_crew(address: str | None, threads: int, *, with_gpu: bool) -> Iterator[R
     finally:
         ray.shutdown()
         _restore(handlers)
+
+
+def refuse_without_ray() -> None:
+    """Raises MoeparityError where ray is not installed."""
+    if find_spec("ray") is None:
+        raise MoeparityError(
+            "--workers ray: ray is not installed. `pip install 'moeparity[ray]'`, or give a number of processes of "
+            "this machine, such as --workers 2."
+        )
 
 
 def _connect(ray: Any, address: str | None) -> None:

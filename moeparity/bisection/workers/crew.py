@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -54,22 +55,44 @@ class Worker(Protocol):
         """The answer to a task; `told` hears how much of it is done, from 0 to 1. Raises LostWorkerError."""
         ...
 
-
-class Crew(Protocol):
-    """Who computes: so many workers at once, each hired when it is needed."""
-
-    @property
-    def count(self) -> int:
-        """How many compute at once, 1 or more."""
+    def end(self) -> None:
+        """End it, whatever it is doing; whoever waits for its answer is told that it is lost."""
         ...
+
+
+class Crew(ABC):
+    """Who computes: at most `count` workers at once, 1 or more, each begun when it is first needed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.workers: list[Worker] = []
+        self._idle: list[Worker] = []
+        self._lock, self._over = threading.Lock(), False
+
+    @abstractmethod
+    def begin(self) -> Worker:
+        """A further worker. Raises MoeparityError where none can be had."""
 
     def hire(self) -> Worker:
-        """A further worker. Raises MoeparityError where none can be had."""
-        ...
+        """A worker that is idle, or a further one. Raises LostWorkerError where all were dismissed, MoeparityError."""
+        with self._lock:
+            if self._over:
+                raise LostWorkerError("not begun, since all were dismissed")
+            if self._idle:
+                return self._idle.pop()
+            self.workers.append(self.begin())
+            return self.workers[-1]
+
+    def release(self, worker: Worker) -> None:
+        """Take back a worker that has nothing to do."""
+        with self._lock:
+            self._idle.append(worker)
 
     def dismiss(self) -> None:
-        """End all workers, at work or not."""
-        ...
+        """End all workers, at work or not, for good."""
+        self._over = True
+        for worker in self.workers:
+            worker.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +113,8 @@ def computed(
     Without a crew they are computed here, in turn. `pieces` is asked for the next piece as soon as a worker is free.
     unit, total: what the pieces are called, and how many there are, for `progress`.
 
-    Raises MoeparityError where every worker refuses to compute, and where a piece loses `LOSSES` workers.
+    Raises MoeparityError where every worker refuses to compute, and where a piece loses `LOSSES` workers. The crew is
+    dismissed where anything was raised, or not all results were wanted.
     """
     if crew is None:
         for number, piece in enumerate(pieces):
@@ -99,6 +123,9 @@ def computed(
     office = _Office(crew, min(crew.count, total), unit, total, progress)
     try:
         yield from office.results(iter(pieces))
+    except BaseException:
+        crew.dismiss()
+        raise
     finally:
         office.close()
 
@@ -123,8 +150,9 @@ class _Office:
         self.messages: dict[int, bytes] = {}
         self.hired, self.finished = max(count, 1), 0
         self.closed = False
-        for _ in range(self.hired):
-            threading.Thread(target=self._serve, name="worker", daemon=True).start()
+        self.threads = [threading.Thread(target=self._serve, name="worker", daemon=True) for _ in range(self.hired)]
+        for thread in self.threads:
+            thread.start()
 
     def results(self, source: Iterator[Piece]) -> Iterator[tuple[int, Any]]:
         """The numbers of the pieces with their results."""
@@ -149,11 +177,13 @@ class _Office:
                 self._heed(event)
 
     def close(self) -> None:
-        """End all workers."""
+        """Let the threads end, and wait for those that only have to give their worker back."""
         self.closed = True
-        for _ in range(self.hired):
+        for _ in self.threads:
             self.waiting.put(None)
-        self.crew.dismiss()
+        if not self.pieces:
+            for thread in self.threads:
+                thread.join()
 
     def _serve(self) -> None:
         """One worker's thread: hire it when there is something to do, and another in its place where it is lost."""
@@ -173,6 +203,8 @@ class _Office:
                     self._post("refused", number, answer[1:].decode())
                     return
                 self._post("done", number, answer)
+        if worker is not None:
+            self.crew.release(worker)
 
     def _post(self, kind: str, number: int, value: Any) -> None:
         if not self.closed:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from moeparity.bisection.workers.crew import LostWorkerError, Worker
+from moeparity.bisection.workers.crew import Crew, LostWorkerError, Worker
 from moeparity.bisection.workers.message import PART
 from moeparity.bisection.workers.work import WORK, read, write
 from moeparity.errors import MoeparityError
@@ -61,25 +60,9 @@ class Process:
                     pipe.close()
 
 
-class LocalCrew:
+class LocalCrew(Crew):
     """So many processes of this machine."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.workers: list[Process] = []
-        self._lock = threading.Lock()
-        self._over = False
-
-    def hire(self) -> Worker:
+    def begin(self) -> Worker:
         """A further process."""
-        with self._lock:
-            if self._over:
-                raise LostWorkerError("not begun, the command has ended")
-            self.workers.append(Process())
-            return self.workers[-1]
-
-    def dismiss(self) -> None:
-        """End all processes."""
-        self._over = True
-        for worker in self.workers:
-            worker.end()
+        return Process()

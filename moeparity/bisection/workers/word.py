@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
+from moeparity.bisection.workers.cluster import ray_crew, refuse_without_ray
 from moeparity.bisection.workers.crew import Crew
 from moeparity.bisection.workers.processes import LocalCrew
 from moeparity.errors import MoeparityError, did_you_mean, whole_number
@@ -15,40 +17,54 @@ from moeparity.inputs.machine import choose
 from moeparity.progress import on_interruption
 
 MOST = 1024
-_ADDRESS = re.compile(r"auto|[^:/\s]+:\d{1,5}")
+_RAY = re.compile(r"ray(?::(auto|[^:/\s]+:\d{1,5}))?")
 
 
-@contextmanager
-def crew_of(word: str | int | None, device: str = "auto") -> Iterator[Crew | None]:
-    """The workers that a user asked for, gone when the context ends; None where everything is computed here.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Who is to compute: so many processes of this machine, or None for ray, on the cluster at an address; no address
+    is a cluster of its own here.
+    """
 
-    Raises MoeparityError for anything but a number, `ray`, `ray:auto` and `ray:HOST:PORT`, and where none can be had.
+    count: int | None
+    address: str | None = None
+
+
+def wanted_workers(word: str | int | None) -> Wanted | None:
+    """What a user asked for; None where everything is computed here. Starts nothing.
+
+    Raises MoeparityError for anything but a number, `ray`, `ray:auto` and `ray:HOST:PORT`, and without ray.
     """
     if word is None:
-        yield None
-        return
+        return None
     text = str(word)
-    kind, colon, address = text.partition(":")
-    if kind == "ray" and (not colon or _ADDRESS.fullmatch(address)):
-        from moeparity.bisection.workers.cluster import ray_crew
-
-        with_gpu = choose(device).type == "cuda"
-        cluster = ray_crew(address or None, torch.get_num_threads(), with_gpu=with_gpu)
-        with cluster as ray, on_interruption(ray.dismiss):
-            yield ray
-        return
-    crew = LocalCrew(_count(text))
-    with on_interruption(crew.dismiss):
-        try:
-            yield crew
-        finally:
-            crew.dismiss()
-
-
-def _count(text: str) -> int:
+    if match := _RAY.fullmatch(text):
+        refuse_without_ray()
+        return Wanted(count=None, address=match[1])
     count = whole_number(text)
     if count is None or not 1 <= count <= MOST:
         words = f"a number of processes from 1 to {MOST:,}, ray, ray:auto or ray:HOST:PORT"
         near = did_you_mean(text, ("ray", "ray:auto"))
         raise MoeparityError(f"--workers {text}: expected {words}.{near}")
-    return count
+    return Wanted(count=count)
+
+
+@contextmanager
+def crew_of(wanted: Wanted | None, device: str = "auto") -> Iterator[Crew | None]:
+    """The workers that were asked for, gone when the context ends; None for none. Raises MoeparityError where none can
+    be had.
+    """
+    if wanted is None:
+        yield None
+    elif wanted.count is None:
+        with_gpu = choose(device).type == "cuda"
+        cluster = ray_crew(wanted.address, torch.get_num_threads(), with_gpu=with_gpu)
+        with cluster as ray, on_interruption(ray.dismiss):
+            yield ray
+    else:
+        crew = LocalCrew(wanted.count)
+        with on_interruption(crew.dismiss):
+            try:
+                yield crew
+            finally:
+                crew.dismiss()

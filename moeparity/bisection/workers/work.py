@@ -1,4 +1,4 @@
-"""The program of a worker's process, and how it and the command frame what they say. Light: it begins at once."""
+"""The program of a worker's process, and how messages are framed. Light, so that it begins at once."""
 
 from __future__ import annotations
 

@@ -28,8 +28,8 @@ def hands_at_work(answer: Any, count: int = 3) -> Iterator[Hands]:
     hands = Hands(answer, count)
 
     @contextmanager
-    def crew_of(word: Any, device: str) -> Iterator[Crew | None]:
-        yield None if word is None else hands
+    def crew_of(wanted: Any, device: str) -> Iterator[Crew | None]:
+        yield None if wanted is None else hands
 
     with patch.object(word, "crew_of", crew_of):
         yield hands

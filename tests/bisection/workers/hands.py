@@ -7,28 +7,29 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from moeparity.bisection.workers.crew import LostWorkerError, Worker
+from moeparity.bisection.workers.crew import Crew, LostWorkerError, Worker
 from moeparity.bisection.workers.serve import Server
 
 Answer = Callable[["Hand", bytes], bytes]
 
 
-@dataclass
-class Hands:
-    """So many workers, each of which answers as `answer` says."""
+class Hands(Crew):
+    """So many workers, each of which answers as `answer` says; `at_hire` is called before one begins."""
 
-    answer: Answer
-    count: int = 2
-    hired: list[Hand] = field(default_factory=list)
-    dismissed: bool = False
-    at_hire: Callable[[], None] = lambda: None
+    def __init__(self, answer: Answer, count: int = 2, at_hire: Callable[[], None] | None = None) -> None:
+        super().__init__(count)
+        self.answer, self.at_hire = answer, at_hire
+        self.hired: list[Hand] = []
+        self.dismissed = False
 
-    def hire(self) -> Worker:
-        self.at_hire()
+    def begin(self) -> Worker:
+        if self.at_hire is not None:
+            self.at_hire()
         self.hired.append(Hand(len(self.hired), self.answer))
         return self.hired[-1]
 
     def dismiss(self) -> None:
+        super().dismiss()
         self.dismissed = True
 
 
@@ -38,11 +39,15 @@ class Hand:
     answer: Answer
     asked: list[bytes] = field(default_factory=list)
     server: Server = field(default_factory=Server)
+    ended: bool = False
 
     def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
         self.asked.append(message)
         told(0.5)
         return self.answer(self, message)
+
+    def end(self) -> None:
+        self.ended = True
 
 
 class Shuffled:

@@ -63,7 +63,7 @@ def test_results_go_by_number_whatever_comes_first() -> None:
     assert (order[-1], sorted(order)) == (0, list(range(6)))
     assert results(Hands(squared), list(range(6))) == results(None, list(range(6)))
     assert len(hands.hired) == 2
-    assert hands.dismissed
+    assert not hands.dismissed
     assert (told[-1].done, told[-1].total, told[-1].step) == (6, 6, "2 workers")
     assert all(earlier.done <= later.done for earlier, later in pairwise(told))
     assert any(report.part for report in told)
@@ -81,6 +81,18 @@ def test_pieces_are_made_as_they_are_needed() -> None:
     next(found)
     assert len(made) <= 5
     found.close()  # type: ignore[attr-defined]
+
+
+def test_workers_stay_for_the_next_pieces_and_end_where_not_all_is_wanted() -> None:
+    hands = Hands(squared)
+    for _ in range(3):
+        assert results(hands, list(range(4))) == {number: number**2 for number in range(4)}
+    assert len(hands.hired) <= 2
+    assert not any(hand.ended for hand in hands.hired)
+    some = computed(map(Square, range(4)), hands, "square", 4)
+    next(some)
+    some.close()  # type: ignore[attr-defined]
+    assert all(hand.ended for hand in hands.hired)
 
 
 def test_nobody_is_hired_beyond_the_pieces_and_none_without_one() -> None:

@@ -19,7 +19,9 @@ from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.shards import MOST, shards_of
 from moeparity.bisection.workers.crew import Crew, LostWorkerError
+from moeparity.bisection.workers.force import ShardedPass
 from moeparity.errors import MoeparityError
+from moeparity.inputs.machine import numerics_key
 from tests.bisection.workers.hands import Hand, Hands, Shuffled
 from tests.errors.base import BASE
 
@@ -68,8 +70,8 @@ def hands_at_work(answer: Any, count: int = 3) -> Iterator[Hands]:
     hands = Hands(answer, count)
 
     @contextmanager
-    def crew_of(word: Any, device: str) -> Iterator[Crew | None]:
-        yield None if word is None else hands
+    def crew_of(wanted: Any, device: str) -> Iterator[Crew | None]:
+        yield None if wanted is None else hands
 
     with patch.object(pipeline, "crew_of", crew_of):
         yield hands
@@ -130,6 +132,10 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
         if len(saved) == 2:
             raise KeyboardInterrupt
 
+    def noted(self: Passes, name: str, piece: object) -> None:
+        saved.append(name)
+        save(self, name, piece)
+
     for name, workers in (("here", None), ("there", 2)):
         saved.clear()
         with hands_at_work(Shuffled(3)), patch.object(Passes, "save", killed), pytest.raises(KeyboardInterrupt):
@@ -138,7 +144,7 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
         saved.clear()
         with (
             hands_at_work(Shuffled(4)) as hands,
-            patch.object(Passes, "save", lambda self, name, piece: (saved.append(name), save(self, name, piece))[1]),
+            patch.object(Passes, "save", noted),
         ):
             report = bisect(recipe, device="cpu", run=tmp_path / name, workers=workers)
         shards = [name for name in saved if name.startswith("0.sequences-")]
@@ -152,7 +158,7 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
 def test_a_shard_is_whole_waves_and_their_number_goes_by_the_plan_alone(folder: Path) -> None:
     recipe = write_recipe(folder, "many", "floor: false\n", micro_batch=1, sequences=70)
     plan = pipeline.ready(recipe, device="cpu")
-    shards = shards_of(pipeline.ShardedPass(plan=plan, toggles=(), parents=()).observation)
+    shards = shards_of(ShardedPass(plan=plan, toggles=(), parents=()).observation)
     assert len(shards) == MOST
     assert [shard.start for shard in shards[1:]] == [shard.end for shard in shards[:-1]]
     assert (shards[0].start, shards[-1].end) == (0, 70)
@@ -166,8 +172,7 @@ def test_another_machine_is_refused_by_what_is_another(folder: Path) -> None:
     def elsewhere(hand: Hand, message: bytes) -> bytes:
         from moeparity.bisection.workers import serve
 
-        real = serve.numerics_key
-        with patch.object(serve, "numerics_key", lambda device: {**real(device), **other}):
+        with patch.object(serve, "numerics_key", lambda device: {**numerics_key(device), **other}):
             return hand.server.answer(message)
 
     with (

@@ -12,7 +12,7 @@ import pytest
 
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.workers import word
-from moeparity.bisection.workers.crew import LostWorkerError
+from moeparity.bisection.workers.crew import LostWorkerError, Worker
 from moeparity.bisection.workers.processes import LocalCrew, Process
 from tests.bisection.workers.test_force import stable, write_recipe
 
@@ -34,11 +34,11 @@ def test_a_killed_process_is_replaced_and_the_report_has_the_same_bytes(
     class Watched(LocalCrew):
         """Its first worker is killed as soon as it has begun."""
 
-        def hire(self) -> Process:
-            worker = super().hire()
+        def begin(self) -> Worker:
+            worker = super().begin()
             assert isinstance(worker, Process)
             crews.append(self)
-            if len(self.workers) == 1:
+            if not self.workers:
                 os.kill(worker.number, signal.SIGKILL)
             return worker
 
@@ -48,7 +48,7 @@ def test_a_killed_process_is_replaced_and_the_report_has_the_same_bytes(
     shared = bisect(recipe.name, device="cpu", workers=1)
     assert stable(shared.to_json()) == stable(local.to_json())
     assert "of 4: its worker was lost, ended by signal 9; another begins it anew" in caplog.text
-    numbers = [worker.number for worker in crews[0].workers]
+    numbers = [worker.number for worker in crews[0].workers if isinstance(worker, Process)]
     assert len(numbers) == 2
     deadline = time.monotonic() + 10
     while not all(map(ended, numbers)) and time.monotonic() < deadline:

@@ -36,12 +36,12 @@ from moeparity.cli import main
 main()
 """
 
-# Runs AT for each job in a forked process that has imported torch already, after a line of the job's own.
+# Runs AT for each job in a forked process that has loaded what commands load, after a line of the job's own.
 FORKED = """
-import json, os, sys, time
-import torch
-torch.set_num_threads(1)
-import moeparity.cli.commands, moeparity.engine.forward
+import gc, json, os, sys, time
+from tests.warm import load
+load()
+gc.freeze()
 for line, arguments, out, error in json.loads(sys.argv[1]):
     begun, child = time.monotonic(), os.fork()
     if not child:

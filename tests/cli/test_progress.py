@@ -8,7 +8,6 @@ import os
 import pty
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from safetensors.torch import save_file
 from moeparity.cli.progress import Line, described
 from moeparity.plan.spec.reader import shipped
 from moeparity.progress import Progress
+from tests.command import ROOT, launcher
 
-ROOT = Path(__file__).parents[2]
 RECIPE = """kind: recipe
 checkpoint: .
 weights: synthetic(0)
@@ -66,7 +65,7 @@ def on_a_terminal(command: list[str]) -> tuple[int, str, bytes, float]:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "moeparity.cli", *command],
+        [*launcher(), *command],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=theirs,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.evidence.trace.read import open_trace
-from tests.command import ROOT
+from tests.command import ROOT, launcher
 from tests.evidence.capture import programs
 
 TIME = 120
@@ -24,8 +24,9 @@ def _command(*options: str | Path) -> list[str]:
 
 
 def _run(*options: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The programs start cold, as a capture needs it; of the command itself only its death shows whether it did."""
     return subprocess.run(
-        _command(*options),
+        [*launcher(), "capture", *map(str, options)],
         capture_output=True,
         text=True,
         check=False,

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
-import moeparity
 from benchmarks.explained.choices import KINDS, SINGLE
 from benchmarks.explained.faults import ALL, FAULTS, Patch
 from benchmarks.explained.program import Change, Program
@@ -27,11 +23,15 @@ from moeparity.evidence.explain.profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.numerics.bits import same_bits
+from tests.evidence.recorded import recorded
+from tests.evidence.traced import forward, recipe, tokens
+from tests.hf.reference import load
 
-LISTED_CASES, UNLISTED_CASES, COMBINED, SINGLES = 32, 12, 20, 16
+LISTED_CASES, UNLISTED_CASES, COMBINED, SINGLES = 32, 12, 28, 16
 SHAPE = (4, 16)
 DRAWS = 8
-EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+MATTER = 3
+"""Choices of a combination that are to matter; of attention's no more than two ever do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,8 @@ class Case:
 class Outcome:
     """What was said of a case: the node, whether the others were left alone, and the answer in one line.
 
-    word: `named`; `equivalent` (other choices, which give the bits on other tokens too); `none`; or `other`.
+    word: `named`; `undecided` (all but one word, which is among what it says the values do not decide); `equivalent`
+    (other choices, which give the bits on other tokens too); `none`; or `other`.
     """
 
     case: Case
@@ -63,7 +64,7 @@ class Outcome:
     @property
     def right(self) -> bool:
         """Whether it is as it should be."""
-        expected = {"unlisted": ("none",), "none": ("none",)}.get(self.case.kind, ("named", "equivalent"))
+        expected = {"unlisted": ("none",), "none": ("none",)}.get(self.case.kind, ("named", "undecided", "equivalent"))
         return self.found and not self.innocent and self.word in expected
 
 
@@ -89,12 +90,11 @@ def cases(seed: int) -> Iterator[Case]:
 
 def outcome(case: Case, checkpoint: Path, folder: Path) -> Outcome:
     """Capture, bisect, explain, judge."""
-    own: Any = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, **EAGER)
-    own.eval()
-    ids, others = (torch.randint(0, 300, SHAPE, generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    own = load(checkpoint, "hf-eager", torch.bfloat16)
+    ids, others = (tokens(SHAPE, seed=seed) for seed in (1, 2))
     model, change = _patched(case, own, ids)
     trace = _captured(model, ids, folder / "trace")
-    roots = {root.node for root in bisect(_recipe(folder, checkpoint, ids, trace), device="cpu").roots}
+    roots = {root.node for root in bisect(recipe(folder, checkpoint, ids, trace, grafts=False), device="cpu").roots}
     answer = explain_trace(Request(trace=trace, checkpoint=checkpoint))
     nodes = {node.node: node for node in answer.nodes if not node.as_started}
     changed = set() if change is None else {change.node}
@@ -114,25 +114,51 @@ def outcome(case: Case, checkpoint: Path, folder: Path) -> Outcome:
 
 
 def _patched(case: Case, own: Any, ids: Tensor) -> tuple[Any, Change | None]:
-    """The program as the case has it; drawn again where that gives no other logits. Raises ValueError if none does."""
+    """The program as the case has it; drawn again where that gives no other logits, or where too few choices of a
+    combination matter. Raises ValueError if none gives others.
+    """
     if case.patch is None:
         return own, None
-    chosen, logits = _chosen(own, ids), _forward(own, ids)
+    chosen, logits = _chosen(own, ids), forward(own, ids)
+    drawn: list[tuple[Any, Change]] = []
     for number in range(DRAWS):
         model = copy.deepcopy(own)
         draw = Random(f"{case.seed} {number}")  # noqa: S311
         change = case.patch(Program(model=model, draw=draw, chosen=chosen))
-        if not same_bits(_forward(model, ids), logits):
-            return model, change
-    raise ValueError(f"{case.name} on {case.model}: {DRAWS} draws, and none changes any logit")
+        changed = forward(model, ids)
+        if same_bits(changed, logits):
+            continue
+        idle = [word for word, patch in change.without.items() if _gives(own, patch, chosen, ids, changed)]
+        words = tuple(tuple(word for word in words if word not in idle) for words in change.words)
+        drawn.append((model, replace(change, words=words)))
+        if not change.without or len(words[0]) >= MATTER:
+            return drawn[-1]
+    if not drawn:
+        raise ValueError(f"{case.name} on {case.model}: {DRAWS} draws, and none changes any logit")
+    return max(drawn, key=lambda one: len(one[1].words[0]))
+
+
+def _gives(
+    own: Any, patch: Callable[[Program], object], chosen: dict[int, list[int]], ids: Tensor, out: Tensor
+) -> bool:
+    """Whether another patch gives the same logits."""
+    model = copy.deepcopy(own)
+    patch(Program(model=model, draw=Random(), chosen=chosen))  # noqa: S311
+    return same_bits(forward(model, ids), out)
 
 
 def _word(change: Change, node: Explanation) -> str:
+    """How the answers lie to the words. What values leave undecided was held against them beside the first answer, one
+    choice at a time: so one word at most may stand there.
+    """
     if not node.explained:
         return "none"
     exact = [" ".join(match.choices) for match in node.matches if match.exact]
-    named = any(all(word in text for word in words) for words in change.words for text in exact)
-    return "named" if named else "other"
+    undecided = [f"{choice.place}={value}" for choice in node.open for value in choice.others]
+    if any(all(word in text for word in words) for words in change.words for text in exact):
+        return "named"
+    missing = [[word for word in words if word not in exact[0]] for words in change.words]
+    return "undecided" if any(len(m) == 1 and any(m[0] in text for text in undecided) for m in missing) else "other"
 
 
 def _holds(answer: Explained, checkpoint: Path, others: Path, folder: Path, node: str) -> bool:
@@ -159,37 +185,13 @@ def _chosen(model: Any, ids: Tensor) -> dict[int, list[int]]:
                 chosen[number] = sorted(set(out[2].flatten().tolist()))
 
             handles.append(router.register_forward_hook(keep))
-    _forward(model, ids)
+    forward(model, ids)
     for handle in handles:
         handle.remove()
     return chosen
 
 
-def _forward(model: Any, ids: Tensor) -> Tensor:
-    with torch.no_grad():
-        logits: Tensor = model(ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
-    return logits
-
-
 def _captured(model: Any, ids: Tensor, folder: Path) -> Path:
-    with moeparity.capture(folder, level="module", save="*", stacks=False, stats=False):
-        _forward(model, ids)
+    with recorded(folder):
+        forward(model, ids)
     return folder
-
-
-def _recipe(folder: Path, checkpoint: Path, ids: Tensor, trace: Path) -> Path:
-    lines = [json.dumps({"input_ids": row}) for row in ids.tolist()]
-    (folder / "tokens.jsonl").write_text("\n".join(lines) + "\n", "utf-8")
-    recipe: Mapping[str, Any] = {
-        "kind": "recipe",
-        "checkpoint": str(checkpoint),
-        "tokens": {"file": "tokens.jsonl", "sampled_from": "candidate"},
-        "reference": {"profile": "hf-eager"},
-        "candidate": {"trace": str(trace)},
-        "gate": {"metric": "k3", "below": 1e-3},
-        "floor": False,
-        "grafts": False,
-    }
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe), "utf-8")
-    return path

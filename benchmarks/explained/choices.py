@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +36,16 @@ class Kind:
         while True:
             on = frozenset(program.draw.sample(names, min(count, len(names))))
             if not any(len(on & rivals) > 1 for rivals in self.apart):
-                return Change(node=self.patch(program, on), words=(tuple(self.words[name] for name in sorted(on)),))
+                break
+        state = program.draw.getstate()
+
+        def patch(other: Program, name: str) -> None:
+            other.draw.setstate(state)
+            self.patch(other, on - {name})
+
+        without = {self.words[name]: partial(patch, name=name) for name in sorted(on)} if len(on) > 1 else {}
+        words = tuple(self.words[name] for name in sorted(on))
+        return Change(node=self.patch(program, on), words=(words,), without=without)
 
 
 def _norm(program: Program, on: Switches) -> str:

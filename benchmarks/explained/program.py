@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -16,11 +16,12 @@ class Change:
     """What a patch changes: a node by its name, and the words for it.
 
     Each of `words` is one right answer, as texts that all stand in one of the answers that give every bit; none where
-    nothing that is known describes it.
+    nothing that is known describes it. `without` is the same patch without one of its words.
     """
 
     node: str
     words: tuple[tuple[str, ...], ...] = ()
+    without: Mapping[str, Callable[[Program], object]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

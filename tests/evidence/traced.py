@@ -25,10 +25,11 @@ def tokens(shape: tuple[int, int] = SHAPE, *, seed: int = 1, below: int = 300) -
     return torch.randint(0, below, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def forward(program: nn.Module, ids: torch.Tensor) -> None:
-    """One forward as trainers score tokens."""
+def forward(program: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    """The logits [B, T, V] of one forward as trainers score tokens."""
     with torch.no_grad():
-        program(ids, attention_mask=torch.ones_like(ids), use_cache=False)
+        logits: torch.Tensor = program(ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
+    return logits
 
 
 def captured(

@@ -110,9 +110,14 @@ class Score:
         """What is left unexplained, per element; 0 where all bits are equal, more than 0 elsewhere."""
         if self.exact:
             return 0.0
-        share = self.unexplained / self.elements if self.elements else math.inf
         # Bits may differ where values do not, or hardly: in a dtype, in the sign of a zero.
-        return share * (1.0 if self.same_dtypes else OTHER_DTYPE) + 1e-12 * (self.elements - self.equal_elements + 1)
+        tiny = 1e-12 * (self.elements - self.equal_elements + 1)
+        return self.distance * (1.0 if self.same_dtypes else OTHER_DTYPE) + tiny
+
+    @property
+    def distance(self) -> float:
+        """The mean squared difference per element, in units of the function's own mean square."""
+        return self.unexplained / self.elements if self.elements else math.inf
 
     @property
     def mean_ulp(self) -> float:

@@ -9,9 +9,10 @@ from typing import Final
 
 from moeparity.evidence.explain import faults
 from moeparity.evidence.explain.calls import Kernels, Sample, Score
-from moeparity.evidence.explain.combinations import Tries, minimal, scored, search
+from moeparity.evidence.explain.combinations import search
 from moeparity.evidence.explain.engines import profiles_choices
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
+from moeparity.evidence.explain.tries import Tries, minimal, scored
 from moeparity.evidence.explain.vocabulary import (
     Choices,
     Replaced,

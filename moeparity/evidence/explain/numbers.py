@@ -15,16 +15,23 @@ DECADES: Final = range(-12, 10, 2)
 NEGATIVE: Final = (-10.0, -1.0, -0.1, -0.01)
 FIRST_NUMBERS: Final = (0.0, *NEGATIVE, *(10.0**exponent for exponent in DECADES))
 """Numbers that are tried first wherever any is allowed, beside half and twice the one that is there."""
+AROUND: Final = 8
+"""Doubles of a first value that are looked at, at most."""
 STEPS: Final = 16
 """How often the interval with the least remainder is made smaller, at most."""
 PATIENCE: Final = 10
-"""After so many steps without any gain the first number is left as it is."""
+"""After so many steps in a row without a gain the interval is left as it is; where none is in sight, after fewer."""
+STILL: Final = 3
+GAIN: Final = 0.99
+"""What leaves more than so much of what was left is no gain: choices that are still missing make noise of that size."""
 CLOSE: Final = 1e-3
 """A step that is so much smaller than the interval tells nothing new."""
 PRECISE: Final = 1e-4
 """How narrow the interval becomes, as a share of the number."""
 FAR: Final = 4.0
 """Numbers whose ratio is greater are halved in powers."""
+PLAIN: Final = 2
+"""Digits of a plain number."""
 DIGITS: Final = (1, 2, 3)
 """Significant digits of plain decimals."""
 MOST: Final = 10
@@ -37,10 +44,10 @@ def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = 
     """Values of a number, the plainest last: the one found, then plain decimals and powers of two beside it.
 
     The remainder is looked at over powers of ten (eight to a decade where `dense`, for what falls into its minimum from
-    close by only), or, where a first value is `near`, from half to twice that; then the interval around the least is
-    narrowed. Nothing where the remainder does not depend on the number.
+    close by only), or, where a first value is `near`, from half to twice that, and on for as long as that leaves less;
+    then the interval around the least is narrowed. Nothing where the remainder does not depend on the number.
     """
-    points = _grid(at, near=near, dense=dense)
+    points = _around(remainder, at) if near else _grid(at, dense=dense)
     remainders = {x: remainder(x) for x in points}
     finite = {x: r for x, r in remainders.items() if math.isfinite(r)}
     if len(set(finite.values())) < 2:
@@ -51,12 +58,19 @@ def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = 
     low, high = order[max(place - 1, 0)], order[min(place + 1, len(order) - 1)]
     estimate, low, high = _narrowed(remainder, low, best, high)
     yield estimate
-    yield from sorted(plain(estimate, low, high), key=lambda x: (-digits(x), abs(x - estimate)))
+    yield from sorted(plain(estimate, low, high), key=lambda x: (-figures(x), abs(x - estimate)))
 
 
-def _grid(at: float, *, near: bool, dense: bool) -> list[float]:
-    if near:
-        return sorted({at / 2, at, at * 2})
+def _around(remainder: Remainder, at: float) -> set[float]:
+    """A first value, half and twice it, and the doubles beyond the better of these for as long as they leave less."""
+    factor = min((0.5, 2.0), key=lambda factor: remainder(at * factor))
+    points = [at / factor, at]
+    while len(points) < AROUND and remainder(points[-1] * factor) < remainder(points[-1]):
+        points.append(points[-1] * factor)
+    return {*points, points[-1] * factor}
+
+
+def _grid(at: float, *, dense: bool) -> list[float]:
     if dense:
         return sorted({at, *(10 ** (exponent / 8) for exponent in range(16, 73))})
     return sorted({at / 2, at, at * 2, *FIRST_NUMBERS})
@@ -71,22 +85,21 @@ def _narrowed(remainder: Remainder, low: float, best: float, high: float) -> tup
     far apart are looked at by powers.
     """
     least, at_low, at_high = remainder(best), remainder(low), remainder(high)
-    width, first = math.inf, best
-    for step in range(STEPS):
-        if (
-            least == 0
-            or not low < best < high
-            or high - low < PRECISE * abs(best)
-            or (step == PATIENCE and best == first)
-        ):
+    width, idle = math.inf, 0
+    for _ in range(STEPS):
+        if least == 0 or not low < best < high or high - low < PRECISE * abs(best):
             break
-        scale = _Powers(math.copysign(1.0, best)) if low * high > 0 and max(low / high, high / low) > FAR else _Plain()
+        is_far = low * high > 0 and max(low / high, high / low) > FAR
+        scale = _Powers(math.copysign(1.0, best)) if is_far else _Plain()
         a, b, c = (scale.of(x) for x in (low, best, high))
-        x = _vertex((a, at_low), (b, least), (c, at_high))
+        x, in_sight = _vertex((a, at_low), (b, least), (c, at_high))
+        if idle >= (STILL if in_sight > GAIN * least and not is_far else PATIENCE):
+            break
         if not min(a, c) < x < max(a, c) or abs(x - b) < CLOSE * abs(c - a) or high - low > width / 2:
             x = (b + c) / 2 if abs(c - b) > abs(b - a) else (a + b) / 2
         x, width = scale.back(x), high - low
         r = remainder(x)
+        idle = 0 if r < GAIN * least else idle + 1
         if r < least:
             low, at_low, high, at_high = (low, at_low, best, least) if x < best else (best, least, high, at_high)
             best, least = x, r
@@ -120,10 +133,14 @@ class _Powers(_Plain):
         return self.sign * math.exp(x)
 
 
-def _vertex(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> float:
-    """Where the parabola through three points turns; NaN where they lie on a line."""
+def _vertex(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> tuple[float, float]:
+    """Where the parabola through three points turns, and how low it is there; NaN where they lie on a line."""
     left, right = (b[0] - a[0]) * (b[1] - c[1]), (b[0] - c[0]) * (b[1] - a[1])
-    return b[0] - ((b[0] - a[0]) * left - (b[0] - c[0]) * right) / (2 * (left - right)) if left != right else math.nan
+    if left == right:
+        return math.nan, math.nan
+    x = b[0] - ((b[0] - a[0]) * left - (b[0] - c[0]) * right) / (2 * (left - right))
+    bend = ((c[1] - b[1]) / (c[0] - b[0]) - (b[1] - a[1]) / (b[0] - a[0])) / (c[0] - a[0])
+    return x, b[1] - bend * (x - b[0]) ** 2
 
 
 def plain(x: float, low: float, high: float) -> set[float]:
@@ -145,13 +162,15 @@ def plain(x: float, low: float, high: float) -> set[float]:
 
 def alike(exact: Callable[[float], bool], x: float) -> Iterator[float]:
     """Other numbers that may be as `exact` as x is: the ends of the interval around x in which numbers are, as far as
-    twice or half of it, and those inside it with the fewest digits.
+    twice or half of it, and those inside it with the fewest digits, or a power of two.
     """
     if x == 0:
         return
-    ends = [_end(exact, x, factor) for factor in (0.5, 2.0)]
-    yield from ends
-    yield from shortest(min(ends), max(ends))
+    low, high = sorted(_end(exact, x, factor) for factor in (0.5, 2.0))
+    yield from (low, high)
+    powers = (math.copysign(math.ldexp(1.0, math.frexp(x)[1] + by), x) for by in (-1, 0))
+    yield from (power for power in powers if low <= power <= high)
+    yield from shortest(low, high)
 
 
 def _end(exact: Callable[[float], bool], inside: float, factor: float) -> float:
@@ -177,6 +196,11 @@ def shortest(low: float, high: float) -> list[float]:
         if inside:
             return sorted(inside, key=lambda y: abs(y - (low + high) / 2))
     return []
+
+
+def figures(x: float) -> int:
+    """How much there is to say of a number: its digits, and of a power of two no more than of a plain decimal."""
+    return min(digits(x), PLAIN) if abs(math.frexp(x)[0]) == 0.5 else digits(x)
 
 
 def digits(x: float) -> int:

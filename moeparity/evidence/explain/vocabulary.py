@@ -9,7 +9,7 @@ from typing import Any, Final
 import networkx as nx
 
 from moeparity.evidence.explain.faults import is_fault, planted_at, with_faults
-from moeparity.evidence.explain.numbers import digits
+from moeparity.evidence.explain.numbers import digits, figures
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
 from moeparity.plan.bind import BoundGraph
@@ -303,7 +303,7 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
 def _length(choices: Choices) -> int:
     """How many digits the numbers have; a whole power of two has none."""
     numbers = [value for _, value in choices if not isinstance(value, str)]
-    return sum(0 if isinstance(x, int) and x > 0 and x & (x - 1) == 0 else digits(x) for x in numbers)
+    return sum(0 if isinstance(x, int) and x > 0 and x & (x - 1) == 0 else figures(x) for x in numbers)
 
 
 def plainest_numbers(variants: Sequence[Choices]) -> Choices:

@@ -31,21 +31,6 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain_module, "WORK", 1024)
 
 
-@pytest.fixture(scope="module")
-def model(qwen3_moe: Path) -> Model:
-    return opened(qwen3_moe)
-
-
-@pytest.fixture(scope="module")
-def eager(model: Model) -> BoundGraph:
-    return bound(model, "hf-eager")
-
-
-@pytest.fixture(scope="module")
-def nodes(model: Model, eager: BoundGraph) -> dict[str, Seen]:
-    return seen_under(model, eager)
-
-
 def asked(plan: BoundGraph, seen: Seen, *observations: Observation) -> Explanation:
     with torch.inference_mode():
         return explain(plan, seen.node.name, observations, seen.loaded)

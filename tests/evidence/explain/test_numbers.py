@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeparity.evidence.explain.numbers import alike, digits, plain, shortest, solve
+from moeparity.evidence.explain.numbers import alike, digits, figures, plain, shortest, solve
 
 
 @pytest.mark.parametrize("truth", [3.7e-4, 1e-20, 0.8, 1.7, -0.37, 12345.0, 2.0**-12, 50.0])
@@ -79,3 +79,32 @@ def test_the_ends_of_an_interval_are_exact() -> None:
 @pytest.mark.parametrize(("x", "count"), [(0.25, 2), (1e-20, 1), (100.0, 1), (12345.0, 5), (-0.37, 2), (0.0, 0)])
 def test_digits(x: float, count: int) -> None:
     assert digits(x) == count
+
+
+def test_a_number_is_followed_beyond_twice_and_half_of_the_first() -> None:
+    """Where one number made up for another, it may lie far from where it was solved for first."""
+    assert min(abs(x / 0.05 - 1) for x in solve(lambda x: (x - 0.05) ** 2, 0.0046, near=True)) < 1e-3
+    assert min(abs(x / 4e-4 - 1) for x in solve(lambda x: (x - 4e-4) ** 2, 0.0046, near=True)) < 1e-3
+
+
+def test_what_is_still_missing_is_not_solved_for() -> None:
+    """A minimum in noise is left after a few steps: finer figures tell nothing."""
+    tried: list[float] = []
+
+    def noisy(x: float) -> float:
+        tried.append(x)
+        return 1.0 + (x - 0.7) ** 2 + 1e-4 * math.sin(1e5 * x)
+
+    values = list(solve(noisy, 0.5, near=True))
+    assert min(abs(x - 0.7) for x in values) < 0.1
+    assert len(set(tried)) < 14
+
+
+@pytest.mark.parametrize(("x", "count"), [(0.015625, 2), (0.5, 1), (-0.25, 2), (0.0156, 3), (2.0**-20, 2), (0.0, 0)])
+def test_a_power_of_two_is_a_plain_number(x: float, count: int) -> None:
+    assert figures(x) == count
+
+
+def test_a_power_of_two_in_an_interval_is_among_those_that_do_as_well() -> None:
+    assert 2.0**-6 in set(alike(lambda x: 0.01562 <= x <= 0.01564, 0.01563))
+    assert -(2.0**-6) in set(alike(lambda x: -0.01564 <= x <= -0.01562, -0.01563))

@@ -30,11 +30,6 @@ from tests.test_reports import refused
 Patch = Callable[[nn.Module], object]
 
 
-@pytest.fixture(scope="module")
-def model(qwen3_moe: Path) -> Model:
-    return opened(qwen3_moe)
-
-
 def ids_of(model: Model) -> Tensor:
     return tokens(model.vocab_size, (2, 9))
 

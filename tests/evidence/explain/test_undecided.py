@@ -18,11 +18,10 @@ from moeparity.evidence.explain.profile import profile_text
 from moeparity.evidence.explain.report import Explanation, OpenChoice
 from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.vocabulary import Choices, listed_choices
-from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.setting import Place
-from tests.evidence.explain.observed import Seen, bound, kernels_of, opened, planted, rules, seen_under, told
+from tests.evidence.explain.observed import Seen, kernels_of, planted, rules, told
 from tests.test_reports import refused
 
 AT = "layers[1]"
@@ -31,21 +30,6 @@ EXPERTS, ROUTER, ATTEND = f"{AT}.moe.experts", f"{AT}.moe.router", f"{AT}.attent
 Q_PROJ, O_PROJ = f"{AT}.attention.q_proj", f"{AT}.attention.o_proj"
 ALL = (NORM, GATE, COMBINE, EXPERTS, ATTEND, Q_PROJ, O_PROJ, "lm_head", "embed")
 WHOLE_NUMBERS = {*range(33), *(2**i for i in range(5, 13)), *(3 * 2**i for i in range(11))}
-
-
-@pytest.fixture(scope="module")
-def model(qwen3_moe: Path) -> Model:
-    return opened(qwen3_moe)
-
-
-@pytest.fixture(scope="module")
-def eager(model: Model) -> BoundGraph:
-    return bound(model, "hf-eager")
-
-
-@pytest.fixture(scope="module")
-def nodes(model: Model, eager: BoundGraph) -> dict[str, Seen]:
-    return seen_under(model, eager)
 
 
 def asked(plan: BoundGraph, seen: Seen, observation: Observation | None = None) -> Explanation:

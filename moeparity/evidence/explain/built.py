@@ -1,0 +1,152 @@
+"""Combinations that are built, one choice after the other, where least is left unexplained."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from moeparity.errors import SpecError
+from moeparity.evidence.explain.numbers import PLAIN, figures
+from moeparity.evidence.explain.solved import MOST, solved
+from moeparity.evidence.explain.tries import NOTHING, SLOW, Tries, children, tried
+from moeparity.evidence.explain.vocabulary import Choices, Replaced, listed_choices, places
+from moeparity.plan.setting import Place
+
+VARIANTS: Final = 3
+"""Combinations that differ in values only, of plain numbers and of others, and are built upon before all others have
+been; those that leave less than any before aside.
+"""
+AT_ONCE: Final = 12
+"""Of the pairs of which one choice wakes up the other so many are tried in each turn."""
+
+
+def _active_places(replaced: Replaced, choices: Choices) -> set[Place]:
+    try:
+        plan = replaced.bound(choices)
+    except SpecError:
+        return set()
+    return {(node.name, name) for one in plan.distinct for node in replaced.all_nodes for name in one.active(node)}
+
+
+@dataclass(slots=True, kw_only=True)
+class Built:
+    """Combinations, the next one built upon what leaves least unexplained.
+
+    In turn for each size, since what leaves less with more choices would keep smaller ones from ever being built upon.
+    Choices come first that change something alone, or that take effect only beside what is there; what differs from
+    earlier ones in values only, or changes nothing, is built upon late.
+    """
+
+    tries: Tries
+    exact: list[Choices]
+    queues: dict[int, list[tuple[bool, float, int, bool, Choices]]] = field(default_factory=dict)
+    seen: set[Choices] = field(default_factory=set)
+    variants: Counter[tuple[frozenset[Place], bool]] = field(default_factory=Counter)
+    least_at: dict[tuple[frozenset[Place], bool], float] = field(default_factory=dict)
+    remainders: set[float] = field(default_factory=set)
+    nearest: list[tuple[float, int, int, Choices]] = field(default_factory=list)
+    awake: set[Place] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What takes effect without any choice, and what that leaves."""
+        self.remainders.add(self.tries.remainder(NOTHING))
+        self.awake = _active_places(self.tries.kernels.replaced, NOTHING)
+
+    def build(self, pool: Sequence[Choices]) -> None:
+        """Until nothing is left that could give every bit with fewer choices, or everything is spent."""
+        for choices in sorted(pool, key=self.tries.remainder):
+            self._push(choices)
+        woken = self._woken(sorted((c for c in pool if len(c) == 1), key=_size))
+        while any(self.queues.values()):
+            if not self.exact:
+                for child in tried(self.tries, islice(woken, AT_ONCE), self.exact):
+                    self._push(child)
+            least = min(self.remainders)
+            for queue in [self.queues[size] for size in sorted(self.queues) if self.queues[size]]:
+                *_, idle, parent = heapq.heappop(queue)
+                self._build_upon(parent, idle=idle)
+            if not self.exact and min(self.remainders) == least:
+                self._look_around()
+
+    def _look_around(self) -> None:
+        """Where a turn has come no nearer, try everything that is one choice away from the nearest of all: what changed
+        nothing where it was tried first may do so where less is rounded, and a value that was best alone need not be so
+        beside others.
+        """
+        if self.nearest:
+            *_, parent = heapq.heappop(self.nearest)
+            for child in sorted(tried(self.tries, self._beside(parent), self.exact), key=self.tries.remainder):
+                self._push(child)
+
+    def _beside(self, parent: Choices) -> Iterator[Choices]:
+        replaced, taken = self.tries.kernels.replaced, dict(parent)
+        for place, value in listed_choices(replaced, replaced.bound(parent)):
+            if place in taken:
+                yield parent - {(place, taken[place])} | {(place, value)}
+            elif len(parent) < MOST:
+                yield parent | {(place, value)}
+
+    def _build_upon(self, parent: Choices, *, idle: bool) -> None:
+        # Once something is found, only what is smaller is looked for.
+        room = min(map(len, self.exact), default=MOST + 1) - len(parent)
+        children = [] if room < 2 else tried(self.tries, self._further(parent, idle=idle), self.exact)
+        if room > 0 and idle != _has_numbers(parent) and not self.exact:
+            children += tried(self.tries, solved(self.tries, parent), self.exact)
+        for child in sorted(children, key=self.tries.remainder):
+            self._push(child)
+        if not idle:
+            self._put(parent, late=True, idle=True)
+
+    def _further(self, parent: Choices, *, idle: bool) -> Iterator[Choices]:
+        base = self.tries.remainder(NOTHING)
+        for child in children(self.tries, parent):
+            ((place, value),) = child - parent
+            alone = self.tries.scores.get(frozenset([(place, value)]))
+            changes = place not in self.awake or (alone is not None and alone.remainder != base)
+            changes = changes and self.tries.reaches((place, value), parent)
+            if (changes and self.tries.price(child) <= SLOW) != idle:
+                yield child
+
+    def _woken(self, singles: Sequence[Choices]) -> Iterator[Choices]:
+        """Single choices with a further one that takes effect only beside it."""
+        for parent in singles:
+            if _active_places(self.tries.kernels.replaced, parent) - self.awake:
+                yield from (
+                    child
+                    for child in children(self.tries, parent)
+                    if any(place not in self.awake for place, _ in child - parent)
+                )
+
+    def _push(self, choices: Choices) -> None:
+        remainder = self.tries.remainder(choices)
+        if choices not in self.seen and math.isfinite(remainder):
+            self.seen.add(choices)
+            # Numbers of programs are plain. Others make up for what is still missing, and would hide them.
+            at = places(choices), all(figures(x) <= PLAIN for _, x in choices if isinstance(x, float))
+            behind = self.variants[at] >= VARIANTS and remainder >= self.least_at[at]
+            same = remainder in self.remainders or behind
+            self.remainders.add(remainder)
+            self.variants[at] += 1
+            self.least_at[at] = min(remainder, self.least_at.get(at, remainder))
+            heapq.heappush(self.nearest, (remainder, len(choices), len(self.seen), choices))
+            self._put(choices, late=same, idle=False)
+
+    def _put(self, choices: Choices, *, late: bool, idle: bool) -> None:
+        number = sum(map(len, self.queues.values())) + len(self.seen)
+        entry = (late, self.tries.remainder(choices), number, idle, choices)
+        heapq.heappush(self.queues.setdefault(len(choices), []), entry)
+
+
+def _has_numbers(choices: Choices) -> bool:
+    """Whether some number was solved for: it is solved for again with each further choice, and others late."""
+    return any(isinstance(value, float) for _, value in choices)
+
+
+def _size(choices: Choices) -> float:
+    """The numbers of a combination, so that small ones come first; words before any."""
+    return sum(value for _, value in choices if not isinstance(value, str))

@@ -1,0 +1,157 @@
+"""Combinations of choices that are tried, each once: how near they come to what is to be explained, at what price."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from moeparity.errors import SpecError
+from moeparity.evidence.explain.calls import Kernels, Ports, Sample, Score
+from moeparity.evidence.explain.vocabulary import Choice, Choices, listed_choices, places
+
+NOTHING: Final[Choices] = frozenset()
+DEAR: Final = 0.1
+"""Of what may be spent, so much may be spent on one combination."""
+SLOW: Final = 8
+"""What takes more, such as a GEMM that is written out, is tried after what takes less."""
+MORE: Final = 256
+"""So much may be spent on further exact combinations, however soon the first was found; twice that where a plainer
+one may be among them.
+"""
+REACH: Final = 1e-3
+"""A choice is added late that moves what is computed by less than so much of what is left, in squares: it can make that
+6 % less at most.
+"""
+PAIR: Final = 2
+"""Choices of a combination that is plain."""
+
+
+class SpentError(Exception):
+    """The kernel calls that a search may make are made."""
+
+
+UNTRIED: Final = Score()
+
+
+@dataclass(slots=True, kw_only=True)
+class Tries:
+    """Combinations of choices on some micro-batches, each tried once; `limit` is how much may be spent on them: a
+    kernel call, or a combination that is refused, is 1.
+    """
+
+    kernels: Kernels
+    samples: Sequence[Sample]
+    limit: float
+    least: int = 0
+    scores: dict[Choices, Score | None] = field(default_factory=dict)
+    effects: dict[Choices, float] = field(default_factory=dict)
+    spent: float = 0.0
+
+    def score(self, choices: Choices) -> Score | None:
+        """How near they come; None where an op refuses them, or they take too much. Raises SpentError."""
+        if choices not in self.scores:
+            if self.spent >= self.limit and len(self.scores) >= self.least:
+                raise SpentError
+            before = self.kernels.work
+            dear = self.price(choices) > self.limit * DEAR
+            self.scores[choices] = None if dear else self._scored(choices)
+            self.spent += max(1.0, self.kernels.work - before)
+        return self.scores[choices]
+
+    def _scored(self, choices: Choices) -> Score | None:
+        trials = [self.kernels.outputs(choices, sample) for sample in self.samples]
+        bases = [self.kernels.outputs(NOTHING, sample) for sample in self.samples if len(choices) == 1]
+        self.effects[choices] = _distance(bases, trials) if bases else math.inf
+        return _score(self.samples, trials)
+
+    def reaches(self, choice: Choice, parent: Choices) -> bool:
+        """Whether a choice that changes as much as it does alone could make what the parent leaves much less: no nearer
+        than it moves.
+        """
+        score = self.scores.get(parent)
+        return score is None or self.effects.get(frozenset([choice]), math.inf) >= REACH * score.distance
+
+    def price(self, choices: Choices) -> float:
+        """What they take at least, in calls of small kernels; nothing where an op refuses them."""
+        try:
+            return self.kernels.price(choices, self.samples)
+        except SpecError:
+            return 0.0
+
+    def remainder(self, choices: Choices) -> float:
+        """What they leave unexplained; infinite where they are refused. Raises SpentError."""
+        score = self.score(choices)
+        return math.inf if score is None else score.remainder
+
+    def exact(self, choices: Choices) -> bool:
+        """Whether they give every bit. Raises SpentError."""
+        return self.remainder(choices) == 0.0
+
+    @property
+    def runs(self) -> bool:
+        """Whether the nodes run without any choice."""
+        return self.score(NOTHING) is not None
+
+    def ranked(self) -> list[Choices]:
+        """Everything that was tried and runs, what leaves least unexplained first, smaller combinations before."""
+        tried = [choices for choices, score in self.scores.items() if score is not None and choices]
+        return sorted(tried, key=lambda choices: (self.remainder(choices), len(choices), sorted(map(str, choices))))
+
+
+def scored(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Score | None:
+    """How near some choices come on some micro-batches; None where an op refuses them."""
+    return _score(samples, (kernels.outputs(choices, sample) for sample in samples))
+
+
+def _score(samples: Sequence[Sample], trials: Iterable[Ports | None]) -> Score | None:
+    score = Score()
+    for sample, trial in zip(samples, trials, strict=True):
+        if trial is None:
+            return None
+        score.add(Score.of(sample.given, trial))
+    return score
+
+
+def _distance(bases: Sequence[Ports | None], trials: Sequence[Ports | None]) -> float:
+    """How far some choices move what is computed without any; infinite where that is not known."""
+    score = Score()
+    for base, trial in zip(bases, trials, strict=True):
+        if base is None or trial is None:
+            return math.inf
+        score.add(Score.of(base, trial))
+    return score.distance if score.same_dtypes else math.inf
+
+
+def tried(tries: Tries, combinations: Iterable[Choices], exact: list[Choices]) -> list[Choices]:
+    """Try them all; what gives every bit goes, without what it can do without, to `exact`."""
+    every = []
+    for choices in combinations:
+        every.append(choices)
+        if tries.exact(choices):
+            if not exact:
+                # What else gives every bit is looked not much longer than this was, unless it may be plainer.
+                tries.limit = min(tries.limit, 2 * tries.spent + (MORE if len(choices) <= PAIR else 2 * MORE))
+            smallest = minimal(tries, choices)
+            exact += [smallest] if smallest not in exact else []
+    return every
+
+
+def minimal(tries: Tries, choices: Choices) -> Choices:
+    """The combination without choices that it gives every bit without. Raises SpentError."""
+    for choice in sorted(choices, key=str):
+        fewer = choices - {choice}
+        if fewer and tries.exact(fewer):
+            return minimal(tries, fewer)
+    return choices
+
+
+def children(tries: Tries, parent: Choices) -> Iterator[Choices]:
+    """The combination with one more listed choice, at a place where it has none; without what is refused alone."""
+    replaced, taken = tries.kernels.replaced, places(parent)
+    # Where nothing runs as it is, what is refused alone may run beside what makes it run.
+    alone = tries.runs
+    for choice in listed_choices(replaced, replaced.bound(parent)):
+        if choice[0] not in taken and (not alone or tries.scores.get(frozenset([choice]), UNTRIED) is not None):
+            yield parent | {choice}

@@ -1,0 +1,78 @@
+"""Combinations that a search by what is left unexplained loses its way to, and what else gives the same bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from moeparity.evidence.explain.engines import profiles_choices
+from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain.report import Explanation
+from moeparity.evidence.explain.vocabulary import Choices
+from moeparity.inputs.model import Model
+from moeparity.plan.bind import BoundGraph
+from tests.evidence.explain.observed import Seen, bound, kernels_of, planted
+
+NORM, ROUTER, ATTEND = "layers[1].moe.norm", "layers[1].moe.router", "layers[1].attention.attend"
+
+
+def at(node: str, **values: str | float) -> Choices:
+    return frozenset(((node, name), value) for name, value in values.items())
+
+
+def told_of(plan: BoundGraph, seen: Seen, choices: Choices) -> Explanation:
+    observation, _ = planted(plan, seen, choices) or pytest.fail("it runs")
+    with torch.inference_mode():
+        return explain(plan, seen.node.name, [observation], seen.loaded)
+
+
+def said(node: str, choices: Choices) -> set[str]:
+    return {f"{node}:{name}={value}" for (_, name), value in choices}
+
+
+@pytest.mark.parametrize("numbers", [{"eps": 0.015625, "offset": 1.0}, {"eps": 0.03, "offset": 1.0}])
+def test_two_numbers_that_make_up_for_each_other_are_found_beside_two_choices(
+    eager: BoundGraph, nodes: dict[str, Seen], numbers: dict[str, float]
+) -> None:
+    """A greater eps and a smaller offset leave nearly the same. One by one each is solved for beside the other's
+    mistake.
+    """
+    choices = at(NORM, **numbers, weight="bf16", normalized="fp32")
+    answer = told_of(eager, nodes[NORM], choices)
+    assert answer.explained, answer.matches
+    named = {text.partition("=")[0]: text.partition("=")[2] for text in answer.matches[0].choices}
+    for name, value in numbers.items():
+        assert float(named[f"{NORM}:{name}"]) == pytest.approx(value, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("node", "values"),
+    [
+        (ATTEND, {"scores": "fp32", "probabilities": "fp32"}),
+        (ROUTER, {"scores": "bf16", "weights": "fp32"}),
+        (ROUTER, {"renormalize": "reciprocal", "renormalize_eps": 0.03125, "scores": "bf16"}),
+    ],
+)
+def test_what_was_planted_is_told_beside_what_gives_the_same_bits(
+    eager: BoundGraph, nodes: dict[str, Seen], node: str, values: dict[str, str | float]
+) -> None:
+    """As one of the answers, or as the first one with one choice that it says is not decided."""
+    choices = at(node, **values)
+    answer = told_of(eager, nodes[node], choices)
+    first = {*answer.matches[0].choices}
+    spelled = [{*match.choices} for match in answer.matches if match.exact]
+    for choice in answer.open:
+        rest = {text for text in first if not text.startswith(f"{choice.place}=")}
+        spelled += [rest | {f"{choice.place}={value}"} for value in choice.others]
+    assert said(node, choices) in spelled, (answer.matches, answer.open)
+
+
+def test_a_profile_counts_at_a_node_whose_fused_kernel_ends_behind_it(model: Model, eager: BoundGraph) -> None:
+    """Bound to the whole graph: every choice that a profile makes at a node is one of what is tried there."""
+    plan = bound(model, "vllm")
+    for node in eager.graph.nodes:
+        if node.layer not in {None, 1}:
+            continue
+        kernels, _ = kernels_of(eager, Seen(node, dict.fromkeys([*node.inputs, *node.values], torch.zeros(1)), None))  # type: ignore[arg-type]
+        own = kernels.replaced.as_chosen({place: s for place, s in plan.settings.items() if place[0] == node.name})
+        assert not own or any(own <= choices for choices in profiles_choices(kernels.replaced)), node.name

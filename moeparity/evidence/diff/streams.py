@@ -49,8 +49,8 @@ class Stream:
 
 
 def streams(passes: Listed[Tokens]) -> list[Stream]:
-    """The sequences of a side. What begins behind tokens goes on with the sequence that has just so many, of several with
-    the one in its slot; where several could be meant it is left out.
+    """The sequences of a side. What begins behind tokens goes on with the sequence that has just so many, of several the
+    one in its slot; where several could be meant it is left out.
     """
     every: list[Stream] = []
     for number, tokens in enumerate(passes):

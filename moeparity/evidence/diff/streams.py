@@ -49,8 +49,9 @@ class Stream:
 
 
 def streams(passes: Listed[Tokens]) -> list[Stream]:
-    """The sequences of a side. What begins behind tokens goes on with the sequence that has just so many, of several the
-    one in its slot; where several could be meant it is left out.
+    """The sequences of a side. What begins behind tokens goes on with the sequence that has just so many.
+
+    Of several it is the one in the same slot before; where none or several lie there it is left out.
     """
     every: list[Stream] = []
     for number, tokens in enumerate(passes):

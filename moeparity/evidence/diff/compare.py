@@ -211,10 +211,9 @@ class Comparer:
         if one is None or other is None or not one.is_floating_point():
             return None
         x, y = (t.reshape(_row_count(t), -1).double()[rows] for t, rows in ((one, left), (other, right)))
-        error = (x - y).norm(dim=-1) / x.norm(dim=-1)
-        return (
-            float(error.nan_to_num(nan=0.0 if bool((x == y).all()) else float("inf")).max()) if error.numel() else 0.0
-        )
+        difference = (x - y).norm(dim=-1)
+        error = torch.where((x == y).all(-1), 0.0, difference / x.norm(dim=-1)).nan_to_num(nan=float("inf"))
+        return float(error.max()) if error.numel() else 0.0
 
     def _ids(self, a: int, b: int, left: Tensor, right: Tensor) -> Ids | None:
         """Of whole numbers, in how many rows slots and sets differ; None of anything else, and where not kept."""

@@ -11,6 +11,7 @@ import torch
 
 from moeparity.evidence.diff.align import Aligned
 from moeparity.evidence.diff.compare import Comparer, Comparison
+from moeparity.evidence.diff.runs import RunPair
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.trace.records import Call
 
@@ -61,6 +62,31 @@ class Known:
         if sets is not None:
             sets[0].setdefault(pair.a, pair.b)
             sets[1].setdefault(pair.b, pair.a)
+
+
+@dataclass(slots=True)
+class Before:
+    """What earlier passes of either side were found to have differed in, such as what they left in a cache."""
+
+    _differing: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+
+    def known(self, pair: RunPair) -> Known:
+        """What is known as two passes begin: values of other passes, which these may read, differ as they did there."""
+        known = Known()
+        for (which, number), values in self._differing.items():
+            if number != id((pair.a, pair.b)[which]):
+                known.differing[which].update(values)
+        return known
+
+    def add(self, pair: RunPair, known: Known, found: Iterable[Origin]) -> None:
+        """Take in what became of two passes: what differs, and what lies between equal values and such a one, of which
+        any may be the first that is other.
+        """
+        for which, run in enumerate((pair.a, pair.b)):
+            values = self._differing.setdefault((which, id(run)), {})
+            values.update(known.differing[which])
+            for call in (call for origin in found for call in (origin.ops_a, origin.ops_b)[which]):
+                values.update(dict.fromkeys((*call.outputs.values(), *call.written.values()), -1))
 
 
 def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:

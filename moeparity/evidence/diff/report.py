@@ -91,6 +91,17 @@ class LegalOrders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where the first token that differs stands, as A has it: which sequence of the pass, and which token of that, from
+    0. behind_cache: whether A's pass, and B's, goes on behind what a cache holds.
+    """
+
+    sequence: int
+    token: int
+    behind_cache: tuple[bool, bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """Where a difference begins.
 
@@ -99,6 +110,7 @@ class Start:
     ops_a, ops_b: the calls between equal values and this one. slot, role: which value of the last call it is.
     rows, differing: rows compared, and with other bits; tokens, first_tokens: how many tokens, and the first of them.
     slots, sets: of ids, rows with other slots, and with other sets. furthest: the largest relative error of a row.
+    position: of a prefill against a decode the first of these tokens, else None.
     scalars: arguments that differ, as `name: a | b`. unread: inputs that were compared with nothing.
     """
 
@@ -120,6 +132,7 @@ class Start:
     slots: int | None
     sets: int | None
     furthest: float | None
+    position: Position | None
     scalars: tuple[str, ...]
     unread: int
     stack_a: tuple[str, ...]

@@ -10,7 +10,17 @@ from pathlib import Path
 from moeparity.evidence.diff.align import Aligned, align
 from moeparity.evidence.diff.compare import Comparer
 from moeparity.evidence.diff.coverage import Tally, coverage, place
-from moeparity.evidence.diff.flow import DIFFERING, EQUAL, Known, Origin, ValuePair, moment, origins, value_pairs
+from moeparity.evidence.diff.flow import (
+    DIFFERING,
+    EQUAL,
+    Before,
+    Known,
+    Origin,
+    ValuePair,
+    moment,
+    origins,
+    value_pairs,
+)
 from moeparity.evidence.diff.layout import Layout, read_layout, sides
 from moeparity.evidence.diff.report import DiffReport, LayerGrowth, TraceOutline
 from moeparity.evidence.diff.runs import RunPair, paired, runs_of
@@ -47,22 +57,24 @@ def diff(a: Path, b: Path, layout: Path | None = None) -> DiffReport:
 
 def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
     runs = runs_of(a, layout.tokens("A")), runs_of(b, layout.tokens("B"))
-    tally, known = Tally(a, b), Known()
+    tally, known, before = Tally(a, b), Known(), Before()
     gathered.tallies.append(tally)
     seen: tuple[set[int], set[int]] = (set(), set())
     for pair in paired(*runs):
         seen[0].add(id(pair.a))
         seen[1].add(id(pair.b))
         if pair.shared is not None and not pair.shared.alike:
-            # What a token of one pass is to another pass says nothing of a third.
-            known = Known()
+            # What a token of one pass is to another pass says nothing of a third, but for what it was made of.
+            known = before.known(pair)
         comparer, aligned = Comparer(pair), align(pair.a, pair.b)
         values = list(value_pairs(comparer, aligned))
         for value in values:
             known.add(value)
         tally.add(aligned, values)
         gathered.pairs += [(pair, value) for value in values]
-        gathered.origins += [(pair, origin) for origin in origins(comparer, values, known)]
+        begun = origins(comparer, values, known)
+        before.add(pair, known, begun)
+        gathered.origins += [(pair, origin) for origin in begun]
         gathered.scalars.update(dict.fromkeys(_other_scalars(aligned)))
     for which, own in enumerate(runs):
         tally.alone(which, (run for run in own if id(run) not in seen[which]))

@@ -8,7 +8,8 @@ from functools import cached_property
 from itertools import groupby
 
 from moeparity.evidence.diff.side import Side
-from moeparity.evidence.diff.tokens import Shared, Tokens, matched, tokens_of
+from moeparity.evidence.diff.streams import Shared, matched
+from moeparity.evidence.diff.tokens import Tokens, tokens_of
 from moeparity.evidence.trace.records import Call
 
 _NO_TOKENS = "passes over other shapes, and whole ids of tokens were not kept to tell which row is of which"
@@ -73,12 +74,29 @@ def runs_of(side: Side, stated: Tokens | None = None) -> tuple[Run, ...]:
 
 
 def paired(a: Sequence[Run], b: Sequence[Run]) -> Iterator[RunPair]:
-    """Passes that are compared: those that share tokens, or where these are not known the n-th with the n-th."""
-    keys = dict.fromkeys((run.step, run.phase) for run in (*a, *b))
-    for key in keys:
-        ours, theirs = ([run for run in runs if (run.step, run.phase) == key] for runs in (a, b))
-        known = key[1] == "forward" and all(run.tokens is not None for run in (*ours, *theirs))
-        yield from _by_tokens(ours, theirs) if known else map(_as_they_lie, ours, theirs)
+    """Passes that are compared: those that share tokens, or where these are not known the n-th with the n-th.
+
+    Where neither program trains, a sequence's tokens may lie in any steps: one prefill against a decode step by step.
+    """
+    trains = any(run.phase != "forward" for run in (*a, *b))
+    keys = dict.fromkeys((run.step if trains else None, run.phase) for run in (*a, *b))
+    for step, phase in keys:
+        ours, theirs = (
+            [run for run in runs if (step is None or run.step == step) and run.phase == phase] for runs in (a, b)
+        )
+        if phase == "forward" and all(run.tokens is not None for run in (*ours, *theirs)):
+            yield from _by_tokens(ours, theirs)
+        else:
+            yield from _in_order(ours, theirs)
+
+
+def _in_order(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[RunPair]:
+    """The n-th with the n-th of each step."""
+    places = {(run.step, run.index): run for run in theirs}
+    for run in ours:
+        other = places.get((run.step, run.index))
+        if other is not None:
+            yield _as_they_lie(run, other)
 
 
 def _by_tokens(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[RunPair]:

@@ -7,11 +7,11 @@ from itertools import islice
 from typing import Any
 
 from moeparity.evidence.diff.align import sizes
-from moeparity.evidence.diff.compare import Comparer
+from moeparity.evidence.diff.compare import Comparer, Comparison
 from moeparity.evidence.diff.coverage import place
 from moeparity.evidence.diff.flow import Origin
 from moeparity.evidence.diff.orders import legal_orders
-from moeparity.evidence.diff.report import Birth, LegalOrders, Start
+from moeparity.evidence.diff.report import Birth, LegalOrders, Position, Start
 from moeparity.evidence.diff.runs import RunPair
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.trace.records import Call
@@ -43,9 +43,30 @@ def start(pair: RunPair, origin: Origin, number: int) -> Start:
         differing=comparison.differing, tokens=len(comparison.tokens), first_tokens=comparison.tokens[:_TOKENS],
         slots=None if comparison.ids is None else comparison.ids.slots,
         sets=None if comparison.ids is None else comparison.ids.sets, furthest=comparison.furthest,
+        position=_position(pair, comparison),
         scalars=tuple(scalars(*last)), unread=origin.unread, stack_a=frames(a, last[0]), stack_b=frames(b, last[1]),
         orders=orders, rank=a.head.rank,
     )  # fmt: skip
+
+
+def _position(pair: RunPair, comparison: Comparison) -> Position | None:
+    """Where the first token that differs stands; None where it isn't known, and where a pass has whole sequences."""
+    tokens, other = pair.a.tokens, pair.b.tokens
+    if tokens is None or other is None or not comparison.tokens:
+        return None
+    if not any(sequence.start for own in (tokens, other) for sequence in own.sequences):
+        return None
+    places = {
+        place: (number, sequence.start + i)
+        for number, sequence in enumerate(tokens.sequences)
+        for i, place in enumerate(sequence.places)
+    }
+    known = [places[token] for token in comparison.tokens if token in places]
+    if not known:
+        return None
+    sequence, position = min(known, key=lambda place: (place[1], place[0]))
+    steps = tuple(any(own.start for own in each.sequences) for each in (tokens, other))
+    return Position(sequence=sequence, token=position, behind_cache=(steps[0], steps[1]))
 
 
 def _names(calls: tuple[Call, ...]) -> tuple[str, ...]:

@@ -100,11 +100,23 @@ def headline(start: Start) -> str:
     parts = [_calls(start), extent] if extent else [_calls(start)]
     if start.tokens:
         parts.append(f"{counted(start.tokens, 'token')}")
+    if start.position is not None:
+        parts.append(_position(start))
     if start.sets is not None:
         parts.append(f"other sets in {start.sets:,} of them, other slots in {start.slots:,}")
     if start.scalars:
         parts.append(enumerated(start.scalars))
     return f"{start.path or 'outside modules'}: {', '.join(parts)}"
+
+
+def _position(start: Start) -> str:
+    """`first token 7 of sequence 1, in pass 0 of A and pass 4 (behind a cache) of B`."""
+    assert start.position is not None
+    passes = [
+        f"pass {number}{' (behind a cache)' * behind} of {name}"
+        for name, number, behind in zip("AB", start.passes, start.position.behind_cache, strict=True)
+    ]
+    return f"first token {start.position.token} of sequence {start.position.sequence}, in {' and '.join(passes)}"
 
 
 def _calls(start: Start) -> str:

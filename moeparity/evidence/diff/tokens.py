@@ -21,10 +21,13 @@ STARTS = ("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "query_start_loc")
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One sequence of a forward pass: its ids, None where only its length is known, and its flat places in the grid."""
+    """What a forward pass has of one sequence: its ids, None where only its length is known, and its flat places in the
+    grid. `start`: how many tokens of it lie before, in a cache that earlier passes filled.
+    """
 
     ids: tuple[int, ...] | None
     places: tuple[int, ...]
+    start: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +68,14 @@ def tokens_of(side: Side, calls: Listed[Call], top: Call | None) -> Tokens | Non
         ids = _leading_ids(side, calls, top)
     if ids is None or not ids.numel():
         return None
-    spans = _spans(ids, *(_named(side, calls, top, names) for names in (MASKS, STARTS, POSITIONS)))
+    mask, starts, positions = (_named(side, calls, top, names) for names in (MASKS, STARTS, POSITIONS))
+    spans = _spans(ids, mask, starts, positions)
     flat = ids.reshape(-1).tolist()
-    return Tokens(tuple(ids.shape), tuple(Sequence(tuple(flat[i] for i in span), tuple(span)) for span in spans))
+    before = _before(ids, mask, positions)
+    return Tokens(
+        tuple(ids.shape),
+        tuple(Sequence(tuple(flat[i] for i in span), tuple(span), int(before[span[0]])) for span in spans),
+    )
 
 
 def stated(lengths: Listed[int], padded_to: int | None, *, left: bool) -> Tokens:
@@ -81,38 +89,15 @@ def stated(lengths: Listed[int], padded_to: int | None, *, left: bool) -> Tokens
     return Tokens((len(lengths), padded_to), tuple(Sequence(None, span) for span in places))
 
 
-def matched(ours: Listed[Tokens], theirs: Listed[Tokens]) -> dict[tuple[int, int], Shared]:
-    """The tokens that passes of two sides share, by the places of the passes; each sequence has one partner.
-
-    First those with equal ids at the same place, then anywhere, then those of which one begins as the other.
-    """
-    left = [(i, k, sequence) for i, tokens in enumerate(ours) for k, sequence in enumerate(tokens.sequences)]
-    right = [(j, k, sequence) for j, tokens in enumerate(theirs) for k, sequence in enumerate(tokens.sequences)]
-    order = {id(entry[2]): place for entries in (left, right) for place, entry in enumerate(entries)}
-    partners: dict[tuple[int, int], list[tuple[Sequence, Sequence]]] = {}
-    for fits in (_same_place, _same_ids, _same_beginning):
-        for i, k, one in list(left):
-            found = next((other for other in right if fits((i, k, one), other, order)), None)
-            if found is not None:
-                left.remove((i, k, one))
-                right.remove(found)
-                partners.setdefault((i, found[0]), []).append((one, found[2]))
-    return {(i, j): _shared(ours[i], theirs[j], pairs) for (i, j), pairs in sorted(partners.items())}
-
-
-def _shared(a: Tokens, b: Tokens, pairs: Listed[tuple[Sequence, Sequence]]) -> Shared:
-    places = sorted((p, q) for one, other in pairs for p, q in zip(one.places, other.places, strict=False))
-    left, right = (torch.tensor([pair[side] for pair in places], dtype=torch.long) for side in (0, 1))
-    alike = a.grid == b.grid and len(places) == int(a.real().sum()) == int(b.real().sum()) and torch.equal(left, right)
-    return Shared(left, right, alike)
-
-
 def token_of_rows(shape: Listed[int], grid: Listed[int]) -> Tensor | None:
     """The flat place of the token that each row of a value is of, int64 [rows]; None where its axes do not say.
 
-    Rows are the product of all axes but the last. Axes that could be tokens in two ways say nothing.
+    Rows are the product of all axes but the last. Axes that could be tokens in two ways say nothing, but for a pass of
+    a single token, of which all rows are.
     """
     rows, count = tuple(shape[:-1]), torch.Size(grid).numel()
+    if count == 1:
+        return torch.zeros(torch.Size(rows).numel(), dtype=torch.long) if 1 in rows else None
     places = torch.arange(count)
     candidates = [axis for axis, size in enumerate(rows) if size == count]
     if len(grid) == 2 and grid[0] > 1:
@@ -134,44 +119,47 @@ def _spread(rows: tuple[int, ...], axes: tuple[int, ...], places: Tensor) -> Ten
     return places.permute(order).reshape(shape).expand(rows).reshape(-1)
 
 
-_Entry = tuple[int, int, Sequence]
-"""The pass, the place there, and the sequence."""
-
-
-def _same_place(one: _Entry, other: _Entry, order: dict[int, int]) -> bool:
-    return one[:2] == other[:2] and _same_ids(one, other, order)
-
-
-def _same_ids(one: _Entry, other: _Entry, order: dict[int, int]) -> bool:
-    """Of sequences without ids those of one number among all."""
-    if one[2].ids is None or other[2].ids is None:
-        return order[id(one[2])] == order[id(other[2])]
-    return one[2].ids == other[2].ids
-
-
-def _same_beginning(one: _Entry, other: _Entry, order: dict[int, int]) -> bool:
-    ours, theirs = one[2].ids, other[2].ids
-    if ours is None or theirs is None:
-        return False
-    short = min(len(ours), len(theirs))
-    return short > 0 and ours[:short] == theirs[:short]
-
-
 def _spans(ids: Tensor, mask: Tensor | None, starts: Tensor | None, positions: Tensor | None) -> list[list[int]]:
     """The flat places of each sequence: by the mask, by where sequences start, or by positions that begin anew."""
     width = ids.shape[-1]
     rows = ids.numel() // width
     places = torch.arange(ids.numel()).reshape(rows, width)
-    if mask is not None and mask.shape == ids.shape:
-        kept = mask.reshape(rows, width).bool()
+    if mask is not None and _is_mask_of(mask, ids):
+        # Of tokens behind a cache the mask has the cache's columns, too.
+        kept = mask[..., -width:].reshape(rows, width).bool()
         return [row[seen].tolist() for row, seen in zip(places, kept, strict=True) if bool(seen.any())]
     if starts is not None and starts.dim() == 1 and len(starts) > 1 and int(starts[-1]) <= ids.numel():
         edges = starts.tolist()
         return [list(range(low, high)) for low, high in pairwise(edges) if high > low]
-    if positions is not None and positions.numel() == ids.numel():
-        continues = positions.reshape(rows, width).diff(dim=-1) == 1
+    spread = None if positions is None else _spread_over(positions, ids)
+    if spread is not None:
+        continues = spread.reshape(rows, width).diff(dim=-1) == 1
         return [part for row, runs in zip(places.tolist(), continues.tolist(), strict=True) for part in _cut(row, runs)]
     return [row.tolist() for row in places]
+
+
+def _before(ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> Tensor:
+    """How many tokens a sequence that begins at a place has before this pass, int64 [places]."""
+    width = ids.shape[-1]
+    if mask is not None and _is_mask_of(mask, ids):
+        counts = mask.bool().long().cumsum(-1) - 1
+        return counts[..., -width:].reshape(-1).clamp(min=0)
+    spread = None if positions is None else _spread_over(positions, ids)
+    return torch.zeros(ids.numel(), dtype=torch.long) if spread is None else spread.reshape(-1).long()
+
+
+def _is_mask_of(mask: Tensor, ids: Tensor) -> bool:
+    """Whether a mask is of these ids, or of these behind what a cache holds."""
+    return mask.dim() == ids.dim() and mask.shape[:-1] == ids.shape[:-1] and mask.shape[-1] >= ids.shape[-1]
+
+
+def _spread_over(positions: Tensor, ids: Tensor) -> Tensor | None:
+    """Positions in the shape of ids: every sequence has those of one row; None where they are of other tokens."""
+    if positions.numel() == ids.numel():
+        return positions.reshape(ids.shape)
+    if positions.dim() == ids.dim() and positions.shape[-1] == ids.shape[-1] and positions.numel() == ids.shape[-1]:
+        return positions.expand(ids.shape)
+    return None
 
 
 def _cut(row: list[int], continues: list[bool]) -> list[list[int]]:

@@ -1,0 +1,116 @@
+"""Which tokens two sides share: sequences over all passes that computed them, a prefill or step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Listed
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from moeparity.evidence.diff.tokens import Sequence, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The tokens that two forward passes share: their flat places, int64 [shared], in either grid.
+
+    `alike`: whether both have one grid with equal sequences at equal places, so that rows are compared as they lie.
+    """
+
+    a: Tensor
+    b: Tensor
+    alike: bool
+
+
+@dataclass(slots=True)
+class Stream:
+    """One sequence over the passes that computed it: its ids, None where only lengths are known, and by position the
+    pass and the flat place in its grid. `at`: its first pass and the place among the sequences of that; `slot`: the
+    place in its last. `start`: how many tokens no pass of this trace computed.
+    """
+
+    at: tuple[int, int]
+    slot: int
+    start: int = 0
+    ids: list[int] | None = field(default_factory=list)
+    cells: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """How many tokens a cache holds of it."""
+        return self.start + len(self.cells)
+
+    def add(self, number: int, slot: int, sequence: Sequence) -> None:
+        """Take in what a pass has of it."""
+        self.slot = slot
+        self.cells += [(number, place) for place in sequence.places]
+        self.ids = None if self.ids is None or sequence.ids is None else [*self.ids, *sequence.ids]
+
+
+def streams(passes: Listed[Tokens]) -> list[Stream]:
+    """The sequences of a side. What begins behind tokens goes on with the sequence that has just so many.
+
+    Of several it is the one in the same slot before; where none or several lie there it is left out.
+    """
+    every: list[Stream] = []
+    for number, tokens in enumerate(passes):
+        taken: set[int] = set()
+        for slot, sequence in enumerate(tokens.sequences):
+            fitting = [one for one in every if one.length == sequence.start and id(one) not in taken]
+            own = [one for one in fitting if one.slot == slot] or fitting
+            if sequence.start and len(own) > 1:
+                continue
+            if sequence.start and own:
+                stream = own[0]
+            else:
+                stream = Stream((number, slot), slot, sequence.start)
+                every.append(stream)
+            taken.add(id(stream))
+            stream.add(number, slot, sequence)
+    return every
+
+
+def matched(ours: Listed[Tokens], theirs: Listed[Tokens]) -> dict[tuple[int, int], Shared]:
+    """The tokens that passes of two sides share, by the places of the passes; each sequence has one partner.
+
+    First those with equal ids at the same place, then anywhere, then those of which one begins as the other.
+    """
+    left, right = streams(ours), streams(theirs)
+    order = {id(stream): place for own in (left, right) for place, stream in enumerate(own)}
+    shared: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for fits in (_same_place, _same_ids, _same_beginning):
+        for one in list(left):
+            other = next((stream for stream in right if fits(one, stream, order)), None)
+            if other is not None:
+                left.remove(one)
+                right.remove(other)
+                for (i, p), (j, q) in zip(one.cells, other.cells, strict=False):
+                    shared.setdefault((i, j), []).append((p, q))
+    return {(i, j): _shared(ours[i], theirs[j], places) for (i, j), places in sorted(shared.items())}
+
+
+def _shared(a: Tokens, b: Tokens, places: Listed[tuple[int, int]]) -> Shared:
+    left, right = (torch.tensor([pair[side] for pair in sorted(places)], dtype=torch.long) for side in (0, 1))
+    alike = a.grid == b.grid and len(places) == int(a.real().sum()) == int(b.real().sum()) and torch.equal(left, right)
+    return Shared(left, right, alike)
+
+
+def _same_place(one: Stream, other: Stream, order: dict[int, int]) -> bool:
+    return one.at == other.at and _same_ids(one, other, order)
+
+
+def _same_ids(one: Stream, other: Stream, order: dict[int, int]) -> bool:
+    """Of sequences without ids those of one number among all."""
+    if one.start != other.start:
+        return False
+    if one.ids is None or other.ids is None:
+        return order[id(one)] == order[id(other)]
+    return one.ids == other.ids
+
+
+def _same_beginning(one: Stream, other: Stream, order: dict[int, int]) -> bool:
+    if one.ids is None or other.ids is None or one.start != other.start:
+        return False
+    short = min(len(one.ids), len(other.ids))
+    return short > 0 and one.ids[:short] == other.ids[:short]

@@ -1,0 +1,165 @@
+"""One prefill against a decode step by step: tokens meet by sequence and position, and the first step is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from moeparity.evidence.diff.report import DiffReport
+from moeparity.evidence.diff.run import diff
+from moeparity.evidence.diff.streams import matched, streams
+from moeparity.evidence.diff.text import headline
+from moeparity.evidence.diff.tokens import Sequence, Tokens
+from tests.evidence.diff.scene import HIDDEN, IDS, VOCABULARY, record
+
+MASK = torch.ones_like(IDS)
+MASK[1, :3] = 0
+PROMPT, LENGTH = 4, IDS.shape[1]
+Fault = Callable[[Tensor, int], Tensor]
+
+
+def _none(v: Tensor, _: int) -> Tensor:
+    return v
+
+
+def _rounded(x: Tensor) -> Tensor:
+    """To multiples of 1/64: all sums are exact in fp64, so that no number of rows changes a bit."""
+    return torch.round(x.clamp(-8, 8) * 64) / 64
+
+
+class _Attention(nn.Module):
+    """Behind what it has kept; `fault` changes the values that it is given behind so many."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.qkv, self.o_proj = nn.Linear(HIDDEN, 3 * HIDDEN, bias=False), nn.Linear(HIDDEN, HIDDEN, bias=False)
+        self.fault = fault
+        self.cache: list[Tensor] = []
+
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
+        past = self.cache[0].shape[2] if self.cache else 0
+        v = self.fault(v, past)
+        if self.cache:
+            k, v = torch.cat([self.cache[0], k], 2), torch.cat([self.cache[1], v], 2)
+        self.cache = [k, v]
+        total = past + x.shape[1]
+        seen = torch.ones(total, total, dtype=torch.bool).tril()[past:] & attention_mask[:, None, None, :].bool()
+        weights = _rounded(F.softmax((q @ k.transpose(-1, -2) / 16).masked_fill(~seen, -1e9), -1))
+        out: Tensor = self.o_proj(_rounded(weights @ v).transpose(1, 2).flatten(-2))
+        return out
+
+
+class _Layer(nn.Module):
+    def __init__(self, fault: Fault) -> None:
+        super().__init__()
+        self.attention, self.mlp = _Attention(fault), nn.Linear(HIDDEN, HIDDEN, bias=False)
+
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        x = _rounded(x + self.attention(x, attention_mask))
+        return _rounded(x + F.relu(self.mlp(x)))
+
+
+class _Program(nn.Module):
+    def __init__(self, fault: Fault = _none) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, HIDDEN)
+        self.layers = nn.ModuleList(_Layer(fault if number == 1 else _none) for number in range(3))
+        random = torch.Generator().manual_seed(0)
+        for parameter in self.parameters():
+            parameter.data = torch.randint(-12, 13, parameter.shape, generator=random).double() / 64
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        x = self.embed(input_ids)
+        for layer in self.layers:
+            x = layer(x, attention_mask)
+        return torch.as_tensor(x)
+
+
+def _steps(ends: list[int], mask: Tensor) -> list[dict[str, Tensor]]:
+    starts = [0, *ends[:-1]]
+    return [
+        {"input_ids": IDS[:, a:b].contiguous(), "attention_mask": mask[:, :b].contiguous()}
+        for a, b in zip(starts, ends, strict=True)
+    ]
+
+
+def _compared(tmp_path: Path, mask: Tensor, fault: Fault = _none, **options: Any) -> DiffReport:
+    a = record(tmp_path / "a", _Program(), _steps([LENGTH], mask), **options)
+    steps = _steps([PROMPT, *range(PROMPT + 1, LENGTH + 1)], mask)
+    return diff(a, record(tmp_path / "b", _Program(fault), steps, **options))
+
+
+@pytest.mark.parametrize("mask", [torch.ones_like(IDS), MASK])
+def test_a_decode_that_computes_the_same_has_equal_bits(tmp_path: Path, mask: Tensor) -> None:
+    report = _compared(tmp_path, mask)
+    assert report.starts == ()
+    assert report.coverage.compared > 50
+    assert (report.status, report.coverage.uncovered) == ("pass", 0), report.words
+
+
+@pytest.mark.parametrize(("mask", "ops"), [(torch.ones_like(IDS), True), (MASK, True), (MASK, False)])
+def test_the_first_step_and_token_of_a_fault_are_named(tmp_path: Path, mask: Tensor, *, ops: bool) -> None:
+    """At the sixth column the values of one sequence are others: what reads them later begins nothing."""
+    token = 5
+
+    def fault(v: Tensor, past: int) -> Tensor:
+        return v * torch.tensor([1.0, 1.0, 1.5]).double().reshape(3, 1, 1, 1) if past == token else v
+
+    report = _compared(tmp_path, mask, fault, ops=ops)
+    assert report.status == "fail"
+    start = report.starts[0]
+    assert len(report.starts) == 1 or not ops
+    # Without ops it lies between the modules qkv and o_proj.
+    named = ("layers.1.attention", "op") if ops else ("layers.1.attention.o_proj", "unseen")
+    assert (start.path, start.kind) == named
+    assert start.position is not None
+    assert (start.position.sequence, start.position.token) == (2, token)
+    assert start.position.behind_cache == (False, True)
+    assert start.passes == (0, 2)
+    assert f"first token {token} of sequence 2, in pass 0 of A and pass 2 (behind a cache) of B" in headline(start)
+
+
+def test_a_decode_of_other_tokens_is_compared_as_far_as_both_have_the_same(tmp_path: Path) -> None:
+    a = record(tmp_path / "a", _Program(), _steps([LENGTH], torch.ones_like(IDS)), ops=False)
+    steps = _steps([PROMPT, *range(PROMPT + 1, LENGTH + 1)], torch.ones_like(IDS))
+    steps[2]["input_ids"] = (steps[2]["input_ids"] + 1) % HIDDEN
+    report = diff(a, record(tmp_path / "b", _Program(), steps, ops=False))
+    assert report.status == "inconclusive"
+    assert "nothing was compared" in report.reason
+
+
+def test_streams_of_a_server_go_on_in_any_slot() -> None:
+    """Flat batches: a prefill of two sequences, a step of both, a step in which the second stands first."""
+    passes = [
+        Tokens((5,), (Sequence((1, 2, 3), (0, 1, 2)), Sequence((7, 8), (3, 4)))),
+        Tokens((2,), (Sequence((4,), (0,), 3), Sequence((9,), (1,), 2))),
+        Tokens((2,), (Sequence((6,), (0,), 3), Sequence((5,), (1,), 4))),
+    ]
+    first, second = streams(passes)
+    assert (first.ids, second.ids) == ([1, 2, 3, 4, 5], [7, 8, 9, 6])
+    assert first.cells == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 1)]
+    whole = Tokens((2, 5), (Sequence((7, 8, 9, 6), (1, 2, 3, 4)), Sequence((1, 2, 3, 4, 5), (5, 6, 7, 8, 9))))
+    shared = matched([whole], passes)
+    assert {key: (own.a.tolist(), own.b.tolist()) for key, own in shared.items()} == {
+        (0, 0): ([1, 2, 5, 6, 7], [3, 4, 0, 1, 2]),
+        (0, 1): ([3, 8], [1, 0]),
+        (0, 2): ([4, 9], [0, 1]),
+    }
+
+
+def test_a_step_that_could_be_of_two_sequences_is_of_none() -> None:
+    passes = [
+        Tokens((4,), (Sequence((1, 2), (0, 1)), Sequence((1, 2), (2, 3)))),
+        Tokens((1,), (Sequence((4,), (0,), 2),)),
+        Tokens((3,), (Sequence((0,), (0,)), Sequence((0,), (1,)), Sequence((5,), (2,), 2))),
+    ]
+    # The second pass's slot says which; the third's does not.
+    assert [stream.ids for stream in streams(passes)] == [[1, 2, 4], [1, 2, 5], [0], [0]]
+    assert [stream.ids for stream in streams([passes[0], passes[2]])] == [[1, 2], [1, 2], [0], [0]]

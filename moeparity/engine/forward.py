@@ -18,13 +18,14 @@ from moeparity.inputs.tokens.grid import grid_of
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
-from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.settings import settings
 from moeparity.plan.schedule.steps import Groups, MicroBatches, Schedule
 from moeparity.plan.sides import walked
 from moeparity.plan.spec import reader
+from moeparity.plan.spec.schema import Placement
 from moeparity.progress import Callback
 
 
@@ -51,29 +52,21 @@ def forward(
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics), or the
     steps of a `schedule`: a recipe's own, as in `{"decode": {"from": 8}}`, or one that was made.
     `settings` are a recipe's own `set:`, addresses and values on top of the profile; `placement` is its own, as in
-    `{"tensor": 4}`. `attention_mask` [B, T] bool or
-    int64 is 0 on padding, at the left or right end of a sequence; padded tokens are computed and returned as well, as
-    transformers does. `memory_limit` is the bytes the pass may take (None: what is available, infinity: any number).
-    `progress` hears how far it is.
+    `{"tensor": 4}`. `attention_mask` [B, T] bool or int64 is 0 on padding, at the left or right end of a sequence;
+    padded tokens are computed and returned as well, as transformers does. `memory_limit` is the bytes the pass may take
+    (None: what is available, infinity: any number). `progress` hears how far it is.
     Raises MoeparityError.
     """
     _refuse(dtype, micro_batch, schedule)
     where = Where(Path("forward"))
-    rules, settings_rules = load_profile(profile, where), overrides(dict(settings or {}), where)
-    placing = reader.read_placement(placement or {}, where)
+    rules, own, placing = _rules(profile, settings or {}, placement or {}, where)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
     steps = _walked(schedule, micro_batch, placing.groups, tokens, mask, where)
-    plan = bind(
-        model.graph,
-        rules,
-        dtype or model.dtype,
-        settings_rules,
-        placement=placement_rules(placing, where),
-        phases=steps.phases,
-    )
+    placed = placement_rules(placing, where)
+    plan = bind(model.graph, rules, dtype or model.dtype, own, placement=placed, phases=steps.phases)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, schedule=steps)
     passes = PassRunner(
@@ -85,6 +78,14 @@ def forward(
     )
     passes.run([walker], [recorder], saved=recorder.saved)
     return recorder.tensors()
+
+
+def _rules(
+    profile: str, settings: Mapping[str, str | float], placement: Mapping[str, int | bool | str], where: Where
+) -> tuple[Profile, tuple[Rule, ...], Placement]:
+    """What is asked for, read: a profile, settings on top of it, and where it lies. Raises MoeparityError."""
+    rules, own = load_profile(profile, where), overrides(dict(settings), where)
+    return rules, own, reader.read_placement(placement, where)
 
 
 def _walked(

@@ -56,6 +56,11 @@ def served(
     return held
 
 
+def sglang(held: Tensors) -> Tensors:
+    """The same parameters by SGLang's names."""
+    return {name.replace("routed_experts.", ""): value for name, value in held.items()}
+
+
 def job(
     ranks: list[Tensors], *, experts: bool = False, layout: str | Path = "vllm", checkpoint: Path = BASE
 ) -> Weights:

@@ -34,7 +34,8 @@ class WeightLayout:
 
     checkpoint: its folder, of which names, shapes and config.json are read, and no weight; without it every parameter
     goes by its own name. layout: a shipped layout's name, or a path to a file (`kind: layout`) with `weights:`. tensor,
-    expert: which of how many ranks this is, where parameters are cut without being DTensors. dtype: floating-point
+    expert: which of how many ranks this is, where parameters are cut without being DTensors; attention: which of those
+    that share one sequence's attention (None: as `tensor`). dtype: floating-point
     weights are taken as rounded to it (`bf16`, `fp16`, `fp32`).
 
     Raises SpecError, CheckpointError, WeightsError.
@@ -47,9 +48,12 @@ class WeightLayout:
         *,
         tensor: tuple[int, int] = (0, 1),
         expert: tuple[int, int] = (0, 1),
+        attention: tuple[int, int] | None = None,
         dtype: str | None = None,
     ) -> None:
-        for name, (rank, ranks) in (("tensor", tensor), ("expert", expert)):
+        self.ranks = {"tensor": tensor, "expert": expert}
+        placed = {**self.ranks, "attention": attention or tensor}
+        for name, (rank, ranks) in placed.items():
             if not 0 <= rank < ranks:
                 raise WeightsError(
                     f"{name}=({rank}, {ranks}): expected a rank and how many there are: 0 <= rank < ranks."
@@ -58,7 +62,6 @@ class WeightLayout:
             raise WeightsError(f"dtype={dtype!r}: expected one of {listed(DTYPES)}.{did_you_mean(str(dtype), DTYPES)}")
         self.dtype = dtype
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
-        self.ranks = {"tensor": tensor, "expert": expert}
         self._cast = None if dtype is None else torch_dtype(dtype)
         self._rules: Sequence[WeightRule] = () if layout is None else _rules(layout)
         shapes, fields = ({}, {}) if checkpoint is None else _stored(Path(checkpoint))
@@ -67,7 +70,7 @@ class WeightLayout:
                 "layout: its rules name tensors of a checkpoint. Give checkpoint= too; of it only names, shapes and "
                 "config.json are read."
             )
-        self._placing = Placing(shapes=shapes, fields=fields, ranks=self.ranks)
+        self._placing = Placing(shapes=shapes, fields=fields, ranks=placed)
 
     def parts(self, modules: Sequence[nn.Module]) -> list[Part]:
         """What the parameters and buffers of modules hold, adapters among them. One transfer for each from its device.

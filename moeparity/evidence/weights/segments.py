@@ -30,8 +30,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placing:
-    """What rules are read with: shapes of the checkpoint's tensors, fields of its config.json, and by `tensor` and
-    `expert` which of how many ranks this is.
+    """What rules are read with: shapes of the checkpoint's tensors, fields of its config.json, and by kind of
+    parallelism which of how many ranks this is.
     """
 
     shapes: Mapping[str, Shape]

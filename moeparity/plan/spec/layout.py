@@ -123,10 +123,12 @@ class HeldTensor(Model):
 
 
 class WeightCut(Model):
-    """A parameter is cut along an axis over the ranks of a kind of parallelism, in equal parts by rank."""
+    """A parameter is cut along an axis over the ranks of a kind of parallelism, in equal parts by rank. `attention`:
+    the ranks of one group of data-parallel attention, else those of `tensor`.
+    """
 
     axis: Annotated[int, Field(ge=0)]
-    over: Literal["tensor", "expert"]
+    over: Literal["tensor", "expert", "attention"]
 
 
 class WeightRule(Model):

@@ -29,9 +29,11 @@ def program(tensors: Mapping[str, torch.Tensor]) -> nn.Module:
     return root
 
 
-def served(tensor: tuple[int, int] = (0, 1), expert: tuple[int, int] = (0, 1)) -> Tensors:
-    """What a rank of vLLM has of the base checkpoint: fused, stacked, cut, its vocabulary padded to 64 rows."""
-    whole, (rank, ranks) = weights(), tensor
+def served(
+    tensor: tuple[int, int] = (0, 1), expert: tuple[int, int] = (0, 1), checkpoint: Tensors | None = None
+) -> Tensors:
+    """What a rank of vLLM has of a checkpoint (None: the base): fused, stacked, cut, 64 rows of vocabulary."""
+    whole, (rank, ranks) = checkpoint or weights(), tensor
     over = ranks if expert[1] == 1 else 1
     place = rank if expert[1] == 1 else 0
     held = {name: value for name, value in whole.items() if "norm" in name or name.endswith("mlp.gate.weight")}
@@ -52,6 +54,11 @@ def served(tensor: tuple[int, int] = (0, 1), expert: tuple[int, int] = (0, 1)) -
         held[f"{at}mlp.experts.routed_experts.w13_weight"] = torch.stack(stacks[0])
         held[f"{at}mlp.experts.routed_experts.w2_weight"] = torch.stack(stacks[1])
     return held
+
+
+def sglang(held: Tensors) -> Tensors:
+    """The same parameters by SGLang's names."""
+    return {name.replace("routed_experts.", ""): value for name, value in held.items()}
 
 
 def job(

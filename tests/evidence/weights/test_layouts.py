@@ -19,7 +19,7 @@ from moeparity.evidence.weights.files import RankWeights, Weights, open_weights
 from moeparity.evidence.weights.layout import WeightLayout
 from moeparity.evidence.weights.report import WeightsReport
 from tests.errors.base import BASE, copy, weights
-from tests.evidence.weights.programs import job, program, served
+from tests.evidence.weights.programs import job, program, served, sglang
 
 HUB = open_weights(BASE)
 
@@ -39,6 +39,21 @@ def test_a_server_cut_over_ranks_has_the_checkpoints_bits(ranks: int, experts: b
     report = compare(HUB, job(held, experts=experts))
     assert equal(report), report.findings
     assert report.aside == ()
+    report = compare(HUB, job(list(map(sglang, held)), experts=experts, layout="sglang"))
+    assert equal(report), report.findings
+
+
+def test_attention_that_is_cut_over_fewer_ranks() -> None:
+    """Two groups of one rank: every rank has all of attention, and its half of the rest."""
+    whole, by_rank = sglang(served()), []
+    for rank in range(2):
+        held = {
+            name: whole[name] if "self_attn" in name else value for name, value in sglang(served((rank, 2))).items()
+        }
+        layout = WeightLayout(BASE, "sglang", tensor=(rank, 2), attention=(0, 1))
+        by_rank.append(RankWeights(rank=rank, ranks=2, cast="", parts=tuple(layout.parts([program(held)]))))
+    report = compare(HUB, Weights(source="job", is_checkpoint=False, by_rank=tuple(by_rank)))
+    assert equal(report), report.findings
 
 
 def test_transformers_stacks_of_experts_and_its_buffers() -> None:

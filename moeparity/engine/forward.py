@@ -51,8 +51,7 @@ def forward(
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics), or the
     steps of a `schedule`: a recipe's own, as in `{"decode": {"from": 8}}`, or one that was made.
     `settings` are a recipe's own `set:`, addresses and values on top of the profile; `placement` is its own, as in
-    `{"tensor": 4}`. `attention_mask` [B, T] bool or
-    int64 is 0 on padding, at the left or right end of a sequence; padded tokens are computed and returned as well, as
+    `{"tensor": 4}`. `attention_mask` [B, T] bool or int64 is 0 on padding, at the left or right end of a sequence; padded tokens are computed and returned as well, as
     transformers does. `memory_limit` is the bytes the pass may take (None: what is available, infinity: any number).
     `progress` hears how far it is.
     Raises MoeparityError.
@@ -66,22 +65,12 @@ def forward(
     tokens = checked_tokens(input_ids, model, "forward")
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
     steps = _walked(schedule, micro_batch, placing.groups, tokens, mask, where)
-    plan = bind(
-        model.graph,
-        rules,
-        dtype or model.dtype,
-        settings_rules,
-        placement=placement_rules(placing, where),
-        phases=steps.phases,
-    )
+    placed = placement_rules(placing, where)
+    plan = bind(model.graph, rules, dtype or model.dtype, settings_rules, placement=placed, phases=steps.phases)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, schedule=steps)
     passes = PassRunner(
-        weights=model.weights,
-        input_ids=tokens,
-        attention_mask=mask,
-        memory_limit=memory_limit,
-        progress=progress,
+        weights=model.weights, input_ids=tokens, attention_mask=mask, memory_limit=memory_limit, progress=progress
     )
     passes.run([walker], [recorder], saved=recorder.saved)
     return recorder.tensors()

@@ -46,7 +46,7 @@ QUESTIONS = (
         key="noise",
         short="Noise",
         title="How much of it is noise?",
-        parts=("floor", "oracle", "envelope", "arrival", "schedule"),
+        parts=("floor", "oracle", "envelope", "arrival", "schedule", "real_ranks"),
     ),
     Question(key="flips", short="Flips", title="Which tokens take another route?", parts=("flips", "replay")),
     Question(key="tokens", short="Tokens", title="Which tokens pay for it?", parts=("per_token", "classes")),

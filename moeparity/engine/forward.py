@@ -70,11 +70,7 @@ def forward(
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, schedule=steps)
     passes = PassRunner(
-        weights=model.weights,
-        input_ids=tokens,
-        attention_mask=mask,
-        memory_limit=memory_limit,
-        progress=progress,
+        weights=model.weights, input_ids=tokens, attention_mask=mask, memory_limit=memory_limit, progress=progress
     )
     passes.run([walker], [recorder], saved=recorder.saved)
     return recorder.tensors()

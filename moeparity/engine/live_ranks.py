@@ -92,7 +92,7 @@ class LiveRanks(Ranks):
             self._reductions.append(Reduction("all_gather", size, first.numel() * (pieces // size), name, 0))
             return expected
         total = self._sum(next(partial for partial in own if partial is not None), size, scattered=scattered)
-        differing = int((int_view(total) != int_view(rounded(expected, total.dtype))).sum())
+        differing = int((int_view(rounded(total, expected.dtype)) != int_view(expected)).sum())
         orders = _orders(every, total, scattered=scattered) if differing else frozenset()
         call = "reduce_scatter_tensor" if scattered else "all_reduce"
         self._reductions.append(Reduction(call, size, first.numel(), name, differing, orders))

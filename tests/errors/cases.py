@@ -139,6 +139,12 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-sweep-number-too-large": (*SWEEP, "micro_batch=99999999999999999999"),
     "cli-sweep-key-twice": (*SWEEP, "both.dtype=bf16,fp32", "--over", "dtype=fp16"),
     "cli-sweep-address-malformed": (*SWEEP, "layers[*].moe.gate:Output=model,fp32"),
+    "cli-ranks-real-without-torchrun": ("bisect", RECIPE, "--ranks", "real", "--device", "cpu"),
+    "cli-probe-of-nothing": ("probe",),
+    "cli-probe-of-a-function-and-a-collective": ("probe", "kernels:add", "--collective", "all_reduce"),
+    "cli-probe-collective-unknown": ("probe", "--collective", "all_redcue"),
+    "cli-probe-collective-without-torchrun": ("probe", "--collective", "all_reduce"),
+    "cli-sweep-gathered-of-no-groups": (*SWEEP, "placement.gathered=experts"),
     "cli-sweep-address-matches-nothing": (*SWEEP, "layers[*].moe.gata:output=model,fp32"),
 }
 

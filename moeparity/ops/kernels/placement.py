@@ -79,9 +79,13 @@ def all_reduce(
     if at.get("reduce", "later") == "later":
         return x
     partials = [part.contiguous() for part in x.unbind(RANKS)]
-    total = current().reduced(partials, partial(_sum, at=at), scattered=at["sequence"] == "scattered")
+    total = current().reduced(partials, partial(_rounded_sum, at=at), scattered=at["sequence"] == "scattered")
     total = rounded(total, at["output"])
     return add(total, w["bias"], at["output"]) if "bias" in w and at["bias"] == AFTER else total
+
+
+def _rounded_sum(partials: Sequence[torch.Tensor], at: Mapping[str, Any]) -> torch.Tensor:
+    return rounded(_sum(partials, at), at["output"])
 
 
 def _sum(partials: Sequence[torch.Tensor], at: Mapping[str, Any]) -> torch.Tensor:

@@ -27,7 +27,7 @@ class Implied:
     says: str
     profile: str | None = None
     overlay: str | None = None
-    placement: Mapping[str, int | bool] = field(default_factory=dict)
+    placement: Mapping[str, int | bool | str] = field(default_factory=dict)
     dtype: str | None = None
     warns: str = ""
     drops: tuple[str, ...] = ()

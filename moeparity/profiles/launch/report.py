@@ -38,7 +38,7 @@ class LaunchSide:
     role: str
     profile: str
     further: tuple[str, ...]
-    placement: Mapping[str, int | bool]
+    placement: Mapping[str, int | bool | str]
     dtype: str | None
     sets: Mapping[str, str | float] = field(default_factory=dict)
 

@@ -22,6 +22,11 @@ Qwen3_5ForConditionalGeneration NemotronHForCausalLM NemotronHPuzzleForCausalLM 
 _FUSED_ARCHITECTURES = frozenset(_FUSED_NAMES.split())
 """Models for which SGLang turns its fused all-reduce on by itself."""
 _FUSED_SOURCE = "sglang 0.5.23, srt/arg_groups/overrides.py:929-1001 _flashinfer_allreduce_fusion_auto_enable"
+_SCATTERED = (
+    "ranks' sums of routed rows are reduce-scattered by NCCL to the groups that attend apart; what runs here is the "
+    "all-reduce of the rows of all groups"
+)
+_DISPATCH = "vllm/model_executor/layers/fused_moe/runner/moe_runner.py _maybe_dispatch"
 _SPANNING_NAMES = """
 deepep mooncake nixl ascend_fuseep flashinfer flashinfer_megamoe mori pplx deepep_v2 megamoe
 """
@@ -35,20 +40,17 @@ def vllm_experts(settings: Settings) -> Iterator[Decision]:
     if settings["enable_expert_parallel"] is True:
         yield _vllm_expert_parallel(settings, tensor, data)
     elif data > 1 and settings.model.is_dense is not True:
-        warns = (
-            f"experts are cut over {tensor * data} ranks (tensor {tensor} times data {data}) and attention over "
-            f"{tensor}: a placement has one number for both"
-        )
+        says = f"{data} groups of {tensor} ranks attend apart; experts are cut over all {tensor * data}"
         yield Decision(
             role="server",
-            implied=Implied(says="experts are cut over more ranks than attention", warns=warns),
-            source=f"{_OF_VLLM}vllm/config/parallel.py data_parallel_size",
+            implied=Implied(says=says, placement=_apart(data, "experts"), warns=_SCATTERED),
+            source=f"{_OF_VLLM}vllm/config/parallel.py data_parallel_size; {_DISPATCH}",
         )
 
 
 def _vllm_expert_parallel(settings: Settings, tensor: int, data: int) -> Decision:
     backend = settings["all2all_backend"]
-    placement = {"expert": tensor * data}
+    placement: dict[str, int | bool | str] = {"expert": tensor * data}
     if data == 1:
         says = f"experts lie on the {tensor} ranks of the tensor-parallel group, whose sums are all-reduced"
         if "all2all_backend" in settings.given:
@@ -56,11 +58,19 @@ def _vllm_expert_parallel(settings: Settings, tensor: int, data: int) -> Decisio
         return Decision(
             role="server", implied=Implied(says=says, placement=placement, drops=DEEPEP), source=_ALL_TO_ALL
         )
-    warns = ""
-    if backend in ("allgather_reducescatter", "naive"):
-        warns = "ranks' sums of routed rows are reduce-scattered by NCCL, whose algorithm the topology decides"
-    says = f"experts lie on {tensor * data} ranks: tensor {tensor} times data {data}"
-    return Decision(role="server", implied=Implied(says=says, placement=placement, warns=warns), source=_ALL_TO_ALL)
+    warns = _SCATTERED if backend in ("allgather_reducescatter", "naive") else ""
+    says = f"experts lie on {tensor * data} ranks: {data} groups of {tensor}, which attend apart"
+    placement = {**placement, **_apart(data, "experts")}
+    return Decision(
+        role="server",
+        implied=Implied(says=says, placement=placement, warns=warns),
+        source=f"{_ALL_TO_ALL}; {_DISPATCH}",
+    )
+
+
+def _apart(groups: int, gathered: str) -> dict[str, int | bool | str]:
+    """The placement of groups of ranks that attend apart."""
+    return {"attention": groups, "gathered": gathered}
 
 
 def vllm_compilation(settings: Settings) -> Iterator[Decision]:
@@ -96,9 +106,10 @@ def sglang_placement(settings: Settings) -> Iterator[Decision]:
         yield _decided(says, "overrides.py:1611-1619 _a2a_ep_size", placement={"expert": expert})
     if attention != tensor:
         says = f"under DP attention, attention is cut over tp / dp: {tensor} / {tensor // max(attention, 1)}"
-        warns = "rows are gathered and scattered between attention's ranks and the experts': their sums are not stated"
-        yield _decided(says, "dp_attention.py compute_dp_attention_world_info", {"tensor": attention}, warns)
-    if tensor > 1 and expert != tensor and (expert > 1 or attention != tensor) and settings.model.is_dense is not True:
+        gathered = "experts" if backend in _SPANNING else "mlp"
+        placement = {"tensor": attention, **_apart(tensor // max(attention, 1), gathered)}
+        yield _decided(says, "dp_attention.py compute_dp_attention_world_info", placement, _between(settings, gathered))
+    if tensor > 1 and expert not in (1, tensor) and settings.model.is_dense is not True:
         each = tensor // expert
         warns = (
             f"experts lie on {expert} groups of ranks, each expert cut over {each}, and attention over {attention}: "
@@ -107,7 +118,18 @@ def sglang_placement(settings: Settings) -> Iterator[Decision]:
         yield _decided("each expert is cut over tp / ep ranks", "parallel_hook.py:170-186", warns=warns)
 
 
-def _decided(says: str, source: str, placement: dict[str, int | bool] | None = None, warns: str = "") -> Decision:
+def _between(settings: Settings, gathered: str) -> str:
+    """What no placement says of rows between groups that attend apart and what takes those of all."""
+    apart = settings["enable_dp_lm_head"] is True
+    head = ""
+    if apart != (gathered == "experts"):
+        head = f"; the head takes {'its own' if apart else 'the rows of all groups'}, which is not what runs here"
+    return (
+        f"rows are gathered and scattered between attention's ranks and the experts': their sums are not stated{head}"
+    )
+
+
+def _decided(says: str, source: str, placement: dict[str, int | bool | str] | None = None, warns: str = "") -> Decision:
     implied = Implied(says=says, placement=placement or {}, warns=warns)
     return Decision(role="server", implied=implied, source=f"sglang 0.5.23, srt/arg_groups or srt/layers: {source}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from moeparity.plan.spec import reader
 from moeparity.profiles.launch.options import NO_PROFILE, Implied
@@ -22,13 +22,13 @@ _UNCOMPILED = {"vllm-eager": "vllm-allreduce-norm"}
 
 def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[Implied]) -> LaunchSide:
     """One side: its profile, what comes on top, and where it lies. Decisions stand in place of single options."""
-    profile, overlays, placement, dtype = start, [], dict[str, int | bool](), None
+    profile, overlays, placement, dtype = start, [], dict[str, int | bool | str](), None
     for implied in (*options, *decisions):
         profile = profile if implied.profile is None else implied.profile
         overlays += [implied.overlay] if implied.overlay else []
         dtype = implied.dtype or dtype
     for implied in options:
-        placement |= {axis: ranks for axis, ranks in implied.placement.items() if ranks is True or ranks > 1}
+        placement |= _stated(implied.placement)
     for implied in decisions:
         placement |= implied.placement
     dropped = {overlay for implied in (*options, *decisions) for overlay in implied.drops}
@@ -37,10 +37,15 @@ def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[
         role=role,
         profile=profile,
         further=tuple(overlays),
-        placement={axis: ranks for axis, ranks in placement.items() if ranks is True or ranks > 1},
+        placement=_stated(placement),
         dtype=dtype,
         sets={key: value for implied in (*options, *decisions) for key, value in implied.sets.items()},
     )
+
+
+def _stated(placement: Mapping[str, int | bool | str]) -> dict[str, int | bool | str]:
+    """What of a placement is not one rank."""
+    return {axis: ranks for axis, ranks in placement.items() if isinstance(ranks, str) or ranks is True or ranks > 1}
 
 
 def _together(profile: str, overlays: Iterable[str]) -> tuple[str, list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,6 +16,7 @@ from moeparity.plan.schedule.check import refuse
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.settings import (
+    GROUPS,
     MICRO_BATCH,
     PARTS,
     ScheduleSettings,
@@ -25,7 +27,7 @@ from moeparity.plan.schedule.settings import (
     said,
     settings,
 )
-from moeparity.plan.schedule.steps import Schedule
+from moeparity.plan.schedule.steps import TOGETHER, Groups, Schedule
 from tests.plan.schedule.grids import HERE, grids, schedulings, written
 
 
@@ -101,7 +103,8 @@ def _side(data: st.DataObject, tokens: TokenGrid) -> ScheduleSettings:
 @given(st.data())
 def test_every_mixture_of_two_sides_makes_a_schedule(data: st.DataObject) -> None:
     tokens = data.draw(grids())
-    reference, candidate = _side(data, tokens), _side(data, tokens)
+    groups = st.sampled_from((TOGETHER, Groups(2), Groups(2, "experts")))
+    reference, candidate = (replace(_side(data, tokens), groups=data.draw(groups)) for _ in range(2))
     names = parts(reference, candidate)
     assert mixed(reference, candidate, names) == candidate
     assert mixed(candidate, reference, names) == reference
@@ -115,12 +118,13 @@ def test_every_mixture_of_two_sides_makes_a_schedule(data: st.DataObject) -> Non
     assert set(of.phases) <= {*possible_phases(mixture)}
     for name in taken:
         assert said(reference, name) != said(candidate, name)
-    assert (described(reference) == described(candidate)) == (not names)
+    # Groups are told with the rest of the placement.
+    assert (described(reference) == described(candidate)) == (not {*names} - {GROUPS})
 
 
 def test_every_setting_is_in_one_part() -> None:
     names = Counter(name for part in PARTS.values() for name in part)
-    assert names == Counter(name for name in ScheduleSettings.__dataclass_fields__ if name != "recorded")
+    assert names == Counter({*ScheduleSettings.__dataclass_fields__} - {"recorded", "groups"})
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,17 @@ def test_names_on_the_hub(tmp_path: Path, name: str, architecture: str | None, q
 @pytest.mark.parametrize(
     ("options", "variant", "says"),
     [
-        ("--tp 8 --dp 4 --enable-dp-attention --moe-a2a-backend deepep", "tensor: 2, expert: 8", "rows are gathered"),
-        ("--tp 8 --dp 8 --enable-dp-attention --ep-size 8", "expert: 8", "rows are gathered"),
-        ("--tp 8 --dp 2 --enable-dp-attention", "tensor: 4", "each expert cut over 8, and attention over 4"),
+        (
+            "--tp 8 --dp 4 --enable-dp-attention --moe-a2a-backend deepep",
+            "tensor: 2, expert: 8, attention: 4, gathered: experts",
+            "rows are gathered",
+        ),
+        (
+            "--tp 8 --dp 8 --enable-dp-attention --ep-size 8",
+            "expert: 8, attention: 8, gathered: mlp",
+            "rows are gathered",
+        ),
+        ("--tp 8 --dp 2 --enable-dp-attention", "tensor: 4, attention: 2, gathered: mlp", "rows are gathered"),
         ("--tp 8 --ep-size 2", "tensor: 8, expert: 2", "each expert cut over 4, and attention over 8"),
         ("--tp 8 --ep-size 8", "tensor: 8, expert: 8", ""),
         ("--tp 8 --dp 2", "tensor: 8", ""),
@@ -125,11 +133,11 @@ def test_vllms_experts_and_data_parallel(tmp_path: Path) -> None:
     alone = launch(tmp_path, "vllm serve m -tp 4 --enable-expert-parallel --all2all-backend deepep_low_latency")
     assert (alone.sides[0].placement, alone.sides[0].further) == ({"tensor": 4, "expert": 4}, ())
     both = launch(tmp_path, "vllm serve m -tp 4 -dp 2 --enable-expert-parallel --all2all-backend deepep_low_latency")
-    assert both.sides[0].placement == {"tensor": 4, "expert": 8}
+    assert both.sides[0].placement == {"tensor": 4, "expert": 8, "attention": 2, "gathered": "experts"}
     assert both.sides[0].further == ("deepep-low-latency",)
     cut = launch(tmp_path, "vllm serve m -tp 4 --data-parallel-size 2")
-    assert cut.sides[0].placement == {"tensor": 4}
-    assert "experts are cut over 8 ranks" in cut.warnings[0].says
+    assert cut.sides[0].placement == {"tensor": 4, "attention": 2, "gathered": "experts"}
+    assert "reduce-scattered by NCCL to the groups" in cut.warnings[0].says
 
 
 def test_a_compilation_config_that_keeps_vllm_from_fusing(tmp_path: Path) -> None:
@@ -268,17 +276,20 @@ def test_slimes_engine_is_cut_by_its_pipeline_stages_and_sends_rows_home(tmp_pat
     assert rollout.placement == {"tensor": 4}
 
 
+APART = {"attention": 2, "gathered": "experts"}
+
+
 @pytest.mark.parametrize(
     ("lines", "placement", "warned"),
     [
         ("", {"tensor": 4}, False),
-        ("dp = 2", {"tensor": 4}, True),
+        ("dp = 2", {"tensor": 4, **APART}, True),
         ("[inference]\nenable_expert_parallel = true", {"tensor": 4, "expert": 4}, False),
-        ("dp = 2\n[inference]\nenable_expert_parallel = true", {"tensor": 4, "expert": 8}, True),
+        ("dp = 2\n[inference]\nenable_expert_parallel = true", {"tensor": 4, "expert": 8, **APART}, True),
     ],
 )
 def test_over_how_many_ranks_prime_rls_experts_lie(
-    tmp_path: Path, lines: str, placement: dict[str, int], warned: bool
+    tmp_path: Path, lines: str, placement: dict[str, int | str], warned: bool
 ) -> None:
     found = launch(tmp_path, f"[trainer.model]\nimpl = 'hf'\n[inference.parallel]\ntp = 4\n{lines}\n", "rl.toml")
     assert found.sides[1].placement == placement

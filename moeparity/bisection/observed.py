@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from moeparity.bisection.observers import Changes, Logits, Routes
@@ -91,6 +92,12 @@ class MixturePass:
 
 def codec(graph: Graph, *results: type) -> Codec:
     """Writes and reads what a pass saw of a graph, and results of these classes."""
+    return Codec(_classes(results), {node.name: node for node in graph.nodes})
+
+
+@cache
+def _classes(results: tuple[type, ...]) -> tuple[type, ...]:
+    """The classes of what passes saw and of results, worked out once: every piece of work asks for them."""
     state = (
         Observed,
         ShardPart,
@@ -108,4 +115,4 @@ def codec(graph: Graph, *results: type) -> Codec:
     )
     section_classes = (cls for module in modules("observe").values() for cls in module.STATE)
     result_classes = (cls for result in results for cls in classes_of(result))
-    return Codec(dict.fromkeys((*state, *section_classes, *result_classes)), {node.name: node for node in graph.nodes})
+    return tuple(dict.fromkeys((*state, *section_classes, *result_classes)))

@@ -59,7 +59,7 @@ class ShardTask:
 
 
 Task = PointTask | ShardTask
-TASKS: Final = Codec(classes_of(PointTask) | classes_of(ShardTask))
+TASKS: Final = Codec(dict.fromkeys((*classes_of(PointTask), *classes_of(ShardTask))))
 
 
 def packed(codec: Codec, value: object) -> bytes:

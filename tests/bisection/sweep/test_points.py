@@ -16,7 +16,7 @@ from moeparity.bisection.sweep.run import sweep
 from moeparity.bisection.workers import word
 from moeparity.bisection.workers.crew import Crew
 from moeparity.errors import MoeparityError
-from tests.bisection.workers.hands import Hands, Shuffled
+from tests.bisection.workers.hands import Hand, Hands, Shuffled
 from tests.bisection.workers.test_force import write_recipe
 
 OVER = ("dtype=bf16,fp16,fp32", "placement.tensor=1,3")
@@ -80,3 +80,27 @@ def test_what_every_point_is_refused_for_is_said_once(tmp_path: Path) -> None:
     with hands_at_work(Shuffled(0)) as hands, pytest.raises(MoeparityError, match="tensor"):
         sweep(recipe, ["placement.tensor=3"], device="cpu", workers=2)
     assert hands.hired == []
+
+
+def test_users_functions_run_in_workers_that_have_the_same_file(tmp_path: Path) -> None:
+    module = tmp_path / "own_of_workers.py"
+    module.write_text("def gate(x, *, node):\n    return x @ node.weights['gate.weight'].T\n")
+    recipe = write_recipe(tmp_path, "impl", "")
+    call = "impl: [{nodes: 'layers[0].moe.gate', call: 'own_of_workers:gate'}]"
+    recipe.write_text(recipe.read_text().replace("candidate: {profile", f"candidate: {{{call}, profile"))
+    local = sweep(recipe, ["dtype=bf16,fp16"], device="cpu", allow_code=True)
+    with hands_at_work(Shuffled(0)) as hands:
+        shared = sweep(recipe, ["dtype=bf16,fp16"], device="cpu", allow_code=True, workers=2)
+    assert points(shared.to_json()) == points(local.to_json())
+    assert sum(len(hand.asked) for hand in hands.hired) == 2
+    assert shared.points[0].report is not None
+
+    def changed(hand: Hand, message: bytes) -> bytes:
+        module.write_text(module.read_text() + "# another\n")
+        return hand.server.answer(message)
+
+    with (
+        hands_at_work(changed),
+        pytest.raises(MoeparityError, match="others than where the command runs: own_of_workers:gate"),
+    ):
+        sweep(recipe, ["dtype=bf16,fp16"], device="cpu", allow_code=True, workers=1)

@@ -8,9 +8,11 @@ standard input does.
 from __future__ import annotations
 
 import gc
+import importlib
 import io
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -20,25 +22,25 @@ from typing import Any
 
 import torch
 
+import moeparity
+import moeparity.cli
+
 MOST = 1 << 20
 """Bytes of a request: arguments and variables."""
 
 
+LEFT_OUT = ("moeparity.check.pytest_plugin", "moeparity.cli.__main__", "moeparity.ranks")
+"""pytest's own, a program, and what takes as long to load as torch and only jobs of several ranks need."""
+
+
 def load() -> None:
-    """Load what commands load, with one thread."""
+    """Load whatever some command loads, with one thread: what is missing, every fork would load again."""
     torch.set_num_threads(1)
-    import moeparity.bisection.flips.run
-    import moeparity.bisection.init
-    import moeparity.bisection.pipeline
-    import moeparity.bisection.text
-    import moeparity.check.recipes
-    import moeparity.cli.commands
-    import moeparity.cli.progress
-    import moeparity.cli.render
-    import moeparity.engine.forward
-    import moeparity.logs.files
-    import moeparity.logs.text
-    import moeparity.profiles.launch  # noqa: F401
+    importlib.import_module("jinja2")
+    for package in (moeparity, moeparity.cli):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.startswith(LEFT_OUT):
+                importlib.import_module(module.name)
 
 
 def serve(listener: socket.socket) -> bool:

@@ -7,12 +7,14 @@ numerics each of these is a wrong verdict, so its composer is used and everythin
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
 
 from moeparity import paths
 from moeparity.errors import SpecError, Where, shown
@@ -64,7 +66,7 @@ def documents(path: Path) -> list[Mapping]:
 def scalar(text: str, where: Where) -> Any:
     """One value of a command line, read as a file's: `1e-6` is a number, `no` a word. Raises SpecError for no value."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = _composed(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
         node = None
     if not isinstance(node, yaml.ScalarNode):
@@ -72,14 +74,14 @@ def scalar(text: str, where: Where) -> Any:
     return _Builder(where.path, lines=False).build(node)
 
 
-# PyYAML is slow enough to show in a small forward pass, which reads its profile anew.
+# A small forward pass reads its profile anew.
 @lru_cache(maxsize=256)
 def parsed(path: Path, text: str, *, merges: bool = False) -> Mapping:
     """The mapping at the root of a file's text, with merge keys followed or refused. Raises SpecError with file and
     line.
     """
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root = _composed(text)
     except yaml.reader.ReaderError as error:
         where = Where(path, text.count("\n", 0, error.position) + 1)
         raise SpecError(f"{where}: character U+{error.character:04X} may not stand in YAML. Remove it.") from None
@@ -96,6 +98,31 @@ def parsed(path: Path, text: str, *, merges: bool = False) -> Mapping:
     data = _Builder(path, merges=merges).build(root)
     assert isinstance(data, Mapping)
     return data
+
+
+_READ_OTHERWISE = re.compile("[\t?\ufeff]")
+"""libyaml takes tabs and `? ` where PyYAML takes none, and counts columns otherwise behind a byte order mark."""
+
+if yaml.__with_libyaml__:
+
+    class _ByLibyaml(Composer, yaml.CSafeLoader):
+        """Composed in Python, which stops in time where a file is nested too deeply, out of what libyaml reads."""
+
+        def __init__(self, text: str) -> None:
+            Composer.__init__(self)
+            yaml.CSafeLoader.__init__(self, text)
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """The node at the root of a document; None for an empty one. Raises what PyYAML raises.
+
+    PyYAML's own scanner takes most of the time of a small command, and libyaml a sixth of it: it reads what both read
+    alike. Where it finds fault PyYAML reads the text again, since our messages go by its words and places.
+    """
+    if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
+        with suppress(yaml.YAMLError, ValueError, OverflowError):
+            return yaml.compose(text, Loader=_ByLibyaml)
+    return yaml.compose(text, Loader=yaml.SafeLoader)
 
 
 def text_of(path: Path) -> str:
@@ -186,7 +213,7 @@ class _Builder:
     def _scalar(self, node: yaml.ScalarNode) -> Any:
         text: str = node.value
         self._refuse_unprintable(node)
-        if node.style is not None:
+        if node.style:
             return text
         if text in _WORDS:
             return _WORDS[text]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml as pyyaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,3 +151,55 @@ def test_no_bytes_raise_anything_but_spec_error(tmp_path_factory: pytest.TempPat
         message = str(error)
     assert message
     assert "\n" not in message
+
+
+ROOT = Path(__file__).parents[3]
+SHIPPED = sorted(ROOT.glob("graphs/*/*.yaml"))
+PIECES = (
+    *"{}[],:-?!&*#|>'\"%@` \t\n~<=\x85\u2028\ufeff",
+    "- ",
+    ": ",
+    "\n  ",
+    "---\n",
+    "!!str ",
+    "&a ",
+    "*a",
+    "|\n ",
+    '"\\x41"',
+)
+
+
+def mutated(texts: list[str], count: int) -> Iterator[str]:
+    draw = random.Random(5)  # noqa: S311
+    for _ in range(count):
+        text = draw.choice(texts)
+        for _ in range(draw.randint(1, 3)):
+            at = draw.randrange(len(text) + 1)
+            text = text[:at] + draw.choice(("", *PIECES)) + text[at + draw.randrange(3) :]
+        yield text
+
+
+def outcome(text: str) -> object:
+    """The data with every line, or the message. Python takes a NaN for unequal to itself, and its text for equal."""
+    try:
+        return repr(lined(yaml.parsed.__wrapped__(Path("x.yaml"), text)))
+    except SpecError as error:
+        return str(error)
+
+
+def lined(data: Any) -> Any:
+    if isinstance(data, yaml.Mapping):
+        return data.line, data.key_lines, {key: lined(value) for key, value in data.items()}
+    return [lined(item) for item in data] if isinstance(data, list) else data
+
+
+@pytest.mark.skipif(not pyyaml.__with_libyaml__, reason="needs PyYAML with libyaml, as its wheels have it")
+def test_what_libyaml_reads_is_what_pyyaml_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that is shipped, which nothing keeps from libyaml, and of files with mistakes: data, lines, messages."""
+    shipped = [path.read_text("utf-8") for path in SHIPPED]
+    assert not any(yaml._READ_OTHERWISE.search(text) for text in shipped)
+    recipes = [path.read_text("utf-8") for path in sorted(ROOT.glob("recipes/*.yaml"))]
+    texts = [*shipped[::4], *mutated(recipes, 200)]
+    by_libyaml = [outcome(text) for text in texts]
+    monkeypatch.setattr(yaml, "_READ_OTHERWISE", re.compile(""))
+    assert [outcome(text) for text in texts] == by_libyaml

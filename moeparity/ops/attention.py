@@ -116,6 +116,13 @@ ATTENTION = Op(
             required=False,
             says="sliding window: the tokens a query sees, itself included; null: all before it",
         ),
+        Parameter(
+            name="ahead",
+            type=int,
+            required=False,
+            default=0,
+            says="so many tokens behind a query are seen too; -1: it does not see itself",
+        ),
     ),
     attributes=(
         *FORMS,

@@ -5,6 +5,7 @@ Nothing here knows of moeparity. Layer 1 is rewritten, which has experts in ever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,6 +153,11 @@ def fields(**values: Any) -> Callable[[Tensors, Config, Tensors], None]:
     return by_hand
 
 
+def of_rotary(mscale: float, mscale_all_dim: float, factor: float = 40) -> float:
+    """What yarn multiplies cos and sin by: it stays, where the softmax scale alone is another."""
+    return (0.1 * mscale * math.log(factor) + 1) / (0.1 * mscale_all_dim * math.log(factor) + 1)
+
+
 def rope(**values: Any) -> Callable[[Tensors, Config, Tensors], None]:
     def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
         config["rope_parameters"] = {**config["rope_parameters"], **values}
@@ -276,6 +282,17 @@ CASES = (
     ),
     Case(name="rope-base", models=("qwen3_moe", "gpt_oss"), values={"base": 777.0}, by_hand=rope(rope_theta=777.0)),
     Case(name="rope-scaling-missing", models=("gpt_oss",), by_hand=rope(rope_type="default")),
+    Case(
+        name="mscale-missing",
+        models=("deepseek_v3_yarn",),
+        by_hand=rope(mscale_all_dim=0, attention_factor=of_rotary(1.0, 0.7)),
+    ),
+    Case(
+        name="mscale",
+        models=("deepseek_v3_yarn",),
+        values={"mscale": 1.0},
+        by_hand=rope(mscale_all_dim=1.0, attention_factor=of_rotary(1.0, 0.7)),
+    ),
     Case(name="rope-factor", models=("gpt_oss",), values={"factor": 8.0}, by_hand=rope(factor=8.0)),
     Case(name="rope-interleaving", models=("deepseek_v3",), by_hand=fields(rope_interleave=False)),
     Case(

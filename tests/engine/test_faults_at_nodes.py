@@ -31,6 +31,7 @@ TESTED = {
     "capacity-drop",
     "rope-offset",
     "mask-shifted",
+    "causal-shifted",
     "padding-seen",
     "sinks-missing",
 }
@@ -150,13 +151,13 @@ def test_positions_counted_from_another_number_turn_further(models: dict[str, Mo
     assert same_bits(faulty["rotary.cos"], fresh["fresh"]["rotary.cos"][:, 3:])
 
 
-def eager(values: Values, seen: Tensor, window: int | None) -> Tensor:
-    """Eager attention of layer 1 by hand, over tokens that a mask [B, T] says are seen."""
+def eager(values: Values, seen: Tensor, window: int | None, ahead: int = 0) -> Tensor:
+    """Eager attention of layer 1 by hand, over tokens that a mask [B, T] says are seen, and so many behind a query."""
     q, k, v = (values[f"{LAYER}attention.{name}"] for name in ("rope.q", "cache.k", "cache.v"))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     scores = torch.matmul(q, k.transpose(2, 3)) * q.shape[-1] ** -0.5
     rows, columns = torch.arange(11)[:, None], torch.arange(11)[None]
-    visible = (columns <= rows) & (rows - columns < (window or 99))
+    visible = (columns <= rows + ahead) & (rows - columns < (window or 99))
     bias = torch.where(visible & seen[:, None, None, :], 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
     probabilities = F.softmax(scores + bias, dim=-1, dtype=torch.float32).to(q.dtype)
     return torch.matmul(probabilities, v).transpose(1, 2).flatten(2)
@@ -178,4 +179,13 @@ def test_attention_sees_what_the_mask_says(
     fresh, faulty = both(models[model], name, node, values)
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
     assert same_bits(faulty[node], eager(faulty, seen, window))
+    assert not same_bits(faulty[node], fresh[node])
+
+
+@pytest.mark.parametrize(("model", "ahead"), [("qwen3_moe", 1), ("qwen3_moe", -1), ("qwen2_moe", 2)])
+def test_a_causal_mask_that_is_moved_shows_other_keys(models: dict[str, Model], model: str, ahead: int) -> None:
+    node = f"{LAYER}attention.attend"
+    fresh, faulty = both(models[model], "causal-shifted", node, {"ahead": ahead})
+    window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
+    assert same_bits(faulty[node], eager(faulty, MASK, window, ahead))
     assert not same_bits(faulty[node], fresh[node])

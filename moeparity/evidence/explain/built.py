@@ -11,10 +11,11 @@ from itertools import islice
 from typing import Final
 
 from moeparity.errors import SpecError
+from moeparity.evidence.explain.engines import known_choices
 from moeparity.evidence.explain.numbers import PLAIN, figures
 from moeparity.evidence.explain.solved import MOST, solved
 from moeparity.evidence.explain.tries import NOTHING, SLOW, Tries, children, tried
-from moeparity.evidence.explain.vocabulary import Choices, Replaced, listed_choices, places
+from moeparity.evidence.explain.vocabulary import Choices, Replaced, places
 from moeparity.plan.setting import Place
 
 VARIANTS: Final = 3
@@ -85,7 +86,7 @@ class Built:
 
     def _beside(self, parent: Choices) -> Iterator[Choices]:
         replaced, taken = self.tries.kernels.replaced, dict(parent)
-        for place, value in listed_choices(replaced, replaced.bound(parent)):
+        for place, value in known_choices(replaced, replaced.bound(parent)):
             if place in taken:
                 yield parent - {(place, taken[place])} | {(place, value)}
             elif len(parent) < MOST:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from moeparity.errors import MoeparityError, Where
-from moeparity.evidence.explain.vocabulary import Choices, Replaced
-from moeparity.plan.bind import settings_of
+from moeparity.evidence.explain.vocabulary import Choice, Choices, Replaced, listed_choices
+from moeparity.plan.bind import BoundGraph, settings_of
 from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.latest import Latest
@@ -20,10 +20,30 @@ ByNode = Mapping[str, Mapping[Place, Setting]]
 
 # Of the whole graph, so that a fused kernel is seen that ends behind the nodes in question; once for all of these.
 _LATEST: Final[Latest[tuple[ByNode, ...]]] = Latest(4)
+_CHOICES: Final[Latest[tuple[Choices, ...]]] = Latest(16)
 
 
 def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
     """What each engine's shipped profile sets otherwise at the nodes; equal ones once, the small first."""
+    return _CHOICES.of((replaced,), None, lambda: _profiles_choices(replaced))
+
+
+def known_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
+    """Every value that is listed, or that a shipped profile sets at a node, and makes it compute otherwise than `plan`
+    does in some phase.
+    """
+    nodes = {node.name: node for node in replaced.nodes}
+    listed = dict.fromkeys(listed_choices(replaced, plan))
+    yield from listed
+    for choice in dict.fromkeys(one for choices in profiles_choices(replaced) for one in sorted(choices, key=str)):
+        (name, attribute), value = choice
+        if choice not in listed and name in nodes:
+            active = [one.active(nodes[name]) for one in plan.distinct]
+            if any(attribute in values and values[attribute] != value for values in active):
+                yield choice
+
+
+def _profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
     graph, dtype = replaced.plan.graph.whole, replaced.plan.dtype
     of_profiles = _LATEST.of((graph,), dtype, lambda: tuple(_of_profiles(graph, dtype)))
     names = {node.name for node in replaced.nodes}.union(name for name, _ in replaced.makers)

@@ -8,14 +8,13 @@ from typing import Final
 
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.calls import Kernels, Sample, UnreadError
-from moeparity.evidence.explain.engines import profiles_choices
+from moeparity.evidence.explain.engines import known_choices, profiles_choices
 from moeparity.evidence.explain.numbers import FIRST_NUMBERS
 from moeparity.evidence.explain.report import OpenChoice
 from moeparity.evidence.explain.vocabulary import (
     Choice,
     Choices,
     Replaced,
-    listed_choices,
     numbers,
     stated_number,
     whole_number,
@@ -97,7 +96,7 @@ def _other_values(replaced: Replaced, bound: BoundGraph) -> dict[Choice, bool]:
     something lists it, or it is one of the whole numbers that stand for any.
     """
     reals = {place: at for place, at in numbers(replaced, bound) if place in bound.settings}
-    listed = list(listed_choices(replaced, bound))
+    listed = list(known_choices(replaced, bound))
     in_effect = {place for place, _ in listed}.union(reals)
     of_profiles = [one for choices in profiles_choices(replaced) for one in choices if one[0] in in_effect]
     of_numbers = ((place, x) for place, at in reals.items() for x in (at / 2, at * 2, *FIRST_NUMBERS))

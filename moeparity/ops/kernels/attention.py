@@ -49,7 +49,8 @@ def attention(
     pieces = cut(at)
     ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
     scale = q.shape[-1] ** -0.5
-    heads = [Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=scale, free=free) for q, k, v in ranks]
+    at_all = Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=scale, free=free, ahead=p.get("ahead", 0))
+    heads = [replace(at_all, q=q, k=k, v=v) for q, k, v in ranks]
     if "sinks" in w:
         owned = zip(heads, parts(w["sinks"], pieces, 0), strict=True)
         heads = [replace(piece, sinks=sinks.view(1, -1, 1, 1)) for piece, sinks in owned]
@@ -252,7 +253,7 @@ def _visible(x: Heads) -> torch.Tensor:
     """
     queries, keys = x.q.shape[2], x.mask.shape[-1]
     before = keys - x.free - queries
-    visible = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=x.mask.device).tril(before)
+    visible = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=x.mask.device).tril(before + x.ahead)
     if x.window is not None:
         visible = visible.triu(before + 1 - x.window)
     if bool(x.mask.all()):
@@ -292,6 +293,10 @@ def _as_it_is(x: torch.Tensor) -> torch.Tensor:
 
 
 def _flash(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
+    if x.ahead:
+        raise RefusedError(
+            "implementation", f"its tiles end at the diagonal, and {x.ahead} tokens ahead are asked for."
+        )
     k, v = _repeated(x)
     attend = flash if at.get("rows", ALL) == ALL else flash_in_blocks
     return attend(replace(x, k=k, v=v), _visible(x), at)
@@ -307,7 +312,7 @@ def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     # What torch can be told in a word is not spelled out as a mask: no padding in these sequences, none out of reach.
     in_reach = x.window is None or k.shape[2] < x.window
     at_once = t == k.shape[2] or (t == 1 and at.get("kv_layout") != "static")
-    plain = in_reach and at_once and bool(x.mask.all())
+    plain = in_reach and at_once and not x.ahead and bool(x.mask.all())
     visible = None if plain else _visible(x).expand(b, -1, -1, -1)
     grouped = groups > 1 and visible is None and k.shape[-1] == v.shape[-1] <= 256
     if groups > 1 and not grouped and t == 1:

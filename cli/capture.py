@@ -18,7 +18,9 @@ Command = Annotated[
     list[str], typer.Argument(metavar="-- COMMAND", help="What to run, such as: -- python train.py --epochs 1")
 ]
 
-_STATISTICS = "With --verify: how far min, max, mean and absmax of values of other bits may differ; not the values"
+_STATISTICS = (
+    "With --verify: how far elements may differ of values that the trace has whole, of others min, max, mean and absmax"
+)
 
 
 def capture(

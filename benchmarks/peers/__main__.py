@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.peers import debug_mode, moeparity_bisect, msprobe_compare, sglang_comparator
+from benchmarks.peers import debug_mode, moeparity_bisect, moeparity_traces, msprobe_compare, sglang_comparator
 from benchmarks.peers.cases import CASES, SEQUENCES, TOKENS, Case, case
 from benchmarks.peers.environment import ROOT, Environment, Session, ToolFailedError, prepare
 from benchmarks.peers.page import Setup, page, table
@@ -22,6 +22,7 @@ from benchmarks.peers.result import Result
 Tool = Callable[[Case, Environment, Path, Path, Path], list[Result]]
 TOOLS: dict[str, Tool] = {
     "moeparity": moeparity_bisect.run,
+    "moeparity traces": moeparity_traces.run,
     "SGLang comparator": sglang_comparator.run,
     "msprobe": msprobe_compare.run,
     "torch DebugMode": debug_mode.run,
@@ -44,24 +45,24 @@ def main() -> None:
     for which in [case(name) for name in options.case] or list(CASES):
         print(f"\n== {which.name}: {which.says}", flush=True)
         with tempfile.TemporaryDirectory(prefix="peers-") as folder:
-            results.append((which, measure(which, environment, Path(folder))))
+            results.append((which, measure(which, environment, Path(folder), options.tool or list(TOOLS))))
         if options.out is not None:  # after every case, since all of them take long
             options.out.write_text(page(setup, results), "utf-8")
     print("\n" + table(results))
 
 
-def measure(which: Case, environment: Environment, folder: Path) -> list[Result]:
-    """Every tool on one case. What a tool writes is gone when it has been read."""
+def measure(which: Case, environment: Environment, folder: Path, tools: list[str]) -> list[Result]:
+    """These tools on one case. What a tool writes is gone when it has been read."""
     pair = folder / "pair"
     pair.mkdir()
     program = [environment.python, "-m", "benchmarks.peers.programs", which.name, str(CHECKPOINT), str(pair)]
     Session({"PYTHONPATH": "."}).must(program)
     rows: list[Result] = []
-    for number, (name, tool) in enumerate(TOOLS.items()):
+    for number, name in enumerate(tools):
         own = folder / str(number)
         own.mkdir()
         try:
-            found = tool(which, environment, ROOT / CHECKPOINT, pair, own)
+            found = TOOLS[name](which, environment, ROOT / CHECKPOINT, pair, own)
         except ToolFailedError as error:
             found = [Result(tool=name, verdict=f"failed to run: {error}")]
         shutil.rmtree(own)
@@ -94,6 +95,7 @@ def _options() -> argparse.Namespace:
     folder = Path(tempfile.gettempdir()) / "moeparity-peers"
     parser.add_argument("--venv", type=Path, default=folder, help="made when it is not there (default: %(default)s)")
     parser.add_argument("--out", type=Path, help="write the page, as Markdown, to this file")
+    parser.add_argument("--tool", action="append", default=[], choices=list(TOOLS), help="default: all of them")
     parser.add_argument("--case", action="append", default=[], choices=[each.name for each in CASES])
     return parser.parse_args()
 

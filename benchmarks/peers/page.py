@@ -39,13 +39,11 @@ READING = """\
 - **moeparity is told more than the peers.** Its two profiles state what each program does, and the attributes that it
   weighs are those in which the two differ: with one difference stated, naming it is no feat. The peers see tensors
   only. What no profile states `bisect` of two profiles can't see: the last case is of that kind.
-- **From traces alone**, told no more than the peers, moeparity sees it too. `moeparity capture` of both programs
-  (`benchmarks/peers/captured.py` has the commands) and `moeparity diff` name `model.layers.2.mlp.experts` as where
-  differences begin, at one of its matrix products, that of a single expert, in all of its rows, with the line of
-  source; not that it is the weight that differs. `moeparity explain` of the candidate's
-  trace, which is told the checkpoint and `hf-eager` too, finds the bits of the layer's other nodes as they should be,
-  and of `layers[2].moe.combine` says that nothing it tried gives them: for an expert of which gate and up are scaled
-  and down is not it has no word. The table does not have this run.
+- **From traces alone**, told no more than the peers, moeparity has a row of its own: captures of both passes, which
+  hold digests and no whole tensors, and `moeparity diff` of the two. Its location is where differences begin, and what
+  stands under *attribute* is in what way: by another weight, by an op that gives other bits of equal inputs. It names
+  no attribute of moeparity's, so the count by attribute is none. `moeparity explain` of such a trace, which is told the
+  checkpoint and `hf-eager` too, is not in the table.
 - moeparity's verdict is about its gate, not about equality: a difference below the gate is no failure, and near it the
   verdict is inconclusive. Its culprits are the choices that lower the divergence when they alone are restored; where a
   culprit drowns in rounding noise there is none, and it says so.

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import moeparity
-from benchmarks.peers import debug_mode, moeparity_bisect, msprobe_compare, sglang_comparator
+from benchmarks.peers import debug_mode, moeparity_bisect, moeparity_traces, msprobe_compare, sglang_comparator
 from benchmarks.peers.cases import CASES, SIDES, Case, case
 from benchmarks.peers.page import megabytes, table
 from benchmarks.peers.programs import build, forward
@@ -135,6 +135,23 @@ def test_moeparity_blames_what_restoring_lowers_largest_first() -> None:
 def test_moeparity_without_a_culprit_says_how_many_toggles_act() -> None:
     found = moeparity_bisect.read(report(toggle("a:b", 4e-4, 1e-6), toggle("c:d", 4e-4, 1e-6)), code=1)
     assert found.attribute == "none: 2 toggles act, restoring any one removes nothing that shows"
+
+
+def test_traces_say_where_differences_begin_and_in_what_way() -> None:
+    path = "model.layers.2.mlp.experts"
+    start = {"path": path, "kind": "weight", "ops_b": [], "slot": "1 of aten.mm.default"}
+    added = {**start, "kind": "op", "ops_b": [f"{path} aten.index_add_.default"]}
+    ours = moeparity_traces.read(
+        {"status": "fail", "reason": "2 of 9 compared values differ", "starts": [start, added]}
+    )
+    assert (ours.verdict, ours.places) == ("fail: 2 of 9 compared values differ", (path,))
+    assert ours.first == f"1 of aten.mm.default in {path}"
+    assert ours.attribute == "another weight is read; an op gives other bits of equal inputs"
+    only = moeparity_traces.read({"status": "fail", "reason": "1 of 9", "starts": [added]})
+    assert only.first == f"aten.index_add_.default in {path}"
+    assert named(case("no such attribute"), only.places) == "1 of 1"
+    none = moeparity_traces.read({"status": "pass", "reason": "equal bits", "starts": []})
+    assert (none.location, none.places, none.first_places, none.attribute) == ("-", (), (), "-")
 
 
 def test_a_clean_pair_has_false_alarms_only() -> None:

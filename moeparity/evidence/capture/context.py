@@ -57,6 +57,8 @@ class Capture:
         verification: Verification | None = None,
         started: bool = False,
     ) -> None:
+        if verification is not None and verification.tolerance and not settings.save:
+            settings = _keeping_what_is_recorded(settings, verification, held_only=folder is None)
         self.folder, self.settings = folder, settings
         self.verifier: Verifier | None = None
         self._program, self._verification, self._started = program, verification, started
@@ -208,9 +210,9 @@ class _Entry:
         whose whole inputs and outputs are kept, up to `budget` bytes; whole numbers of at most 1 MiB that a module is
         given always are. `steps`: `A:B`, which steps are recorded. `rows`, `stats`, `stacks`: whether digests of rows,
         statistics and Python stacks are.
-        `verify`: a trace that the program is held to, by bits, or by min, max, mean and absmax that differ by no more
-        than `rtol` of the recorded and `atol`, which is no bound of the values' own differences; the context's
-        `verifier.report` has what came of it, and with `stop` the program ends at the first difference.
+        `verify`: a trace that the program is held to, by bits, or within `rtol` of the recorded and `atol`: each
+        element of what the record has whole, min, max, mean and absmax of the rest, which is no bound of its elements;
+        the context's `verifier.report` has what came of it, and with `stop` the program ends at the first difference.
 
         Raises MoeparityError for a word that says nothing, TraceError where the folder holds a trace or `verify` names
         none, and MismatchError as `stop` asks.
@@ -230,6 +232,12 @@ class _Entry:
 
 
 capture = _Entry()
+
+
+def _keeping_what_is_recorded(settings: Settings, verification: Verification, *, held_only: bool) -> Settings:
+    """Settings that keep whole what the record has whole, so that a tolerance can hold for elements."""
+    selected = open_trace(verification.recorded).ranks[0].head.selected
+    return replace(settings, save=selected, budget=sys.maxsize if held_only else settings.budget)
 
 
 def _rank() -> tuple[int, int]:

@@ -43,6 +43,10 @@ class Running:
 class Sink(Protocol):
     """What takes the records of a flush: a writer, or what compares them with another trace."""
 
+    @property
+    def held(self) -> int:
+        """Bytes of whole tensors that it holds in memory until the next flush."""
+
     def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
         """A value, with what is kept of it."""
 

@@ -89,7 +89,8 @@ class Recorder:
     def returned(self, call: Running) -> None:
         """A call that has returned with all its values."""
         self._returned.append(call)
-        if len(self._returned) >= self.most_calls or self._held >= HELD:
+        held = self._held + sum(sink.held for sink in self._sinks)
+        if len(self._returned) >= self.most_calls or held >= HELD:
             self.flush()
         else:
             self.flush_if_due()

@@ -65,6 +65,11 @@ class TraceWriter:
     ) -> None:
         self.close(whole=kind is None)
 
+    @property
+    def held(self) -> int:
+        """No whole tensor is held: each is written when it comes."""
+        return 0
+
     def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
         """A value, with the digests of its rows and the whole tensor where these are to be kept.
 

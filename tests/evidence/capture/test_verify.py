@@ -136,6 +136,40 @@ def test_rows_in_another_order_pass_under_a_tolerance_and_the_report_says_what_w
     assert capture.verifier.report.differing == 1
 
 
+def _noisy(noise: torch.Tensor) -> None:
+    hidden = torch.arange(12.0).view(3, 4)
+    made = hidden + noise
+    made.t().contiguous()
+    torch.nn.functional.gelu(made)
+
+
+def test_elements_are_compared_where_the_record_has_whole_values_and_the_report_says_so(tmp_path: Path) -> None:
+    none, near, far = torch.zeros(3, 4), torch.full((3, 4), 1e-5), torch.zeros(3, 4)
+    far[1, 2] = 0.5
+    with moeparity.capture(tmp_path / "whole", save="*"):
+        _noisy(none)
+    with moeparity.capture(tmp_path / "half", save="aten.add.Tensor"):
+        _noisy(none)
+    reports = {}
+    for name, noise in (("near", near), ("far", far)):
+        for recorded in ("whole", "half"):
+            with moeparity.capture(verify=tmp_path / recorded, atol=1e-3) as capture:
+                _noisy(noise)
+            reports[name, recorded] = capture.verifier.report
+    # 6.5 in place of 6 moves neither bound; its mean moves by 0.04.
+    with moeparity.capture(verify=tmp_path / "whole", atol=0.1) as capture:
+        _noisy(far)
+    assert capture.verifier.report.first.name == "aten.add.Tensor"
+    assert set(capture.verifier.report.first.slots) >= {"output 0"}
+    whole, half = reports["near", "whole"], reports["near", "half"]
+    assert (whole.differing, whole.near, whole.near_by_elements) == (0, 3, 3)
+    assert text(whole).endswith("; 3 have other bits, of which each element was compared")
+    assert (half.differing, half.near, half.near_by_elements) == (0, 3, 1)
+    assert text(half).endswith("; 3 have other bits: of 1 each element was compared, of 2 statistics only")
+    assert reports["far", "whole"].differing == 3
+    assert reports["far", "half"].differing > 0
+
+
 def test_inputs_within_the_tolerance_are_not_said_to_have_equal_bits(tmp_path: Path) -> None:
     rows = torch.full((2, 3), 1.0)
     with moeparity.capture(tmp_path / "t"):

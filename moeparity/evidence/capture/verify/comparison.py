@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+import torch
 
 from moeparity.evidence.trace.records import Value
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """By how much statistics may differ: a part of the recorded number, and an amount. Zero of both: bits count.
+    """By how much numbers may differ: a part of the recorded number, and an amount. Zero of both: bits count.
 
-    Statistics near to each other are no equal tensors: one whose rows lie in another order has the same.
+    It holds for each element where both sides have the whole value, else for statistics, which are no bound of the
+    elements: a tensor whose rows lie in another order has the same.
     """
 
     relative: float = 0.0
@@ -23,11 +26,22 @@ class Tolerance:
         return self.relative > 0 or self.absolute > 0
 
 
-def same(recorded: Value, now: Value, bases: tuple[Value | None, Value | None], tolerance: Tolerance) -> bool | None:
+Whole = Callable[[Value, Value], bool | None]
+"""Whether two values lie within a tolerance, element by element; None where one is not whole."""
+
+
+def same(
+    recorded: Value,
+    now: Value,
+    bases: tuple[Value | None, Value | None],
+    tolerance: Tolerance,
+    whole: Whole | None = None,
+) -> bool | None:
     """Whether two values are equal; None where that can't be told, as of what was written in part.
 
-    `bases`: the values that they are views of. A view has no digest: it is equal where its base is and it looks at the
-    same part, and where its base is not, nothing is known of that part.
+    `whole` is asked first where bits differ and there is a tolerance; then statistics are compared. `bases`: the values
+    that they are views of. A view has no digest: it is equal where its base is and it looks at the same part, and where
+    its base is not, nothing is known of that part.
     """
     if (recorded.dtype, recorded.shape) != (now.dtype, now.shape):
         return False
@@ -37,20 +51,25 @@ def same(recorded: Value, now: Value, bases: tuple[Value | None, Value | None], 
         return None
     left, right = bases
     if left is None and right is None:
-        return _equal(recorded, now, tolerance)
+        return _equal(recorded, now, tolerance, whole)
     if left is None or right is None:
         return None
     if left.shape == right.shape and left.dtype == right.dtype and _part(recorded, left) == _part(now, right):
-        return _equal(left, right, tolerance) or (False if _is_whole(recorded, left) else None)
+        return _equal(left, right, tolerance, whole) or (False if _is_whole(recorded, left) else None)
     return None
 
 
-def _equal(recorded: Value, now: Value, tolerance: Tolerance) -> bool | None:
+def _equal(recorded: Value, now: Value, tolerance: Tolerance, whole: Whole | None) -> bool | None:
     if recorded.digest is None or now.digest is None:
         return None
     if recorded.digest == now.digest:
         return True
-    if not tolerance or recorded.stats is None or now.stats is None:
+    if not tolerance:
+        return False
+    elements = None if whole is None else whole(recorded, now)
+    if elements is not None:
+        return elements
+    if recorded.stats is None or now.stats is None:
         return False
     return _near(recorded.stats, now.stats, tolerance)
 
@@ -65,6 +84,14 @@ def _near(recorded: Mapping[str, float], now: Mapping[str, float], tolerance: To
         elif abs(now[name] - number) > tolerance.absolute + tolerance.relative * abs(number):
             return False
     return True
+
+
+def near(recorded: torch.Tensor, now: torch.Tensor, tolerance: Tolerance) -> bool:
+    """Whether each element lies within the tolerance; a NaN or an infinity only where the recorded has it too."""
+    wide = torch.complex128 if recorded.is_complex() else torch.float64
+    return torch.allclose(
+        now.to(wide), recorded.to(wide), rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True
+    )
 
 
 def _part(value: Value, base: Value) -> tuple[tuple[int, ...], int]:

@@ -48,7 +48,8 @@ class RankReport:
     """What one rank's verification came to.
 
     `first`: the first call whose values differ. `root`: the first whose inputs have equal bits and whose results have
-    not, where that is another. `near`: calls whose bits differ and whose statistics lie within the tolerance.
+    not, where that is another. `near`: calls whose bits differ and lie within the tolerance; `near_by_elements`: those
+    of them of which each element does, since both sides have their values whole; of the others statistics only do.
     `unmatched`: calls that the record has not; `missing`: calls that only the record has.
     """
 
@@ -56,6 +57,7 @@ class RankReport:
     compared: int = 0
     differing: int = 0
     near: int = 0
+    near_by_elements: int = 0
     untold: int = 0
     unmatched: int = 0
     missing: int = 0
@@ -117,7 +119,15 @@ def _as_recorded(report: RankReport) -> str:
 
 
 def _near(report: RankReport) -> str:
-    return f"; {report.near:,} have other bits, of which statistics only were compared" if report.near else ""
+    if not report.near:
+        return ""
+    elements, statistics = report.near_by_elements, report.near - report.near_by_elements
+    if not elements:
+        return f"; {report.near:,} have other bits, of which statistics only were compared"
+    if not statistics:
+        return f"; {report.near:,} have other bits, of which each element was compared"
+    by_element = f"of {elements:,} each element was compared"
+    return f"; {report.near:,} have other bits: {by_element}, of {statistics:,} statistics only"
 
 
 def _untold(report: RankReport) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from moeparity.errors import MismatchError
-from moeparity.evidence.capture.verify.comparison import Tolerance, same
+from moeparity.evidence.capture.verify.comparison import Tolerance, near, same
 from moeparity.evidence.capture.verify.report import Difference, RankReport, Side, text, write
 from moeparity.evidence.trace.read import RankTrace, open_trace
 from moeparity.evidence.trace.records import Call, End, Record, Stack, Value
@@ -47,6 +47,7 @@ class _Recorded:
     """The recorded side, read along with the program."""
 
     def __init__(self, trace: RankTrace) -> None:
+        self.tensor = trace.tensor
         self.values = _Values()
         self.stacks: dict[int, tuple[str, ...]] = {}
         self.is_whole = False
@@ -104,16 +105,23 @@ class Verifier:
             self.report = replace(self.report, problem=f"the recorded trace has no rank {rank}, but {held}.")
         self._values = _Values()
         self._stacks: dict[int, tuple[str, ...]] = {}
+        self._whole: dict[int, torch.Tensor] = {}
+        self.held = 0
+        """Bytes of whole tensors of the program that are held until the flush."""
         self._step = 0
 
     def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
         """A value of the program."""
-        del rows, tensor
+        del rows
+        if tensor is not None:
+            self.keep(value.id, tensor)
         self._values.keep(value)
 
     def keep(self, number: int, tensor: torch.Tensor) -> None:
-        """A whole tensor, of which nothing is compared but what the records say."""
-        del number, tensor
+        """A whole tensor, which is compared in the flush where the record has it and bits differ."""
+        if self._verification.tolerance:
+            self._whole[number] = tensor.detach().cpu().clone()
+            self.held += tensor.nbytes
 
     def stack(self, frames: Iterable[str]) -> int:
         """A stack of the program; those of this flush are remembered."""
@@ -141,8 +149,10 @@ class Verifier:
         self._compare(other, call, recorded)
 
     def flush(self) -> None:
-        """A flush has ended: its stacks have been told."""
+        """A flush has ended: its stacks have been told, its values compared."""
         self._stacks.clear()
+        self._whole.clear()
+        self.held = 0
 
     def close(self, *, whole: bool = True) -> None:
         """The program has ended: what the record has beyond it is missing."""
@@ -168,12 +178,14 @@ class Verifier:
         }
         differs = any(equal is False for equal in results.values())
         untold = not differs and any(equal is None for equal in results.values())
-        near = not differs and not untold and self._has_other_bits(recorded, call, side)
+        other_bits = [] if differs or untold else self._other_bits(recorded, call, side)
+        by_elements = bool(other_bits) and all(self._elements(*pair, side) for pair in other_bits)
         report = replace(
             self.report,
             compared=self.report.compared + 1,
             differing=self.report.differing + differs,
-            near=self.report.near + near,
+            near=self.report.near + bool(other_bits),
+            near_by_elements=self.report.near_by_elements + by_elements,
             untold=self.report.untold + untold,
         )
         self.report = report
@@ -190,13 +202,28 @@ class Verifier:
         if report.first is None and self._verification.stop:
             self._mismatched(MismatchError(f"{self._verification.recorded}: {text(self.report)}"))
 
-    def _has_other_bits(self, recorded: Call, call: Call, side: _Recorded) -> bool:
-        """Whether results that lie within the tolerance have other bits than the recorded."""
+    def _other_bits(self, recorded: Call, call: Call, side: _Recorded) -> list[tuple[Value, Value]]:
+        """The results that lie within the tolerance and have other bits than the recorded, or what they look at."""
         if not self._verification.tolerance:
-            return False
-        results = self._slots("output", recorded.outputs, call.outputs, side, by_bits=True)
-        results |= self._slots("written", recorded.written, call.written, side, by_bits=True)
-        return not all(results.values())
+            return []
+        pairs = []
+        for word in ("outputs", "written"):
+            now: Mapping[str, int] = getattr(call, word)
+            was: Mapping[str, int] = getattr(recorded, word)
+            for slot, equal in self._slots(word, was, now, side, by_bits=True).items():
+                if not equal:
+                    name = slot.partition(" ")[2]
+                    left, right = side.values[was[name]], self._values[now[name]]
+                    pairs.append((_base(left, side.values) or left, _base(right, self._values) or right))
+        return pairs
+
+    def _elements(self, recorded: Value, now: Value, side: _Recorded) -> bool | None:
+        """Whether two values lie within the tolerance in each element; None where one side has not the whole."""
+        tensor = self._whole.get(now.id)
+        whole = side.tensor(recorded) if tensor is not None and recorded.tensor else None
+        if tensor is None or whole is None:
+            return None
+        return near(whole, tensor, self._verification.tolerance)
 
     def _inputs(self, recorded: Call, call: Call, side: _Recorded) -> tuple[str, dict[str, bool | None]]:
         """What is known of a call's inputs, in the words of `Difference.inputs`, and of each."""
@@ -230,7 +257,9 @@ class Verifier:
                 equal[f"{word} {slot}"] = None
             else:
                 bases = _base(left, side.values), _base(right, self._values)
-                equal[f"{word} {slot}"] = same(left, right, bases, tolerance)
+                equal[f"{word} {slot}"] = same(
+                    left, right, bases, tolerance, lambda was, now: self._elements(was, now, side)
+                )
         return equal
 
     def _difference(

@@ -199,6 +199,16 @@ def test_the_command_compares_files_of_ranks_with_a_checkpoint(tmp_path: Path) -
     assert inside("weights", logs).returncode == 0
 
 
+def test_a_rank_without_parameters_has_a_file_and_weights_that_are_nowhere_are_refused(tmp_path: Path) -> None:
+    path = WeightLayout(BASE).write(tmp_path, [torch.nn.Module()], 0, 2)
+    assert open_weights(path).by_rank[0].parts == ()
+    assert compare(HUB, open_weights(tmp_path)).exit_code == 3
+    with pytest.raises(WeightsError, match=r"weight: it is on the device meta"):
+        WeightLayout().parts([torch.nn.Linear(2, 2, device="meta")])
+    with pytest.raises(WeightsError, match=r"weight: torch\.complex128 is no dtype"):
+        WeightLayout().parts([torch.nn.Linear(2, 2, dtype=torch.complex128)])
+
+
 def test_files_that_are_no_fingerprints_are_refused(tmp_path: Path) -> None:
     path = rank_file(tmp_path, 0)
     first, second = job(ranks()).by_rank

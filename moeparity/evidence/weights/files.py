@@ -22,7 +22,7 @@ from moeparity.progress import Callback, Progress
 
 SCHEMA = "moeparity.weights-rank/1"
 _HEAD, _SUMS = "moeparity", "sums"
-_FILES = "weights-rank-*.safetensors"
+_FILES = "rank-*/weights.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,9 +61,18 @@ def write_weights(path: Path, weights: RankWeights) -> None:
     write_tensors(path, {_SUMS: sums}, {_HEAD: json.dumps(head, separators=(",", ":"))})
 
 
-def rank_file(folder: Path, rank: int) -> Path:
-    """Where a rank's fingerprint lies in a folder."""
-    return folder / f"weights-rank-{rank}.safetensors"
+def write_rank(folder: Path, weights: RankWeights) -> Path:
+    """The same at its place among those of other ranks: `FOLDER/rank-N/weights.safetensors`, which is returned.
+
+    Each rank has a folder of its own: ranks that write at once must not tidy up after each other.
+    """
+    path = folder / f"rank-{weights.rank}" / "weights.safetensors"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WeightsError(f"{Where(path.parent)}: can't be made: {error.strerror}. Name another folder.") from None
+    write_weights(path, weights)
+    return path
 
 
 def open_weights(path: Path, cast: str | None = None, progress: Callback | None = None) -> Weights:
@@ -99,7 +108,12 @@ def _of_ranks(path: Path, ranks: Sequence[RankWeights], files: Sequence[Path]) -
     if len(known) < len(ranks):
         raise WeightsError(f"{Where(path)}: two of its files are of the same rank. Give the files of one job.")
     missing = tuple(rank for rank in range(first.ranks) if rank not in known)
-    return Weights(source=str(Where(path)), is_checkpoint=False, by_rank=tuple(ranks), missing=missing)
+    return Weights(
+        source=str(Where(path)),
+        is_checkpoint=False,
+        by_rank=tuple(sorted(ranks, key=lambda own: own.rank)),
+        missing=missing,
+    )
 
 
 def _of_checkpoint(folder: Path, cast: str | None, progress: Callback | None) -> Weights:

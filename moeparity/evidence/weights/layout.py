@@ -12,7 +12,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from moeparity import paths
 from moeparity.errors import SpecError, WeightsError, Where, did_you_mean, display_path, listed
-from moeparity.evidence.weights.files import RankWeights, rank_file, write_weights
+from moeparity.evidence.weights.files import RankWeights, write_rank
 from moeparity.evidence.weights.part import Kind, Part, Shape, part
 from moeparity.evidence.weights.segments import Placing, Segment
 from moeparity.inputs.weights.checkpoint import INDEX, SINGLE, Checkpoint
@@ -88,17 +88,11 @@ class WeightLayout:
             yield from ((head + name, tensor, kind) for name, tensor, kind in _named(module))
 
     def write(self, folder: Path, modules: Sequence[nn.Module], rank: int = 0, ranks: int = 1) -> Path:
-        """Write what this rank of so many holds, for `moeparity weights`: `FOLDER/weights-rank-N.safetensors`, and
+        """Write what this rank of so many holds, for `moeparity weights`: `FOLDER/rank-N/weights.safetensors`, and
         return where that is.
         """
-        path = rank_file(folder, rank)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise WeightsError(f"{Where(folder)}: can't be made: {error.strerror}. Name another folder.") from None
         own = RankWeights(rank=rank, ranks=ranks, cast=self.dtype or "", parts=tuple(self.parts(modules)))
-        write_weights(path, own)
-        return path
+        return write_rank(folder, own)
 
     def _held(self, name: str, tensor: torch.Tensor, kind: Kind) -> Iterator[Part]:
         local, offset, shape = _local(tensor)

@@ -52,8 +52,10 @@ def part(
 ) -> Part:
     """What of the tensor `name` these values are, which begin at `start`; all of it where nothing else is said.
 
-    Raises WeightsError for a dtype that has no bits of its own.
+    Raises WeightsError for a dtype that has no bits of its own, and for values that are nowhere.
     """
+    if values.is_meta:
+        raise WeightsError(f"{name}: it is on the device meta, which holds no values. Load the weights first.")
     if values.element_size() > 8:
         raise WeightsError(f"{name}: {values.dtype} is no dtype that fingerprints are taken of.")
     shape = tuple(values.shape) if shape is None else shape

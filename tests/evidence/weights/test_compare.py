@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from moeparity.cli.reports import report_schema
 from moeparity.errors import WeightsError
 from moeparity.evidence.weights.compare import compare
-from moeparity.evidence.weights.files import RankWeights, Weights, open_weights, rank_file, write_weights
+from moeparity.evidence.weights.files import RankWeights, Weights, open_weights, write_rank, write_weights
 from moeparity.evidence.weights.layout import WeightLayout
 from moeparity.evidence.weights.report import Finding, WeightsReport
 from tests.command import inside
@@ -180,9 +180,8 @@ def test_the_command_compares_files_of_ranks_with_a_checkpoint(tmp_path: Path) -
     held[1][W2] = held[1][W2].clone()
     held[1][W2][3, 5] += 1
     logs = tmp_path / "logs"
-    logs.mkdir()
     for own in job(held).by_rank:
-        write_weights(rank_file(logs, own.rank), own)
+        write_rank(logs, own)
     done = inside("weights", BASE, logs, "--json", tmp_path / "report.json")
     assert done.returncode == 1
     assert "1 tensor not as they should be, 44 of 45 compared tensors equal; exit 1" in " ".join(done.stdout.split())
@@ -199,10 +198,19 @@ def test_the_command_compares_files_of_ranks_with_a_checkpoint(tmp_path: Path) -
     assert inside("weights", logs).returncode == 0
 
 
+def test_a_rank_without_parameters_has_a_file_and_weights_that_are_nowhere_are_refused(tmp_path: Path) -> None:
+    path = WeightLayout(BASE).write(tmp_path, [torch.nn.Module()], 0, 2)
+    assert open_weights(path).by_rank[0].parts == ()
+    assert compare(HUB, open_weights(tmp_path)).exit_code == 3
+    with pytest.raises(WeightsError, match=r"weight: it is on the device meta"):
+        WeightLayout().parts([torch.nn.Linear(2, 2, device="meta")])
+    with pytest.raises(WeightsError, match=r"weight: torch\.complex128 is no dtype"):
+        WeightLayout().parts([torch.nn.Linear(2, 2, dtype=torch.complex128)])
+
+
 def test_files_that_are_no_fingerprints_are_refused(tmp_path: Path) -> None:
-    path = rank_file(tmp_path, 0)
     first, second = job(ranks()).by_rank
-    write_weights(path, first)
+    path = write_rank(tmp_path, first)
     tensors, text = load_file(path), path.read_bytes()
 
     def refused(words: str, at: Path = path, cast: str | None = None) -> None:
@@ -223,8 +231,8 @@ def test_files_that_are_no_fingerprints_are_refused(tmp_path: Path) -> None:
         refused("not as a fingerprint of weights is written")
     save_file({"sums": tensors["sums"][:-1]}, path, {"moeparity": "{}"})
     refused("not as a fingerprint of weights is written")
-    write_weights(path, first)
-    write_weights(rank_file(tmp_path, 1), RankWeights(rank=1, ranks=3, cast="", parts=second.parts))
+    write_rank(tmp_path, first)
+    other = write_rank(tmp_path, RankWeights(rank=1, ranks=3, cast="", parts=second.parts))
     refused(r"of 3 ranks, rounded to nothing; .*rank-0.* is of 2", at=tmp_path)
-    write_weights(rank_file(tmp_path, 1), first)
+    write_weights(other, first)
     refused("two of its files are of the same rank", at=tmp_path)

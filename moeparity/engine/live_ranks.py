@@ -49,6 +49,9 @@ class LiveRanks(Ranks):
     def __init__(self) -> None:
         self.rank, self.width = dist.get_rank(), dist.get_world_size()
         self.backend = str(dist.get_backend())
+        self.device = (
+            torch.device("cuda", torch.cuda.current_device()) if self.backend == "nccl" else torch.device("cpu")
+        )
         self._groups: Mapping[int, dist.ProcessGroup] = {
             size: dist.new_subgroups(group_size=size)[0]  # type: ignore[no-untyped-call]
             for size in range(2, self.width)
@@ -76,8 +79,9 @@ class LiveRanks(Ranks):
         size = min(pieces, self.width)
         own = [output for output in outputs if output is not None]
         parts: list[list[torch.Tensor]] = [[]] * size
-        dist.all_gather_object(parts, own, group=self._group(size))
-        return [part for of_rank in parts for part in of_rank]
+        # By way of the CPU: a tensor that is unpickled goes to the device that it has on its sender.
+        dist.all_gather_object(parts, [output.cpu() for output in own], group=self._group(size))
+        return [part.to(self.device) for of_rank in parts for part in of_rank]
 
     def reduced(self, partials: Sequence[torch.Tensor], simulated: Reduce, *, scattered: bool) -> torch.Tensor:
         """The backend's sum of the ranks' partial sums, in their dtype; it is held to the simulated one."""
@@ -112,10 +116,13 @@ class LiveRanks(Ranks):
                 outputs = compute()
             finally:
                 self.width = every
-        sent: list[tuple[torch.Tensor, ...]] = [outputs]
+        sent: list[tuple[torch.Tensor, ...]] = [tuple(output.cpu() for output in outputs)]
         dist.broadcast_object_list(sent, src=number * ranks)
+        if own:
+            return outputs
+        received = tuple(output.to(self.device) for output in sent[0])
         # Partial sums stay where they are: those of another group stand for something that nothing here may read.
-        return outputs if own else sent[0] if whole else tuple(torch.full_like(x, torch.nan) for x in sent[0])
+        return received if whole else tuple(torch.full_like(x, torch.nan) for x in received)
 
     def _sum(self, partial: torch.Tensor, size: int, *, scattered: bool) -> torch.Tensor:
         """By the backend: of x [B, T, H], all of it, or by tokens and then put together."""

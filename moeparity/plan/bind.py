@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from moeparity.errors import SpecError, listed
@@ -377,8 +378,10 @@ def bind(
     override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
     message = RowMessage.of(graph, dtype, placement)
-    own = [tuple(map(message.in_rows, layer)) for layer in (placement, overrides, over)]
-    of_profile = [tuple(map(message.in_rows, layer)) for layer in profile.layers]
+    own, of_profile = (
+        [tuple(chain.from_iterable(map(message.in_rows, layer))) for layer in layers]
+        for layers in ((placement, overrides, over), profile.layers)
+    )
     phases = cut_by(graph, phases, (rule for layer in (*of_profile, *own) for rule in layer))
     for rule in (*overrides, *over):
         refuse_other_phases(rule, message.in_rows(rule), phases)
@@ -389,7 +392,8 @@ def bind(
         plants = {faulty.text: faulty.plants for faulty in faults}
         by_end = {(region.nodes[-1], region.call): region for region in regions}
         plan = _plan(graph, dtype, *_apart(of_phase), by_end, plants, like=base.plan)
-    written = (rule for layer in (*profile.layers, overrides, over) for rule in layer if message.in_rows(rule).cases)
+    layers = chain.from_iterable((*profile.layers, overrides, over))
+    written = (rule for rule in layers if any(one.cases for one in message.in_rows(rule)))
     refuse_other_messages(written, dtype, (one for each in plan.distinct for one in each.messages))
     return plan
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from moeparity.errors import SpecError
@@ -31,11 +31,11 @@ def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple
     return cases
 
 
-def refuse_other_phases(rule: Rule, in_rows: Rule, phases: tuple[Case, ...]) -> None:
+def refuse_other_phases(rule: Rule, in_rows: Sequence[Rule], phases: tuple[Case, ...]) -> None:
     """Raise SpecError for an override that no step would run under, by its cases `in_rows`: it would be lost in
     silence.
     """
-    if not any(in_rows.holds_in(phase) for phase in phases):
+    if not any(one.holds_in(phase) for one in in_rows for phase in phases):
         raise SpecError(
             f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {described(rule.cases or ())}, and "
             f"the schedules here have none; they have {described(phases)}. Leave it out, or name a phase that there is."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from moeparity.errors import GraphError, Where
 from moeparity.ops.declaration import EDGE, Value
@@ -19,16 +19,19 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
     """Everything one rule sets. Raises SpecError for a value that is not allowed, GraphError for an empty match."""
     if rule.model_types is not None and graph.model_type not in rule.model_types:
         return
+    concerned = _concerned(graph, rule)
     if rule.placement is not None:
-        yield from _of_placement(graph, rule)
+        yield from _of_placement(concerned, rule)
         return
     if rule.chain is not None:
-        nodes = {node.name: node for node in graph.nodes}
+        nodes, first = {node.name: node for node in graph.nodes}, {node.name for node in concerned}
         for chain in chains(graph, rule.chain):
-            yield from _on_chain([nodes[name] for name in chain], rule)
+            if chain[0] in first:
+                yield from _on_chain([nodes[name] for name in chain], rule)
         return
     canonical: dict[tuple[str, str], Value] = {}
-    for node in _matches(graph, rule):
+    names = {node.name for node in concerned}
+    for node in (node for node in _matches(graph, rule) if node.name in names):
         for name, value in rule.values:
             edge, key = edge_of(name), (node.op.name, name)
             if key not in canonical:
@@ -42,12 +45,18 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
     _refuse_edges_without_match(graph, rule)
 
 
-def _of_placement(graph: Graph, rule: Rule) -> Iterator[Assignment]:
+def _concerned(graph: Graph, rule: Rule) -> Sequence[Node]:
+    """The nodes that a rule speaks of: all, or of groups that attend apart what each computes, or what all do."""
+    if rule.groups.count == 1:
+        return graph.nodes
+    apart = computed_apart(graph, rule.groups.gathered)
+    return [node for node in graph.nodes if (node.name in apart) == rule.apart]
+
+
+def _of_placement(nodes: Sequence[Node], rule: Rule) -> Iterator[Assignment]:
     """What a placement sets: on every node that knows the attribute, but those whose op it leaves out."""
-    together = rule.groups.count == 1
-    apart = frozenset() if together else computed_apart(graph, rule.groups.gathered)
-    for node in graph.nodes:
-        for name, value in rule.values if together or (node.name in apart) == rule.apart else ():
+    for node in nodes:
+        for name, value in rule.values:
             if node.op.attribute(name) is not None and node.op.name not in rule.without:
                 yield node.name, name, check_value(node.op, name, value, rule.where)[1]
 

@@ -14,6 +14,7 @@ from moeparity.errors import SpecError
 from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.cases import ALL, MESSAGE, Case, Range, parse, write
+from moeparity.plan.schedule.steps import TOGETHER, Groups
 
 ITEMSIZE: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 """Bytes of a number in each dtype that a model can run in."""
@@ -21,29 +22,47 @@ ITEMSIZE: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8
 
 @dataclass(frozen=True, slots=True)
 class RowMessage:
-    """What a row of a step is to its all-reduces: its bytes, and over how many ranks they are added (1: not at all)."""
+    """What a row of a step is to its all-reduces: its bytes, and over how many ranks they are added (1: not at all); of
+    `groups` that attend apart over `own` ranks of each, where each computes its own rows.
+    """
 
     row_bytes: int
     ranks: int
+    own: int = 1
+    groups: Groups = TOGETHER
 
     @classmethod
     def of(cls, graph: Graph, dtype: str, placed: Iterable[Rule]) -> RowMessage:
         """Of a side in a dtype; `placed` are the rules of its placement."""
         (head,) = (node for node in graph.whole.nodes if node.name == graph.output)
-        counts = (value for rule in placed if rule.placement in ("tensor", "expert") for _, value in rule.values)
-        return cls(head.weights["weight"].shape[-1] * ITEMSIZE[dtype], max((1, *map(int, counts))))
+        cut = [rule for rule in placed if rule.placement in ("tensor", "expert")]
+        own, every = (
+            max((1, *(int(value) for rule in cut if rule.apart == apart for _, value in rule.values)))
+            for apart in (True, False)
+        )
+        groups = next((rule.groups for rule in cut if rule.groups.count > 1), TOGETHER)
+        return cls(head.weights["weight"].shape[-1] * ITEMSIZE[dtype], every, own, groups)
 
-    def in_rows(self, rule: Rule) -> Rule:
-        """The rule with cases that go by rows; with none where it holds in no step of such a side."""
+    def in_rows(self, rule: Rule) -> tuple[Rule, ...]:
+        """The rule with cases that go by rows; with none where it holds in no step of such a side. Where groups attend
+        apart, it is one for what each computes and one for what all do.
+        """
         if not is_by_message(rule):
-            return rule
-        return replace(rule, cases=tuple(dict.fromkeys(filter(None, map(self._case, rule.cases or ())))))
+            return (rule,)
+        if self.groups.count == 1:
+            return (self._over(self.ranks, rule),)
+        of_each, of_all = (replace(rule, groups=self.groups, apart=apart) for apart in (True, False))
+        return self._over(self.own, of_each), self._over(self.ranks, of_all)
 
-    def _case(self, case: Case) -> Case | None:
+    def _over(self, count: int, rule: Rule) -> Rule:
+        cases = (self._case(count, case) for case in rule.cases or ())
+        return replace(rule, cases=tuple(dict.fromkeys(filter(None, cases))))
+
+    def _case(self, count: int, case: Case) -> Case | None:
         phase, ranges = parse(case)
         if not any(name in ranges for name in MESSAGE):
             return case
-        if self.ranks == 1 or not ranges.get("ranks", ALL).holds(self.ranks):
+        if count == 1 or not ranges.get("ranks", ALL).holds(count):
             return None
         size, rows = ranges.get("bytes", ALL), ranges.get("rows", ALL)
         first = max(rows.first, -(-size.first // self.row_bytes))

@@ -77,7 +77,7 @@ def cases_of(
         at = Where(where.path, variant.line)
         message = RowMessage.of(graph, variant.dtype or dtype, placement_rules(variant.placement, at))
         every = (*chain.from_iterable(profile.layers), *overrides(variant.set, at), *own)
-        rules += map(message.in_rows, every)
+        rules += chain.from_iterable(map(message.in_rows, every))
     return cut_by(graph, phases, rules)
 
 

@@ -76,7 +76,7 @@ def compare(
     profiles = [load_profile(name, _place()) for name in (first, second)]
     dtype = config.dtype or UNDECLARED_DTYPE
     message = RowMessage.of(graph, dtype, ranks)
-    rules = (message.in_rows(rule) for profile in profiles for layer in profile.layers for rule in layer)
+    rules = (one for profile in profiles for layer in profile.layers for rule in layer for one in message.in_rows(rule))
     cases = cut_by(graph, PHASES, rules)
     plans = [bind(graph, profile, dtype, placement=ranks, phases=cases) for profile in profiles]
     one_side, other_side = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)

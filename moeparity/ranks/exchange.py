@@ -46,8 +46,9 @@ class Exchange:
         self._number = 0
 
     def agree(self, record: Mapping[str, str], at: str, judge: Judge = difference) -> None:
-        """Return on all ranks where all records are equal. Else raise RankError, with the same words on all: where, and
-        what differs. `at` says which moment it is.
+        """Return on all ranks where all records are equal, or differ in nothing that `judge` compares: ranks of several
+        process groups have fields of their own. Else raise RankError, with the same words on all: where, and what
+        differs. `at` says which moment it is.
         """
         moment = f"moment/{self._number}"
         self._number += 1
@@ -78,7 +79,8 @@ class Exchange:
     def _differ(self, moment: str, at: str, record: Mapping[str, str], judge: Judge) -> None:
         records = self._records(f"{moment}/whole", at, {"at": at, **record})
         words = judge(records)
-        raise RankError(f"{at}: ranks are not in step. {words or 'Their records differ in no field that is compared.'}")
+        if words is not None:
+            raise RankError(f"{at}: ranks are not in step. {words}")
 
     def _records(self, moment: str, at: str, record: Mapping[str, str]) -> dict[int, dict[str, str]]:
         self._store.set(f"{moment}/{self.rank}", json.dumps(dict(record)))

@@ -99,7 +99,8 @@ class Bench:
         own = overrides(self.settings, HERE)
         # All are cut alike, so that any two can be compared.
         message = RowMessage.of(self.model.graph, self.model.dtype, ranks)
-        phases = cut_by(self.model.graph, (FORWARD,), map(message.in_rows, _rules_of_all()))
+        rules = (one for rule in _rules_of_all() for one in message.in_rows(rule))
+        phases = cut_by(self.model.graph, (FORWARD,), rules)
         plan = bind(
             self.model.graph, load_profile(profile, HERE), self.model.dtype, own, placement=ranks, phases=phases
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,3 +143,31 @@ def test_on_one_rank_no_norm_is_fused(profile: str) -> None:
     key = (NORM, "order")
     assert fused.settings[key].value == plain.settings[key].value
     assert RowMessage.of(OF, "bf16", ()).ranks == 1
+
+
+@pytest.mark.parametrize(
+    ("placement", "attention", "moe"),
+    [
+        ({"tensor": 2}, "nccl.ring", "nccl.ring"),
+        ({"tensor": 4}, "nccl.tree", "nccl.tree"),
+        ({"tensor": 2, "attention": 2}, "nccl.ring", "nccl.tree"),
+        ({"tensor": 2, "attention": 2, "expert": 4, "gathered": "experts"}, "nccl.ring", "nccl.tree"),
+        ({"tensor": 1, "attention": 4}, "gloo.all_reduce", "nccl.tree"),
+    ],
+)
+def test_a_sum_of_groups_that_attend_apart_is_over_their_own_ranks(
+    placement: dict[str, Any], attention: str, moe: str
+) -> None:
+    """By ranks, and so by whose rows a fused all-reduce adds: of attention each group's own, of experts all."""
+    rules = placement_rules(Placement.model_validate(placement), HERE)
+    phases: tuple[Phase, ...] = ("prefill",)
+    by_ranks = [
+        rule
+        for ranks, name in ((2, "nccl.ring"), (4, "nccl.tree"))
+        for rule in overrides({f"**.reduce:collective@prefill[ranks {ranks}:{ranks + 1}]": name}, HERE)
+    ]
+    profile = load_profile("hf-eager", HERE)
+    profile = replace(profile, layers=(*profile.layers, tuple(by_ranks)))
+    bound = bind(OF, profile, "bf16", placement=rules, phases=phases)
+    names = [bound.settings[f"layers[0].{block}.reduce", "collective"].value for block in ("attention", "moe")]
+    assert names == [attention, moe]

@@ -21,6 +21,7 @@ UNROUNDED = '{"**.reduce:collective": none, "**.reduce:accumulate": fp32, "**.re
 SIDES = {
     "agrees": (f"{{profile: hf-eager, placement: {{tensor: 2}}, set: {BLOCKS}}}", GLOO),
     "differs": ("{profile: hf-eager}", f"{{profile: hf-eager, placement: {{tensor: 2}}, set: {UNROUNDED}}}"),
+    "apart": ("{profile: hf-eager}", "{profile: hf-eager, placement: {attention: 2, expert: 2}}"),
     "killed": ("{profile: hf-eager}", GLOO),
     "on-one-rank": ("{profile: hf-eager}", "{profile: hf-default}"),
     "on-four-ranks": ("{profile: hf-eager}", "{profile: hf-eager, placement: {tensor: 2, expert: 4}}"),
@@ -67,6 +68,13 @@ def test_both_sides_have_the_bits_of_simulated_ranks(job: Path) -> None:
         assert {site["call"] for site in side["sites"]} == {call}
         assert all(site["messages"] and not site["differing"] for site in side["sites"])
     assert " ".join(printed.split()).count("are those of simulated ranks, bit for bit") == 2
+
+
+def test_groups_that_attend_apart_have_the_bits_of_simulated_ones(job: Path) -> None:
+    assert codes(job, "apart")[1] == 0
+    (side,) = json.loads((job / "apart.json").read_text())["real_ranks"]["sides"]
+    assert (side["ranks"], side["unequal"]) == (2, [])
+    assert [(site["node"], site["differing"]) for site in side["sites"]] == [("layers[*].moe.reduce", 0)]
 
 
 def test_a_sum_that_is_added_otherwise_is_named_with_the_backends_order(job: Path) -> None:

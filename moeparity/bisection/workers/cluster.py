@@ -134,11 +134,11 @@ def _connect(ray: Any, address: str | None) -> None:
             **own,
         )
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        reason = next(iter(str(error).splitlines()), "")[:200]
+        reason = next(iter(str(error).splitlines()), "")[:200].rstrip(".")
         name = "ray" if address is None else f"ray:{address}"
         raise MoeparityError(
-            f"--workers {name}: {reason or type(error).__name__}. Start a cluster with `ray start --head`, or write "
-            "--workers ray for one of its own here."
+            f"--workers {name}: {reason or type(error).__name__}. Start a cluster with `ray start --head` (one that "
+            "asks for a token takes RAY_AUTH_MODE=token here), or write --workers ray for one of its own."
         ) from None
 
 

@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.sweep.report import Sweep
 from moeparity.bisection.sweep.run import sweep
 from moeparity.bisection.workers import word
 from moeparity.bisection.workers.crew import Crew
@@ -42,9 +43,17 @@ def points(text: str) -> Any:
     return table
 
 
-def test_the_table_is_that_of_a_local_sweep(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "sweep", "")
-    local = sweep(recipe, OVER, device="cpu")
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_recipe(tmp_path_factory.mktemp("points"), "sweep", "")
+
+
+@pytest.fixture(scope="module")
+def local(recipe: Path) -> Sweep:
+    return sweep(recipe, OVER, device="cpu")
+
+
+def test_the_table_is_that_of_a_local_sweep(recipe: Path, local: Sweep) -> None:
     with hands_at_work(Shuffled(0, losing=3)) as hands:
         shared = sweep(recipe, OVER, device="cpu", workers=3)
     assert points(shared.to_json()) == points(local.to_json())
@@ -52,9 +61,7 @@ def test_the_table_is_that_of_a_local_sweep(tmp_path: Path) -> None:
     assert sum(len(hand.asked) for hand in hands.hired) == 4
 
 
-def test_a_killed_sweep_goes_on_and_kept_points_are_asked_of_nobody(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "sweep", "")
-    local = sweep(recipe, OVER, device="cpu", run=tmp_path / "local")
+def test_a_killed_sweep_goes_on_and_kept_points_are_asked_of_nobody(recipe: Path, local: Sweep, tmp_path: Path) -> None:
     save, saved = Passes.save, []
 
     def killed(self: Passes, name: str, piece: object) -> None:
@@ -75,8 +82,7 @@ def test_a_killed_sweep_goes_on_and_kept_points_are_asked_of_nobody(tmp_path: Pa
     assert points(again.to_json()) == points(local.to_json())
 
 
-def test_what_every_point_is_refused_for_is_said_once(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "sweep", "")
+def test_what_every_point_is_refused_for_is_said_once(recipe: Path) -> None:
     with hands_at_work(Shuffled(0)) as hands, pytest.raises(MoeparityError, match="tensor"):
         sweep(recipe, ["placement.tensor=3"], device="cpu", workers=2)
     assert hands.hired == []

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 from moeparity.bisection import pipeline
 from moeparity.bisection.pipeline import bisect
+from moeparity.bisection.report import Report
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.shards import MOST, shards_of
 from moeparity.bisection.workers.crew import Crew, LostWorkerError
@@ -84,11 +85,15 @@ def stable(text: str) -> Any:
     return report
 
 
+@pytest.fixture(scope="module")
+def local(folder: Path) -> Report:
+    return bisect(write_recipe(folder, "all", ALL), device="cpu")
+
+
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_report_made_of_shards_has_the_bytes_of_a_local_one(seed: int, folder: Path) -> None:
+def test_a_report_made_of_shards_has_the_bytes_of_a_local_one(seed: int, folder: Path, local: Report) -> None:
     """Every section looks on; every shard goes through bytes, and the second of them is lost once."""
-    recipe = write_recipe(folder, "all", ALL)
-    local = bisect(recipe, device="cpu")
+    recipe = folder / "all.yaml"
     with hands_at_work(Shuffled(seed, losing=2 + seed)) as hands:
         shared = bisect(recipe, device="cpu", workers=3)
     assert stable(shared.to_json()) == stable(local.to_json())
@@ -104,7 +109,7 @@ def test_what_is_not_finite_in_some_shards_starts_where_it_does_locally(folder: 
     from safetensors.torch import load_file
 
     broken = folder / "broken"
-    recipe = write_recipe(broken, "nan", "floor: false\n", micro_batch=1)
+    recipe = write_recipe(broken, "nan", "floor: false\n")
     recipe.write_text(recipe.read_text().replace("set: {", "set: {'layers[1].moe.combine:output': fp16, "))
     weights = load_file(broken / "model.safetensors")
     weights["model.layers.1.mlp.experts.2.down_proj.weight"][3] = 1e6

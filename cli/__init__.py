@@ -23,7 +23,13 @@ def main() -> None:
     fill_closed()
     forget_odd_sizes()
     try:
+        import logging
+
+        # With too little memory hashlib logs a traceback for every hash that it could not load, and goes on.
+        logging.disable()
         from moeparity.cli.commands import main as run
+
+        logging.disable(logging.NOTSET)
     except Exception as error:  # noqa: BLE001  exit code 1 says "divergence"
         sys.exit(_not_loaded(error))
     try:

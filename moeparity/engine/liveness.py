@@ -10,8 +10,9 @@ from typing import NamedTuple
 from moeparity.engine.computation import Numerics
 from moeparity.engine.grid import Grid
 from moeparity.engine.joined import joined_rows
+from moeparity.engine.task import Task
 from moeparity.engine.walker import Name, Walker
-from moeparity.engine.work import Task, Work
+from moeparity.engine.work import Work
 from moeparity.ops.declaration import EDGE
 from moeparity.ops.memory import INTEGER, Call, Shapes
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment

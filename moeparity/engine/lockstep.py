@@ -18,12 +18,13 @@ import torch
 from moeparity.engine import functions
 from moeparity.engine.grid import Grid, Rows, Turn
 from moeparity.engine.joined import Joined
+from moeparity.engine.task import Replay, Task
 from moeparity.engine.ticks import Ticks
 from moeparity.engine.values import Block, Identities
 from moeparity.engine.view import NodeView, Observer, ids_of
 from moeparity.engine.visit import Visit
 from moeparity.engine.walker import Name, Walker
-from moeparity.engine.work import Replay, Task, Work
+from moeparity.engine.work import Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.apart import computed_apart
 from moeparity.plan.graph import SOURCES, Graph, Node

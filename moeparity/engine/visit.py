@@ -16,8 +16,8 @@ import torch
 from moeparity.engine.computation import Numerics
 from moeparity.engine.grafts import Graft, grafted
 from moeparity.engine.grid import Batch, Rows, Turn
+from moeparity.engine.task import Task
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
-from moeparity.engine.work import Task
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.kernels.ranks import current
 from moeparity.plan.graph import Node

@@ -1,77 +1,19 @@
-"""What every walker has to do at every node, worked out before a pass: numerics, inputs, roundings on edges."""
+"""What all walkers have to do at every node, worked out before a pass: their tasks, and who works for whom."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from moeparity.engine.computation import Numerics, op_numerics, region_numerics
-from moeparity.engine.routes import IDS, ORDER, Forced, replayed_plan
+from moeparity.engine.task import Task, knows_steps, replayed_plans, task_of
 from moeparity.engine.walker import Name, Walker
-from moeparity.errors import SpecError
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.bind import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
-from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
 Alike = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replay:
-    """The routes a task is given behind its inputs: the first `ports` outputs of the router of walker `of`, which it
-    computes in each case of its own schedule.
-    """
-
-    of: Name
-    numerics: Mapping[Case, Numerics]
-    ports: int
-
-    def at(self, sizes: Sizes) -> Numerics:
-        """What computes them in a step of these sizes."""
-        case = case_of(self.numerics, sizes)
-        assert case is not None, "they are there for all steps"
-        return self.numerics[case]
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal where the same routes are given."""
-        return (self.of, *((phase, numerics.key) for phase, numerics in self.numerics.items()))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """One walker at one node: the values it reads, its numerics, and those of each edge (None: what is stored).
-
-    `history`: of each value, whether a token reads it at all earlier tokens of its sequence too.
-    `replay`: of a router with forced routes, where they come from.
-    `by_phase`: the tasks of cases in which it is another one.
-    """
-
-    reads: tuple[str | None, ...]
-    history: tuple[bool, ...]
-    numerics: Numerics
-    edges: tuple[Numerics | None, ...]
-    replay: Replay | None = None
-    by_phase: Mapping[Case, Task] = field(default_factory=dict)
-
-    @property
-    def every(self) -> tuple[Task, ...]:
-        """This task, and those of other phases."""
-        return (self, *self.by_phase.values())
-
-    @property
-    def reads_of_all(self) -> tuple[str | None, ...]:
-        """The values that it reads in some phase."""
-        of_each = zip(*(task.reads for task in self.every), strict=False)
-        return tuple(next((value for value in values if value is not None), None) for values in of_each)
-
-    def at(self, sizes: Sizes) -> Task:
-        """The task of a step of these sizes."""
-        case = case_of(self.by_phase, sizes)
-        return self if case is None else self.by_phase[case]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +53,7 @@ class Work:
         handed = {f"{producer}{EDGE}{consumer}" for producer, consumers in edges.items() for consumer in consumers}
         hidden = {walker.name: _hidden(walker.plan) for walker in walkers}
         by_name = {walker.name: walker for walker in walkers}
-        replayed = {w.name: _replayed_plans(w, by_name[w.routes.of]) for w in walkers if w.routes is not None}
+        replayed = {w.name: replayed_plans(w, by_name[w.routes.of]) for w in walkers if w.routes is not None}
         tasks_of: dict[Alike, Task] = {}
         at: dict[tuple[Name, str], Task | None] = {}
         for walker in walkers:
@@ -122,14 +64,16 @@ class Work:
                     at[place] = None
                     continue
                 if kind not in tasks_of:
-                    tasks_of[kind] = _tasks(walker, node, edges[node.name], handed, replayed.get(walker.name))
+                    tasks_of[kind] = task_of(walker, node, edges[node.name], handed, replayed.get(walker.name))
                 unreadable = _reads_any(tasks_of[kind], hidden[source.name]) or _cut_otherwise(node, walker, source)
                 at[place] = None if unreadable else tasks_of[kind]
         last_use: dict[str, str] = {}
         for node in graph.nodes:
             tasks = [task for walker in walkers if (task := at[walker.name, node.name])]
-            reads = (value for task in tasks for one in task.every for value in one.reads if value is not None)
-            last_use |= dict.fromkeys(reads, node.name)
+            reads = (
+                value for task in tasks for of_phase in task.every for value in of_phase.reads if value is not None
+            )
+            last_use |= dict.fromkeys((value for value in reads if value is not None), node.name)
         dying: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
         for value, node_name in last_use.items():
             dying[node_name].append(value)
@@ -193,7 +137,7 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
                 if setting.value != walker.plan.settings[node_name, attribute].value:
                     values[node_name] += (phase, attribute, setting.value)
         for node in graph.nodes:
-            values[node.name] += (walker.schedule.phases, _knows_steps(walker.schedule, node))
+            values[node.name] += (walker.schedule.phases, knows_steps(walker.schedule, node))
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += [tuple(plan.told_to(node).items()) for plan in plans.values()]
             values[node.name] += [walker.routes] if node.op.routes else []
@@ -206,7 +150,7 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
 
 def _reads_any(task: Task, values: frozenset[str]) -> bool:
     """Whether a task reads one of these values, be it as an edge hands it."""
-    reads = (value for one in task.every for value in one.reads)
+    reads = (value for of_phase in task.every for value in of_phase.reads)
     return any(value is not None and value.partition(EDGE)[0] in values for value in reads)
 
 
@@ -243,113 +187,3 @@ def _edges(
         plans = (plan for walker in ways for plan in walker.plans.values())
         edges[node.name] = tuple(dict.fromkeys(consumer for plan in plans for consumer in plan.edges(node)))
     return edges
-
-
-def _replayed_plans(walker: Walker, source: Walker) -> dict[Case, dict[Case, BoundGraph]]:
-    """By a forced walker's phase and the phase of the walker whose routes it takes over: what makes them."""
-    plans = {phase: replayed_plan(plan, source.plan) for phase, plan in walker.plans.items()}
-    return {phase: {theirs: plan.at_phase(theirs) for theirs in source.plans} for phase, plan in plans.items()}
-
-
-def _tasks(
-    walker: Walker,
-    node: Node,
-    edges: Sequence[str],
-    handed: set[str],
-    replayed: Mapping[Case, Mapping[Case, BoundGraph]] | None,
-) -> Task:
-    """The task of a walker at a node in the first phase of its schedule, with those of phases where it is another."""
-    tasks = {}
-    # Most phases have one plan.
-    of_plan: dict[int, Task] = {}
-    for phase, plan in walker.plans.items():
-        if id(plan) not in of_plan:
-            of_plan[id(plan)] = _task(walker, plan, node, edges, handed)
-        task = of_plan[id(plan)]
-        if walker.routes is not None and replayed is not None and node.op.routes:
-            task = _replaying(task, node, walker.routes, replayed[phase])
-        tasks[phase] = task
-    first, *others = tasks
-    kind = _kind(tasks[first])
-    by_phase = {phase: tasks[phase] for phase in others if _kind(tasks[phase]) != kind}
-    return replace(tasks[first], by_phase=by_phase) if by_phase else tasks[first]
-
-
-def _kind(task: Task) -> tuple[object, ...]:
-    """What tells tasks of a walker at one node apart."""
-    replay = None if task.replay is None else task.replay.key
-    return (task.numerics.key, task.reads, replay, *(edge and edge.key for edge in task.edges))
-
-
-def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], handed: set[str]) -> Task:
-    region = plan.region(node.name)
-    # A node's values with an edge of their rounded_edges are single and carry the node's name.
-    inputs = plan.read_inputs(node)
-    reads = tuple(v if v is None else _handed(v, node, region, handed) for v in inputs)
-    earlier = {value for port, value in zip(node.ports, node.inputs, strict=True) if port in node.op.history}
-    history = tuple(value in earlier for value in inputs)
-    if region is not None:
-        _refuse_history(walker, region)
-        numerics = region_numerics(plan, node, region, walker.functions[region.call])
-        return Task(reads=reads, history=history, numerics=numerics, edges=(None,) * len(edges))
-    rounded_edges = plan.edges(node)
-    numerics = op_numerics(plan, node, {})
-    if _knows_steps(walker.schedule, node):
-        numerics = replace(numerics, sees_rows=True)
-    return Task(
-        reads=reads,
-        history=history,
-        numerics=numerics,
-        edges=tuple(op_numerics(plan, node, dict([rounded_edges[c]])) if c in rounded_edges else None for c in edges),
-    )
-
-
-def _knows_steps(schedule: Schedule | MicroBatches, node: Node) -> bool:
-    """Whether a node's values go by the steps of a schedule even where no row sees another: a pack says what its tokens
-    see and where they lie among keys, and what is copied is another token's value, not what its own token would give.
-    """
-    if node.op.history:
-        return schedule.has_packs or schedule.has_copies
-    return schedule.has_copies and any(value in SOURCES for value in node.inputs)
-
-
-def _refuse_history(walker: Walker, region: Region) -> None:
-    """A function in place of several nodes is not handed the keys that attention inside it would read."""
-    nodes = [node for node in walker.plan.graph.nodes if node.name in region.nodes]
-    if walker.schedule.has_history and len(nodes) > 1 and any(node.op.history for node in nodes):
-        raise SpecError(
-            f"{region.where}: impl {region.call} stands in place of attention and other nodes, and this side's "
-            "schedule has steps that read keys of earlier ones, which it would not be given. "
-            "Let it stand in place of the attention node alone, or leave `schedule` out."
-        )
-
-
-def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, BoundGraph]) -> Task:
-    """A router's task with what `forced` says of it taken over from a walker with these plans, by its own phases."""
-    replay = Replay(
-        of=forced.of,
-        numerics={phase: op_numerics(source, node, {}) for phase, source in sources.items()},
-        ports=1 if forced.what == IDS else 2,
-    )
-    numerics = task.numerics
-    if forced.what != ORDER:
-        key = (*numerics.key, ("routes", forced.what))
-        return replace(task, numerics=replace(numerics, key=key), replay=replay)
-    # Nothing is computed, and the own logits are not read. The first of the phases speaks for what took effect.
-    theirs = next(iter(replay.numerics.values()))
-    handed = replace(
-        theirs,
-        key=(replay.key, ("routes", ORDER)),
-        partials=1,
-        compute=lambda tensors, *_: tuple(t for t in tensors if t is not None),
-        joins=False,
-    )
-    return replace(task, reads=(None,) * len(task.reads), numerics=handed, replay=replay)
-
-
-def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> str:
-    """The value as this node is handed it; a region is handed what the first of its nodes is that has an own edge."""
-    for reader in (node.name,) if region is None else region.nodes:
-        if f"{value}{EDGE}{reader}" in handed:
-            return f"{value}{EDGE}{reader}"
-    return value

@@ -11,7 +11,7 @@ from benchmarks.written_out.__main__ import FAMILIES, opened, tokens
 from benchmarks.written_out.trials import Compared, compared
 from moeparity.plan import toggles
 
-SEEDS = (3, 10, 12)
+SOLVED, SEEDS = 3, (3, 10, 12)
 """Recipes in which values rest and go along: in one nearest solves for an eps that a word stood for, one has two dtypes
 and a swap, in the others every trial can be written.
 """
@@ -24,7 +24,10 @@ def rows(folder: Path, seed: int) -> list[Compared]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_trial_is_the_recipe_written_of_it(tmp_path: Path, seed: int) -> None:
+def test_every_trial_is_the_recipe_written_of_it(request: pytest.FixtureRequest, tmp_path: Path, seed: int) -> None:
+    if seed != SOLVED:
+        # Their trials are the same however long nearest looks for what their functions are.
+        request.getfixturevalue("brief_search")
     found = rows(tmp_path, seed)
     others = [row for row in found if row.outcome != "equal"]
     assert len(found) - len(others) >= 16
@@ -32,6 +35,7 @@ def test_every_trial_is_the_recipe_written_of_it(tmp_path: Path, seed: int) -> N
     assert all(row.outcome == "cannot be written" and row.trial.startswith("swapped") for row in others), others
 
 
+@pytest.mark.usefixtures("brief_search")
 def test_a_mixture_that_is_no_recipe_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what goes along, a form that is switched on loses its own sites."""
     monkeypatch.setattr(toggles, "going_along", lambda *_: {})

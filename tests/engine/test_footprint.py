@@ -36,11 +36,12 @@ SITES = ("moe.combine:accumulate", "attention.rope:products", "moe.experts:activ
 # pages of files; a small pass before it has touched those. The C library gives back what is freed (`MALLOC`), or what
 # is taken would go by which blocks it happened to keep.
 MEASURE = """
-import json, os, re, sys
+import gc, json, os, re, sys
 from pathlib import Path
 import torch
-torch.set_num_threads(1)
 sys.path.insert(0, sys.argv[1])
+from tests.warm import load
+load()
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import run
 from moeparity.engine.forward import open_model
@@ -72,6 +73,7 @@ def known(size):
     # Of a known size, there for a moment.
     torch.ones(size, dtype=torch.uint8)
     print(size, taken(lambda: torch.ones(size, dtype=torch.uint8)), flush=True)
+gc.freeze()
 for given in json.loads(sys.argv[2]):
     child = os.fork()
     if not child:

@@ -89,8 +89,9 @@ class Built:
         for place, value in known_choices(replaced, replaced.bound(parent)):
             if place in taken:
                 yield parent - {(place, taken[place])} | {(place, value)}
-            elif len(parent) < MOST:
-                yield parent | {(place, value)}
+            elif len(parent) < MOST and self.tries.reaches((place, value), parent):
+                child = parent | {(place, value)}
+                yield from [child] if self.tries.price(child) <= SLOW else []
 
     def _build_upon(self, parent: Choices, *, idle: bool) -> None:
         # Once something is found, only what is smaller is looked for.

@@ -38,6 +38,8 @@ LOOPS = 4
 """Turns of a loop over experts, pieces or tiles that take as long as a small kernel."""
 PIECES = ("splits", "blocks", "tensor", "expert", "channels")
 """Attributes that say into how many pieces a node is cut."""
+KEPT = 1 << 24
+"""Bytes of what nodes gave in the last trials that are kept."""
 OTHER_DTYPE = 1e3
 """How much more counts what a value in another dtype leaves unexplained: it can never give all bits, and the dtype of
 what is to be explained is known from the start."""
@@ -168,7 +170,8 @@ class Score:
 class Kernels:
     """Calls the kernels of the replaced nodes again; `calls` counts them, `work` what they take (a small one: 1).
 
-    What no choice of a trial touches is computed once for each micro-batch.
+    What no choice of a trial touches is computed once for each micro-batch, and what the last trials had in common with
+    it is not computed again.
     """
 
     replaced: Replaced
@@ -176,10 +179,14 @@ class Kernels:
     calls: int = 0
     work: float = 0.0
     _base: dict[int, tuple[Sample, dict[str, Tensor]]] = field(default_factory=dict)
+    _inner: dict[tuple[object, ...], dict[str, Tensor]] = field(default_factory=dict)
+    _taken: int = 0
 
     def let_go(self) -> None:
         """Forget what was computed."""
         self._base.clear()
+        self._inner.clear()
+        self._taken = 0
 
     def values(self, choices: Choices, sample: Sample) -> Values:
         """All values of the nodes with these choices, those on edges too. Raises SpecError where an op refuses them."""
@@ -253,22 +260,41 @@ class Kernels:
         """All values of the nodes, those on edges too; `base` holds them without the choices."""
         tail = self.replaced.tail
         walks_tail = tail is not None and _touches(choices, tail)
-        values = dict(sample.values)
+        values, own, before = dict(sample.values), self.replaced.plan.at_phase(sample.phase), set[str]()
         for node in self.replaced.all_nodes if walks_tail else self.replaced.nodes:
+            before.add(node.name)
             reads = [_handed(values, value, node) for value in plan.read_inputs(node)]
             unseen = [name for name, x in zip(plan.read_inputs(node), reads, strict=True) if name and x is None]
             if unseen:
                 raise UnreadError(f"{node.name}: {unseen[0]} is not known.")
-            edges = {f"{node.values[0]}{EDGE}{reader}": dict([site]) for reader, site in plan.edges(node).items()}
-            own = self.replaced.plan.at_phase(sample.phase)
+            names = (*node.values, *(f"{node.values[0]}{EDGE}{reader}" for reader in plan.edges(node)))
             if _untouched(plan, own, choices, node) and _reads_same(reads, base, node, plan):
-                values |= {name: base[name] for name in (*node.values, *edges)}
+                values |= {name: base[name] for name in names}
                 continue
-            as_run = plan.as_run(node)
-            chosen = replace(as_run, params=self.replaced.params(as_run, choices))
-            values |= zip(node.values, self._call(plan, chosen, {}, reads), strict=True)
-            values |= {name: self._call(plan, chosen, rounded, reads)[0] for name, rounded in edges.items()}
+            told = sorted(plan.told_to(node).items())
+            key = (id(sample), node.name, frozenset(choice for choice in choices if choice[0][0] in before), *told)
+            if key not in self._inner:
+                self._keep(key, self._computed_at(plan, node, choices, reads))
+            values |= self._inner[key]
         return values
+
+    def _computed_at(
+        self, plan: BoundGraph, node: Node, choices: Choices, reads: Sequence[Tensor | None]
+    ) -> dict[str, Tensor]:
+        """The values of a node with these choices, those on edges too."""
+        as_run = plan.as_run(node)
+        chosen = replace(as_run, params=self.replaced.params(as_run, choices))
+        values = dict(zip(node.values, self._call(plan, chosen, {}, reads), strict=True))
+        for reader, site in plan.edges(node).items():
+            values[f"{node.values[0]}{EDGE}{reader}"] = self._call(plan, chosen, dict([site]), reads)[0]
+        return values
+
+    def _keep(self, key: tuple[object, ...], values: dict[str, Tensor]) -> None:
+        """Keep what a node gave, and of others the latest that take no more than `KEPT` together."""
+        self._inner[key] = values
+        self._taken += _bytes(values)
+        while self._taken > KEPT and len(self._inner) > 1:
+            self._taken -= _bytes(self._inner.pop(next(iter(self._inner))))
 
     def _call(
         self, plan: BoundGraph, node: Node, rounded: Mapping[str, object], reads: Sequence[Tensor | None]
@@ -291,6 +317,10 @@ class Kernels:
             for node in touched
             for sample in samples
         )
+
+
+def _bytes(values: Values) -> int:
+    return sum(tensor.nbytes for tensor in values.values())
 
 
 def _numbers(node: Node) -> int:

@@ -52,10 +52,10 @@ def _refuse(result: Explained) -> None:
         )
     for node in result.nodes:
         foreign = sorted(_explaining(node) - {address for address, _ in node.settings})
-        if foreign or (node.matches and node.matches[0].faults):
+        if foreign:
             raise TraceError(
-                f"--profile-out: {node.node} is explained by {', '.join(foreign) or 'a fault'}, which no profile "
-                "states. Name other nodes with --node."
+                f"--profile-out: {node.node} is explained by {', '.join(foreign)}, which no profile states. Name other "
+                "nodes with --node."
             )
 
 

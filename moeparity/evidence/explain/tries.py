@@ -69,10 +69,10 @@ class Tries:
 
     def reaches(self, choice: Choice, parent: Choices) -> bool:
         """Whether a choice that changes as much as it does alone could make what the parent leaves much less: no nearer
-        than it moves.
+        than it moves. One that changes nothing alone may do so beside others.
         """
-        score = self.scores.get(parent)
-        return score is None or self.effects.get(frozenset([choice]), math.inf) >= REACH * score.distance
+        score, effect = self.scores.get(parent), self.effects.get(frozenset([choice]), 0.0)
+        return score is None or effect == 0 or effect >= REACH * score.distance
 
     def price(self, choices: Choices) -> float:
         """What they take at least, in calls of small kernels; nothing where an op refuses them."""

@@ -116,9 +116,7 @@ def test_values_made_under_a_profile_give_it_back(model: Model, eager: BoundGrap
 def has_profile(answer: Explanation) -> bool:
     """Whether a profile can state an answer: it has no fault, and no choice of a node that is not computed anew."""
     own = {address for address, _ in answer.settings}
-    return not answer.matches or (
-        not answer.matches[0].faults and {text.partition("=")[0] for text in answer.matches[0].choices} <= own
-    )
+    return not answer.matches or {text.partition("=")[0] for text in answer.matches[0].choices} <= own
 
 
 def not_named(plan: BoundGraph, seen: Seen, answer: Explanation) -> dict[str, str]:

@@ -138,7 +138,9 @@ def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: py
         profile_text(result, "x")
 
 
-def test_an_eps_is_solved_for(model: Model, tmp_path: Path) -> None:
+def test_an_eps_is_solved_for_and_stated_by_a_profile(model: Model, tmp_path: Path) -> None:
+    """It is a fault in words, of which a profile can say all: an engine may compute with an eps of its own."""
+
     def patch(program: nn.Module) -> None:
         program.get_submodule("model.layers.1.post_attention_layernorm").variance_epsilon = 0.00037  # type: ignore[assignment]
 
@@ -146,6 +148,13 @@ def test_an_eps_is_solved_for(model: Model, tmp_path: Path) -> None:
     result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes="layers[*].moe.norm"))
     assert [node.as_started for node in result.nodes] == [True, False, True]
     assert result.nodes[1].matches[0].choices == ("layers[1].moe.norm:eps=0.00037",)
+    assert result.nodes[1].matches[0].faults == ("the norm adds eps 0.00037",)
+    profile = tmp_path / "written.yaml"
+    profile.write_text(profile_text(result, "written"), "utf-8")
+    again = explain_trace(
+        Request(trace=trace, checkpoint=model.folder, profile=str(profile), nodes="layers[*].moe.norm")
+    )
+    assert all(node.as_started for node in again.nodes)
 
 
 def test_a_fault_is_said_in_words_and_is_no_profile(model: Model, tmp_path: Path) -> None:

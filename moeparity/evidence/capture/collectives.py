@@ -20,12 +20,14 @@ Results = list[tuple[str, torch.Tensor]]
 class Flying:
     """A collective that was begun and not yet waited for."""
 
-    __slots__ = ("call", "clock", "results", "work")
+    __slots__ = ("call", "clock", "is_awaited", "results", "work")
 
     def __init__(self, call: Running, results: Results, work: Any, clock: int) -> None:
         self.call, self.results, self.work = call, results, work
         self.clock = clock
         """The count of writes when it was begun: what was written since is another value."""
+        self.is_awaited = False
+        """Whether the program waits for it now: some backends write its results in the wait."""
 
     @property
     def is_finished(self) -> bool:
@@ -50,8 +52,13 @@ class Collectives:
         self._wait = original = Work.wait
 
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            outcome = original(work, *args, **kwargs)
-            self.waited_for(work)
+            awaited = self._awaited(work)
+            try:
+                outcome = original(work, *args, **kwargs)
+            finally:
+                for flying in awaited:
+                    flying.is_awaited = False
+            self._waited_for(awaited)
             return outcome
 
         Work.wait = wait  # type: ignore[method-assign, assignment]
@@ -73,10 +80,19 @@ class Collectives:
         if not results:
             self._recorder.returned(call)
 
-    def waited_for(self, work: Any) -> None:
-        """A program has waited for a Work."""
+    def _awaited(self, work: Any) -> set[Flying]:
+        """A program begins to wait for a Work: what is written to its results from now on is its own."""
+        with self._recorder.lock:
+            awaited = {each for each in self._flying.values() if each.work is work and not self._is_overwritten(each)}
+            for flying in awaited:
+                flying.is_awaited = True
+        return awaited
+
+    def _waited_for(self, awaited: set[Flying]) -> None:
+        """A program has waited for these."""
         with self._recorder.lock, torch._C._DisableTorchDispatch():
-            for flying in {each for each in self._flying.values() if each.work is work}:
+            for flying in awaited & set(self._flying.values()):
+                flying.clock = self._recorder.storages.clock
                 self._take(flying)
 
     def awaited(self, tensor: torch.Tensor) -> None:
@@ -88,7 +104,7 @@ class Collectives:
     def touched(self, tensor: torch.Tensor) -> bool:
         """A tensor is read; whether what it holds is still under way."""
         flying = self._flying.get(tensor.untyped_storage()._cdata) if self._flying else None
-        if flying is None:
+        if flying is None or flying.is_awaited:
             return False
         if flying.is_finished:
             self._take(flying)
@@ -110,12 +126,16 @@ class Collectives:
             self._lose(self._flying[tensor.untyped_storage()._cdata])
 
     def _take(self, flying: Flying) -> None:
-        of = self._recorder.storages.of
-        if any(of(tensor).clock > flying.clock for _, tensor in flying.results):
+        if self._is_overwritten(flying):
             self._lose(flying)
             return
         self._forget(flying)
         self._finished(flying.call, flying.results)
+
+    def _is_overwritten(self, flying: Flying) -> bool:
+        """Whether something was written where its results lie since it was begun."""
+        of = self._recorder.storages.of
+        return any(of(tensor).clock > flying.clock for _, tensor in flying.results)
 
     def _land(self, flying: Flying) -> None:
         if flying.is_finished:

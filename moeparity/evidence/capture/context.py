@@ -62,7 +62,8 @@ class Capture:
         self.folder, self.settings = folder, settings
         self.verifier: Verifier | None = None
         self._program, self._verification, self._started = program, verification, started
-        self._recorder = Recorder(settings, self._opened, self._knows_its_rank)
+        self._recorder = Recorder(settings, self._opened, self._knows_its_rank, self._compiled)
+        self._has_warned = False
         self._places = Places(self._recorder)
         self._modules = Modules(self._recorder, self._places)
         self._mode = OpMode(self._recorder, self._places) if "op" in settings.levels else None
@@ -115,8 +116,6 @@ class Capture:
             for handle in self._handles:
                 handle.remove()
             self._background.stop()
-            for function in compiled_functions():
-                self._recorder.note(f"torch.compile has compiled {function}: where that ran, see `unseen`")
             self._recorder.close(whole=whole)
         finally:
             _active.remove(self)
@@ -137,6 +136,14 @@ class Capture:
         if self._mode is not None:
             self._mode.collectives.take_gradients()
         self._places.optimizer_began()
+
+    def _compiled(self) -> Sequence[str]:
+        """What to say of functions that torch has compiled; the first is told to whoever runs the program, too."""
+        notes = [f"torch.compile has compiled {each}: where that ran, see `unseen`" for each in compiled_functions()]
+        if notes and not self._has_warned:
+            self._has_warned = True
+            sys.stderr.write(f"moeparity capture: {notes[0]} in the head of the trace\n")
+        return notes
 
     def _knows_its_rank(self) -> bool:
         """Whether the rank won't change any more: a process that another started may still join a group."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from moeparity.evidence.capture.collectives import Collectives, Results
@@ -45,7 +46,8 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         for kind in types:
             if kind not in _PLAIN:
-                return NotImplemented
+                # Fake tensors hold nothing: DTensor works out shapes with them.
+                return func(*args, **kwargs) if issubclass(kind, FakeTensor) else NotImplemented
         op = self._ops.get(func)
         if op is None:
             op = self._ops[func] = op_of(func)

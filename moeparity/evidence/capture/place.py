@@ -59,7 +59,10 @@ class Places:
             number = node._sequence_nr()
             forward_path, forward_call = self._nodes.get(number, ("", None))
             return Place(path or forward_path, "backward", inside, forward_call)
-        return Place(path, "optimizer" if self._thread.optimizers else "forward", inside)
+        if self._thread.optimizers:
+            return Place(path, "optimizer", inside)
+        # What runs when a backward pass ends, as FSDP's last reductions do, is of no node and of that pass.
+        return Place(path, "forward" if torch._C._current_graph_task_id() == -1 else "backward", inside)
 
     def made_nodes(self, call: Running) -> None:
         """Nodes of autograd's graph that were made since the last call belong to this one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -37,16 +37,22 @@ class Recorder:
     """What one rank's capture holds between two flushes.
 
     `opened` makes the sinks when there is something to write, `ready` says whether it is known by then which rank this
-    is.
+    is, and `notices` is asked before each flush what a reader must know.
     """
 
-    def __init__(self, settings: Settings, opened: Callable[[], Sequence[Sink]], ready: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        opened: Callable[[], Sequence[Sink]],
+        ready: Callable[[], bool],
+        notices: Callable[[], Iterable[str]],
+    ) -> None:
         self.settings = settings
         self.storages = Storages()
         self.lock = threading.RLock()
         self.step = 0
         self.calls = 0
-        self._opened, self._ready = opened, ready
+        self._opened, self._ready, self._notices = opened, ready, notices
         self._sinks: Sequence[Sink] = ()
         self._off = False
         self._stopped: BaseException | None = None
@@ -211,6 +217,8 @@ class Recorder:
         """Write everything that has returned."""
         with self.lock:
             self._due = time.monotonic() + SECONDS
+            for text in self._notices():
+                self.note(text)
             if not self._returned and not self._notes:
                 return
             calls, notes = self._returned, self._notes

@@ -21,6 +21,17 @@ for step in range(3):
     shifted.square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
+if "SHARDED" in os.environ:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    mesh = init_device_mesh("cpu", (2,))
+    sharded = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    for module in (sharded[0], sharded):
+        fully_shard(module, mesh=mesh)
+    optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
+    sharded(hidden).square().mean().backward()
+    optimizer.step()
+    sums = [parameter.full_tensor().sum().item() for parameter in sharded.parameters()]
 if "RANK" in os.environ:
     dist.destroy_process_group()
 else:
@@ -33,12 +44,12 @@ sys.exit(int(os.environ.get("CODE", 0)))
 """
 
 ENDLESS = """
-import time, torch
+import os, time, torch
 torch.set_num_threads(1)
 hidden = torch.ones(8, 8)
-for turn in range(10**9):
+print(os.getpid(), flush=True)
+while True:
     hidden = (hidden @ hidden) / hidden.sum()
-    print(turn, flush=True)
     time.sleep(0.01)
 """
 
@@ -50,7 +61,7 @@ sys.exit(max(rank.wait() for rank in ranks))
 """
 
 SLEEPING = """
-import time
-print("asleep", flush=True)
+import os, time
+print(os.getppid(), flush=True)
 time.sleep(600)
 """

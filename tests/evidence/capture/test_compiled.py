@@ -95,6 +95,26 @@ def test_what_is_compiled_stays_compiled_and_is_named(tmp_path: Path, kind: str,
 
 
 @pytest.mark.filterwarnings("ignore:Using `torch.compile")
+def test_a_compiled_function_is_told_while_the_program_runs_and_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, hidden = _program("function", Backend()), torch.randn(4, 8)
+    with moeparity.capture(tmp_path / "t") as capture:
+        hidden.exp()
+        capture.flush()
+        assert capsys.readouterr().err == ""
+        program(hidden)
+        capture.flush()
+        notes = open_trace(tmp_path / "t").ranks[0].contents.notes
+        told = capsys.readouterr().err
+        program(hidden)
+    assert any("torch.compile has compiled waves" in note for note in notes)
+    assert told.startswith("moeparity capture: torch.compile has compiled waves")
+    assert capsys.readouterr().err == ""
+    assert open_trace(tmp_path / "t").ranks[0].contents.notes == notes
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_backends_that_run_op_by_op_show_the_ops_of_their_graph_and_no_modules_inside(
     tmp_path: Path, backend: str

@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.trace.read import RankTrace, open_trace
 from tests.command import ROOT, launcher
 from tests.evidence.capture import programs
 
@@ -20,19 +22,23 @@ TIME = 120
 
 
 def _command(*options: str | Path) -> list[str]:
-    return [sys.executable, "-m", "moeparity.cli", "capture", *map(str, options)]
+    """The command in a fork of a warm process: that it is forked a program doesn't see."""
+    return [*launcher(), "capture", *map(str, options)]
 
 
-def _run(*options: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The programs start cold, as a capture needs it; of the command itself only its death shows whether it did."""
+def _environment(**variables: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+
+
+def _run(*options: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*launcher(), "capture", *map(str, options)],
+        _command(*options),
         capture_output=True,
         text=True,
         check=False,
         timeout=TIME,
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        env=_environment(**variables),
     )
 
 
@@ -58,6 +64,12 @@ def test_a_program_keeps_its_exit_code_and_its_arguments_and_leaves_a_whole_trac
     assert "cut" not in done.stderr
 
 
+def _results(rank: RankTrace, name: str) -> list[str | None]:
+    """The digests of what collectives of a name gave."""
+    calls = [call for call in rank.contents.calls if call.name.startswith(name)]
+    return [rank.contents.values[number].digest for call in calls for number in call.outputs.values()]
+
+
 def _port() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -66,20 +78,26 @@ def _port() -> str:
 
 def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp_path: Path, script: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port())
-    recorded = _run("--out", tmp_path / "t", "--", sys.executable, *torchrun, script)
+    recorded = _run("--out", tmp_path / "t", "--", sys.executable, *torchrun, script, SHARDED="1")
     assert recorded.returncode == 0, recorded.stderr
     ranks = open_trace(tmp_path / "t").ranks
     assert [(rank.head.rank, rank.head.ranks) for rank in ranks] == [(0, 2), (1, 2)]
-    sums = [
-        [rank.contents.values[call.outputs["0.0"]].digest for call in rank.contents.calls if "allreduce" in call.name]
-        for rank in ranks
-    ]
+    sums = [_results(rank, "c10d.allreduce_") for rank in ranks]
     assert len(sums[0]) == 3
     assert sums[0] == sums[1]
     assert all(sums[0])
-    launcher = tmp_path / "launcher.py"
-    launcher.write_text(programs.TWO_RANKS)
-    command = (sys.executable, launcher, script)
+    for rank in ranks:
+        # FSDP: a layer's gradients are reduced in its own backward pass, the rest when the pass has ended.
+        assert len(_results(rank, "c10d._reduce_scatter_base_")) == 2
+        assert all(_results(rank, "c10d._reduce_scatter_base_"))
+        reduced = [call for call in rank.contents.calls if call.name.startswith("c10d._reduce_scatter_base_")]
+        assert {(call.phase, call.step) for call in reduced} == {("backward", 3)}
+        assert not [call.name for call in rank.contents.calls if call.step == 3 and "unwaited" in call.flags]
+        assert [call.path for call in rank.contents.calls if call.name.startswith("FSDP")] == ["0", ""]
+        assert rank.contents.whole
+    both = tmp_path / "both.py"
+    both.write_text(programs.TWO_RANKS)
+    command = (sys.executable, both, script)
     verified = _run("--verify", tmp_path / "t", "--", *command, NOISE="1e-3", MASTER_PORT=_port())
     assert verified.returncode == 1, verified.stdout
     first, second = verified.stdout.split("rank 1:")
@@ -101,30 +119,34 @@ def _waited_for(folder: Path, calls: int) -> None:
     pytest.fail("no trace was written in time")
 
 
-def _started(folder: Path, program: str) -> subprocess.Popen[bytes]:
-    """A program under a capture, whose trace goes to `t` in the folder."""
+@contextmanager
+def _started(folder: Path, program: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A program under a capture, whose trace goes to `t` in the folder, and the number that it says first."""
     script = folder / "program.py"
     script.write_text(program)
-    return subprocess.Popen(
+    with subprocess.Popen(
         _command("--out", folder / "t", "--", sys.executable, script),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+        env=_environment(),
+    ) as process:
+        assert process.stdout is not None
+        yield process, int(process.stdout.readline())
 
 
-def test_a_program_that_a_signal_ends_has_left_what_it_computed_and_its_code_comes_back(tmp_path: Path) -> None:
-    with _started(tmp_path, programs.ENDLESS) as process:
+def test_a_program_that_is_killed_has_left_what_it_computed_and_its_code_comes_back(tmp_path: Path) -> None:
+    with _started(tmp_path, programs.ENDLESS) as (process, program):
         _waited_for(tmp_path / "t", 30)
         live = open_trace(tmp_path / "t").ranks[0].contents
         assert len(live.calls) >= 30
         assert not live.whole
-        process.send_signal(signal.SIGTERM)
+        os.kill(program, signal.SIGKILL)
         _, errors = process.communicate(timeout=TIME)
-    assert process.returncode == 128 + signal.SIGTERM
+    assert process.returncode == 128 + signal.SIGKILL
     assert b"Traceback" not in errors
+    assert b"cut: the program did not get to the end of its recording" in errors
     after = open_trace(tmp_path / "t").ranks[0]
     assert len(after.contents.calls) >= len(live.calls)
     assert not after.contents.whole
@@ -133,13 +155,17 @@ def test_a_program_that_a_signal_ends_has_left_what_it_computed_and_its_code_com
             assert after.rows(value) is not None
 
 
-def test_a_killed_command_takes_its_program_along(tmp_path: Path) -> None:
-    with _started(tmp_path, programs.SLEEPING) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"asleep\n"
-        os.kill(process.pid, signal.SIGKILL)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_goes_on_to_the_program_and_a_killed_command_takes_it_along(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with _started(tmp_path, programs.SLEEPING) as (process, command):
+        os.kill(command, number)
         # Its output ends when the program itself has ended: nothing is left running.
-        assert process.stdout.read() == b""
+        output, errors = process.communicate(timeout=TIME)
+    assert output == b""
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in errors
 
 
 def test_a_program_that_computes_nothing_is_no_success(tmp_path: Path) -> None:

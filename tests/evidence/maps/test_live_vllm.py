@@ -66,7 +66,7 @@ def test_every_value_that_is_mapped_has_a_module_of_that_name(
 
 
 def test_a_forward_shows_the_values_of_the_nodes(qwen3_moe: Path, found: tuple[Found, Path]) -> None:
-    """Each within what bf16 makes of it; up to attention, where vLLM computes here as transformers does, bit for bit."""
+    """Each within what bf16 makes of it; before attention vLLM computes here as transformers does, bit for bit."""
     model = opened(qwen3_moe)
     trace = open_trace(found[1]).ranks[0]
     assert map_of(module_calls(trace), Where(found[1])).file.program == "vllm"

@@ -78,6 +78,8 @@ def _differing(comparer: Comparer, origin: Origin) -> tuple[Tensor, Tensor] | st
     differs = (int_view(ours[left].to(dtype)) != int_view(theirs[right].to(dtype))).any(-1)
     if tokens is not None:
         differs = differs & (tokens >= 0)
+    if not bool(differs.any()):
+        return "whole values that differ were not kept"
     return left[differs], right[differs]
 
 

@@ -30,6 +30,7 @@ class Band:
         outside their band; furthest: how far at most, in ulps of the coarser dtype at the row's greatest magnitude.
     own_outside: by draw, how many elements lie outside the band of the side's value and the *other* draws: what a
         legal order looks like; own_furthest: how far at most.
+    in_row, own_in_row: the most elements outside in one row, of the other value and of any draw.
     varying: elements whose band is wider than one value.
     """
 
@@ -41,14 +42,17 @@ class Band:
     furthest: float = 0.0
     own_outside: tuple[int, ...] = ()
     own_furthest: float = 0.0
+    in_row: int = 0
+    own_in_row: int = 0
     varying: int = 0
 
     @property
     def inside(self) -> bool:
-        """No more elements outside than a draw has among the others, up to `SLACK`, and none much further, up to `FAR`:
-        one that lies far out is evidence by itself.
+        """No more elements outside than a draw has among the others, up to `SLACK`, in all and in any one row, and none
+        much further, up to `FAR`: what one token alone has outside is not made less by others that have nothing.
         """
-        few = self.outside <= SLACK * max(self.own_outside, default=0) + SLACK
+        pairs = (self.outside, max(self.own_outside, default=0)), (self.in_row, self.own_in_row)
+        few = all(outside <= SLACK * own + SLACK for outside, own in pairs)
         return few and self.furthest <= FAR * max(1.0, self.own_furthest)
 
 
@@ -68,6 +72,8 @@ def band(base: Tensor, value: Tensor, draws: Sequence[Tensor], tokens: int) -> B
             furthest=max(total.furthest, part.furthest),
             own_outside=tuple(a + b for a, b in zip(total.own_outside, part.own_outside, strict=True)),
             own_furthest=max(total.own_furthest, part.own_furthest),
+            in_row=max(total.in_row, part.in_row),
+            own_in_row=max(total.own_in_row, part.own_in_row),
             varying=total.varying + part.varying,
         )
     return total
@@ -94,8 +100,15 @@ def _part(base: Tensor, value: Tensor, draws: Tensor) -> Band:
         furthest=_furthest(wide_value, low, high, outliers, coarser),
         own_outside=tuple(extremes.flatten(1).sum(-1).tolist()),
         own_furthest=_furthest(draw_values, *inner, extremes, coarser),
+        in_row=_most(outliers),
+        own_in_row=_most(extremes),
         varying=int((low < high).sum()),
     )
+
+
+def _most(outliers: Tensor) -> int:
+    """The most in one row."""
+    return int(outliers.sum(-1).max()) if outliers.numel() else 0
 
 
 def _furthest(value: Tensor, low: Tensor, high: Tensor, outliers: Tensor, dtype: torch.dtype) -> float:

@@ -78,5 +78,6 @@ def _beyond_orders(left: Left, kernels: Kernels, choices: Choices, sample: Sampl
     cut = own[:sequences, :tokens]
     around = band(cut, value[:sequences, :tokens], draws, cut.shape[0] * cut.shape[1])
     return replace(
-        left, outside=around.outside, compared=around.elements, draws_outside=max(around.own_outside, default=0)
-    )
+        left, outside=around.outside, compared=around.elements, draws_outside=max(around.own_outside, default=0),
+        beyond_orders=not around.inside,
+    )  # fmt: skip

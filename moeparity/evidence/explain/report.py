@@ -66,7 +66,7 @@ class Left:
     differing: share of the elements whose bits differ; furthest: by how many ulps at most, infinite where a value is
     not finite. outside: how many elements lie outside of what other legal orders of the same sums give, of `compared`
     ones, and `draws_outside` how many an order that is legal has there at most; None where no orders can be drawn:
-    `not_drawn` says why.
+    `not_drawn` says why. beyond_orders: whether no legal order explains what is left, in all or of one token.
     """
 
     differing: float
@@ -74,12 +74,8 @@ class Left:
     outside: int | None = None
     compared: int = 0
     draws_outside: int = 0
+    beyond_orders: bool = False
     not_drawn: str = ""
-
-    @property
-    def beyond_orders(self) -> bool:
-        """Whether no legal order explains what is left."""
-        return self.outside is not None and self.outside > 2 * self.draws_outside + 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,3 +64,14 @@ def test_one_element_far_out_is_evidence_and_one_near_is_not() -> None:
     far[3, 4] *= 1 + 1e-3
     inside, outside = (band(own, other, [own] * 4, tokens=20) for other in (near, far))
     assert (inside.outside, inside.inside, outside.outside, outside.inside) == (1, True, 1, False)
+
+
+def test_what_one_row_alone_has_outside_is_evidence_however_many_rows_have_nothing() -> None:
+    leaves = torch.randn(256, 32, 64, generator=torch.Generator().manual_seed(0))
+    drawn = [_sequential(leaves[:, torch.randperm(32, generator=torch.Generator().manual_seed(i))]) for i in range(10)]
+    other = drawn[1].clone()
+    other[7] *= 1 + 2**-21
+    around = band(drawn[0], other, drawn[2:], tokens=256)
+    assert around.outside <= SLACK * max(around.own_outside) + SLACK
+    assert not around.inside
+    assert band(drawn[0], drawn[1], drawn[2:], tokens=256).inside

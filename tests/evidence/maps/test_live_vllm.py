@@ -1,0 +1,93 @@
+"""The map of vLLM against vLLM 0.33.0's own models, built here: their modules' names, and the values of a forward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from moeparity.bisection.pipeline import bisect
+from moeparity.engine.forward import forward
+from moeparity.errors import Where
+from moeparity.evidence.maps.forwards import module_calls
+from moeparity.evidence.maps.module_map import LAYER, load_map, map_of
+from moeparity.evidence.maps.values import values_at
+from moeparity.evidence.trace.read import open_trace
+from moeparity.numerics.bits import same_bits
+from moeparity.plan.address import file_key, role
+from tests.engines.live import Found, ask
+from tests.evidence.traced import recipe
+from tests.hf.compare import opened
+
+pytestmark = pytest.mark.live
+MODELS = ("qwen3_moe", "mixtral", "qwen2_moe", "olmoe", "glm4_moe", "deepseek_v3")
+IDS = torch.randint(0, 300, (1, 11), generator=torch.Generator().manual_seed(4))
+INSIDE = {"rotary.cos", "rotary.sin", "log_probs"} | {
+    f"layers{LAYER}.{name}"
+    for name in (
+        "attention.rope.q", "attention.rope.k", "attention.cache.k", "attention.cache.v", "attention.rope.pe",
+        "attention.expand", "attention.kv_split.latent", "attention.kv_split.rope", "attention.q_split.nope",
+        "attention.q_split.rope", "moe.router.ids", "moe.router.weights", "moe.experts",
+    )
+}  # fmt: skip
+"""What no module of vLLM shows: it is computed within attention's and the experts' modules."""
+
+
+SHARED = {
+    f"layers{LAYER}.moe.{name}"
+    for name in ("combine", "combine_reduce", "shared", "shared_add", "shared_gate", "shared_reduce")
+}
+"""Where there is a shared expert, its sum with the others is made in the experts' module."""
+
+
+@pytest.fixture(scope="module")
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path]:
+    trace = tmp_path_factory.mktemp("vllm") / "trace"
+    cases: dict[str, dict[str, Any]] = {
+        name: {"kind": "names", "folder": str(request.getfixturevalue(name))} for name in MODELS
+    }
+    whole = {"kind": "forward", "folder": cases["qwen3_moe"]["folder"], "trace": str(trace), "ids": IDS[0]}
+    return ask("live_vllm_modules", ("vllm", "vllm-arguments"), {**cases, "forward": whole}), trace
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_value_that_is_mapped_has_a_module_of_that_name(
+    request: pytest.FixtureRequest, found: tuple[Found, Path], name: str
+) -> None:
+    graph = opened(request.getfixturevalue(name)).graph
+    modules = found[0][name].keys()
+    places = load_map("vllm", Where(Path("vllm"))).on(graph)
+    nowhere = {value for value, shown in places.items() if not any(place.module in modules for place in shown)}
+    assert nowhere == set()
+    unmapped = {role(value) for node in graph.nodes for value in node.values} - {role(value) for value in places}
+    assert unmapped <= INSIDE | (SHARED if f"layers{LAYER}.moe.shared_add" in unmapped else set())
+
+
+def test_a_forward_shows_the_values_of_the_nodes(qwen3_moe: Path, found: tuple[Found, Path]) -> None:
+    """Each within what bf16 makes of it; before attention vLLM computes here as transformers does, bit for bit."""
+    model = opened(qwen3_moe)
+    trace = open_trace(found[1]).ranks[0]
+    assert map_of(module_calls(trace), Where(found[1])).file.program == "vllm"
+    shown = values_at(trace, model.graph)
+    computed = forward(model, IDS, profile="hf-eager", dtype="bf16", save=["**"])
+    seen = {
+        value: tensor
+        for node in model.graph.nodes
+        if node.name in shown
+        for value, tensor in zip(node.values, shown[node.name].outputs, strict=True)
+        if tensor is not None
+    }
+    assert {role(value) for node in model.graph.nodes for value in node.values} - {role(v) for v in seen} <= INSIDE
+    for value, tensor in seen.items():
+        own = computed[file_key(value)].double()
+        assert float((tensor.double() - own).norm() / own.norm()) < 0.1, value
+    for name in ("norm", "q_proj", "k_proj", "v_proj", "q_norm", "k_norm"):
+        assert same_bits(seen[f"layers[0].attention.{name}"], computed[file_key(f"layers[0].attention.{name}")])
+
+
+def test_it_is_a_side_of_a_recipe(qwen3_moe: Path, found: tuple[Found, Path], tmp_path: Path) -> None:
+    report = bisect(recipe(tmp_path, qwen3_moe, IDS, found[1], grafts=False), device="cpu")
+    assert report.summary.starts.startswith("layers[0].attention"), report.summary.starts
+    assert "recorded values at" in report.summary.sure

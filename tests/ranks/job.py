@@ -29,6 +29,9 @@ def main() -> None:
     parser.add_argument("--settings", type=json.loads, default={})
     args = parser.parse_args()
     dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    if args.faults == ["left open"]:
+        left_open(args)
+        return
     for fault in args.faults:
         try:
             guarded(fault, args, dist.get_rank())
@@ -42,6 +45,15 @@ def main() -> None:
     print(f"after: {after.tolist()}", flush=True)
     # Its threads end here: one that frees a tensor while the interpreter ends aborts the process.
     dist.destroy_process_group()
+
+
+def left_open(args: argparse.Namespace) -> None:
+    """A guard that is never left, in a program that ends."""
+    guard = Guard(**args.settings)
+    guard.__enter__()
+    with guard.call():
+        dist.all_reduce(torch.ones(2))
+    print("left open: done", flush=True)
 
 
 def seen() -> None:
@@ -61,6 +73,8 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     """A guard around the calls, over a replica and a shard, with what is wrong from the start."""
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 8)
+    # Not all ranks are in every group.
+    part = dist.new_group([0, 1])
     # A shard, as of tensor parallelism: each rank's own.
     shard = torch.nn.Linear(4, 4, bias=False)
     here = rank == args.on
@@ -74,6 +88,8 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     settings = {**args.settings, **({"rng": "broadcast"} if fault == "broadcast draw" else {})}
     if "folder" in settings:
         settings["folder"] = f"{settings['folder']}/{fault}"
+    if fault == "late" and here:
+        time.sleep(3 * settings["watchdog_s"])
     try:
         with Guard(
             model,
@@ -84,12 +100,12 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
             pin=fault == "pinned switch",
             **settings,
         ) as guard:
-            loop(guard, model, fault, args, rank)
+            loop(guard, model, fault, args, rank, part)
     finally:
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
-def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int) -> None:
+def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int, part: Any) -> None:
     """The calls: noise that all ranks draw, an all-reduce and a broadcast in each."""
     for number in range(args.calls):
         at = number == args.at
@@ -105,6 +121,8 @@ def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Name
         with guard.call({"inputs": payload(fault, rank)}, **envelope):
             in_call(fault)
             step(model, payload("none", rank).float(), fault)
+            if rank < 2 and fault != "skipped in a group":
+                dist.all_reduce(torch.ones(3), group=part)
 
 
 def payload(fault: str, rank: int) -> torch.Tensor:

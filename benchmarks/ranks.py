@@ -1,10 +1,11 @@
 """What the guards of a live job cost: microseconds per call of each, and the share of steps of 200 ms for all of them.
 
-    python -m benchmarks.ranks [--calls 200] [--pairs 12]
+    python -m benchmarks.ranks [--calls 60] [--pairs 12]
 
-Two ranks over gloo on this machine, a model of 20 million parameters. A guard's cost is that of an empty guarded call
-with it, less one with nothing but the guards' exchange. The share is of paired runs of ten steps of 200 ms, guarded and
-bare in turn: the median of the ratios, and its interval from the order of the pairs. Exits with 1 above 2 %.
+Two ranks over gloo on this machine, a model of 20 million parameters. A guard's cost is that of a guarded call with it,
+less that of one with nothing but the guards' exchange, in runs that take turns: the median over pairs of runs, and its
+interval from the order of the pairs. The share of a step likewise: ten steps of 200 ms, guarded and bare in turn. Exits
+with 1 above 2 %.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ GUARDS: Mapping[str, Mapping[str, Any]] = {
 def main() -> int:
     """Start the ranks; rank 0 prints."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=200)
-    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--calls", type=int, default=60, help="of each run of a guard (default: 60)")
+    parser.add_argument("--pairs", type=int, default=12, help="of runs (default: 12)")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     args = parser.parse_args()
     if "RANK" in os.environ:
@@ -71,8 +72,11 @@ def rank_main(args: argparse.Namespace) -> int:
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, bias=False) for _ in range(5)))
     payload = {"hidden": torch.randn(1024, 2048)}
-    bare = per_call(OFF, model, payload, args.calls)
-    costs = {name: per_call({**OFF, **given}, model, payload, args.calls) - bare for name, given in GUARDS.items()}
+    bare = [per_call(OFF, model, payload, args.calls) for _ in range(args.pairs)]
+    costs = {
+        name: [more(given, model, payload, args.calls, guarded_first=bool(pair % 2)) for pair in range(args.pairs)]
+        for name, given in GUARDS.items()
+    }
     ratios = [paired(model, payload, guarded_first=bool(pair % 2)) for pair in range(args.pairs)]
     if dist.get_rank() == 0:
         tell(costs, bare, ratios, as_json=args.json)
@@ -86,13 +90,31 @@ def per_call(given: Mapping[str, Any], model: torch.nn.Module, payload: dict[str
     small = torch.ones(8)
     with Guard(model, replicated=["*"], **given) as guard:
         guard.cache(cache_epoch=0, current_start_frame=0)
-        for number in range(calls if given.get("weights_every") != 1 else max(3, calls // 20)):
+        for number in range(calls):
             begun = time.perf_counter()
             with guard.call(payload, chunk=number, action="infer"):
                 pass
             dist.all_reduce(small)
             seconds.append(time.perf_counter() - begun)
     return statistics.median(seconds) * 1e6
+
+
+def more(
+    given: Mapping[str, Any],
+    model: torch.nn.Module,
+    payload: dict[str, torch.Tensor],
+    calls: int,
+    *,
+    guarded_first: bool,
+) -> float:
+    """Microseconds that a guard adds to a call, by one run with it and one without."""
+    # A look at all weights takes as long as many other calls.
+    number = max(3, calls // 20) if given.get("weights_every") == 1 else calls
+    cost = {
+        guarded: per_call({**OFF, **given} if guarded else OFF, model, payload, number)
+        for guarded in (guarded_first, not guarded_first)
+    }
+    return cost[True] - cost[False]
 
 
 def paired(model: torch.nn.Module, payload: dict[str, torch.Tensor], *, guarded_first: bool) -> float:
@@ -110,21 +132,32 @@ def paired(model: torch.nn.Module, payload: dict[str, torch.Tensor], *, guarded_
     return seconds[True] / seconds[False]
 
 
-def tell(costs: Mapping[str, float], bare: float, ratios: list[float], *, as_json: bool) -> None:
+def tell(costs: Mapping[str, list[float]], bare: list[float], ratios: list[float], *, as_json: bool) -> None:
     """The table, and the share of a step."""
-    ordered = sorted(ratios)
-    # The binomial interval of a median: with 12 pairs, from the third to the tenth, 96 %.
-    low, high = ordered[len(ordered) // 5], ordered[-1 - len(ordered) // 5]
-    share = {"median": statistics.median(ratios) - 1, "low": low - 1, "high": high - 1}
+    share = interval([ratio - 1 for ratio in ratios])
     if as_json:
-        print(json.dumps({"bare_us": bare, "us": dict(costs), "share": share}))
+        shown = {name: interval(pairs) for name, pairs in costs.items()}
+        print(json.dumps({"bare_us": interval(bare), "us": shown, "share": share}))
         return
     print(header(torch.get_num_threads()))
-    print(f"exchange of an empty call, with a small all-reduce: {bare:,.0f} us")
-    for name, cost in costs.items():
-        print(f"{name:40} {cost:10,.0f} us per call")
+    print(f"exchange of an empty call, with a small all-reduce: {microseconds(bare)}")
+    for name, pairs in costs.items():
+        print(f"{name:40} {microseconds(pairs)}")
     words = f"{share['median']:.2%} [{share['low']:.2%}, {share['high']:.2%}] of steps of {STEP_S * 1000:.0f} ms"
     print(f"all guards at their default cadence: {words}, {len(ratios)} pairs of {STEPS} steps")
+
+
+def microseconds(pairs: list[float]) -> str:
+    """A median and its interval, in words."""
+    cost = interval(pairs)
+    return f"{cost['median']:10,.0f} [{cost['low']:,.0f}, {cost['high']:,.0f}] us per call"
+
+
+def interval(values: list[float]) -> dict[str, float]:
+    """Their median and its binomial interval: with 12 values, from the third to the tenth, 96 %."""
+    ordered = sorted(values)
+    low, high = ordered[len(ordered) // 5], ordered[-1 - len(ordered) // 5]
+    return {"median": statistics.median(values), "low": low, "high": high}
 
 
 if __name__ == "__main__":

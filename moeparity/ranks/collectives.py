@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import _world
 
-from moeparity.ranks.difference import Records, ranks_in_words
+from moeparity.ranks.notes import Notes
 
 KEPT = 64
 """Of each group so many of the last collectives are kept, to find the first that differs."""
@@ -48,7 +48,7 @@ class GroupLog:
     """The collectives of one group.
 
     count: how many were called. history: a digest of all of them, in order. last: number, what, and where it was
-    called, of the last. running: that of one which has not returned, and since when.
+    called (line and call), of the last. running: that of one which has not returned, and since when.
     """
 
     ranks: tuple[int, ...]
@@ -61,14 +61,17 @@ class GroupLog:
 class CollectiveLog:
     """While it is entered, every collective of this process is noted; `before` is asked first, where one is given.
 
-    One log at a time can be entered in a process.
+    `place` says where in its calls the process is. One log at a time can be entered in a process.
     """
 
     active: ClassVar[CollectiveLog | None] = None
 
-    def __init__(self, before: Callable[[str, str, int], None] | None = None) -> None:
+    def __init__(
+        self, before: Callable[[str, str, int], None] | None = None, place: Callable[[], str] | None = None
+    ) -> None:
         self.groups: dict[str, GroupLog] = {}
-        self._before = before
+        self.notes: Notes | None = None
+        self._before, self._place = before, place
         self._inside = threading.local()
         self._originals: dict[str, Any] = {}
         self._libraries: list[torch.library.Library] = []
@@ -97,27 +100,34 @@ class CollectiveLog:
         CollectiveLog.active = None
 
     def record(self) -> dict[str, str]:
-        """By `collectives.GROUP`, how many collectives there were, with a digest of what they were."""
+        """By `collectives.GROUP`, how many collectives there were, with a digest of what they were; nothing outside of
+        the log.
+        """
+        if CollectiveLog.active is not self:
+            return {}
         return {
             f"collectives.{name}": f"{log.count} calls, history {log.history.hex()}"
-            for name, log in self.groups.items()
-            if log.count
+            for name, log in self._all().items()
         }
 
     def tails(self) -> dict[str, str]:
         """By `collectives.GROUP`, the last collectives, one a line: number, what, where."""
         return {
-            f"collectives.{name}": "\n".join(f"{number}\t{what}\t{site}" for number, what, site in log.last)
-            for name, log in list(self.groups.items())
+            f"collectives.{name}": "\n".join(f"{number}\t{what}\t{where}" for number, what, where in list(log.last))
+            for name, log in self._all().items()
         }
 
-    def running(self) -> tuple[str, float] | None:
-        """The collective that has not returned, in words, and since when by the monotonic clock."""
+    def _all(self) -> dict[str, GroupLog]:
+        """The groups that this rank is in, also those in which it has called nothing yet."""
+        return {name: GroupLog(ranks) for name, ranks in _own_groups()} | self.groups
+
+    def running(self) -> tuple[str, str, float] | None:
+        """The collective that has not returned: `collectives.GROUP`, words, and since when by the monotonic clock."""
         for name, log in list(self.groups.items()):
             running = log.running
             if running is not None:
                 number, what, site, since = running
-                return f"in collective {number} of {name}, {what} at {site}", since
+                return f"collectives.{name}", f"in collective {number} of {name}, {what} at {site}", since
         return None
 
     def _method(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +171,10 @@ class CollectiveLog:
                 self._inside.depth = 0
         log.count += 1
         log.history = blake2b(log.history + what.encode(), digest_size=8).digest()
-        log.last.append((number, what, site))
+        where = site if self._place is None else f"{site}, {self._place()}"
+        log.last.append((number, what, where))
+        if self.notes is not None:
+            self.notes.write(group, number, what, where)
         log.running = (number, what, site, time.monotonic())
         self._inside.depth = 1
         try:
@@ -170,32 +183,6 @@ class CollectiveLog:
             self._inside.depth = 0
             log.running = None
         return _watched(work, log, (number, what, site))
-
-
-def first_disagreement(tails: Records) -> str | None:
-    """Of the last collectives of all ranks, the first number at which those of one group are not the same, in words."""
-    for group in dict.fromkeys(name for record in tails.values() for name in record):
-        lines = {rank: _parsed(record[group]) for rank, record in sorted(tails.items()) if group in record}
-        first = max((min(own, default=0) for own in lines.values()), default=0)
-        last = max((max(own, default=-1) for own in lines.values()), default=-1)
-        for number in range(first, last + 1):
-            called = {rank: own.get(number) for rank, own in lines.items()}
-            if len({what and what[0] for what in called.values()}) > 1:
-                return f"{group}: the first that differs is number {number}: " + "; ".join(_callers(called))
-    return None
-
-
-def _callers(called: Mapping[int, tuple[str, str] | None]) -> Iterator[str]:
-    by_what: dict[tuple[str, str] | None, list[int]] = {}
-    for rank, what in called.items():
-        by_what.setdefault(what, []).append(rank)
-    for what, ranks in by_what.items():
-        yield f"{ranks_in_words(ranks)} " + ("none" if what is None else f"{what[0]} at {what[1]}")
-
-
-def _parsed(lines: str) -> dict[int, tuple[str, str]]:
-    entries = (line.split("\t") for line in lines.splitlines())
-    return {int(number): (what, site) for number, what, site in entries}
 
 
 def _signature(args: tuple[Any, ...]) -> Iterator[str]:
@@ -253,11 +240,14 @@ def _group_name(args: tuple[Any, ...]) -> str:
 
 
 def _ranks(group: str) -> tuple[int, ...]:
+    return dict(_own_groups()).get(group, tuple(range(dist.get_world_size())))
+
+
+def _own_groups() -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and ranks of the groups of this process; groups that it is not in are kept by torch as a number."""
     for known, ranks in _world.pg_group_ranks.items():
-        # Groups that this rank is not in stand there as a number.
-        if getattr(known, "group_name", None) == group:
-            return tuple(sorted(ranks))
-    return tuple(range(dist.get_world_size()))
+        if isinstance(known, dist.ProcessGroup):
+            yield known.group_name, tuple(sorted(ranks))
 
 
 def _site() -> str:

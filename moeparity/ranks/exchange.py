@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from moeparity.errors import RankError
 from moeparity.ranks.canonical import digest
-from moeparity.ranks.difference import Records, difference
+from moeparity.ranks.difference import GROUPED, Records, difference
 
 Judge = Callable[[Records], str | None]
 """What all ranks' records differ in, in words; None where they agree."""
@@ -45,42 +45,53 @@ class Exchange:
         self._ended, self._patience_s = ended, patience_s
         self._number = 0
 
-    def agree(self, record: Mapping[str, str], at: str, judge: Judge = difference) -> None:
-        """Return on all ranks where all records are equal, or differ in nothing that `judge` compares: ranks of several
-        process groups have fields of their own. Else raise RankError, with the same words on all: where, and what
-        differs. `at` says which moment it is.
+    def agree(self, record: Mapping[str, str], at: str, judge: Judge = difference, place: str | None = None) -> None:
+        """Return on all ranks where all records are equal. Else raise RankError, with the same words on all: where, and
+        what differs. `at` says which moment it is, and is compared; `place` says more of it in words.
         """
-        moment = f"moment/{self._number}"
-        self._number += 1
-        summary = digest({**record, "at": at})
-        self._store.set(f"{REACHED}/{self.rank}", at)
-        self._store.set(f"{moment}/{self.rank}", summary)
-        if self.rank == 0:
-            keys = [f"{moment}/{rank}" for rank in range(self.ranks)]
-            self._wait(keys, at)
-            same = len(set(self._store.multi_get(keys))) == 1
-            self._store.set(f"{moment}/all", _EQUAL if same else _OTHER)
-            self._forget(self._number - 3)
-        self._wait([f"{moment}/all"], at)
-        if self._store.get(f"{moment}/all").decode() != _EQUAL:
-            self._differ(moment, at, record, judge)
+        self._store.set(f"{REACHED}/{self.rank}", place or at)
+        self._same(record, at, judge, place or at)
 
     def gathered(self, record: Mapping[str, str], at: str) -> Records:
-        """All ranks' records, on every rank."""
+        """All ranks' records, on every rank. Raises RankError where they are not at the same moment."""
+        self._same({}, at, difference, at)
         moment = f"moment/{self._number}"
         self._number += 1
         return self._records(moment, at, record)
 
-    def close(self, last: str) -> None:
-        """Tell the others that this rank will not be there any more, and where it was."""
-        with suppress(DistStoreError, DistNetworkError):
-            self._store.set(f"{_CLOSED}/{self.rank}", last)
+    def _same(self, record: Mapping[str, str], at: str, judge: Judge, place: str) -> None:
+        moment = f"moment/{self._number}"
+        self._number += 1
+        self._store.set(f"{moment}/{self.rank}", json.dumps(_summary({**record, "at": at})))
+        if self.rank == 0:
+            keys = [f"{moment}/{rank}" for rank in range(self.ranks)]
+            self._wait(keys, at)
+            summaries = dict(enumerate(map(json.loads, self._store.multi_get(keys))))
+            self._store.set(f"{moment}/all", _EQUAL if difference(summaries) is None else _OTHER)
+            self._forget(self._number - 3)
+        self._wait([f"{moment}/all"], at)
+        if self._store.get(f"{moment}/all").decode() == _EQUAL:
+            return
+        records = self._records(f"{moment}/whole", at, record)
+        moments = self._records(f"{moment}/places", at, {"at": at, "place": place})
+        if len({told["at"] for told in moments.values()}) > 1:
+            words = difference({rank: {"at": told["place"]} for rank, told in moments.items()})
+        else:
+            words = judge(records)
+        words = words or "Their records differ in no field that is compared."
+        raise RankError(f"{moments[0]['place']}: ranks are not in step. {words}")
 
-    def _differ(self, moment: str, at: str, record: Mapping[str, str], judge: Judge) -> None:
-        records = self._records(f"{moment}/whole", at, {"at": at, **record})
-        words = judge(records)
-        if words is not None:
-            raise RankError(f"{at}: ranks are not in step. {words}")
+    def close(self, how: str) -> None:
+        """Tell the others that this rank will not be there any more, and how it left."""
+        with suppress(DistStoreError, DistNetworkError):
+            self._store.set(f"{_CLOSED}/{self.rank}", how)
+
+    def outlive(self, seconds: float) -> None:
+        """On rank 0, whose process may hold the store: wait until all have closed, or for so long."""
+        keys, until = [f"{_CLOSED}/{rank}" for rank in range(self.ranks)], time.monotonic() + seconds
+        with suppress(DistStoreError, DistNetworkError):
+            while self.rank == 0 and time.monotonic() < until and not self._store.check(keys):
+                time.sleep(_PAUSES[1])
 
     def _records(self, moment: str, at: str, record: Mapping[str, str]) -> dict[int, dict[str, str]]:
         self._store.set(f"{moment}/{self.rank}", json.dumps(dict(record)))
@@ -116,9 +127,9 @@ class Exchange:
         for rank in range(self.ranks):
             missing = f"{keys[0].rpartition('/')[0]}/{rank}" in keys and not self._store.check([keys[rank]])
             if (missing or keys[0].endswith("/all")) and self._store.check([f"{_CLOSED}/{rank}"]):
-                last = self._store.get(f"{_CLOSED}/{rank}").decode()
+                how = self._store.get(f"{_CLOSED}/{rank}").decode()
                 if rank != self.rank:
-                    return f"{at}: rank {rank} is not there any more: it ended {last}."
+                    return f"{at}: rank {rank} is not there any more: it left {how}."
         return None
 
     def _forget(self, number: int) -> None:
@@ -126,3 +137,11 @@ class Exchange:
             with suppress(DistStoreError):
                 for name in (*range(self.ranks), "all"):
                     self._store.delete_key(f"moment/{number}/{name}")
+
+
+def _summary(record: Mapping[str, str]) -> dict[str, str]:
+    """A record in short: one digest of what all ranks have, and a digest of each process group's, which only its ranks
+    have.
+    """
+    common = {name: value for name, value in record.items() if not name.startswith(GROUPED)}
+    return {"": digest(common)} | {name: digest({name: record[name]}) for name in record.keys() - common.keys()}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from secrets import token_hex
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.utils.hooks import RemovableHandle
 
@@ -18,12 +22,16 @@ from moeparity.errors import RankError
 from moeparity.evidence.weights.layout import WeightLayout
 from moeparity.ranks import environment, fingerprint, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
-from moeparity.ranks.collectives import CollectiveLog, first_disagreement
+from moeparity.ranks.collectives import CollectiveLog
 from moeparity.ranks.difference import Records, difference
 from moeparity.ranks.exchange import Exchange
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.settings import settings
+from moeparity.ranks.tails import Waiting, first_disagreement
 from moeparity.ranks.watch import Watch
+
+_LONGEST = 200
+"""Characters of an error's words that other ranks are told."""
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
@@ -73,50 +81,46 @@ class Guard:
 
     def __enter__(self) -> Self:
         self._journal = Journal(self.settings.folder, self.rank, self.ranks)
-        self._log = CollectiveLog(self._checked if self.settings.collectives == "check" else None)
+        self._log = CollectiveLog(self._checked if self.settings.collectives == "check" else None, lambda: self._place)
         self._exchange: Exchange | None = None
         self._watch: Watch | None = None
-        if self.ranks > 1:
-            Guard.entered += 1
-            store = PrefixStore(f"moeparity.ranks/{Guard.entered}", _get_default_store())
-            self._watch = Watch(
-                store, self.rank, self.ranks, self._journal, self._position, self._log.tails,
-                self.settings.heartbeat_s, self.settings.watchdog_s,
-            )  # fmt: skip
-            patience_s = 2 * self.settings.watchdog_s + 20
-            self._exchange = Exchange(store, self.rank, self.ranks, self._watch.ended, patience_s)
-            self._watch.start()
-        if self.settings.collectives != "off" and self.ranks > 1:
-            self._log.__enter__()
+        # A thread that is inside the store while the interpreter ends aborts the process.
+        atexit.register(self._at_exit, os.getpid())
         try:
+            if self.ranks > 1:
+                self._meet()
             self._start()
-        except BaseException:
-            self.close(whole=False)
+        except BaseException as error:
+            self._fail(error)
             raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, *_: object) -> None:
-        words = None
-        if isinstance(error, RuntimeError) and self._watch is not None:
-            words = self._watch.lost(3 * self.settings.heartbeat_s)
-        if words is not None:
-            self._journal.write("difference", text=words)
-        self.close(whole=kind is None)
-        if words is not None:
-            raise RankError(words) from error
+        if error is not None:
+            self._fail(error)
+            return
+        try:
+            self._end()
+        except BaseException as failure:
+            self._fail(failure)
+            raise
+        self._journal.write("end", last=self.last)
+        self.close("at the end")
 
-    def close(self, *, whole: bool = True) -> None:
-        """This rank is done: nobody waits for it any more."""
+    def close(self, how: str) -> None:
+        """This rank is done, `how` says in which way: nobody waits for it any more. Once closed, it stays so."""
+        atexit.unregister(self._at_exit)
         if self._exchange is not None:
-            last = "before its first call" if self.last is None else f"after call {self.last}"
-            self._exchange.close(last)
+            self._exchange.close(how)
         if self._watch is not None:
+            self._at(f"left {how}")
             self._watch.close()
         if CollectiveLog.active is self._log:
             self._log.__exit__()
-        if whole:
-            self._journal.write("end", last=self.last)
         self._journal.close()
+        if self._exchange is not None:
+            self._exchange.outlive(min(5.0, max(1.0, self.settings.watchdog_s / 3)))
+        self._exchange = self._watch = None
 
     @contextmanager
     def call(self, tensors: object = None, *, call_id: int | None = None, **envelope: object) -> Iterator[None]:
@@ -181,10 +185,58 @@ class Guard:
         if before is not None and before != self._cache.get("cache.cache_epoch") and self.modules:
             self._weights(f"call {self._next}, at a new cache epoch")
 
+    def _meet(self) -> None:
+        """From now on other ranks see this one, and it sees them."""
+        Guard.entered += 1
+        store = PrefixStore(f"moeparity.ranks/{Guard.entered}", _get_default_store())
+        # Asked first over the connection that is there: where the store is gone, a new one waits for minutes.
+        job: bytes = store.compare_set("job", "", token_hex(8))
+        if self.settings.collectives != "off":
+            self._log.__enter__()
+        heartbeat_s, watchdog_s = self.settings.heartbeat_s, self.settings.watchdog_s
+        self._watch = Watch(
+            store,
+            job.decode(),
+            self.rank,
+            self.ranks,
+            self._journal,
+            self._position,
+            self._log,
+            heartbeat_s,
+            watchdog_s,
+        )
+        self._exchange = Exchange(store, self.rank, self.ranks, self._watch.ended, 2 * watchdog_s + 20)
+        self._watch.start()
+
+    def _end(self) -> None:
+        """All ranks end alike: after as many calls and the same collectives."""
+        self._at("at the end")
+        self._agree(self._log.record(), "the end", self._judge)
+
+    def _fail(self, error: BaseException) -> None:
+        """This rank leaves by an error. Raises RankError where another rank is why: a collective that failed names a
+        connection, not a rank.
+        """
+        words = None
+        if isinstance(error, RuntimeError) and self._watch is not None:
+            words = self._watch.lost(3 * self.settings.heartbeat_s)
+        if words is None and isinstance(error, DistNetworkError | DistStoreError):
+            words = f"{self._place}: the job's store is gone, and the process that held it: {error}"
+        if words is not None:
+            self._journal.write("difference", text=words)
+        lines = str(error).splitlines()
+        self.close(f"{self._place} by {type(error).__name__}{f': {lines[0][:_LONGEST]}' if lines else ''}")
+        if words is not None:
+            raise RankError(words) from error
+
+    def _at_exit(self, process: int) -> None:
+        if os.getpid() == process:
+            self.close("at the end of its program, without leaving its guard")
+
     def _start(self) -> None:
         fields = environment.report(self.modules, self._extra)
         if self._exchange is not None:
-            records = self._exchange.gathered(fields, "at start")
+            records = self._gathered(fields, "at start, to pin switches")
             if self._pin:
                 self._journal.write("pinned", switches=environment.pin(records))
                 fields = environment.report(self.modules, self._extra)
@@ -205,14 +257,13 @@ class Guard:
             moment = self.settings.folder / "weights" / at.replace(" ", "-")
             self._layout.write(moment, self.modules, self.rank, self.ranks)
         self._journal.write("weights", fields={name: held.bits for name, held in self._held.items()})
-        if self._exchange is not None:
-            words = fingerprint.misplaced(self._exchange.gathered(fingerprint.bits_of(self._held), at))
-            if words is not None:
-                self._differ(f"{at}: {words}.")
+        words = fingerprint.misplaced(self._gathered(fingerprint.bits_of(self._held), f"{at}, looking at weights anew"))
+        if words is not None:
+            self._differ(f"{at}: {words}.")
 
     def _guarded(self, number: int, envelope: Mapping[str, object], tensors: object) -> None:
         at = f"call {number}"
-        self._at(f"at the guard of call {number}", waits=True)
+        self._at(f"at the guard of call {number}")
         if self._updated:
             self._updated = False
             self._baseline(at)
@@ -226,14 +277,15 @@ class Guard:
 
     def _record(self, number: int, envelope: Mapping[str, object], tensors: object) -> dict[str, str]:
         """What is compared at this call."""
-        fields: dict[str, str] = {}
-        if self.settings.inputs_every and number % self.settings.inputs_every == 0:
-            fields |= flat(envelope, "envelope") | manifest(named_tensors(tensors), self.settings.sample_bytes)
+        # What came first comes first: a draw too many makes other inputs, and what was called before makes either.
+        fields = self._log.record()
         if self.settings.rng == "lockstep":
             fields |= rng.digests(rng.states(self._generators))
+        if self.settings.inputs_every and number % self.settings.inputs_every == 0:
+            fields |= flat(envelope, "envelope") | manifest(named_tensors(tensors), self.settings.sample_bytes)
         if self.settings.cache_every and number % self.settings.cache_every == 0:
             fields |= self._cache
-        return fields | self._log.record()
+        return fields
 
     def _weights(self, at: str) -> None:
         """That this rank's weights are those of the baseline; all ranks hear of it where one's are not."""
@@ -244,14 +296,32 @@ class Guard:
         if names:
             self._differ(f"{at}: weights.{names[0]} changed on all ranks outside an update, and {len(names) - 1} more.")
 
-    def _agree(self, fields: Mapping[str, str], at: str, judge: Callable[[Records], str | None]) -> None:
+    def _agree(
+        self, fields: Mapping[str, str], at: str, judge: Callable[[Records], str | None], place: str | None = None
+    ) -> None:
         if self._exchange is None:
             return
         try:
-            self._exchange.agree(fields, at, judge)
+            with self._waiting():
+                self._exchange.agree(fields, at, judge, place)
         except RankError as error:
             self._journal.write("difference", text=str(error))
             raise
+
+    def _gathered(self, fields: Mapping[str, str], at: str) -> Records:
+        if self._exchange is None:
+            return {self.rank: fields}
+        with self._waiting():
+            return self._exchange.gathered(fields, at)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Where this rank is, it waits for others meanwhile."""
+        self._waits, self._since = True, time.monotonic()
+        try:
+            yield
+        finally:
+            self._waits, self._since = False, time.monotonic()
 
     def _judge(self, records: Records) -> str | None:
         """What differs at a call; of generators by how many draws, of collectives the first that is another."""
@@ -264,7 +334,8 @@ class Guard:
             kind = name.removeprefix("rng.")
             return rng.apart(kind, {rank: bytes.fromhex(record[kind]) for rank, record in states.items()})
         if name.startswith("collectives."):
-            return first_disagreement(self._exchange.gathered(self._log.tails(), "collectives")) or words
+            tails = self._exchange.gathered(self._log.tails(), "collectives")
+            return first_disagreement(tails, dict.fromkeys(tails, Waiting(self._place))) or words
         return words
 
     def _checked(self, group: str, what: str, number: int) -> None:
@@ -274,7 +345,7 @@ class Guard:
         if self._exchange is None or len(self._log.groups[group].ranks) != self.ranks:
             return
         exchange, place = self._exchange, self._place
-        self._at(f"before collective {number} of {group}", waits=True)
+        self._at(f"{place}, before collective {number} of {group}")
         op, _, site = what.rpartition(" at ")
 
         def judge(records: Records) -> str | None:
@@ -282,18 +353,22 @@ class Guard:
             called = ", ".join(f"rank {rank} at {record['site']}" for rank, record in sites.items())
             return f"{difference(records)}; called by {called}"
 
-        self._agree({"collective": f"{number} {op}"}, f"collective {number} of {group}", judge)
+        at = f"collective {number} of {group}"
+        self._agree({"collective": f"{number} {op}"}, at, judge, f"{place}, {at}")
         self._at(place)
 
     def _differ(self, words: str) -> None:
         self._journal.write("difference", text=words)
         raise RankError(words)
 
-    def _at(self, place: str, *, waits: bool = False) -> None:
-        self._place, self._waits, self._since = place, waits, time.monotonic()
+    def _at(self, place: str) -> None:
+        self._place, self._since = place, time.monotonic()
 
-    def _position(self) -> tuple[int | None, str, bool, float]:
-        """Where this rank is; asked by the watching thread."""
+    def _position(self) -> tuple[int | None, str, bool, str, float]:
+        """Where this rank is; asked by the watching thread: see `Beat`."""
+        within, place, since = "", self._place, self._since
         running = self._log.running()
-        place, since = (f"{self._place}, {running[0]}", running[1]) if running else (self._place, self._since)
-        return self.last, place, self._waits or running is not None, time.monotonic() - since
+        if running is not None:
+            within, words, since = running
+            place = f"{place}, {words}"
+        return self.last, place, self._waits or running is not None, within, time.monotonic() - since

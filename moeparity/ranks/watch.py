@@ -9,95 +9,73 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
-from pathlib import Path
 
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
 
-from moeparity.ranks.collectives import first_disagreement
-from moeparity.ranks.difference import Records
+from moeparity.ranks.beat import LOST, Beat, Clock, Seen, state
+from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.difference import ranks_in_words
 from moeparity.ranks.exchange import REACHED
 from moeparity.ranks.journal import Journal
+from moeparity.ranks.tails import Tails, Waiting
 
 EXIT_CODE = 1
 """Of a process that the watchdog ends: the ranks are not in step."""
 
-_BEAT, _VERDICT, _TAIL = "beat", "verdict", "tail"
-_LOST = {"gone": "was killed", "stopped": "is stopped"}
+_BEAT, _VERDICT = "beat", "verdict"
 _PAUSE_S = 0.02
 _GRACE_S = 1.0
-"""So long ranks have to read the verdict and write their journals before a stopped one is killed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """One sign of life. `place`: where the rank is, in words. `waits`: it waits for others there. `since`: for how many
-    seconds. `call`: the last call it finished.
-    """
-
-    count: int
-    call: int | None
-    place: str
-    waits: bool
-    since: float
-    host: str
-    pid: int
-    closed: bool = False
-
-
-@dataclass(slots=True)
-class Seen:
-    """A peer's last sign of life, and when it came."""
-
-    beat: Beat
-    at: float
+"""So long ranks have to read the verdict and write their journals before a stopped one is killed, and notes go."""
 
 
 class Watch:
     """Beats every `heartbeat_s`; a rank that gave no sign for `watchdog_s`, or that others waited for so long, ends the
     job: one rank says why on standard error and all of them leave with EXIT_CODE, also from inside a collective.
 
-    `position` tells where this rank is: the last call it finished, the place, whether it waits. Rank 0 looks at all
-    ranks; every other one at rank 0, which may hold the store, and at the next. A rank that is stopped can't end
-    itself: on the same host it is killed.
+    `position` tells where this rank is: the last call it finished, the place, whether it waits. The first rank that is
+    in its guard leads: it looks at all ranks; every other one at those up to the one that leads, of which rank 0 may
+    hold the store, and at the next. A rank that is stopped can't end itself: on the same host it is killed.
     """
 
     def __init__(
         self,
         store: PrefixStore,
+        job: str,
         rank: int,
         ranks: int,
         journal: Journal,
-        position: Callable[[], tuple[int | None, str, bool, float]],
-        tails: Callable[[], Mapping[str, str]],
+        position: Callable[[], tuple[int | None, str, bool, str, float]],
+        log: CollectiveLog,
         heartbeat_s: float,
         watchdog_s: float,
     ) -> None:
         self._store: PrefixStore = store.clone()  # type: ignore[attr-defined]
         self._rank, self._ranks, self._journal = rank, ranks, journal
-        self._position, self._tails = position, tails
+        self._position = position
         self._heartbeat_s, self._watchdog_s = heartbeat_s, watchdog_s
         self._patience_s = max(1.0, min(5.0, watchdog_s / 3))
         self._store.set_timeout(timedelta(seconds=self._patience_s))
         self._has_store = True
-        self._watched = range(ranks) if rank == 0 else sorted({0, (rank + 1) % ranks} - {rank})
         self._seen: dict[int, Seen] = {}
+        self._clock = Clock(watchdog_s / 4)
+        self._tails = Tails(self._store, job, rank, ranks, log)
         self._count, self._closed = 0, threading.Event()
-        self._answered = time.monotonic()
+        self._begun = self._answered = time.monotonic()
         self.verdict: str | None = None
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._run, self._guard_store)]
 
     def start(self) -> None:
         """Begin to beat and to watch. When this returns, the first sign of life of every rank that is watched is here,
-        or did not come within the watchdog's time: who has given none can't be named, nor ended.
+        or did not come within the watchdog's time: who has given none can't be ended.
         """
         until = time.monotonic() + self._watchdog_s
         self._beat()
-        while not self._seen.keys() >= set(self._watched) and time.monotonic() < until:
+        while not self._seen.keys() >= set(self._watched()) and time.monotonic() < until:
             time.sleep(_PAUSE_S)
             self._beat()
         for thread in self._threads:
@@ -112,10 +90,28 @@ class Watch:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join(self._heartbeat_s + self._watchdog_s + 2 * self._patience_s)
+        if self.verdict is not None:
+            time.sleep(_GRACE_S)
+            self._clear()
+        self._tails.notes.close()
 
     def ended(self) -> str | None:
-        """Why the job has been ended, if it has."""
-        return self.verdict
+        """Why the job has been ended, if it has, by this rank or another."""
+        return self.verdict or self._told()
+
+    def _leads(self) -> int:
+        """The first rank that is in its guard, as far as this one knows."""
+        awaited = time.monotonic() - self._begun < self._watchdog_s
+        for rank in range(self._rank):
+            if not self._seen[rank].beat.closed if rank in self._seen else awaited:
+                return rank
+        return self._rank
+
+    def _watched(self) -> Iterable[int]:
+        leader = self._leads()
+        if leader == self._rank:
+            return range(self._ranks)
+        return sorted({*range(leader + 1), (self._rank + 1) % self._ranks} - {self._rank})
 
     def _run(self) -> None:
         while not self._closed.wait(self._heartbeat_s):
@@ -127,72 +123,90 @@ class Watch:
             self._beat(closed=True)
 
     def _turn(self) -> None:
+        self._clock.turn()
         self._beat()
-        self._answered, self._has_store = time.monotonic(), True
         verdict = self._told()
+        if verdict is None:
+            reason = self._lost_rank() or (self._hang() if self._leads() == self._rank else None)
+            verdict = None if reason is None else self._elected(reason)
         if verdict is not None:
             self._leave(verdict)
-        reason = self._lost_rank() or (self._hang() if self._rank == 0 else None)
-        if reason is not None:
-            self._leave(self._elected(reason))
 
     def _beat(self, *, closed: bool = False) -> None:
-        call, place, waits, since = self._position()
-        if waits and since > self._watchdog_s / 2:
-            self._store.set(f"{_TAIL}/{self._rank}", json.dumps(dict(self._tails())))
+        self._tails.tell()
         self._count += 1
-        beat = Beat(self._count, call, place, waits, since, platform.node(), os.getpid(), closed)
+        beat = Beat(self._count, *self._position(), platform.node(), os.getpid(), closed)
         self._store.set(f"{_BEAT}/{self._rank}", json.dumps(asdict(beat)))
-        now = time.monotonic()
-        keys = [f"{_BEAT}/{rank}" for rank in self._watched]
-        there = [(rank, key) for rank, key in zip(self._watched, keys, strict=True) if self._store.check([key])]
-        for (rank, _), text in zip(
-            there, self._store.multi_get([key for _, key in there]) if there else (), strict=True
-        ):
+        there = [rank for rank in self._watched() if self._store.check([f"{_BEAT}/{rank}"])]
+        texts = self._store.multi_get([f"{_BEAT}/{rank}" for rank in there]) if there else []
+        for rank, text in zip(there, texts, strict=True):
             peer = Beat(**json.loads(text))
-            if rank not in self._seen or self._seen[rank].beat.count != peer.count:
-                self._seen[rank] = Seen(peer, now)
+            before = self._seen.get(rank)
+            if before is None or before.beat.count != peer.count:
+                stays = before is not None and before.waits is not None and before.beat.since <= peer.since
+                began = before.waits if before is not None and stays else self._clock.now
+                self._seen[rank] = Seen(peer, self._clock.now, began if peer.waits else None)
+        self._answered, self._has_store = time.monotonic(), True
 
     def lost(self, patience_s: float) -> str | None:
-        """A rank that has gone or stands still, in words, as far as this rank sees one within so many seconds. For a
-        collective that failed: the failure names a connection, not a rank.
+        """Why a collective failed on this rank, in words, as far as it is seen within so many seconds: control flow
+        that diverged, or a rank that has gone, stands still or has left.
         """
-        until = time.monotonic() + patience_s
-        while time.monotonic() < until:
-            verdict = self._told()
+        begun, allowed = time.monotonic(), max(patience_s, self._patience_s)
+        with suppress(DistNetworkError, DistStoreError):
+            self._tails.tell()
+        while (waited := time.monotonic() - begun) < allowed:
+            verdict = self._told() or self._parted()
+            for rank, seen in list(self._seen.items()) if verdict is None else ():
+                # Other ranks have some time to say what they have called.
+                if rank != self._rank and waited > patience_s * 2 / 3:
+                    if seen.beat.closed:
+                        verdict = f"rank {rank} is not there any more: it {seen.beat.place}. {self._others(rank)}"
+                    elif (now := state(seen.beat)) in LOST:
+                        verdict = f"rank {rank} {LOST[now]}. {self._where(rank)}"
             if verdict is not None:
-                return verdict
-            for rank, seen in list(self._seen.items()):
-                state = _state(seen.beat)
-                if rank != self._rank and not seen.beat.closed and state in _LOST:
-                    return self._elected(f"rank {rank} {_LOST[state]}. {self._where(rank)}")
+                self.verdict = self._elected(verdict)
+                return self.verdict
             time.sleep(self._heartbeat_s / 2)
         return None
 
     def _lost_rank(self) -> str | None:
-        """A rank that gives no sign of life: it was killed, stopped, or can't be reached. One that others wait for is
-        lost after half the time.
+        """A rank that gives no sign of life: it was killed, stopped, or can't be reached. A stopped one that others
+        wait for is lost after half the time. The backend may have killed it for what others called.
         """
-        now = time.monotonic()
-        waits, since = self._position()[2:]
-        allowed = self._watchdog_s / 2 if waits and since > self._watchdog_s / 2 else self._watchdog_s
-        for rank, seen in self._seen.items():
+        now, (_, _, waits, _, since) = self._clock.now, self._position()
+        half = self._watchdog_s / 2
+        # Signs of life of others are not read any more, or not yet.
+        watched = {rank: self._seen[rank] for rank in self._watched() if rank in self._seen}
+        for rank, seen in watched.items():
             if seen.beat.closed or rank == self._rank:
                 continue
-            state, silent = _state(seen.beat), now - seen.at
-            if state == "gone" or silent > allowed:
-                return f"rank {rank} {_LOST.get(state, 'gives no sign of life')}. {self._where(rank)}"
+            how = state(seen.beat)
+            if how == "gone":
+                seen.gone = now if seen.gone is None else seen.gone
+                if now - seen.gone > 2 * self._heartbeat_s:
+                    return self._parted() or f"rank {rank} {LOST[how]}. {self._where(rank)}"
+            elif now - seen.at > (half if how == "stopped" and waits and since > half else self._watchdog_s):
+                return f"rank {rank} {LOST.get(how, 'gives no sign of life')}. {self._where(rank)}"
         return None
 
     def _hang(self) -> str | None:
         """Ranks that wait for longer than the watchdog's time, and what they wait for."""
         live = {rank: seen.beat for rank, seen in self._seen.items() if not seen.beat.closed}
-        waiting = {rank: beat for rank, beat in live.items() if beat.waits and beat.since > self._watchdog_s}
-        if not waiting:
+        ago = {rank: self._clock.now - seen.waits for rank, seen in self._seen.items() if seen.waits is not None}
+        if not any(min(ago.get(rank, 0), beat.since) > self._watchdog_s for rank, beat in live.items()):
             return None
-        words = first_disagreement(self._all_tails())
-        if words is not None:
-            return f"control flow diverged. {words}"
+        missing = set(range(self._ranks)) - self._seen.keys()
+        if missing:
+            return f"{ranks_in_words(missing)} gave no sign of life: not in the guard yet. {self._others(None)}"
+        # Half the time is more than a heartbeat: what these have told of their collectives is all there is.
+        half = self._watchdog_s / 2
+        still = {rank: beat for rank, beat in live.items() if beat.waits and beat.since > half}
+        if words := self._tails.diverged({rank: Waiting(beat.place, beat.within) for rank, beat in still.items()}):
+            return words
+        for rank, seen in self._seen.items():
+            if seen.beat.closed:
+                return f"rank {rank} is not there any more: it {seen.beat.place}. {self._others(rank)}"
         late = {rank: beat for rank, beat in live.items() if not beat.waits}
         if late:
             rank, beat = next(iter(late.items()))
@@ -200,17 +214,20 @@ class Watch:
             return f"rank {rank} is slow or stuck: {where}. {self._others(rank)}"
         return f"all ranks wait. {self._others(None)}"
 
-    def _all_tails(self) -> Records:
-        """What each rank last wrote of its collectives."""
-        keys = [f"{_TAIL}/{rank}" for rank in range(self._ranks)]
-        return {rank: json.loads(self._store.get(key)) for rank, key in enumerate(keys) if self._store.check([key])} | {
-            self._rank: dict(self._tails())
-        }
+    def _parted(self) -> str | None:
+        """Where control flow diverged, if it did: the backend may have ended a rank for it."""
+        words = self._tails.diverged({}, has_store=self._has_store)
+        gone = [rank for rank, seen in self._seen.items() if not seen.beat.closed and state(seen.beat) == "gone"]
+        return f"{words}. {ranks_in_words(gone)} was killed" if words and gone else words
 
     def _guard_store(self) -> None:
         """The watching thread may itself hang where the store's process is stopped."""
+        clock, answered, heard = Clock(self._watchdog_s / 4), self._answered, 0.0
         while not self._closed.wait(self._heartbeat_s):
-            if time.monotonic() - self._answered > self._watchdog_s + 2 * self._patience_s:
+            clock.turn()
+            if self._answered != answered:
+                answered, heard = self._answered, clock.now
+            if clock.now - heard > self._watchdog_s + 2 * self._patience_s:
                 self._lost_store("it does not answer")
 
     def _lost_store(self, error: str) -> None:
@@ -218,13 +235,18 @@ class Watch:
         self._has_store = False
         seen = self._seen.get(0)
         silent = time.monotonic() - self._answered
-        state = _state(seen.beat) if seen is not None else "unknown"
-        if self._closed.is_set() or (silent < self._watchdog_s and state != "gone"):
+        how = state(seen.beat) if seen is not None else "unknown"
+        if self._closed.is_set() or (silent < self._watchdog_s and how != "gone"):
             return
-        if seen is None or state in ("running", "unknown"):
-            self._leave(f"the job's store does not answer for {silent:.0f} s: {error}")
-            return
-        self._leave(f"rank 0 {_LOST[state]}. {self._where(0)}")
+        if seen is None:
+            reason = f"the job's store does not answer for {silent:.0f} s, and rank 0 was not in its guard: {error}"
+        elif seen.beat.closed:
+            reason = f"rank 0 is not there any more, nor the job's store: it {seen.beat.place}. {self._others(0)}"
+        elif how in LOST:
+            reason = self._parted() or f"rank 0 {LOST[how]}. {self._where(0)}"
+        else:
+            reason = f"the job's store does not answer for {silent:.0f} s: {error}"
+        self._leave(self._elected(reason))
 
     def _told(self) -> str | None:
         """What another rank ended the job for."""
@@ -234,12 +256,12 @@ class Watch:
             return None
 
     def _elected(self, reason: str) -> str:
-        """The verdict all ranks tell: the first that was put into the store."""
-        try:
-            verdict: bytes = self._store.compare_set(_VERDICT, "", reason)
-        except (DistNetworkError, DistStoreError):
-            return reason
-        return verdict.decode()
+        """The verdict all ranks tell: the first that was put into the store, or into the notes where that is gone."""
+        with suppress(DistNetworkError, DistStoreError):
+            if self._has_store:
+                verdict: bytes = self._store.compare_set(_VERDICT, "", reason)
+                return verdict.decode()
+        return self._tails.notes.elected(reason)
 
     def _leave(self, verdict: str) -> None:
         """Say it, and end this process, whatever it is in; then what can't end itself."""
@@ -250,16 +272,25 @@ class Watch:
             sys.stderr.write(f"moeparity ranks: {verdict}\n")
             sys.stderr.flush()
         time.sleep(_GRACE_S)
-        for rank, seen in self._seen.items():
-            if rank != self._rank and _state(seen.beat) == "stopped":
-                with suppress(OSError):
-                    os.kill(seen.beat.pid, signal.SIGKILL)
+        self._clear()
+        if self._closed.is_set():
+            # The rank's own thread has been told, or failed by it, and ends by itself.
+            return
+        self._tails.notes.close()
         self._journal.close()
         os._exit(EXIT_CODE)
 
+    def _clear(self) -> None:
+        """Ranks on this host that are stopped can't end themselves, and are killed; nobody reads notes any more."""
+        for rank, seen in self._seen.items():
+            if rank != self._rank and not seen.beat.closed and state(seen.beat) == "stopped":
+                with suppress(OSError):
+                    os.kill(seen.beat.pid, signal.SIGKILL)
+        self._tails.notes.clear()
+
     def _can_speak(self, rank: int) -> bool:
         seen = self._seen.get(rank)
-        return rank == self._rank or (seen is not None and _state(seen.beat) == "running")
+        return rank == self._rank or (seen is not None and state(seen.beat) == "running")
 
     def _where(self, rank: int) -> str:
         """Where a rank was when it last said so, and where the others are."""
@@ -267,7 +298,7 @@ class Watch:
         return f"Its last sign of life: {beat.place}; {self._last(rank, beat)}. {self._others(rank)}"
 
     def _others(self, but: int | None) -> str:
-        place, call = self._position()[1], self._position()[0]
+        call, place = self._position()[:2]
         words = [
             f"rank {rank}: {seen.beat.place}, {self._last(rank, seen.beat)}"
             for rank, seen in sorted(self._seen.items())
@@ -284,15 +315,3 @@ class Watch:
             if self._has_store and self._store.check([key]):
                 reached = self._store.get(key).decode()
         return f"{words}, reached {reached}" if reached else words
-
-
-def _state(beat: Beat) -> str:
-    """Whether the process of a peer on this host runs, is stopped or gone; `unknown` on another host."""
-    if beat.host != platform.node():
-        return "unknown"
-    try:
-        text = Path(f"/proc/{beat.pid}/stat").read_text("utf-8")
-    except OSError:
-        return "gone" if Path("/proc/self/stat").exists() else "unknown"
-    state = text.rpartition(")")[2].split()[0]
-    return {"T": "stopped", "t": "stopped", "Z": "gone", "X": "gone"}.get(state, "running")

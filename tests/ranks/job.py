@@ -40,6 +40,9 @@ def main() -> None:
     parser.add_argument("--settings", type=json.loads, default={})
     args = parser.parse_args()
     dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    if args.faults == ["left open"]:
+        left_open(args)
+        return
     for fault in args.faults:
         try:
             guarded(fault, args, dist.get_rank())
@@ -54,6 +57,15 @@ def main() -> None:
     print(f"after: {after.tolist()}", flush=True)
     # Its threads end here: one that frees a tensor while the interpreter ends aborts the process.
     dist.destroy_process_group()
+
+
+def left_open(args: argparse.Namespace) -> None:
+    """A guard that is never left, in a program that ends."""
+    guard = Guard(**args.settings)
+    guard.__enter__()
+    with guard.call():
+        dist.all_reduce(torch.ones(2))
+    print("left open: done", flush=True)
 
 
 def seen() -> None:
@@ -116,6 +128,8 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     model = torch.nn.Linear(8, 8)
     model.register_module("lora_a", torch.nn.Linear(8, 2, bias=False))
     model.register_buffer("scale", torch.ones(3) * 1.5)
+    # Not all ranks are in every group.
+    part = dist.new_group([0, 1])
     # A shard, as of tensor parallelism: each rank's own.
     shard = torch.nn.Linear(4, 4, bias=False)
     here = rank == args.on
@@ -129,6 +143,8 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     settings = {**args.settings, **({"rng": "broadcast"} if fault == "broadcast draw" else {})}
     if "folder" in settings:
         settings["folder"] = f"{settings['folder']}/{fault}"
+    if fault == "late" and here:
+        time.sleep(3 * settings["watchdog_s"])
     try:
         with Guard(
             model,
@@ -140,12 +156,12 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
             weights=WeightLayout() if fault == "update" else None,
             **settings,
         ) as guard:
-            loop(guard, model, fault, args, rank)
+            loop(guard, model, fault, args, rank, part)
     finally:
         os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
 
 
-def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int) -> None:
+def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int, part: Any) -> None:
     """The calls: noise that all ranks draw, an all-reduce and a broadcast in each."""
     if planted in ("attached", "wrapped"):
         unchanged_loop(guard, model, planted, args, rank)
@@ -164,6 +180,8 @@ def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Name
         with guard.call({"inputs": payload(fault, rank)}, **envelope):
             in_call(fault)
             step(model, payload("none", rank).float(), fault)
+            if rank < 2 and fault != "skipped in a group":
+                dist.all_reduce(torch.ones(3), group=part)
 
 
 def unchanged_loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Namespace, rank: int) -> None:

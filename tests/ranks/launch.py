@@ -25,13 +25,18 @@ QUICK = {"heartbeat_s": 0.1, "watchdog_s": 1.5}
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a job ended: by rank, exit code, output, standard error; seconds; processes that were left."""
+    """How a job ended: by rank, exit code, output, standard error, seconds; processes that were left."""
 
     codes: tuple[int, ...]
     outputs: tuple[str, ...]
     errors: tuple[str, ...]
-    seconds: float
+    times: tuple[float, ...]
     left: tuple[int, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Until the last rank ended."""
+        return max(self.times)
 
     @property
     def verdict(self) -> str:
@@ -56,6 +61,7 @@ class Warm:
             self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=asked.fileno())
         self._ended: dict[int, tuple[int, float]] = {}
         atexit.register(self.close)
+        assert self._asking.recv(64) == b"warm"
 
     def fork(self, module: str, arguments: tuple[str, ...], variables: Mapping[str, str], streams: list[int]) -> int:
         """The process id of a rank that has begun."""
@@ -65,10 +71,11 @@ class Warm:
             pass
         return process
 
-    def ended(self, process: int, until: float) -> tuple[int, float] | None:
-        """The exit code of a rank and when it ended, by the monotonic clock; None where it still runs by `until`."""
+    def ended(self, process: int, until: float | None = None) -> tuple[int, float] | None:
+        """The exit code of a rank and when it ended, by the monotonic clock; None where it still runs `until` then."""
         while process not in self._ended:
-            ready, _, _ = select.select([self._asking], [], [], max(0, until - time.monotonic()))
+            seconds = None if until is None else max(0, until - time.monotonic())
+            ready, _, _ = select.select([self._asking], [], [], seconds)
             if not ready:
                 return None
             self._hear()
@@ -98,24 +105,24 @@ class Begun:
 
     def __init__(self, processes: list[int], outputs: list[IO[str]], errors: list[IO[str]], begun: float) -> None:
         self.processes = processes
-        self._outputs, self._errors, self._begun = outputs, errors, begun
+        self._outputs, self._errors, self.start = outputs, errors, begun
 
     def ended(self, limit: float = 60) -> Ended:
         """How it ended; whoever is there `limit` seconds after its begin is killed and named."""
         ends, left = [], []
         for process in self.processes:
-            end = warm().ended(process, self._begun + limit)
+            end = warm().ended(process, self.start + limit)
             if end is None:
                 left.append(process)
                 os.kill(process, signal.SIGKILL)
-                end = warm().ended(process, float("inf"))
+                end = warm().ended(process)
                 assert end is not None
             ends.append(end)
         return Ended(
             codes=tuple(code for code, _ in ends),
             outputs=_texts(self._outputs),
             errors=_texts(self._errors),
-            seconds=max(at for _, at in ends) - self._begun,
+            times=tuple(at - self.start for _, at in ends),
             left=tuple(left),
         )
 

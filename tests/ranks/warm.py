@@ -22,7 +22,7 @@ from typing import Any
 
 MOST = 1 << 20
 """Bytes of a request: arguments and variables."""
-PROGRAMS = ("tests.ranks.job",)
+PROGRAMS = ("tests.ranks.job", "tests.ranks.drawn.subject")
 """Modules with a `main` that ranks run; what they import is imported once."""
 
 
@@ -86,6 +86,8 @@ if __name__ == "__main__":
     # What is loaded stays: a fork that collects garbage, at its end at the latest, need not look through it.
     gc.freeze()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has one thread only"
-    _module = serve(socket.socket(fileno=os.dup(0)))
+    _asked = socket.socket(fileno=os.dup(0))
+    _asked.sendall(b"warm")
+    _module = serve(_asked)
     if _module is not None:
         importlib.import_module(_module).main()

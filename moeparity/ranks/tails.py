@@ -1,0 +1,101 @@
+"""The last collectives of all ranks: told over the store, noted on this host, and the first that differs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from torch.distributed import DistNetworkError, DistStoreError
+from torch.distributed.distributed_c10d import PrefixStore
+
+from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.difference import Records, ranks_in_words
+from moeparity.ranks.notes import Notes
+
+_TAIL = "tail"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Where a rank waits, in words; `within`: the group of the collective that it waits in (`collectives.GROUP`)."""
+
+    place: str
+    within: str = ""
+
+
+class Tails:
+    """What ranks last called, by a log of this rank's own collectives, which it has taken down in notes of the job."""
+
+    def __init__(self, store: PrefixStore, job: str, rank: int, ranks: int, log: CollectiveLog) -> None:
+        self._store, self._rank, self._ranks, self._log = store, rank, ranks, log
+        self._told = ""
+        self.notes = log.notes = Notes(job, rank)
+
+    def tell(self) -> None:
+        """Tell the others what this rank called last, where it is something new."""
+        tail = json.dumps(self._log.tails())
+        if tail != self._told:
+            self._store.set(f"{_TAIL}/{self._rank}", tail)
+            self._told = tail
+
+    def diverged(self, waiting: Mapping[int, Waiting], *, has_store: bool = True) -> str | None:
+        """Where control flow diverged, in words: the first collective that ranks called differently. Of ranks that
+        wait, what they have not called counts as well. A store whose process is stopped must not be asked.
+        """
+        told = self._of_store() if has_store else {}
+        words = first_disagreement(self.notes.read() | {self._rank: self._log.tails()})
+        words = (
+            words
+            or first_disagreement(told)
+            or first_disagreement({rank: tails for rank, tails in told.items() if rank in waiting}, waiting)
+        )
+        return f"control flow diverged. {words}" if words else None
+
+    def _of_store(self) -> Records:
+        """What ranks have told; it may be some time ago."""
+        told = {self._rank: self._log.tails()}
+        with suppress(DistNetworkError, DistStoreError):
+            for rank in range(self._ranks):
+                if rank != self._rank and self._store.check([f"{_TAIL}/{rank}"]):
+                    told[rank] = json.loads(self._store.get(f"{_TAIL}/{rank}"))
+        return told
+
+
+def first_disagreement(tails: Records, waiting: Mapping[int, Waiting] | None = None) -> str | None:
+    """Of the last collectives of all ranks, the first number at which those of one group are not the same, in words.
+
+    What a rank has not called by now counts only where it is known to wait, and not in this group: else its tail may be
+    an old one, or it is held up and will call it. Where ranks wait for each other in several groups, all are named.
+    """
+    groups = list(dict.fromkeys(name for record in tails.values() for name in record))
+    words = [text for group in groups if (text := _first(group, tails, {}))]
+    for group in groups if not words else ():
+        places = {rank: at.place for rank, at in (waiting or {}).items() if at.within != group}
+        words += [text] if (text := _first(group, tails, places)) else []
+    return ". ".join(words) or None
+
+
+def _first(group: str, tails: Records, places: Mapping[int, str]) -> str | None:
+    lines = {rank: _parsed(record[group]) for rank, record in sorted(tails.items()) if group in record}
+    first = max((min(own, default=0) for own in lines.values()), default=0)
+    last = max((max(own, default=-1) for own in lines.values()), default=-1)
+    for number in range(first, last + 1):
+        called = {rank: own.get(number) for rank, own in lines.items() if rank in places or number in own}
+        if len({what and what[0] for what in called.values()}) > 1:
+            return f"{group}: the first that differs is number {number}: " + "; ".join(_callers(called, places))
+    return None
+
+
+def _callers(called: Mapping[int, tuple[str, str] | None], places: Mapping[int, str]) -> Iterator[str]:
+    by_words: dict[str, list[int]] = {}
+    for rank, what in called.items():
+        by_words.setdefault(f"none, {places[rank]}" if what is None else f"{what[0]} at {what[1]}", []).append(rank)
+    for words, ranks in by_words.items():
+        yield f"{ranks_in_words(ranks)} {words}"
+
+
+def _parsed(lines: str) -> dict[int, tuple[str, str]]:
+    entries = (line.split("\t") for line in lines.splitlines())
+    return {int(number): (what, site) for number, what, site in entries}

@@ -1,0 +1,1 @@
+"""Jobs with faults that are drawn: `python -m tests.ranks.drawn`."""

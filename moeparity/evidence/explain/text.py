@@ -21,7 +21,7 @@ def explained_lines(result: Explained) -> Iterator[str]:
     """What was explained, node by node, those of several layers of which the same is said together."""
     yield f"trace      {result.trace}: {_count(result.forwards, 'forward')} by the map of {result.program}"
     yield f"held to    {result.profile} on {result.checkpoint} in {result.dtype}"
-    yield "taken      that no token is padding and that positions count from 0"
+    yield "taken      that no token is padding and that positions count from 0, where attention is explained"
     if not result.whole:
         yield "note       the trace was cut: its program did not get to the end of its recording"
     yield ""

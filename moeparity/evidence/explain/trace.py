@@ -147,8 +147,10 @@ def _map(request: Request, trace: RankTrace, where: Where) -> ModuleMap:
 
 def _observations(trace: RankTrace, model: Model, module_map: ModuleMap) -> Iterator[Observation]:
     """What each forward shows of the graph. Of a forward of several tokens a sequence, none of them is taken to be
-    padding and the first to stand at position 0; of a step of decoding, neither is known.
+    padding and the first to stand at position 0; of a step of decoding, and where a mask with padding was recorded,
+    neither is known.
     """
+    padded = _padded(trace)
     for number in range(len(forwards(trace, module_map))):
         known: dict[str, torch.Tensor] = {}
         for name, seen in values_at(trace, model.graph, module_map, forward=number).items():
@@ -156,10 +158,18 @@ def _observations(trace: RankTrace, model: Model, module_map: ModuleMap) -> Iter
             pairs = (*zip(node.inputs, seen.inputs, strict=True), *zip(node.values, seen.outputs, strict=True))
             known |= {value: tensor for value, tensor in pairs if tensor is not None}
         ids = known.get("tokens")
-        if ids is not None and ids.shape[1] > 1:
+        if ids is not None and ids.shape[1] > 1 and not padded:
             known[MASK] = torch.ones_like(ids, dtype=torch.bool)
             known[POSITIONS] = torch.arange(ids.shape[1]).expand(ids.shape).contiguous()
         yield Observation(values=known)
+
+
+def _padded(trace: RankTrace) -> bool:
+    """Whether some module was handed an attention mask [B, T] that hides tokens."""
+    inputs = {call.inputs["attention_mask"] for call in module_calls(trace) if "attention_mask" in call.inputs}
+    values = [trace.contents.values[number] for number in inputs if number in trace.contents.values]
+    masks = [trace.tensor(value) for value in values]
+    return any(mask is not None and mask.dim() == 2 and not bool(mask.bool().all()) for mask in masks)
 
 
 def _dtype(observations: Sequence[Observation], default: str) -> str:

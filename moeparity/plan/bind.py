@@ -404,7 +404,7 @@ def settings_of(graph: Graph, profile: Profile, dtype: str) -> Mapping[Place, Se
     Raises SpecError where two rules of one layer disagree, GraphError where a `nodes` selector matches nothing.
     """
     message = RowMessage.of(graph, dtype, ())
-    layers = [tuple(map(message.in_rows, layer)) for layer in profile.layers]
+    layers = [[part for rule in layer for part in message.in_rows(rule)] for layer in profile.layers]
     first, *_ = cut_by(graph, (FORWARD,), (rule for layer in layers for rule in layer))
     return layered.in_phases(graph, {first: layered.unset(graph, dtype)}, layers)[first].settings
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed._functional_collectives import all_reduce
-from torch.distributed.distributed_c10d import _get_default_store
 
 from moeparity.errors import RankError
 from moeparity.ranks import Guard
@@ -38,7 +37,7 @@ def main() -> None:
             guarded(fault, args, dist.get_rank())
         except RankError as error:
             print(f"{fault}: {error}", flush=True)
-            _get_default_store().set("nobody waits any more", "")
+            dist.distributed_c10d._get_default_store().set("nobody waits any more", "")
         else:
             print(f"{fault}: done", flush=True)
     seen()
@@ -91,7 +90,7 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     if "folder" in settings:
         settings["folder"] = f"{settings['folder']}/{fault}"
     if fault == "late" and here:
-        _get_default_store().get("nobody waits any more")
+        dist.distributed_c10d._get_default_store().get("nobody waits any more")
     try:
         with Guard(
             model,

@@ -24,7 +24,7 @@ _PAUSES = (0.0001, 0.01)
 """Seconds between two questions whether the others are there, at first and in the end."""
 
 _EQUAL, _OTHER = "=", "!"
-_CLOSED = "closed"
+_CLOSED, _PARTED = "closed", "parted"
 REACHED = "reached"
 """The head of the keys that say which moment each rank came to last."""
 
@@ -86,10 +86,13 @@ class Exchange:
         with suppress(DistStoreError, DistNetworkError):
             self._store.set(f"{_CLOSED}/{self.rank}", how)
 
-    def outlive(self, seconds: float) -> None:
-        """On rank 0, whose process may hold the store: wait until all have closed, or for so long."""
-        keys, until = [f"{_CLOSED}/{rank}" for rank in range(self.ranks)], time.monotonic() + seconds
+    def part(self, seconds: float) -> None:
+        """This rank asks the store no more. Rank 0, whose process may hold it, waits until that is true of all, or for
+        so many seconds.
+        """
+        keys, until = [f"{_PARTED}/{rank}" for rank in range(self.ranks)], time.monotonic() + seconds
         with suppress(DistStoreError, DistNetworkError):
+            self._store.set(keys[self.rank], "")
             while self.rank == 0 and time.monotonic() < until and not self._store.check(keys):
                 time.sleep(_PAUSES[1])
 

@@ -119,7 +119,7 @@ class Guard:
             self._log.__exit__()
         self._journal.close()
         if self._exchange is not None:
-            self._exchange.outlive(min(5.0, max(1.0, self.settings.watchdog_s / 3)))
+            self._exchange.part(min(5.0, max(1.0, self.settings.watchdog_s / 3)))
         self._exchange = self._watch = None
 
     @contextmanager

@@ -48,6 +48,7 @@ def main() -> None:
             guarded(fault, args, dist.get_rank())
         except RankError as error:
             print(f"{fault}: {error}", flush=True)
+            dist.distributed_c10d._get_default_store().set("nobody waits any more", "")
         else:
             print(f"{fault}: done", flush=True)
     seen()
@@ -144,7 +145,7 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     if "folder" in settings:
         settings["folder"] = f"{settings['folder']}/{fault}"
     if fault == "late" and here:
-        time.sleep(3 * settings["watchdog_s"])
+        dist.distributed_c10d._get_default_store().get("nobody waits any more")
     try:
         with Guard(
             model,

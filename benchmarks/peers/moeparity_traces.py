@@ -1,4 +1,4 @@
-"""moeparity from traces alone: digests of both passes, and `moeparity diff` of them, told no more than the peers."""
+"""moeparity from traces alone: captures of both passes, and `moeparity diff` of them, told no more than the peers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def read(report: dict[str, Any], **others: Any) -> Result:
     """A result from the report of `diff`: where differences begin, in the order of the run, and in what way."""
     starts = report["starts"]
     where = tuple(dict.fromkeys(start["path"] for start in starts))
-    kinds = tuple(dict.fromkeys(KINDS.get(start["kind"], start["kind"]) for start in starts))
+    kinds = tuple(dict.fromkeys(_kind(start) for start in starts))
     first = f"{_call(starts[0])} in {starts[0]['path']}" if starts else "-"
     return Result(
         tool=TOOL,
@@ -61,6 +61,12 @@ def read(report: dict[str, Any], **others: Any) -> Result:
         attribute="; ".join(kinds) or "-",
         **others,
     )
+
+
+def _kind(start: dict[str, Any]) -> str:
+    """In what way differences begin, and whether a weight that nothing was compared with may be why."""
+    unread = f", or another weight is read ({start['unread']} not compared)" if start["unread"] else ""
+    return f"{KINDS.get(start['kind'], start['kind'])}{unread}"
 
 
 def _call(start: dict[str, Any]) -> str:

@@ -39,8 +39,8 @@ READING = """\
 - **moeparity is told more than the peers.** Its two profiles state what each program does, and the attributes that it
   weighs are those in which the two differ: with one difference stated, naming it is no feat. The peers see tensors
   only. What no profile states `bisect` of two profiles can't see: the last case is of that kind.
-- **From traces alone**, told no more than the peers, moeparity has a row of its own: captures of both passes, which
-  hold digests and no whole tensors, and `moeparity diff` of the two. Its location is where differences begin, and what
+- **From traces alone**, told no more than the peers, moeparity has a row of its own: captures of both passes with
+  whole tensors, and `moeparity diff` of the two. Its location is where differences begin, and what
   stands under *attribute* is in what way: by another weight, by an op that gives other bits of equal inputs. It names
   no attribute of moeparity's, so the count by attribute is none. `moeparity explain` of such a trace, which is told the
   checkpoint and `hf-eager` too, is not in the table.

@@ -139,7 +139,7 @@ def test_moeparity_without_a_culprit_says_how_many_toggles_act() -> None:
 
 def test_traces_say_where_differences_begin_and_in_what_way() -> None:
     path = "model.layers.2.mlp.experts"
-    start = {"path": path, "kind": "weight", "ops_b": [], "slot": "1 of aten.mm.default"}
+    start = {"path": path, "kind": "weight", "ops_b": [], "slot": "1 of aten.mm.default", "unread": 0}
     added = {**start, "kind": "op", "ops_b": [f"{path} aten.index_add_.default"]}
     ours = moeparity_traces.read(
         {"status": "fail", "reason": "2 of 9 compared values differ", "starts": [start, added]}
@@ -150,6 +150,8 @@ def test_traces_say_where_differences_begin_and_in_what_way() -> None:
     only = moeparity_traces.read({"status": "fail", "reason": "1 of 9", "starts": [added]})
     assert only.first == f"aten.index_add_.default in {path}"
     assert named(case("no such attribute"), only.places) == "1 of 1"
+    unread = moeparity_traces.read({"status": "fail", "reason": "1 of 9", "starts": [{**added, "unread": 1}]})
+    assert unread.attribute.endswith("equal inputs, or another weight is read (1 not compared)")
     none = moeparity_traces.read({"status": "pass", "reason": "equal bits", "starts": []})
     assert (none.location, none.places, none.first_places, none.attribute) == ("-", (), (), "-")
 

@@ -164,3 +164,14 @@ def test_calls_that_are_lost_are_a_cut(tmp_path: Path) -> None:
     _edit(b, lambda entry: None if entry["e"] == "call" and entry["id"] == 3 else entry)
     report = diff(a, b)
     assert (report.status, report.b.whole) == ("inconclusive", False)
+
+
+def test_a_call_that_raised_in_one_trace_is_told(tmp_path: Path) -> None:
+    """What it left undone may be seen by nothing that was recorded."""
+    a, b = _trace(tmp_path / "a"), _trace(tmp_path / "b")
+    _edit(b, lambda entry: entry | ({"flags": ["raised"]} if entry.get("name", "").startswith("aten.addmm") else {}))
+    report = diff(a, b)
+    assert report.status == "inconclusive"
+    assert (
+        "a call that returned in one trace only: program.first aten.addmm.default, which raised in B" in report.reason
+    )

@@ -42,6 +42,7 @@ class _Gathered:
     origins: list[tuple[RunPair, Origin]] = field(default_factory=list)
     pairs: list[tuple[RunPair, ValuePair]] = field(default_factory=list)
     scalars: dict[str, None] = field(default_factory=dict)
+    raised: dict[str, None] = field(default_factory=dict)
 
 
 def diff(a: Path, b: Path, layout: Path | None = None) -> DiffReport:
@@ -76,6 +77,7 @@ def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
         before.add(pair, known, begun)
         gathered.origins += [(pair, origin) for origin in begun]
         gathered.scalars.update(dict.fromkeys(_other_scalars(aligned)))
+        gathered.raised.update(dict.fromkeys(_raised(aligned)))
     for which, own in enumerate(runs):
         tally.alone(which, (run for run in own if id(run) not in seen[which]))
 
@@ -84,6 +86,14 @@ def _other_scalars(aligned: Aligned) -> Iterator[str]:
     for ours, theirs in aligned.pairs:
         for text in scalars(ours, theirs):
             yield f"{place(ours)}: {text}"
+
+
+def _raised(aligned: Aligned) -> Iterator[str]:
+    """Calls that did not return, of which the partner did."""
+    for pair in aligned.pairs:
+        failed = ["raised" in call.flags for call in pair]
+        if failed[0] != failed[1]:
+            yield f"{place(pair[0])}, which raised in {'A' if failed[0] else 'B'}"
 
 
 def _report(
@@ -96,6 +106,7 @@ def _report(
     facts = Facts(
         sides=tuple(sides), coverage=coverage(gathered.tallies), starts=starts, pairs=tuple(gathered.pairs),
         births=tuple(born), ranks=tuple(ranks), scalars=tuple(gathered.scalars),
+        raised=tuple(gathered.raised),
     )  # fmt: skip
     status, reason = judge(facts)
     return DiffReport(

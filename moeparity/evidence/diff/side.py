@@ -149,9 +149,9 @@ class Side:
         return rows[places] if not len(places) or int(places.max()) < len(rows) else None
 
     def digest(self, number: int) -> str | None:
-        """The digest of a value, made of its rows' where none was taken of itself."""
+        """The digest of a value; made of its rows' where none was taken of itself, or zeros alone stand there."""
         value = self.value(number)
-        if value.digest is not None:
+        if value.digest is not None and value.digest.strip("0"):
             return value.digest
         rows = self.rows(number)
         return None if rows is None else value_digest(rows, value.shape, value.dtype)

@@ -31,4 +31,5 @@ def summed(parts: Sequence[Tensor], order: str, where: str) -> Tensor:
         wide = torch.promote_types(first.dtype, torch.float32)
         return rounded(sum_leaves(parts, tree(parse(order), len(parts)), accumulate=wide), first.dtype)
     except ValueError as error:
-        raise TraceError(f"--layout: the sum of {where} over {len(parts)} ranks: {error}. Mend the rule.") from None
+        why = str(error).rstrip(".")
+        raise TraceError(f"--layout: the sum of {where} over {len(parts)} ranks: {why}. Mend the rule.") from None

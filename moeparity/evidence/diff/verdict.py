@@ -24,6 +24,7 @@ class Facts:
     births: tuple[Birth, ...]
     ranks: tuple[str, ...]
     scalars: tuple[str, ...]
+    raised: tuple[str, ...] = ()
 
 
 def judge(facts: Facts) -> tuple[Status, str]:
@@ -72,6 +73,8 @@ def _obstacles(facts: Facts) -> Iterator[str]:
     zeros = list(_zeros(facts))
     if zeros:
         yield f"all zero in both, as a capture of what was not yet written: {zeros[0]}"
+    if facts.raised:
+        yield f"a call that returned in one trace only: {facts.raised[0]}"
     if facts.scalars:
         yield f"arguments differ: {facts.scalars[0]}"
 

@@ -42,9 +42,13 @@ class Event:
     scalars: dict[str, Any] = field(default_factory=dict)
 
 
-def write_trace(folder: Path, head: Head, events: Iterable[Event], notes: Iterable[str] = ()) -> None:
-    """One rank's trace of these calls. A value of equal bits, dtype and shape is one value, wherever it was seen, so
-    that what made it is known to what reads it. Raises TraceError where the folder has that rank already.
+def write_trace(
+    folder: Path, head: Head, events: Iterable[Event], notes: Iterable[str] = (), *, whole: bool = True
+) -> None:
+    """One rank's trace of these calls; `whole`: whether nothing of them is known to be lost.
+
+    A value of equal bits, dtype and shape is one value, wherever it was seen, so that what made it is known to what
+    reads it. Raises TraceError where the folder has that rank already.
     """
     ordered = sorted(events, key=lambda event: (event.step, event.first, -event.last))
     ids = {id(event): number for number, event in enumerate(ordered)}
@@ -65,6 +69,7 @@ def write_trace(folder: Path, head: Head, events: Iterable[Event], notes: Iterab
             writer.note(text)
         for event, call in sorted(calls, key=lambda entry: (entry[0].step, entry[0].last, -entry[0].first)):
             writer.call(replace(call, inputs=values.numbers(event.inputs), outputs=values.numbers(event.outputs)))
+        writer.close(whole=whole)
 
 
 def _around(ordered: list[Event]) -> Mapping[int, int]:

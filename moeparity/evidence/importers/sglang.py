@@ -39,8 +39,17 @@ def import_sglang(path: Path, out: Path) -> None:
         skipped: list[str] = []
         events = list(_events(dumped, skipped))
         notes = [f"{len(skipped)} files hold no tensor and were left out, such as {skipped[0]}."] if skipped else []
+        lost = _lost(dumped)
+        if lost:
+            notes.append(f"{lost} of the dumper's calls left no file: what they held is not here.")
         head = Head(rank=rank, ranks=len(by_rank), made_by="SGLang's dumper", levels=("module",))
-        write_trace(out, head, events, notes)
+        write_trace(out, head, events, notes, whole=not lost)
+
+
+def _lost(dumped: Iterable[tuple[Tags, Path]]) -> int:
+    """How many numbers of dumps have no file, between the first and the last: the dumper counts every call."""
+    numbers = {int(tags["dump_index"]) for tags, _ in dumped}
+    return max(numbers) - min(numbers) + 1 - len(numbers)
 
 
 def _tags(file: Path) -> Tags:

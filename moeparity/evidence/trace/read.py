@@ -68,9 +68,7 @@ class RankTrace:
         gathered = _Gathered()
         for record in self.records():
             gathered.add(record)
-        return Contents(
-            tuple(gathered.calls), gathered.values, gathered.stacks, tuple(gathered.notes), gathered.end is not None
-        )
+        return Contents(tuple(gathered.calls), gathered.values, gathered.stacks, tuple(gathered.notes), gathered.whole)
 
     def rows(self, value: Value) -> torch.Tensor | None:
         """The digests of a value's rows, int64 [rows]; None where none were kept. Raises TraceError.
@@ -119,6 +117,11 @@ class RankTrace:
             ) from None
         except SafetensorError as error:
             raise TraceError(f"{Where(path)}: value {key} can't be read: {error}.") from None
+        if key != ROWS and (tuple(tensor.shape), str(tensor.dtype)) != (tuple(value.shape), f"torch.{value.dtype}"):
+            raise TraceError(
+                f"{Where(path)}: value {key} is {tensor.dtype} {list(tensor.shape)}, and its record says {value.dtype} "
+                f"{list(value.shape)}: the trace is damaged. Record it anew."
+            )
         return tensor
 
 
@@ -156,6 +159,11 @@ class _Gathered:
     notes: list[str] = field(default_factory=list)
     end: End | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Whether the program got to its end, and every call that it counted there is here."""
+        return self.end is not None and self.end.calls == len(self.calls)
+
     def add(self, record: Record) -> None:
         if isinstance(record, Call):
             self.calls.append(record)
@@ -190,7 +198,20 @@ def _record(line: bytes, where: Where) -> Record:
     kind: Callable[..., Record] | None = KINDS.get(document.pop("e", "")) if isinstance(document, dict) else None
     if kind is None:
         raise TraceError(f"{where}: no record of a trace; expected one with e: {', '.join(KINDS)}.")
-    return _made(kind, document, where)
+    record = _made(kind, document, where)
+    if isinstance(record, Value) and not _can_be(record):
+        raise TraceError(
+            f"{where}: value {record.id} of shape {list(record.shape)}, strides {list(record.strides)} and offset "
+            f"{record.offset}; expected whole numbers of at least 0, a stride for each axis. Record the trace anew."
+        )
+    return record
+
+
+def _can_be(value: Value) -> bool:
+    """Whether a tensor can lie so; strides may be left out."""
+    numbers = (*value.shape, *value.strides, value.offset)
+    sizes = all(type(number) is int and number >= 0 for number in numbers)
+    return sizes and len(value.strides) in {0, len(value.shape)}
 
 
 def _made(kind: Callable[..., Made], document: dict[str, Any], where: Where) -> Made:

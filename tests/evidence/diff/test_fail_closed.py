@@ -110,6 +110,9 @@ def test_an_argument_that_differs_without_effect_is_told(tmp_path: Path) -> None
     [
         (lambda entry: None if entry["e"] == "value" and entry["id"] == 2 else entry, "names value 2, which is not in"),
         (lambda entry: entry | ({"base": entry["id"]} if entry["e"] == "value" else {}), "is a view of itself"),
+        (lambda entry: entry | ({"shape": [-3, 8]} if entry["e"] == "value" else {}), r"of shape \[-3, 8\]"),
+        (lambda entry: entry | ({"strides": [1]} if entry["e"] == "value" else {}), "a stride for each axis"),
+        (lambda entry: entry | ({"dtype": "load"} if entry["e"] == "value" else {}), "its record says load"),
     ],
 )
 def test_a_damaged_trace_is_refused(tmp_path: Path, change: Any, message: str) -> None:
@@ -132,3 +135,43 @@ def test_no_report_says_equal_of_a_program_with_fewer_layers(tmp_path: Path) -> 
     short.layers = short.layers[:2]
     report = diff(record(tmp_path / "a", model(), ops=False), record(tmp_path / "b", short, ops=False))
     assert report.exit_code != 0
+
+
+@pytest.mark.parametrize("digest", ["0" * 16, "f" * 16])
+def test_digests_that_are_none_or_contradict_their_rows_say_nothing(tmp_path: Path, digest: str) -> None:
+    """Zeros stand where none was written; anything else that its rows do not bear out is nobody's evidence."""
+    a, b = _trace(tmp_path / "a", keep=_none), _trace(tmp_path / "b", keep=_none)
+    _edit(b, lambda entry: entry | ({"digest": digest} if "digest" in entry else {}))
+    report = diff(a, b)
+    if digest.strip("0"):
+        assert report.status == "inconclusive"
+        assert "contradict each other" in " ".join(report.words)
+    else:
+        assert report.status == "pass"  # by their rows
+    without = _trace(tmp_path / "c", keep=_none), _trace(tmp_path / "d", keep=_none)
+    for folder in without:
+        _edit(folder, lambda entry: {k: v for k, v in entry.items() if k != "rows"} | _zeros(entry))
+    nothing = diff(*without)
+    assert (nothing.status, nothing.coverage.compared) == ("inconclusive", 0)
+
+
+def _zeros(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"digest": "0" * 16} if "digest" in entry else {}
+
+
+def test_calls_that_are_lost_are_a_cut(tmp_path: Path) -> None:
+    a, b = _trace(tmp_path / "a"), _trace(tmp_path / "b")
+    _edit(b, lambda entry: None if entry["e"] == "call" and entry["id"] == 3 else entry)
+    report = diff(a, b)
+    assert (report.status, report.b.whole) == ("inconclusive", False)
+
+
+def test_a_call_that_raised_in_one_trace_is_told(tmp_path: Path) -> None:
+    """What it left undone may be seen by nothing that was recorded."""
+    a, b = _trace(tmp_path / "a"), _trace(tmp_path / "b")
+    _edit(b, lambda entry: entry | ({"flags": ["raised"]} if entry.get("name", "").startswith("aten.addmm") else {}))
+    report = diff(a, b)
+    assert report.status == "inconclusive"
+    assert (
+        "a call that returned in one trace only: program.first aten.addmm.default, which raised in B" in report.reason
+    )

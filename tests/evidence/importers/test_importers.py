@@ -157,6 +157,20 @@ def test_dumps_of_several_ranks_are_ranks(tmp_path: Path) -> None:
     assert "1 files hold no tensor" in ranks[0].contents.notes[0]
 
 
+def test_a_dump_whose_file_is_lost_makes_no_whole_trace(tmp_path: Path) -> None:
+    for index, name in (
+        (1, "input_ids"),
+        (2, "non_intrusive__model.layers.0.output"),
+        (4, "non_intrusive__model.output"),
+    ):
+        _dumped(tmp_path / "d", index, name, torch.ones(6, 8))
+    import_trace("sglang", tmp_path / "d", tmp_path / "t")
+    contents = open_trace(tmp_path / "t").ranks[0].contents
+    assert not contents.whole
+    assert "1 of the dumper's calls left no file: what they held is not here." in contents.notes
+    assert diff(tmp_path / "t", tmp_path / "t").status == "inconclusive"
+
+
 def test_hidden_states_of_vllm_are_compared_by_token(tmp_path: Path) -> None:
     states = torch.randn(5, 2, 8).bfloat16()
     other = states.clone()

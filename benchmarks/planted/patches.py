@@ -137,6 +137,7 @@ PATCHES = (
         name="attention: one token ahead is seen",
         site="attend",
         changes=((_MASK, "attn_weights = attn_weights + attention_mask.triu(2)"),),
+        answers=("fault=causal-shifted(ahead=1)",),
     ),
     Patch(
         name="attention: no scaling",

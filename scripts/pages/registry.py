@@ -27,6 +27,8 @@ PEERS = ("--venv", str(Path(tempfile.gettempdir()) / "peers"))
 """The environment of the tools that moeparity is set beside; made by pip where it is not there."""
 RECORD = str(Path(tempfile.gettempdir()) / "hostile.jsonl")
 """What the hostile campaign has tried."""
+JOBS = str(Path(tempfile.gettempdir()) / "drawn-jobs.jsonl")
+"""Jobs whose faults were drawn."""
 
 FROM_CODE = {
     "combine": Page(path="docs/combine.md", takes="a second", write=blocks({"combine": combine.table})),
@@ -125,6 +127,12 @@ MEASURED = {
         path="docs/probe.md",
         takes="two minutes",
         write=blocks({"session": sessions.probe, "time": printed("benchmarks.probe")}),
+        measured=True,
+    ),
+    "ranks-faults": Page(
+        path="docs/generated/ranks-faults.md",
+        takes="a quarter of an hour",
+        write=put_out("tests.ranks.drawn", "--record", JOBS, "--number", "240"),
         measured=True,
     ),
     "roundings": Page(

@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "glm4_moe": {"fp32": {"layers[*].moe.router:sigmoid": "tanh", "layers[1].moe.experts:product": "bf16"}},
 }
 
-UNNAMED = "attention: one token ahead is seen"
+UNNAMED = "attention: wrong head of keys"
 """A patch for which there is no word."""
 
 

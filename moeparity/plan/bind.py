@@ -164,7 +164,9 @@ class BoundGraph:
         return Setting(value=attribute.default, rule=None) if known is None else known
 
     def origin(self, node: Node, name: str) -> str:
-        """Where the value of one of a node's attributes was set."""
+        """Where the value of one of a node's attributes was set, or its fault."""
+        if name == FAULT:
+            return self.settings[node.name, FAULT].origin
         return next(self.setting(node, one).origin for one in node.op.attributes if one.name == name)
 
     def dtype_of(self, node: str) -> str:

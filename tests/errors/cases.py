@@ -36,6 +36,7 @@ BISECT = {
     "recipe-gate-of-a-record-that-is-not-there",
     "recipe-impl-without-leave",
     "recipe-fault-checkpoint-of-another-model",
+    "recipe-fault-base-of-no-rotation",
     "recipe-fault-checkpoint-without-a-tensor",
     "recipe-swap-matches-nothing",
     "recipe-costs-unknown",

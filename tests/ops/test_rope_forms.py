@@ -15,7 +15,8 @@ from torch import Tensor
 
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import open_model
-from moeparity.ops.kernels.rope import rope, rotary
+from moeparity.ops.declaration import RefusedError
+from moeparity.ops.kernels.rope import inverse_frequencies, rope, rotary
 from tests.ops.plain import BF16, FP16, FP32, assert_bits, random
 from tests.ops.scalar import F32, ROUND, fma
 
@@ -167,3 +168,12 @@ def test_a_fused_norm_hands_queries_over_unrounded(qwen3_moe: Path) -> None:
     assert_bits(fused["layers.0.attention.rope.q"], by_hand)
     assert not torch.equal(plain["layers.0.attention.rope.q"], by_hand)
     assert_bits(fused["layers.0.attention.rope.k"], plain["layers.0.attention.rope.k"])
+
+
+@pytest.mark.parametrize("base", [1.0, 0.0, -3.0, float("nan")])
+@pytest.mark.parametrize("kind", ["default", "yarn"])
+def test_a_base_that_nothing_rotates_with_is_refused(kind: str, base: float) -> None:
+    """A search for a number tries any; a program of the user's must not end by it."""
+    parameters = {"rope_type": kind, "rope_theta": base, "factor": 4.0, "original_max_position_embeddings": 16}
+    with pytest.raises(RefusedError, match="Expected a number above 1"):
+        inverse_frequencies(8, parameters, 64, torch.float32, torch.tensor(4))

@@ -10,6 +10,7 @@ import torch
 
 from moeparity.numerics.fma import fma
 from moeparity.numerics.rounding import add, product, rounded, wide, working
+from moeparity.ops.declaration import RefusedError
 
 
 def rotary(
@@ -31,7 +32,11 @@ def inverse_frequencies(
     Computed on the CPU whatever the device, as transformers does when it builds a model; `dynamic` frequencies of a
     `length` (int64 scalar) above `max_positions` are computed where the length is, in the forward pass. They are those
     of a model that has not seen longer sequences before: transformers keeps what the longest made of them.
+
+    Raises RefusedError for a base that a fault puts in place of the model's and that nothing can be rotated with.
     """
+    if not rope["rope_theta"] > 1:
+        raise RefusedError("fault", f"nothing rotates with the base {rope['rope_theta']:g}. Expected a number above 1.")
     kind = rope["rope_type"]
     if kind == "dynamic":
         return 1.0 / _dynamic_powers(dim, rope, max_positions, dtype, length), 1.0

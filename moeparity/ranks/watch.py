@@ -74,10 +74,13 @@ class Watch:
         or did not come within the watchdog's time: who has given none can't be ended.
         """
         until = time.monotonic() + self._watchdog_s
-        self._beat()
-        while not self._seen.keys() >= set(self._watched()) and time.monotonic() < until:
+        while True:
+            # A store that is slow to answer, as under load, is asked again.
+            with suppress(DistStoreError):
+                self._beat()
+            if self._seen.keys() >= set(self._watched()) or time.monotonic() >= until:
+                break
             time.sleep(_PAUSE_S)
-            self._beat()
         for thread in self._threads:
             thread.start()
 

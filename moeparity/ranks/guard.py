@@ -23,7 +23,7 @@ from moeparity.evidence.weights.layout import WeightLayout
 from moeparity.ranks import environment, fingerprint, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
 from moeparity.ranks.collectives import CollectiveLog
-from moeparity.ranks.difference import Records, difference
+from moeparity.ranks.difference import Records, difference, ranks_in_words
 from moeparity.ranks.exchange import Exchange
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.settings import settings
@@ -349,8 +349,11 @@ class Guard:
         op, _, site = what.rpartition(" at ")
 
         def judge(records: Records) -> str | None:
-            sites = exchange.gathered({"site": site}, "call sites")
-            called = ", ".join(f"rank {rank} at {record['site']}" for rank, record in sites.items())
+            # A rank that skipped it may have left the call in which others are.
+            callers: dict[str, list[int]] = {}
+            for rank, record in exchange.gathered({"site": f"at {site} {place}"}, "call sites").items():
+                callers.setdefault(record["site"], []).append(rank)
+            called = "; ".join(f"{ranks_in_words(ranks)} {where}" for where, ranks in callers.items())
             return f"{difference(records)}; called by {called}"
 
         at = f"collective {number} of {group}"

@@ -158,6 +158,8 @@ def test_checked_collectives_are_compared_before_they_run(apart: Callable[[str],
     ended = apart("checked order")
     (words,) = ended.said("order")
     assert re.search(
-        r"^in call 3, collective 6 of 0: .*rank 0 .*allreduce.*, rank 1 .*broadcast.*called by rank 0 at job\.py", words
+        r"^in call 3, collective 6 of 0: .*rank 0 .*allreduce.*, rank 1 .*broadcast.*"
+        r"called by rank 0 at job\.py:\d+ in call 3; rank 1 at job\.py:\d+ in call 3",
+        words,
     )
     assert (ended.codes, ended.left) == ((0, 0), ()), ended.errors

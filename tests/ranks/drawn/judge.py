@@ -183,8 +183,8 @@ def _of_collective(case: Case, fault: Fault) -> list[str]:
         logged.append(rf"collectives\.1: the first that differs is number {fault.call}: {differs}")
     # Ranks that check a collective before it runs have not called it yet.
     logged.append(rf"collectives\.1: the first .*: (?=.*, before collective {world} of 0){differs}")
-    at = rf"in call {fault.call}, collective {world} of 0"
-    return [*logged, rf"^({at}|call {fault.call + 1}): ranks are not in step\. (?=.*{named}).*({at}|called by)"]
+    at = rf"(in call {fault.call}|between calls, after {fault.call}), collective {world} of 0"
+    return [*logged, rf"^({at}|call {fault.call + 1}): ranks are not in step\. {differs}.*({at}|called by)"]
 
 
 def _of_lost(case: Case, fault: Fault) -> str:

@@ -111,8 +111,7 @@ def to_set(
 
 def _flags(toggles: Sequence[ToggleResult]) -> str:
     """The flags of the candidate that take toggles back, each once; those without a flag by name, parts of a schedule
-    with what to set. Where only the reference has flags, these are said, and not what they would leave: another
-    reference is no trial that was run.
+    with what to set.
     """
     flags = dict.fromkeys(toggle.candidate_changed_by for toggle in toggles if toggle.candidate_changed_by)
     bare = [toggle.name for toggle in toggles if not toggle.candidate_changed_by]
@@ -120,11 +119,19 @@ def _flags(toggles: Sequence[ToggleResult]) -> str:
     if not flags and len(parts) == len(bare):
         return f"restore {_few(parts)} on the candidate"
     if not flags:
-        other = list(dict.fromkeys(toggle.reference_changed_by for toggle in toggles if toggle.reference_changed_by))
-        known = f"the candidate has no flag; the reference: {_few(other)}" if other else "no flag known"
-        return f"restore {_few(bare)} ({known})"
+        return f"restore {_few(bare)} ({_elsewhere(toggles)})"
     further = f"; {len(bare)} more without a flag" if bare else ""
     return f"{enumerated(list(flags))} on the candidate{further}"
+
+
+def _elsewhere(toggles: Sequence[ToggleResult]) -> str:
+    """Of toggles that the candidate has no flag for: those of the reference, where each of them has one. What these
+    would leave is not said, since another reference is no trial that was run.
+    """
+    flags = list(dict.fromkeys(toggle.reference_changed_by for toggle in toggles))
+    if not any(flags):
+        return "no flag known"
+    return f"the candidate has no flag; the reference: {_few(flags)}" if all(flags) else "the candidate has no flag"
 
 
 def _acting(toggles: Iterable[ToggleResult]) -> list[ToggleResult]:

@@ -119,6 +119,9 @@ def test_a_flag_that_only_the_reference_has_is_said() -> None:
     assert to_set([gate], None, 1.0) == (
         "restore a (the candidate has no flag; the reference: leaving out --moe-router-dtype fp32), which leaves 20%"
     )
+    # A flag of one choice is none of both.
+    both = [toggle("a", 0.9, 0.9, reference_changed_by=FLAG), toggle("b", 0.1, 0.9)]
+    assert to_set(both, None, 1.0).endswith("for equal bits: restore a and b (the candidate has no flag)")
 
 
 def test_nothing_is_shared_of_nan() -> None:

@@ -83,7 +83,8 @@ def page(runs: list[Run]) -> str:
     )
     ends = f"Jobs without a fault: {len(clean)}, false alarms and other ends than exit code 0: {alarms}."
     head = (
-        "# Faults of live jobs, drawn\n\nWritten by `python -m scripts.pages ranks-faults`; `docs/ranks.md` says what guards do."
+        "# Faults of live jobs, drawn\n\n"
+        "Written by `python -m scripts.pages ranks-faults`; `docs/ranks.md` says what guards do."
     )
     return "\n".join([head, "", words, "", *lines, "", ends, ""])
 

@@ -36,9 +36,9 @@ gc.disable()
 # Hundreds of modules are compiled once, not in each of the many processes that tests start, whatever the shell says.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# The same examples in every run; `pytest --hypothesis-profile explore` looks for others.
-settings.register_profile("same", derandomize=True)
-settings.register_profile("explore", derandomize=False)
+# The same examples in every run, however long each takes; `pytest --hypothesis-profile explore` looks for others.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("explore", derandomize=False, deadline=None)
 settings.load_profile("same")
 # A shell that starts the tests in the background lets them ignore Ctrl-C, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

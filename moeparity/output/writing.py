@@ -1,7 +1,8 @@
 """Writing results: whole or not at all, and over nothing but an older result.
 
-A result is written to a file beside it, which takes its name in the end. Such a file is locked while it is written: one
-that nobody holds is what a killed run left, and goes when the next result is written beside it.
+A result is written to a file beside it, which takes its name in the end. Whoever writes holds the folder, with others
+who do; what lies there half-written where nobody holds it was left by a killed run, and goes when the next result is
+written there. The files themselves would be the wrong thing to hold: safetensors puts one of its own in their place.
 """
 
 from __future__ import annotations
@@ -128,12 +129,17 @@ def _defect(path: Path) -> str | None:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, locked as long as it is not done; gone afterwards unless it took another name."""
+    """A new file beside `path`, whose folder is held as long as it is not done; gone afterwards unless it took another
+    name.
+    """
     created: list[Path] = []
+    holds: list[int] = []
 
     def discard() -> None:
         for temporary in created:
             temporary.unlink(missing_ok=True)
+        while holds:
+            os.close(holds.pop())
 
     def interrupted() -> None:
         discard()
@@ -141,40 +147,31 @@ def _temporary(path: Path) -> Iterator[Path]:
         _remove_leavings(path.parent)
 
     with on_interruption(interrupted):
-        number = -1
         try:
-            number, name = _locked(path, created)
-            yield name
+            with suppress(OSError):  # a file system without locks, or a folder that may be written and not read
+                holds.append(os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY))
+                fcntl.flock(holds[0], fcntl.LOCK_SH)
+            number, name = tempfile.mkstemp(prefix=_PREFIX, suffix=path.suffix, dir=path.parent)
+            created.append(Path(name))
+            holds.append(number)
+            yield created[0]
         finally:
             discard()
-            if number >= 0:
-                os.close(number)
-
-
-def _locked(path: Path, created: list[Path]) -> tuple[int, Path]:
-    """A descriptor and the name of a new file that is locked; `created` gets its name as soon as it is known."""
-    while True:
-        number, text = tempfile.mkstemp(prefix=_PREFIX, suffix=path.suffix, dir=path.parent)
-        name = Path(text)
-        created.append(name)
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(number, fcntl.LOCK_EX)
-        # Until it was locked it looked like one that a killed run has left, to another run that tidies up.
-        if name.exists():
-            return number, name
-        os.close(number)
 
 
 def _remove_leavings(folder: Path) -> None:
-    """Remove what killed runs left half-written in a folder: files of ours that nobody holds."""
-    for name in folder.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            number = os.open(name, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """Remove what killed runs left half-written in a folder, where nobody writes now."""
+    leavings = list(folder.glob(f"{_PREFIX}*"))
+    if not leavings:
+        return
+    with suppress(OSError):
+        number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in leavings:
                 name.unlink(missing_ok=True)
-            finally:
-                os.close(number)
+        finally:
+            os.close(number)
 
 
 def _umask() -> int:

@@ -33,7 +33,7 @@ from tests.opened import opened
 
 HERE = Where(Path("test"))
 TRIED = int(os.environ.get("MOEPARITY_SCHEDULES", "0"))
-EXAMPLES = settings(max_examples=TRIED or 3, deadline=None)
+EXAMPLES = settings(max_examples=TRIED or 3)
 SEEDS = st.integers(0, 2**32)
 MODELS = ("qwen3_moe", "mixtral_sliding", "gpt_oss", "deepseek_v3", "qwen3")
 

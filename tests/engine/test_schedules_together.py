@@ -96,7 +96,7 @@ def test_company_of_other_schedules(request: pytest.FixtureRequest, name: str, p
     model = opened(request.getfixturevalue(name))
     own = {"layers[1].moe.router:weights": "fp32"} if name == "qwen3_moe" else {"layers[1].*.norm:output": "fp32"}
 
-    @settings(max_examples=TRIED or 1, deadline=None)
+    @settings(max_examples=TRIED or 1)
     @given(SEEDS)
     def check(seed: int) -> None:
         draw = Draw(seed, f"{name} {profile} together")

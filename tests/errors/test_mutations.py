@@ -33,9 +33,7 @@ GRAPH = (BAD / "graph-unknown-value.yaml").read_text("utf-8").replace("nrom", "n
 PROFILE = (BAD / "profile-unknown-op.yaml").read_text("utf-8").replace("combin\n", "combine\n")
 DEEPSEEK = json.loads((BAD / "checkpoint-one-expert-per-group" / "config.json").read_text("utf-8")) | {"n_group": 2}
 
-quick = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+quick = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @st.composite

@@ -126,7 +126,7 @@ def test_a_trainer_may_give_a_token_no_probability(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
 @pytest.mark.parametrize("name", LOGS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(rng=st.randoms(use_true_random=False), side=st.booleans())
 def test_a_defect_is_refused_or_changes_nothing(name: str, mutate: Mutation, rng: random.Random, side: bool) -> None:
     paths = [FIXTURES / path for path in LOGS[name] if path is not None]
@@ -146,7 +146,7 @@ def test_a_defect_is_refused_or_changes_nothing(name: str, mutate: Mutation, rng
 
 
 @pytest.mark.parametrize("name", LOGS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_cut_file_gives_whole_sequences_or_none(name: str, share: float) -> None:
     sampled, scored = LOGS[name]
@@ -166,7 +166,7 @@ def test_a_cut_file_gives_whole_sequences_or_none(name: str, share: float) -> No
 
 
 @pytest.mark.parametrize("name", ["slime/train_7.pt", "moeparity/log.parquet", "moeparity/log.safetensors"])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_cut_container_is_refused(name: str, share: float) -> None:
     content = (FIXTURES / name).read_bytes()

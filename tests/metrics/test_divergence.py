@@ -124,14 +124,14 @@ def same_dtype_pair(draw: st.DrawFn, dtype: torch.dtype) -> tuple[list[int], lis
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16, FP32])
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_equals_scalar_loop_for_any_bits(dtype: torch.dtype, data: st.DataObject) -> None:
     a, b = data.draw(same_dtype_pair(dtype))
     assert_matches(compare(from_bits(a, dtype), from_bits(b, dtype)), scalar_compare(a, b, dtype, dtype))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_equals_scalar_loop_for_fp64_bits(data: st.DataObject) -> None:
     a, b = data.draw(same_dtype_pair(FP64))
@@ -142,7 +142,7 @@ def test_equals_scalar_loop_for_fp64_bits(data: st.DataObject) -> None:
     ("first", "second"),
     [(BF16, FP16), (BF16, FP32), (FP16, FP32), (FP32, BF16), (FP32, FP16), (BF16, FP64), (FP16, FP64), (FP32, FP64)],
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_mixed_dtypes_equal_scalar_loop(first: torch.dtype, second: torch.dtype, data: st.DataObject) -> None:
     a = data.draw(st.lists(pattern_of(first), min_size=1, max_size=12))
@@ -261,7 +261,7 @@ def test_longer_than_one_chunk() -> None:
     assert (error.squared_reference, error.sum_ulp) == (size - 1, (1 << 22) + (3 << 22))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_errors_of_parts_add_up(data: st.DataObject) -> None:
     a, b = data.draw(same_dtype_pair(BF16))
@@ -271,7 +271,7 @@ def test_errors_of_parts_add_up(data: st.DataObject) -> None:
     assert_matches(compare(x[:cut], y[:cut]) + compare(x[cut:], y[cut:]), whole)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_distances_are_symmetric(data: st.DataObject) -> None:
     a, b = data.draw(same_dtype_pair(FP32))

@@ -42,7 +42,7 @@ def scalar_bootstrap_t(x: list[float], n: list[float], resamples: int, seed: int
     return estimate - t[len(t) - k] * error, estimate - t[k - 1] * error
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 1000), size=st.integers(2, 12), scale=st.sampled_from([1e-200, 1e-9, 1.0, 1e200]))
 def test_equals_scalar_bootstrap(seed: int, size: int, scale: float) -> None:
     g = torch.Generator().manual_seed(seed)
@@ -142,7 +142,7 @@ def test_nonfinite_sums_have_no_interval(value: float) -> None:
     assert (interval.low, interval.high, interval.method) == (-math.inf, math.inf, "none")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rows=st.lists(
         st.tuples(st.floats(-1e300, 1e300) | st.sampled_from([0.0, 5e-324]), st.integers(0, 3)), min_size=1, max_size=9
@@ -303,7 +303,7 @@ def test_counts_the_tokens_given() -> None:
     assert token_mean(sums, counts).tokens == sequence_mean(sums, counts).tokens == 11
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     bounds=st.tuples(*[st.floats(-10, 10)] * 3).map(sorted),
     sequences=st.integers(0, 60),

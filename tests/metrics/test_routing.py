@@ -48,7 +48,7 @@ def routings(draw: st.DrawFn) -> tuple[list[list[int]], list[list[int]]]:
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(pair=routings())
 def test_equals_python_sets(pair: tuple[list[list[int]], list[list[int]]]) -> None:
     counts, mask = flips(ids(pair[0]), ids(pair[1]))
@@ -115,7 +115,7 @@ def test_weight_drift_is_between_the_same_experts_whatever_their_slots() -> None
     assert math.isnan((Drift(shared=1, sum_abs=Exact(1.0), max_abs=1.0) + broken).max_abs)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(pair=routings())
 def test_expert_pairs_against_python_sets(pair: tuple[list[list[int]], list[list[int]]]) -> None:
     expected: Counter[tuple[int, int]] = Counter()
@@ -139,7 +139,7 @@ def test_the_cut_by_hand() -> None:
     assert cut_.runner_up.tolist()[:2] == [2, 1]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(value=st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=0))
 def test_an_ulp_is_the_distance_to_the_next_number(value: float) -> None:
     at = torch.tensor([value], dtype=torch.float32)
@@ -156,7 +156,7 @@ def test_perturbation_looks_at_what_either_side_chose_and_at_the_runner_up() -> 
     assert perturbation(ours, candidate, (ids([[0, 1]]), ids([[0, 3]])), at).tolist() == [8.5 * 2**23]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_flip_needs_half_the_margin(data: st.DataObject) -> None:
     """What `docs/flips.md` claims of any two rows of scores."""

@@ -66,7 +66,7 @@ def block(seed: int, b: int, t: int, v: int) -> tuple[torch.Tensor, torch.Tensor
     return reference, candidate, ids, torch.rand(b, t, generator=g) < 0.6
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     b=st.integers(1, 3),

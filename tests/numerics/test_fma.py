@@ -19,7 +19,7 @@ DTYPE = st.sampled_from(DTYPES)
 TIE = 1 + 2.0**-12  # its square lies between two fp32 numbers
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_both_ways_of_an_fma(data: st.DataObject) -> None:
     value = (
@@ -33,7 +33,7 @@ def test_both_ways_of_an_fma(data: st.DataObject) -> None:
     assert same_bits(fma(a.expand(2, -1), b, c[:1].expand(2, 1))[1], fma_by_round_to_odd(a, b, c[:1]))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_an_fma_of_cancelling_numbers(data: st.DataObject) -> None:
     pairs = data.draw(st.lists(st.tuples(number(FP32, exponents=20), number(FP32, exponents=20)), min_size=1))
@@ -44,7 +44,7 @@ def test_an_fma_of_cancelling_numbers(data: st.DataObject) -> None:
     assert same_bits(fma_by_round_to_odd(a, b, -products), expected)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_an_fma_in_fp64(data: st.DataObject) -> None:
     value = number(FP64, exponents=200)
@@ -54,7 +54,7 @@ def test_an_fma_in_fp64(data: st.DataObject) -> None:
     assert same_bits(fma(a, b, -(a * b)), tensor([scalar.fma(x, y, -(x * y), FP64, FP64) for x, y, _ in triples], FP64))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data(), dtype=DTYPE)
 def test_an_exact_sum(data: st.DataObject, dtype: torch.dtype) -> None:
     count = data.draw(st.integers(1, 9))
@@ -64,7 +64,7 @@ def test_an_exact_sum(data: st.DataObject, dtype: torch.dtype) -> None:
     assert same_numbers(exact_sum(terms), tensor([scalar.total(row, FP32) for row in rows], FP32))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_an_exact_sum_in_fp64(data: st.DataObject) -> None:
     terms = data.draw(st.lists(number(FP64, exponents=200) | number(FP64, exponents=2), min_size=1, max_size=9))

@@ -47,7 +47,7 @@ def test_the_data_tell_orders_apart() -> None:
     assert every(contracted, half, second) == every(sequential, half, second) != every(reverse, half, second)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), inputs=st.sampled_from((*DTYPES, FP64)))
 def test_any_order(data: st.DataObject, inputs: torch.dtype) -> None:
     order = data.draw(orders())

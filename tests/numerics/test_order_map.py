@@ -65,7 +65,7 @@ PARTITIONS: list[Partition] = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     partition=st.sampled_from(PARTITIONS),
     packs=st.one_of(st.integers(2, 400), st.integers(10_000, 3_000_000)),

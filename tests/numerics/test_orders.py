@@ -121,7 +121,7 @@ def orders(draw: st.DrawFn, *, products: bool = True, fused: bool = True) -> Ord
     )
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(order=orders())
 def test_what_is_printed_is_read_back(order: Order) -> None:
     assert parse(str(order)) == order
@@ -129,7 +129,7 @@ def test_what_is_printed_is_read_back(order: Order) -> None:
     assert parse(f"  {str(order).replace(' ', '').replace('|', ' | ')} ") == order
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(order=orders(), leaves=st.integers(1, 70))
 def test_every_leaf_is_added_once(order: Order, leaves: int) -> None:
     leaves = order.leaves or leaves

@@ -20,7 +20,7 @@ DTYPE = st.sampled_from(DTYPES)
 FACTORS = (float.fromhex("0x1.001p+0"), float.fromhex("0x1.00eff2p+0"))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data(), left=DTYPE, right=DTYPE, output=DTYPE)
 def test_elementwise(data: st.DataObject, left: torch.dtype, right: torch.dtype, output: torch.dtype) -> None:
     pairs = data.draw(st.lists(st.tuples(number(left, exponents=60), number(right, exponents=60)), min_size=1))
@@ -30,7 +30,7 @@ def test_elementwise(data: st.DataObject, left: torch.dtype, right: torch.dtype,
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP16])
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.data())
 def test_sixteen_bit_pairs_are_rounded_once(dtype: torch.dtype, data: st.DataObject) -> None:
     value = number(dtype, exponents=40).filter(bool)
@@ -54,7 +54,7 @@ def test_an_fp32_operand_is_rounded_twice() -> None:
 @pytest.mark.parametrize(
     ("left", "right", "output"), [t for t in itertools.product((*DTYPES, FP64), repeat=3) if FP64 in t]
 )
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_fp64_on_either_side_makes_the_step_fp64(
     left: torch.dtype, right: torch.dtype, output: torch.dtype, data: st.DataObject
@@ -89,7 +89,7 @@ def test_rounded_and_wide_leave_alone_what_fits() -> None:
 
 
 @pytest.mark.parametrize(("inputs", "output", "bias"), list(itertools.product(DTYPES, DTYPES, [False, True])))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_linear(inputs: torch.dtype, output: torch.dtype, bias: bool, data: st.DataObject) -> None:
     """Operands whose dot products are exact in fp32 in any order, so that only the stated roundings are left."""

@@ -154,7 +154,7 @@ def expected(
     return tensor(by_hand, accumulate if name is None else torch_dtype(name))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data(), leaf=DTYPE, accumulate=DTYPE, start=START)
 def test_any_order_of_ordinary_numbers(
     data: st.DataObject, leaf: torch.dtype, accumulate: torch.dtype, start: float | None
@@ -170,7 +170,7 @@ def test_any_order_of_ordinary_numbers(
     assert same_bits(both_ways(x, order, accumulate, start, y), expected(rows, order, leaf, accumulate, start, times))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data(), leaf=DTYPE, accumulate=DTYPE)
 def test_any_order_of_any_numbers(data: st.DataObject, leaf: torch.dtype, accumulate: torch.dtype) -> None:
     """Subnormal, infinite, NaN and signed zeros; sums that overflow."""
@@ -182,7 +182,7 @@ def test_any_order_of_any_numbers(data: st.DataObject, leaf: torch.dtype, accumu
 
 
 @pytest.mark.parametrize(("order", "leaf", "accumulate"), list(itertools.product(EXPLICIT, DTYPES, DTYPES)))
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_every_plain_order(order: str, leaf: torch.dtype, accumulate: torch.dtype, data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 20))
@@ -205,7 +205,7 @@ def any_tree(draw: st.DrawFn, leaves: int) -> Tree:
     return nodes[0]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), leaf=DTYPE, accumulate=DTYPE, start=START)
 def test_any_tree(data: st.DataObject, leaf: torch.dtype, accumulate: torch.dtype, start: float | None) -> None:
     values = data.draw(st.lists(number(leaf, **SIZES), min_size=1, max_size=12))

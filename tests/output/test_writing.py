@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -100,3 +101,18 @@ def test_an_interruption_before_the_name_is_known_leaves_nothing(
     writing.write_text(tmp_path / "a.json", "text")
     assert left == [True, []]
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_what_others_write_in_a_folder_is_no_leaving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors writes a file of its own and renames it over ours: what is held must outlive that."""
+    (tmp_path / ".moeparity-old.safetensors").write_text("of a killed run")
+    save = safetensors.torch.save_file
+
+    def beside(tensors: dict[str, torch.Tensor], temporary: Path, metadata: dict[str, str] | None) -> None:
+        save(tensors, temporary, metadata)
+        writing.write_text(tmp_path / "b.json", "of another run, which tidies up first")
+        assert temporary.exists()
+
+    monkeypatch.setattr(safetensors.torch, "save_file", beside)
+    writing.write_tensors(tmp_path / "a.safetensors", {"x": torch.ones(2)}, {"k": "v"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.safetensors", "b.json"]

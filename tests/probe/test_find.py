@@ -35,7 +35,7 @@ def test_random_orders_are_found_exactly_and_in_no_longer_a_form(seed: int) -> N
 
 
 @given(st.randoms(use_true_random=False), st.integers(2, 255))
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 def test_orders_of_any_size_are_found(draw: random.Random, n: int) -> None:
     assert_found_in_no_longer_a_form(*drawn_order(draw, n))
 

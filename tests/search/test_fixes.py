@@ -23,7 +23,7 @@ def fixes_as_sets(fixes: Fixes) -> set[Coalition]:
 
 
 @given(SEEDS, st.integers(1, 6), st.sampled_from([0.0, 0.3]), st.sampled_from([1e-4, 0.2, 0.3, 0.7]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_all_minimal_fixes_of_any_game(seed: int, count: int, refusal_rate: float, gate: float) -> None:
     players = names(count)
     game = refusing_game(players, seed, refusal_rate)
@@ -116,7 +116,7 @@ def minimal_hitting(causes: list[frozenset[str]]) -> set[Coalition]:
 
 
 @given(SEEDS, st.integers(4, 7), st.integers(1, 60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_within_any_budget_what_is_said_holds(seed: int, count: int, budget: int) -> None:
     players = names(count)
     assert_what_is_said(players, refusing_game(players, seed, 0.2), budget, limit=5)
@@ -151,7 +151,7 @@ def assert_what_is_said(players: Players, game: Mapping[Coalition, float | None]
 
 
 @given(SEEDS, st.integers(2, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ddmin_leaves_nothing_that_can_be_left_out(seed: int, count: int) -> None:
     players = names(count)
     game = random_game(players, seed)
@@ -184,7 +184,7 @@ def test_limits_are_at_least_one() -> None:
 
 
 @given(SEEDS, st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_may_stay_on(seed: int, count: int) -> None:
     players = names(count)
     game = refusing_game(players, seed, 0.1)

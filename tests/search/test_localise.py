@@ -33,7 +33,7 @@ def test_two_layers_out_of_many_are_followed_down_to_themselves() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(2, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_opened_everywhere_it_is_the_waterfall(seed: int, count: int) -> None:
     players = names(count)
     game = random_game(players, seed)
@@ -45,7 +45,7 @@ def test_opened_everywhere_it_is_the_waterfall(seed: int, count: int) -> None:
 
 
 @given(st.integers(0, 2**32), st.floats(0, 1))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_parts_add_up_whatever_is_opened_or_refused(seed: int, worth: float) -> None:
     players = names(8)
     game = refusing_game(players, seed, 0.1)

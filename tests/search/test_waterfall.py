@@ -42,7 +42,7 @@ def shares(chart: Waterfall) -> dict[str, Fraction]:
 
 
 @given(SEEDS, st.integers(1, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_without_groups_a_share_is_the_shapley_value(seed: int, count: int) -> None:
     players = names(count)
     game = random_game(players, seed)
@@ -54,7 +54,7 @@ def test_without_groups_a_share_is_the_shapley_value(seed: int, count: int) -> N
 
 
 @given(SEEDS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_with_groups_a_share_is_the_owen_value_and_parts_add_up(seed: int) -> None:
     game = random_game(leaves(NESTED), seed)
     chart = shared(game, NESTED)
@@ -74,7 +74,7 @@ def test_with_groups_a_share_is_the_owen_value_and_parts_add_up(seed: int) -> No
 
 
 @given(SEEDS, st.sampled_from([0.1, 0.4]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_orders_with_a_refused_mixture_are_left_out(seed: int, refusal_rate: float) -> None:
     players = names(4)
     game = refusing_game(players, seed, refusal_rate)
@@ -104,7 +104,7 @@ def test_a_group_that_is_refused_in_parts_stays_whole() -> None:
 
 
 @given(SEEDS, st.integers(1, 4))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_drawn_orders_add_up_to_the_whole_without_a_residual(seed: int, pairs: int) -> None:
     players = names(8)
     game = refusing_game(players, seed, 0.05)

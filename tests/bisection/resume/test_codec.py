@@ -111,7 +111,7 @@ def there_and_back(value: object) -> Any:
 
 
 @given(values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_what_is_written_comes_back(value: object) -> None:
     assert same(there_and_back(value), value)
 

@@ -139,7 +139,7 @@ SYNTAX = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.one_of(st.binary(max_size=60), st.lists(SYNTAX, max_size=25).map(lambda parts: "".join(parts).encode())))
 def test_no_bytes_raise_anything_but_spec_error(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "fuzzed.yaml"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,23 @@ def reported(folder: Path, checkpoint: Path, *, ids: torch.Tensor | None = None,
     further = settings.pop("further", {})
     trace = captured(checkpoint, folder / "trace", ids, **settings)
     return bisect(recipe(folder, checkpoint, ids, trace, **further), device="cpu")
+
+
+def padding_doubled(checkpoint: Path, folder: Path) -> tuple[torch.Tensor, torch.Tensor, Path]:
+    """Ids and mask [2, 7] of a batch whose second sequence is short, and the trace of a program whose third layer gives
+    twice as much at its pads, and nowhere else.
+    """
+    ids = tokens((2, 7))
+    mask = torch.ones_like(ids)
+    mask[1, 4:], ids[1, 4:] = 0, 0
+
+    def masked(program: Any, ids: torch.Tensor) -> None:
+        with torch.no_grad():
+            program(ids, attention_mask=mask, use_cache=False)
+
+    def louder_pads(program: Any) -> None:
+        layer = program.model.layers[2]
+        unpatched = layer.forward
+        layer.forward = types.MethodType(lambda _, *a, **k: unpatched(*a, **k) * (2 - mask[..., None]), layer)
+
+    return ids, mask, captured(checkpoint, folder / "trace", ids, patch=louder_pads, run=masked)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,25 +13,12 @@ from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.sweep.report import Sweep
 from moeparity.bisection.sweep.run import sweep
 from moeparity.bisection.workers import word
-from moeparity.bisection.workers.crew import Crew
 from moeparity.errors import MoeparityError
-from tests.bisection.workers.hands import Hand, Hands, Shuffled
+from tests.bisection.workers.hands import Hand, Shuffled, at_work
 from tests.bisection.workers.test_force import write_recipe
 
 OVER = ("dtype=bf16,fp16,fp32", "placement.tensor=1,3")
 """Of these 3 x 2 points three cannot run: three ranks do not divide the heads."""
-
-
-@contextmanager
-def hands_at_work(answer: Any, count: int = 3) -> Iterator[Hands]:
-    hands = Hands(answer, count)
-
-    @contextmanager
-    def crew_of(wanted: Any, device: str) -> Iterator[Crew | None]:
-        yield None if wanted is None else hands
-
-    with patch.object(word, "crew_of", crew_of):
-        yield hands
 
 
 def points(text: str) -> Any:
@@ -54,7 +39,7 @@ def local(recipe: Path) -> Sweep:
 
 
 def test_the_table_is_that_of_a_local_sweep(recipe: Path, local: Sweep) -> None:
-    with hands_at_work(Shuffled(0, losing=3)) as hands:
+    with at_work(word, Shuffled(0, losing=3)) as hands:
         shared = sweep(recipe, OVER, device="cpu", workers=3)
     assert points(shared.to_json()) == points(local.to_json())
     assert shared.exit_code == local.exit_code == 2
@@ -70,20 +55,20 @@ def test_a_killed_sweep_goes_on_and_kept_points_are_asked_of_nobody(recipe: Path
         if len(saved) == 2:
             raise KeyboardInterrupt
 
-    with hands_at_work(Shuffled(1)), patch.object(Passes, "save", killed), pytest.raises(KeyboardInterrupt):
+    with at_work(word, Shuffled(1)), patch.object(Passes, "save", killed), pytest.raises(KeyboardInterrupt):
         sweep(recipe, OVER, device="cpu", run=tmp_path / "run", workers=3)
-    with hands_at_work(Shuffled(2)) as hands:
+    with at_work(word, Shuffled(2)) as hands:
         shared = sweep(recipe, OVER, device="cpu", run=tmp_path / "run", workers=2)
     assert sum(len(hand.asked) for hand in hands.hired) == 1
     assert points(shared.to_json()) == points(local.to_json())
-    with hands_at_work(Shuffled(2)) as idle:
+    with at_work(word, Shuffled(2)) as idle:
         again = sweep(recipe, OVER, device="cpu", run=tmp_path / "run", workers=2)
     assert idle.hired == []
     assert points(again.to_json()) == points(local.to_json())
 
 
 def test_what_every_point_is_refused_for_is_said_once(recipe: Path) -> None:
-    with hands_at_work(Shuffled(0)) as hands, pytest.raises(MoeparityError, match="tensor"):
+    with at_work(word, Shuffled(0)) as hands, pytest.raises(MoeparityError, match="tensor"):
         sweep(recipe, ["placement.tensor=3"], device="cpu", workers=2)
     assert hands.hired == []
 
@@ -95,7 +80,7 @@ def test_users_functions_run_in_workers_that_have_the_same_file(tmp_path: Path) 
     call = "impl: [{nodes: 'layers[0].moe.gate', call: 'own_of_workers:gate'}]"
     recipe.write_text(recipe.read_text().replace("candidate: {profile", f"candidate: {{{call}, profile"))
     local = sweep(recipe, ["dtype=bf16,fp16"], device="cpu", allow_code=True)
-    with hands_at_work(Shuffled(0)) as hands:
+    with at_work(word, Shuffled(0)) as hands:
         shared = sweep(recipe, ["dtype=bf16,fp16"], device="cpu", allow_code=True, workers=2)
     assert points(shared.to_json()) == points(local.to_json())
     assert sum(len(hand.asked) for hand in hands.hired) == 2
@@ -106,7 +91,7 @@ def test_users_functions_run_in_workers_that_have_the_same_file(tmp_path: Path) 
         return hand.server.answer(message)
 
     with (
-        hands_at_work(changed),
+        at_work(word, changed),
         pytest.raises(MoeparityError, match="others than where the command runs: own_of_workers:gate"),
     ):
         sweep(recipe, ["dtype=bf16,fp16"], device="cpu", allow_code=True, workers=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
-from tests.evidence.traced import captured, recipe, reported, tokens
+from tests.evidence.traced import padding_doubled, recipe, reported, tokens
 
 
 def _nodes(report: Report) -> set[str]:
@@ -86,20 +85,7 @@ def test_one_rare_expert(qwen3_moe: Path, tmp_path: Path) -> None:
 
 
 def test_a_fault_in_padding_alone(qwen3_moe: Path, tmp_path: Path) -> None:
-    ids = tokens((2, 7))
-    mask = torch.ones_like(ids)
-    mask[1, 4:], ids[1, 4:] = 0, 0
-
-    def forward(program: Any, ids: torch.Tensor) -> None:
-        with torch.no_grad():
-            program(ids, attention_mask=mask, use_cache=False)
-
-    def louder_pads(program: Any) -> None:
-        layer = program.model.layers[2]
-        own = layer.forward
-        layer.forward = types.MethodType(lambda _, *a, **k: own(*a, **k) * (2 - mask[..., None]), layer)
-
-    trace = captured(qwen3_moe, tmp_path / "trace", ids, patch=louder_pads, run=forward)
+    ids, mask, trace = padding_doubled(qwen3_moe, tmp_path)
     path = recipe(tmp_path, qwen3_moe, ids, trace)
     path.with_name("tokens.jsonl").write_text(
         "\n".join(f'{{"input_ids": {row[real.bool()].tolist()}}}' for row, real in zip(ids, mask, strict=True))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
 
 from moeparity.bisection.workers.crew import Crew, LostWorkerError, Worker
 from moeparity.bisection.workers.serve import Server
@@ -66,3 +70,16 @@ class Shuffled:
             answer = hand.server.answer(message)
         threading.Event().wait(self.random.random() * 0.05)
         return answer
+
+
+@contextmanager
+def at_work(module: ModuleType, answer: Answer, count: int = 3) -> Iterator[Hands]:
+    """What `--workers` stands for in a module is these hands."""
+    hands = Hands(answer, count)
+
+    @contextmanager
+    def crew_of(wanted: Any, device: str) -> Iterator[Crew | None]:
+        yield None if wanted is None else hands
+
+    with patch.object(module, "crew_of", crew_of):
+        yield hands

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,11 +17,11 @@ from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.shards import MOST, shards_of
-from moeparity.bisection.workers.crew import Crew, LostWorkerError
+from moeparity.bisection.workers.crew import LostWorkerError
 from moeparity.bisection.workers.force import ShardedPass
 from moeparity.errors import MoeparityError
 from moeparity.inputs.machine import numerics_key
-from tests.bisection.workers.hands import Hand, Hands, Shuffled
+from tests.bisection.workers.hands import Hand, Shuffled, at_work
 from tests.errors.base import BASE
 
 ALL = "oracle: true\nreplay: true\nenvelope: 2\nsplit: 2\nby: rule\nswap: ['layers[*].moe']\n"
@@ -65,19 +63,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("shards")
 
 
-@contextmanager
-def hands_at_work(answer: Any, count: int = 3) -> Iterator[Hands]:
-    """What `--workers` stands for is these hands."""
-    hands = Hands(answer, count)
-
-    @contextmanager
-    def crew_of(wanted: Any, device: str) -> Iterator[Crew | None]:
-        yield None if wanted is None else hands
-
-    with patch.object(pipeline, "crew_of", crew_of):
-        yield hands
-
-
 def stable(text: str) -> Any:
     """A report without what it cost."""
     report = json.loads(text)
@@ -94,7 +79,7 @@ def local(folder: Path) -> Report:
 def test_a_report_made_of_shards_has_the_bytes_of_a_local_one(seed: int, folder: Path, local: Report) -> None:
     """Every section looks on; every shard goes through bytes, and the second of them is lost once."""
     recipe = folder / "all.yaml"
-    with hands_at_work(Shuffled(seed, losing=2 + seed)) as hands:
+    with at_work(pipeline, Shuffled(seed, losing=2 + seed)) as hands:
         shared = bisect(recipe, device="cpu", workers=3)
     assert stable(shared.to_json()) == stable(local.to_json())
     assert json.loads(shared.to_json())["digest"] == json.loads(local.to_json())["digest"]
@@ -115,7 +100,7 @@ def test_what_is_not_finite_in_some_shards_starts_where_it_does_locally(folder: 
     weights["model.layers.1.mlp.experts.2.down_proj.weight"][3] = 1e6
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     local = bisect(recipe, device="cpu")
-    with hands_at_work(Shuffled(5)):
+    with at_work(pipeline, Shuffled(5)):
         shared = bisect(recipe, device="cpu", workers=3)
     assert local.nonfinite is not None
     assert [(first.sequences, first.sequence, first.padding) for first in local.nonfinite.first] == [
@@ -143,12 +128,12 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
 
     for name, workers in (("here", None), ("there", 2)):
         saved.clear()
-        with hands_at_work(Shuffled(3)), patch.object(Passes, "save", killed), pytest.raises(KeyboardInterrupt):
+        with at_work(pipeline, Shuffled(3)), patch.object(Passes, "save", killed), pytest.raises(KeyboardInterrupt):
             bisect(recipe, device="cpu", run=tmp_path / name, workers=2)
         kept = set(saved)
         saved.clear()
         with (
-            hands_at_work(Shuffled(4)) as hands,
+            at_work(pipeline, Shuffled(4)) as hands,
             patch.object(Passes, "save", noted),
         ):
             report = bisect(recipe, device="cpu", run=tmp_path / name, workers=workers)
@@ -181,7 +166,7 @@ def test_another_machine_is_refused_by_what_is_another(folder: Path) -> None:
             return hand.server.answer(message)
 
     with (
-        hands_at_work(elsewhere, count=1),
+        at_work(pipeline, elsewhere, count=1),
         pytest.raises(
             MoeparityError, match=r"instruction set GenuineIntel AVX2, not .*; torch 1.0, not .*; threads 64"
         ),
@@ -198,7 +183,7 @@ def test_another_file_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
         return hand.server.answer(message)
 
     with (
-        hands_at_work(later, count=1),
+        at_work(pipeline, later, count=1),
         pytest.raises(MoeparityError, match="others than where the command runs: recipe"),
     ):
         bisect(recipe, device="cpu", workers=1)
@@ -210,5 +195,5 @@ def test_no_worker_is_asked_where_one_is_lost_for_good(folder: Path) -> None:
     def lost(hand: Hand, message: bytes) -> bytes:
         raise LostWorkerError("ended by signal 9")
 
-    with hands_at_work(lost), pytest.raises(MoeparityError, match="has ended 3 workers"):
+    with at_work(pipeline, lost), pytest.raises(MoeparityError, match="has ended 3 workers"):
         bisect(recipe, device="cpu", workers=2)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import types
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from moeparity.evidence.explain.report import Explanation
 from moeparity.evidence.explain.trace import Request, explain_trace
 from tests.bisection.trace.test_hidden import cancelling
-from tests.evidence.traced import captured, tokens
+from tests.evidence.traced import captured, padding_doubled, tokens
 
 
 def _explained(trace: Path, checkpoint: Path, node: str) -> Explanation:
@@ -31,20 +27,7 @@ def test_of_two_faults_that_cancel_the_first_is_named_and_what_follows_is_innoce
 
 
 def test_a_fault_in_padding_alone_is_not_explained_and_is_told_with_its_extent(qwen3_moe: Path, tmp_path: Path) -> None:
-    ids = tokens((2, 7))
-    mask = torch.ones_like(ids)
-    mask[1, 4:], ids[1, 4:] = 0, 0
-
-    def forward(program: Any, ids: torch.Tensor) -> None:
-        with torch.no_grad():
-            program(ids, attention_mask=mask, use_cache=False)
-
-    def louder_pads(program: Any) -> None:
-        layer = program.model.layers[2]
-        own = layer.forward
-        layer.forward = types.MethodType(lambda _, *a, **k: own(*a, **k) * (2 - mask[..., None]), layer)
-
-    trace = captured(qwen3_moe, tmp_path / "trace", ids, patch=louder_pads, run=forward)
+    _, _, trace = padding_doubled(qwen3_moe, tmp_path)
     node = _explained(trace, qwen3_moe, "layers[2].moe.residual")
     assert not node.explained
     assert node.left is not None

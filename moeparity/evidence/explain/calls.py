@@ -22,7 +22,7 @@ from moeparity.numerics.orders import NATIVE
 from moeparity.ops.attention_forms import FLASH
 from moeparity.ops.declaration import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case

@@ -13,7 +13,7 @@ from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
 from moeparity.evidence.explain.vocabulary import Choices, Replaced
 from moeparity.inputs.weights.store import Loaded
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 
 WORK: Final = 16384
 """What may be spent on nodes that were likely computed alike, in calls of small kernels; on one node at most half."""

@@ -22,7 +22,7 @@ from moeparity.evidence.explain.vocabulary import (
 )
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place
 
 WORK: Final = 1024

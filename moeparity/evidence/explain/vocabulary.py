@@ -12,7 +12,7 @@ from moeparity.evidence.explain.faults import is_fault, planted_at, with_faults
 from moeparity.evidence.explain.numbers import digits, figures
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.setting import FAULT, IMPL, Place, Setting, edges_of
 

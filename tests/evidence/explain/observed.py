@@ -23,7 +23,8 @@ from moeparity.evidence.explain.vocabulary import Choices, Replaced, listed_choi
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import MicroBatches

@@ -10,10 +10,10 @@ from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
-from moeparity.evidence.explain.calls import Sample
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
+from moeparity.evidence.explain.replaced import Replaced
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
-from moeparity.evidence.explain.vocabulary import Replaced
+from moeparity.evidence.explain.sample import Sample
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region

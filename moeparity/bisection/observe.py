@@ -136,8 +136,8 @@ def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
 def _beside(plan: Plan) -> list[Walker]:
     """The oracle, and the shadow that shows local errors; the latter only where toggles are tried."""
     oracle = [] if plan.oracle is None else [walker(plan, ORACLE, plan.oracle)]
-    own = shadow(plan)
-    return [*oracle, *([] if own is None else [own])]
+    shadow_walker = shadow(plan)
+    return [*oracle, *([] if shadow_walker is None else [shadow_walker])]
 
 
 def _sections(plan: Plan, trials: Trials) -> dict[str, SectionObserver]:

@@ -30,8 +30,8 @@ def explain(
     """The choices that give the recorded values of a node, from those of `plan` on.
 
     `loaded` are the weights of its segment. `memory` is shared by searches at nodes that are likely to have been
-    computed alike, such as those of all layers. `known_nodes` are those whose values `plan` gives: what they hand on was
-    not made otherwise. Raises TraceError where something that its kernels need was not recorded.
+    computed alike, such as those of all layers. `known_nodes` are those whose values `plan` gives: what they hand on
+    was not made otherwise. Raises TraceError where something that its kernels need was not recorded.
     """
     values = set.intersection(*(set(observation.values) for observation in observations))
     region = region_of(plan, node, values)

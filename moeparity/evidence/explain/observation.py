@@ -35,7 +35,7 @@ class Observation:
         )
 
 
-def region_of(plan: BoundGraph, name: str, seen: Collection[str]) -> tuple[Node, ...]:
+def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Node, ...]:
     """The nodes of one segment that lie between a node's values and what was seen before it, in execution order.
 
     What a node reads only under choices other than the plan's belongs to it where it was seen, and is not asked for.
@@ -45,13 +45,13 @@ def region_of(plan: BoundGraph, name: str, seen: Collection[str]) -> tuple[Node,
     segment = next(segment for segment in plan.graph.segments if any(node.name == name for node in segment.nodes))
     makers = {value: node for node in segment.nodes for value in node.values}
     nodes = {node.name: node for node in segment.nodes}
-    missing = [value for value in nodes[name].values if value not in seen]
+    missing = [value for value in nodes[name].values if value not in values]
     region, waiting = dict[str, None](), [nodes[name]]
     while waiting and not missing:
         node = waiting.pop()
         region[node.name] = None
         for value in filter(None, plan.read_inputs(node)):
-            if value in seen or (value in makers and makers[value].name in region):
+            if value in values or (value in makers and makers[value].name in region):
                 continue
             if value in makers:
                 waiting.append(makers[value])

@@ -13,8 +13,9 @@ import torch
 from benchmarks.planted import submodules
 from benchmarks.planted.hidden_cases import SEQUENCES, Hidden, write
 from benchmarks.planted.submodules import HEADED, IMPL, SHARED
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.summarise import summarise
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView

@@ -15,7 +15,7 @@ from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined import Steps
 from moeparity.ops.declaration import RefusedError
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 

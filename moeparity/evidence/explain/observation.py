@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from moeparity.errors import TraceError, listed
-from moeparity.evidence.explain.calls import Sample
-from moeparity.plan.bind import BoundGraph
+from moeparity.evidence.explain.sample import Sample
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD

@@ -21,7 +21,8 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype
 from moeparity.plan.address import role, select
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Segment
 from moeparity.plan.setting import Setting

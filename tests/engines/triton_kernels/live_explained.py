@@ -74,9 +74,9 @@ def _attended(program: Any, layer: int) -> None:
         if module.layer_idx != layer:
             return eager(module, q, k, v, mask, **settings)
         _attended_by.append(layer)
-        own = (x.transpose(1, 2).contiguous() for x in (q, k, v))
-        lengths = torch.full((len(q),), q.shape[2])
-        out = live_vllm.unified(*own, lengths, segments=0, window=0, sinks=None, output=q.dtype)["output"]
+        q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+        lengths = torch.full((len(q),), q.shape[1])
+        out = live_vllm.unified(q, k, v, lengths, segments=0, window=0, sinks=None, output=q.dtype)["output"]
         return out, None
 
     ALL_ATTENTION_FUNCTIONS.register("triton", attention)

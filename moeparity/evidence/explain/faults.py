@@ -67,7 +67,7 @@ def _places(graph: Graph, node: Node, fault: Fault, suspects: frozenset[int]) ->
 
 def place_of(node: Node, fault: Fault, values: Mapping[str, Value]) -> Place:
     """The place of a fault with these values at a node."""
-    text = ", ".join(f"{name}={written(value)}" for name, value in values.items())
+    text = ", ".join(f"{name}={written(value)}" for name, value in values.items() if value != fault.free[name].default)
     return node.name, f"{FAULT}{fault.name}({text})" if text else f"{FAULT}{fault.name}"
 
 
@@ -79,7 +79,8 @@ def planted_at(place: Place, value: Value) -> Planted:
     pairs = (pair.partition("=") for pair in (match[2] or "").split(", ") if pair)
     texts = {name: text for name, _, text in pairs}
     values: dict[str, Value] = {
-        name: text if fault.free[name].type in {"order", "checkpoint"} else int(text) for name, text in texts.items()
+        name: text if fault.free[name].type in {"order", "checkpoint", "part"} else int(text)
+        for name, text in texts.items()
     }
     numbers = [name for name, free in fault.free.items() if free.type == "number"]
     return planted(fault, values | ({numbers[0]: value} if numbers else {}))

@@ -111,7 +111,8 @@ class Start:
     rows, differing: rows compared, and with other bits; tokens, first_tokens: how many tokens, and the first of them.
     slots, sets: of ids, rows with other slots, and with other sets. furthest: the largest relative error of a row.
     position: of a prefill against a decode the first of these tokens, else None.
-    scalars: arguments that differ, as `name: a | b`. unread: inputs that were compared with nothing.
+    scalars: arguments that differ, as `name: a | b`. unread: inputs that were compared with nothing, as
+    those without a partner and other parts of a value.
     """
 
     kind: Literal["op", "module", "weight", "input", "unseen", "wiring"]

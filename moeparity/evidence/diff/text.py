@@ -129,6 +129,9 @@ def _calls(start: Start) -> str:
     ours, theirs = (_named(calls) for calls in (start.ops_a, start.ops_b))
     if start.dtypes[0] != start.dtypes[1]:
         return f"{ours} ({dtypes})"
+    if start.unread:
+        by = ours if ours == theirs else f"{ours} in A, {theirs} in B"
+        return f"{by}: {counted(start.unread, 'input')} can't be compared, the others have equal bits"
     if ours == theirs:
         return f"{ours} on equal inputs gives other bits"
     return f"from equal inputs by {ours} in A, by {theirs} in B"
@@ -227,7 +230,10 @@ def _below(start: Start) -> Iterator[str]:
     if start.scalars:
         yield f"arguments: {enumerated(start.scalars)}"
     if start.unread:
-        yield f"{counted(start.unread, 'weight')} of these calls compared with nothing: another weight may be read"
+        yield (
+            f"{counted(start.unread, 'input')} of these calls compared with nothing: another weight or another part of "
+            "one may be read"
+        )
     if start.orders.verdict != "not told":
         yield (
             f"orders: {_told(start.orders)} ({start.orders.outside:,} of {start.orders.differing:,} differing elements "

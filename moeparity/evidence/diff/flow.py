@@ -14,7 +14,7 @@ from moeparity.evidence.diff.side import Side
 from moeparity.evidence.diff.views import compare_views, memory_rows
 from moeparity.evidence.trace.records import Call
 
-Kind = Literal["op", "module", "weight", "input", "unseen", "wiring"]
+Kind = Literal["op", "module", "weight", "input", "unseen", "wiring", "behind"]
 Role = Literal["output", "input"]
 
 EQUAL = ("equal", "cast", "padding")
@@ -37,7 +37,9 @@ class ValuePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a difference begins: the pair that differs, and the calls between it and values with equal bits."""
+    """Where a difference begins: the pair that differs, and the calls between it and values with equal bits; of what
+    lies `behind` such a place, the calls between it and values with a partner.
+    """
 
     pair: ValuePair
     kind: Kind

@@ -100,7 +100,7 @@ class Observation:
         plan, first = self.plan, self.first
         with Peak(plan.model.device) as peak:
             passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0, waves=waves)
-            run = passes.run(self.walkers, self.observers, kept=bytes_per_token(plan) if first else 0)
+            run = passes.run(self.walkers, self.observers, kept_bytes=bytes_per_token(plan) if first else 0)
         return run.counts, Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
 
     @property

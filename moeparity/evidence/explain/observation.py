@@ -35,7 +35,7 @@ class Observation:
         )
 
 
-def region_of(plan: BoundGraph, name: str, seen: Collection[str]) -> tuple[Node, ...]:
+def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Node, ...]:
     """The nodes that lie between a node's values and what was seen before it, in execution order: of its segment, and
     those of no layer that have no weights, such as the table of the rotation.
 
@@ -47,13 +47,13 @@ def region_of(plan: BoundGraph, name: str, seen: Collection[str]) -> tuple[Node,
     shared = (node for node in plan.graph.nodes if node.layer is None and not node.weights)
     nodes = {node.name: node for node in (*shared, *segment.nodes)}
     makers = {value: node for node in nodes.values() for value in node.values}
-    missing = [value for value in nodes[name].values if value not in seen]
+    missing = [value for value in nodes[name].values if value not in values]
     region, waiting = dict[str, None](), [nodes[name]]
     while waiting and not missing:
         node = waiting.pop()
         region[node.name] = None
         for value in filter(None, plan.read_inputs(node)):
-            if value in seen or (value in makers and makers[value].name in region):
+            if value in values or (value in makers and makers[value].name in region):
                 continue
             if value in makers:
                 waiting.append(makers[value])

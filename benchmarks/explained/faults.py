@@ -159,8 +159,8 @@ def norm_left_out(program: Program) -> Change:
 def norm_twice(program: Program) -> Change:
     """A norm is applied twice."""
     layer, at = program.layer()
-    own = layer.post_attention_layernorm.forward
-    with_forward(layer.post_attention_layernorm, lambda _, hidden: own(own(hidden)))
+    inner = layer.post_attention_layernorm.forward
+    with_forward(layer.post_attention_layernorm, lambda _, hidden: inner(inner(hidden)))
     return _fault(f"{at}.moe.norm", "norm-twice")
 
 
@@ -257,19 +257,19 @@ def other_base(program: Program) -> Change:
 def later_positions(program: Program) -> Change:
     """Positions do not count from 0."""
     rotary = program.model.model.rotary_emb
-    own, by = rotary.forward, program.draw.choice([1, 3])
-    with_forward(rotary, lambda _, hidden, position_ids: own(hidden, position_ids + by))
+    inner, by = rotary.forward, program.draw.choice([1, 3])
+    with_forward(rotary, lambda _, hidden, position_ids: inner(hidden, position_ids + by))
     return _fault("rotary", "rope-offset")
 
 
 def _masked(layer: Any, mask: Callable[[int], Tensor]) -> None:
-    own = layer.self_attn.forward
+    inner = layer.self_attn.forward
 
     def forward(_: Any, hidden_states: Tensor, *args: Any, attention_mask: Tensor, **kwargs: Any) -> Any:
-        seen = mask(hidden_states.shape[1])
+        visible = mask(hidden_states.shape[1])
         low = torch.finfo(attention_mask.dtype).min
-        changed = torch.zeros_like(attention_mask).masked_fill(~seen, low)
-        return own(hidden_states, *args, attention_mask=changed, **kwargs)
+        changed = torch.zeros_like(attention_mask).masked_fill(~visible, low)
+        return inner(hidden_states, *args, attention_mask=changed, **kwargs)
 
     with_forward(layer.self_attn, forward)
 
@@ -317,13 +317,6 @@ def not_scaled(program: Program) -> Change:
     layer, at = program.layer()
     layer.self_attn.scaling = 1.0
     return _fault(f"{at}.attention.attend", "softmax-scale-missing")
-
-
-def narrow_rotation(program: Program) -> Change:
-    """Half as many columns of a head are rotated as must be."""
-    rotary = program.model.model.rotary_emb
-    rotary.inv_freq = rotary.inv_freq[::2].clone()
-    return _fault("rotary", "rotary-width")
 
 
 def hot_head(program: Program) -> Change:
@@ -375,7 +368,6 @@ FAULTS: Mapping[Patch, tuple[str, ...]] = {
     only_down_exchanged: PLAIN,
     other_scale: GROUPED,
     not_scaled: ALL,
-    narrow_rotation: ("glm4_moe",),
     hot_head: ALL,
     unclipped: ("olmoe_clip",),
 }

@@ -70,9 +70,9 @@ def put_expert(tensors: Tensors, expert: int, source: Tensors, of: int, layer: s
     """Expert number `expert` of layer 1 gets what `source` has of expert number `of` of a layer."""
     names = experts(tensors)
     if names is None:
-        for own, theirs in zip(stacks(), stacks(layer), strict=True):
-            tensors[own] = tensors[own].clone()
-            tensors[own][expert] = source[theirs][of]
+        for own_stack, theirs in zip(stacks(), stacks(layer), strict=True):
+            tensors[own_stack] = tensors[own_stack].clone()
+            tensors[own_stack][expert] = source[theirs][of]
         return
     for name in names[expert]:
         tensors[name] = source[name.replace(LAYER, layer).replace(f".experts.{expert}.", f".experts.{of}.")].clone()
@@ -133,8 +133,8 @@ def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensors,
 
 def of_layer_2(name: str) -> Callable[[Tensors, Config, Tensors], None]:
     def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
-        for own in [own for own in tensors if own.startswith(LAYER + name)]:
-            tensors[own] = tensors[own.replace(LAYER, OTHER)].clone()
+        for name_there in [name_there for name_there in tensors if name_there.startswith(LAYER + name)]:
+            tensors[name_there] = tensors[name_there.replace(LAYER, OTHER)].clone()
 
     return by_hand
 

@@ -116,8 +116,8 @@ def test_the_shared_expert_twice_is_added_after_each_rounding(
     models: dict[str, Model], model: str, shared: str
 ) -> None:
     fresh, faulty = both(models[model], "shared-expert-twice", f"{LAYER}moe")
-    routed, own = fresh[f"{LAYER}moe.combine_reduce"], fresh[f"{LAYER}moe.{shared}"]
-    assert same_bits(faulty[f"{LAYER}moe.shared_add"], (routed + own) + own)
+    routed, shared_rows = fresh[f"{LAYER}moe.combine_reduce"], fresh[f"{LAYER}moe.{shared}"]
+    assert same_bits(faulty[f"{LAYER}moe.shared_add"], (routed + shared_rows) + shared_rows)
 
 
 def test_the_shared_experts_gate_left_out_leaves_its_sum(models: dict[str, Model]) -> None:
@@ -139,13 +139,13 @@ def test_a_temperature_in_the_head_divides_logits(models: dict[str, Model]) -> N
 def test_beyond_its_capacity_an_expert_drops_tokens(models: dict[str, Model], capacity: int) -> None:
     fresh, faulty = both(models["qwen3_moe"], "capacity-drop", f"{LAYER}moe.router", {"capacity": capacity})
     ids, weights = (fresh[f"{LAYER}moe.router.{port}"] for port in ("ids", "weights"))
-    expected, taken = weights.clone(), dict[int, int]()
+    expected, counts = weights.clone(), dict[int, int]()
     for row in range(2):
         for token in range(11):
             for slot in range(4):
                 expert = int(ids[row, token, slot])
-                taken[expert] = taken.get(expert, 0) + 1
-                if taken[expert] > capacity:
+                counts[expert] = counts.get(expert, 0) + 1
+                if counts[expert] > capacity:
                     expected[row, token, slot] = 0
     assert same_bits(faulty[f"{LAYER}moe.router.weights"], expected)
     assert same_bits(faulty[f"{LAYER}moe.router.ids"], ids)
@@ -190,20 +190,20 @@ def test_what_cannot_be_rotated_is_refused(models: dict[str, Model], node: str, 
         both(models["qwen3_moe"], name, node if node == "rotary" else f"{LAYER}{node}", {"width": width})
 
 
-def eager(values: Values, seen: Tensor, window: int | None, ahead: int = 0, scale: float | None = None) -> Tensor:
+def eager(values: Values, real: Tensor, window: int | None, ahead: int = 0, scale: float | None = None) -> Tensor:
     """Eager attention of layer 1 by hand, over tokens that a mask [B, T] says are seen, and so many behind a query."""
     q, k, v = (values[f"{LAYER}attention.{name}"] for name in ("rope.q", "cache.k", "cache.v"))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     scores = torch.matmul(q, k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scale is None else scale)
     rows, columns = torch.arange(11)[:, None], torch.arange(11)[None]
     visible = (columns <= rows + ahead) & (rows - columns < (window or 99))
-    bias = torch.where(visible & seen[:, None, None, :], 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
+    bias = torch.where(visible & real[:, None, None, :], 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
     probabilities = F.softmax(scores + bias, dim=-1, dtype=torch.float32).to(q.dtype)
     return torch.matmul(probabilities, v).transpose(1, 2).flatten(2)
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "values", "seen"),
+    ("model", "name", "values", "real"),
     [
         ("qwen3_moe", "padding-seen", {}, torch.ones_like(MASK)),
         ("qwen3_moe", "mask-shifted", {"offset": 1}, MASK[:, [0, *range(10)]]),
@@ -212,12 +212,12 @@ def eager(values: Values, seen: Tensor, window: int | None, ahead: int = 0, scal
     ],
 )
 def test_attention_sees_what_the_mask_says(
-    models: dict[str, Model], model: str, name: str, values: dict[str, int], seen: Tensor
+    models: dict[str, Model], model: str, name: str, values: dict[str, int], real: Tensor
 ) -> None:
     node = f"{LAYER}attention.attend"
     fresh, faulty = both(models[model], name, node, values)
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
-    assert same_bits(faulty[node], eager(faulty, seen, window))
+    assert same_bits(faulty[node], eager(faulty, real, window))
     assert not same_bits(faulty[node], fresh[node])
 
 

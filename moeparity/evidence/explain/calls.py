@@ -19,7 +19,7 @@ from moeparity.evidence.explain.sample import Ports, Sample, Values
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.declaration import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.graph import Node
 from moeparity.plan.setting import Place

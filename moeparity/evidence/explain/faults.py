@@ -16,7 +16,7 @@ import torch
 from moeparity.errors import SpecError
 from moeparity.numerics.bits import int_view
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.fault import Fault, Planted, planted, written
 from moeparity.plan.faults.plant import candidates, domain, rewritten, start
@@ -127,13 +127,14 @@ def _is_number(value: Value) -> bool:
     return not isinstance(value, str)
 
 
-def suspects_of(given: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
+def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
     """The experts that may be why some tokens are much further off than others, the likeliest first: all of an expert's
     tokens are. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of each token.
     """
-    if given.shape != base.shape or given.shape[: ids.dim()] not in (ids.shape, (*ids.shape[:2], given.shape[-1])):
+    is_known = recorded.shape == base.shape and recorded.numel() > 0
+    if not is_known or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):
         return ()
-    off = _how_far_off(given.double(), base.double())
+    off = _how_far_off(recorded.double(), base.double())
     far = off > FAR_OFF * off.min()
     if off.shape != ids.shape:
         off, far = (x[..., None].expand(ids.shape) for x in (off, far))
@@ -142,10 +143,10 @@ def suspects_of(given: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> t
     return tuple(sorted(experts, key=lambda e: (-touched[e], -float(off[ids == e].min()))))[:SUSPECTS]
 
 
-def _how_far_off(given: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+def _how_far_off(recorded: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     """The squared distance of each row as a share of both rows; 2 where one is not finite."""
-    distance = (given - base).square().sum(-1)
-    share = distance / (given.square().sum(-1) + base.square().sum(-1)).clamp_min(torch.finfo(torch.float64).tiny)
+    distance = (recorded - base).square().sum(-1)
+    share = distance / (recorded.square().sum(-1) + base.square().sum(-1)).clamp_min(torch.finfo(torch.float64).tiny)
     return share.nan_to_num(2.0, 2.0)
 
 
@@ -153,7 +154,7 @@ def _experts_in(ids: torch.Tensor) -> frozenset[int]:
     return frozenset(ids.flatten().tolist())
 
 
-def order_of(given: torch.Tensor, by_expert: Mapping[int, torch.Tensor], ids: torch.Tensor) -> str | None:
+def order_of(recorded: torch.Tensor, by_expert: Mapping[int, torch.Tensor], ids: torch.Tensor) -> str | None:
     """The order of experts in which every row is that of the expert in its place; None where there is none.
 
     `by_expert`: the rows if every expert had the weights of this one. Experts that no token goes to stay.
@@ -161,11 +162,13 @@ def order_of(given: torch.Tensor, by_expert: Mapping[int, torch.Tensor], ids: to
     places: dict[int, int] = {}
     for expert in sorted(_experts_in(ids)):
         rows = ids == expert
-        matches = (other for other, x in by_expert.items() if torch.equal(int_view(given[rows]), int_view(x[rows])))
-        found = next(matches, None)
-        if found is None:
+        matches = (
+            source for source, x in by_expert.items() if torch.equal(int_view(recorded[rows]), int_view(x[rows]))
+        )
+        source = next(matches, None)
+        if source is None:
             return None
-        places[expert] = found
+        places[expert] = source
     return " ".join(str(places.get(expert, expert)) for expert in sorted(by_expert))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops.attention_forms import FLASH
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 
 NATIVELY: Final = 1 << 24

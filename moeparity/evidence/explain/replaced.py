@@ -10,7 +10,7 @@ import networkx as nx
 
 from moeparity.evidence.explain.faults import is_fault, with_faults
 from moeparity.ops.declaration import EDGE, Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.setting import FAULT, IMPL, Place, Setting
 
@@ -28,12 +28,12 @@ THETA: Final = "rope_theta"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
     """The nodes that a user's function or another program computes in place of, in a plan that is cut down to them and
-    what they read in their segment, in each of its phases, and runs no function.
+    what they read in the last one's segment, in each of its phases, and runs no function.
 
     tail: the node that reads the last one's value as logits, whose choices may explain it too; None elsewhere.
     makers: choices of other nodes that these go along with, where it is not known which were made.
     own: the settings of its side, which its profile makes and nobody runs, phase by phase where they are others.
-    segment: all nodes of theirs.
+    segment: all nodes of the last one's.
     """
 
     plan: BoundGraph
@@ -52,12 +52,13 @@ class Replaced:
         """
         graph, closing = base.graph, region[-1]
         segment = next(s for s in graph.segments if any(node.name == closing for node in s.nodes))
-        nodes = {node.name: node for node in segment.nodes}
+        inside = {node.name for node in segment.nodes}
+        nodes = {node.name: node for node in graph.nodes if node.name in inside or node.name in region}
         is_output = graph.output in nodes[closing].values
         tail = next((n for n in segment.nodes if n.op.reports and graph.output in n.inputs and is_output), None)
         behind = () if tail is None else (tail.name,)
         names = {*region, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region)) & nodes.keys()
-        cut = Segment(name=segment.name, nodes=tuple(node for node in segment.nodes if node.name in names))
+        cut = Segment(name=segment.name, nodes=tuple(node for node in nodes.values() if node.name in names))
         none = {(name, IMPL): Setting(value="", rule=None) for name in names}
         settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in base.phases}
         plan = BoundGraph(
@@ -73,7 +74,7 @@ class Replaced:
             nodes=tuple(node for node in cut.nodes if node.name in region),
             tail=tail,
             own=tuple(_of_nodes(one, names) for one in own.distinct),
-            segment=frozenset(nodes),
+            segment=frozenset(inside),
             makers=tuple(dict.fromkeys(place for place in _makers(cut.nodes, region) if place[0] in unknown)),
         )
 

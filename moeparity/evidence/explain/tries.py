@@ -153,9 +153,9 @@ def minimal(tries: Tries, choices: Choices) -> Choices:
 
 def children(tries: Tries, parent: Choices) -> Iterator[Choices]:
     """The combination with one more known choice, at a place where it has none; without what is refused alone."""
-    replaced, taken = tries.kernels.replaced, places(parent)
+    replaced, places_of = tries.kernels.replaced, places(parent)
     # Where nothing runs as it is, what is refused alone may run beside what makes it run.
     alone = tries.runs
     for choice in known_choices(replaced, replaced.bound(parent)):
-        if choice[0] not in taken and (not alone or tries.scores.get(frozenset([choice]), UNTRIED) is not None):
+        if choice[0] not in places_of and (not alone or tries.scores.get(frozenset([choice]), UNTRIED) is not None):
             yield parent | {choice}

@@ -8,7 +8,7 @@ from typing import Final
 from moeparity.evidence.explain.replaced import ROPE, THETA, Choice, Choices, Replaced
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
 from moeparity.ops.declaration import EDGE, Attribute, Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place, edges_of
 
 WHOLE_NUMBERS: Final = tuple(sorted({*range(33), *(2**i for i in range(13)), *(3 * 2**i for i in range(11))}))

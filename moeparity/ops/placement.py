@@ -18,6 +18,10 @@ from moeparity.ops.declaration import ABOVE_1, Attribute, Condition, Op, Told, V
 from moeparity.ops.memory import Call, Memory, Shapes, stored
 
 NONE = "none"
+STAGE, GOES_ON, ENDS = "stage", "goes_on", "ends"
+"""Whether a stage of a pipeline ends at a node."""
+HANDS_ON, SUM, APART = "hands_on", "sum", "apart"
+"""What it sends to the next stage."""
 
 TENSOR = Attribute(
     name="tensor",

@@ -9,6 +9,7 @@ from functools import partial
 from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
+from moeparity.plan.borders import in_effect
 from moeparity.plan.faults.apply import applied
 from moeparity.plan.faults.fault import Planted
 from moeparity.plan.graph import Graph, Node
@@ -29,11 +30,15 @@ class BoundGraph:
     closing node names it. `faults` are those either side of a mixture knows, by the text that settings have for them.
     `dormant` is what the profile says of attributes that nodes do not have, and a fault may wake. `like` is a plan of
     the same graph that has been checked: where this one is set alike, what was found there holds here too.
+
+    `written` are the settings it was made of, of which mixtures are made; `settings` what takes effect of them where
+    stages of a pipeline end (`moeparity.plan.borders`).
     """
 
     graph: Graph
     dtype: str
     settings: Mapping[Place, Setting]
+    written: Mapping[Place, Setting] = field(init=False, repr=False, compare=False)
     regions: Mapping[Place, Region] = field(default_factory=dict)
     faults: Mapping[str, tuple[Planted, ...]] = field(default_factory=dict)
     dormant: Mapping[Place, Setting] = field(default_factory=dict, repr=False, compare=False)
@@ -47,6 +52,8 @@ class BoundGraph:
 
     def __post_init__(self, like: BoundGraph | None) -> None:
         """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
+        object.__setattr__(self, "written", self.settings)
+        object.__setattr__(self, "settings", in_effect(self.settings))
         replacements = self.replaced()
         self._plant()
         known = None
@@ -276,9 +283,9 @@ class BoundGraph:
         """
         settings_of: dict[Case, Mapping[Place, Setting]] = {}
         for phase in self.phases:
-            theirs = source.at_phase(phase).settings
+            theirs = source.at_phase(phase).written
             taken = {place: theirs[place] for place in places_of.get(phase, ())}
-            settings_of[phase] = {**self.at_phase(phase).settings, **taken}
+            settings_of[phase] = {**self.at_phase(phase).written, **taken}
         regions, faults = {**self.regions, **source.regions}, {**self.faults, **source.faults}
         return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, regions, faults, like=self)
 
@@ -288,12 +295,12 @@ class BoundGraph:
 
     def in_phases(self, changes: ByPhase) -> BoundGraph:
         """This plan with other settings in some phases. Raises SpecError."""
-        settings_of = {phase: {**self.at_phase(phase).settings, **changes.get(phase, {})} for phase in self.phases}
+        settings_of = {phase: {**self.at_phase(phase).written, **changes.get(phase, {})} for phase in self.phases}
         return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, self.regions, self.faults, like=self)
 
     def with_faults(self, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]) -> BoundGraph:
         """This plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
-        settings_of = {phase: {**self.at_phase(phase).settings, **settings} for phase in self.phases}
+        settings_of = {phase: {**self.at_phase(phase).written, **settings} for phase in self.phases}
         every = {**self.faults, **faults}
         return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, self.regions, every, like=self)
 

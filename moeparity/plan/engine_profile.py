@@ -13,12 +13,14 @@ from moeparity.errors import SpecError, Where, did_you_mean, listed, shown
 from moeparity.numerics import orders
 from moeparity.numerics.collectives.declaration import Level
 from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Value
+from moeparity.ops.placement import ENDS, STAGE
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import split
 from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import OF_ATTENTION, Case, contains, parse
 from moeparity.plan.schedule.steps import TOGETHER, Groups
 from moeparity.plan.spec import profile_schema, reader, variant_schema
+from moeparity.plan.stages import Pipeline
 
 EVIDENCE_LEVELS: Final = get_args(Level)
 """The surest first."""
@@ -42,7 +44,8 @@ class Rule:
 
     Exactly one of `op`, `nodes`, `fusion`, `placement` and `fault` (faults, by their text) is set; a fusion has its
     `chain` of ops and keys that start with an op; a placement (`tensor`) concerns all ops with its attribute but those
-    in `without`, and of `groups` that attend apart only what each computes (`apart`), or what all do together.
+    in `without`, and of `groups` that attend apart only what each computes (`apart`), or what all do together; of a
+    `pipeline` only what closes its stages.
     `cases` are the steps of a schedule in which it holds (None: all).
     """
 
@@ -55,6 +58,7 @@ class Rule:
     without: tuple[str, ...] = ()
     groups: Groups = TOGETHER
     apart: bool = False
+    pipeline: Pipeline | None = None
     model_types: tuple[str, ...] | None = None
     cases: tuple[Case, ...] | None = None
     values: tuple[tuple[str, Value], ...]
@@ -245,6 +249,9 @@ def placement_rules(placement: variant_schema.Placement, where: Where) -> tuple[
         rules.append(partial(Rule, placement="expert", values=(("expert", placement.expert),)))
     if placement.sequence:
         rules.append(partial(Rule, placement="sequence", values=(("sequence", "scattered"),)))
+    if placement.line_of_stages is not None:
+        stages = placement.line_of_stages
+        rules.append(partial(Rule, placement="pipeline", pipeline=stages, values=((STAGE, ENDS),)))
     return tuple(rule(where=at, evidence=BY_RECIPE) for rule in rules)
 
 

@@ -24,10 +24,15 @@ DTYPE, IMPL, FAULT = "dtype", "impl", "fault"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The value at one place, and the rule it comes from (None: the op's or the variant's default)."""
+    """The value at one place, and the rule it comes from (None: the op's or the variant's default).
+
+    Of a fusion, `chain` are the nodes that one kernel computes there, and `beneath` is what stands where it does not.
+    """
 
     value: Value
     rule: Rule | None
+    chain: tuple[str, ...] = ()
+    beneath: Setting | None = None
 
     @property
     def origin(self) -> str:

@@ -105,8 +105,18 @@ def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
 
 def split(toggle: Toggle) -> list[Toggle]:
     """A toggle taken apart: by attribute, else by phase, else by kind of node, else into halves of its layers; [] for a
-    single one.
+    single one. What follows from some of its differences goes with these.
     """
+    following = [member for member in toggle.members if member.follows is not None]
+    parts = _split(replace(toggle, members=tuple(m for m in toggle.members if m.follows is None)))
+    places = [{place for member in part.members for place in member.places} for part in parts]
+    return [
+        replace(part, members=(*part.members, *(m for m in following if own.intersection(m.places))))
+        for part, own in zip(parts, places, strict=True)
+    ]
+
+
+def _split(toggle: Toggle) -> list[Toggle]:
     if len({_attribute(d) for d in toggle.members}) > 1:
         parts = _groups(toggle.members, _attribute)
         by_name = [(f"{toggle.name} / {op}:{attribute}", members) for (op, attribute), members in parts.items()]
@@ -206,7 +216,8 @@ _KEYS: dict[By, Callable[[Difference], tuple[str, ...]]] = {
 
 def _bundles(choices: Sequence[Difference], key: Callable[[Difference], tuple[str, ...]]) -> list[Toggle]:
     """Toggles in execution order; what only the variant's dtype makes comes last."""
-    groups = _groups(choices, key)
+    # What follows from another difference is moved with it.
+    groups = _groups(choices, lambda choice: key(choice.follows or choice))
     in_order = sorted(groups.items(), key=lambda item: item[0] == ("dtype",))
     return [_toggle(name[0], members) for name, members in in_order]
 
@@ -219,18 +230,19 @@ def _groups(members: Iterable[Difference], key: Callable[[Difference], K]) -> di
 
 
 def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
-    kinds = {member.kind for member in members}
+    leading = [member for member in members if member.follows is None]
+    kinds = {member.kind for member in leading}
     return Toggle(
         name=name,
         kind=kinds.pop() if len(kinds) == 1 else "several",
-        reference=_values(members, lambda m: m.reference),
-        candidate=_values(members, lambda m: m.candidate),
-        reference_origin=each_once(m.reference_origin for m in members),
-        candidate_origin=each_once(m.candidate_origin for m in members),
-        reference_set_by=each_once(m.reference_set_by for m in members),
-        candidate_set_by=each_once(m.candidate_set_by for m in members),
-        reference_changed_by=each_once(m.reference_changed_by for m in members),
-        candidate_changed_by=each_once(m.candidate_changed_by for m in members),
+        reference=_values(leading, lambda m: m.reference),
+        candidate=_values(leading, lambda m: m.candidate),
+        reference_origin=each_once(m.reference_origin for m in leading),
+        candidate_origin=each_once(m.candidate_origin for m in leading),
+        reference_set_by=each_once(m.reference_set_by for m in leading),
+        candidate_set_by=each_once(m.candidate_set_by for m in leading),
+        reference_changed_by=each_once(m.reference_changed_by for m in leading),
+        candidate_changed_by=each_once(m.candidate_changed_by for m in leading),
         members=tuple(members),
     )
 

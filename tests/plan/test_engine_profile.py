@@ -69,7 +69,7 @@ def test_no_rule_matches_nothing(name: str, clipped: Graph) -> None:
     for rule in (rule for layer in profile(name).layers for rule in layer):
         matches = set()
         for expanded, places in zip(graphs, places_of, strict=True):
-            for node, attribute, _ in assignments(expanded, rule):
+            for node, attribute, *_ in assignments(expanded, rule):
                 site, edge, _ = attribute.partition(EDGE)
                 matches |= {site + edge} if edge or (node, attribute) in places else set()
         names = {key.rpartition(":")[2] for key, _ in rule.values}

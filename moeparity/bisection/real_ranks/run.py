@@ -22,6 +22,7 @@ from moeparity.ops.kernels.ranks import computing
 from moeparity.ops.placement import NONE
 from moeparity.plan.address import role
 from moeparity.plan.apart import computed_apart
+from moeparity.plan.borders import ends, stage_of
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.probe.collective import COLLECTIVES, in_job
@@ -51,16 +52,15 @@ def on_real_ranks(plan: Plan, progress: Callback | None = None) -> RealRanks:
     """
     sides = {name: side for name, side in _sides(plan).items() if ranks_of(side) > 1}
     _refuse_world(plan, {name: ranks_of(side) for name, side in sides.items()})
-    live = LiveRanks()
     # A pass draws from generators of its own, so that the states of torch's, which nobody seeded, are no matter.
     with Guard(extra={"recipe": str(plan.recipe)}, rng="broadcast") as guard:
         results = []
         for name, side in sides.items():
             with guard.call(action=name):
-                results.append(_side(plan, name, side, live, progress))
+                results.append(_side(plan, name, side, progress))
         with guard.call(action="probe"):
-            results = _identified(results, live)
-    result = RealRanks(backend=live.backend, processes=live.width, sides=tuple(results))
+            results = _identified(results)
+    result = RealRanks(backend=str(dist.get_backend()), processes=dist.get_world_size(), sides=tuple(results))
     return replace(result, reading=real_ranks_reading(result))
 
 
@@ -71,7 +71,7 @@ def _sides(plan: Plan) -> Mapping[str, Side]:
 
 def ranks_of(side: Side) -> int:
     """Over how many ranks a side lies: the most that any of its nodes is cut over, in any phase, and of groups that
-    attend apart those of all.
+    attend apart those of all; of a pipeline so many in each stage.
     """
     groups = side.schedule.groups
     apart = computed_apart(side.plan.graph, groups.gathered)
@@ -81,7 +81,8 @@ def ranks_of(side: Side) -> int:
         for (node, name), setting in settings
         if name in _CUT
     )
-    return max(groups.count, *counts)
+    stages = 1 + max(len(ends(phase.settings)) for phase in side.plan.distinct)
+    return stages * max(groups.count, *counts)
 
 
 def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
@@ -107,8 +108,9 @@ def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
         )
 
 
-def _side(plan: Plan, name: str, side: Side, live: LiveRanks, progress: Callback | None) -> SideOnRanks:
+def _side(plan: Plan, name: str, side: Side, progress: Callback | None) -> SideOnRanks:
     passes, walk = plan.passes(progress), walker(plan, name, side)
+    live = LiveRanks(stage_of(side.plan.graph, side.plan.settings))
     simulated, real = Values(name), Values(name, live)
     passes.run([walk], [simulated])
     with computing(live):
@@ -162,12 +164,12 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> I
         )
 
 
-def _identified(sides: Sequence[SideOnRanks], live: LiveRanks) -> list[SideOnRanks]:
+def _identified(sides: Sequence[SideOnRanks]) -> list[SideOnRanks]:
     """With what the probe finds of sums over the whole job that are added otherwise than is set."""
     known: dict[tuple[str, str, int], tuple[str, ...]] = {}
 
     def identified(site: Site) -> Site:
-        if not site.differing or site.call not in COLLECTIVES or site.ranks != live.width:
+        if not site.differing or site.call not in COLLECTIVES or site.ranks != dist.get_world_size():
             return site
         key = (site.call, site.dtype, site.most_elements)
         if key not in known:

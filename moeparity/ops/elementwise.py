@@ -66,14 +66,6 @@ EMBEDDING = Op(
 _LAST: Condition = {STAGE: (ENDS,)}
 
 
-def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A border that a sum would cross before it is complete."""
-    ranks = max(shapes["partials of a"][0], shapes["partials of b"][0])
-    if values.get(STAGE) != ENDS or ranks == 1:
-        return None
-    return STAGE, f"what a stage sends is complete, and here are partial sums over {ranks} ranks. Set `reduce: now`."
-
-
 ADD = Op(
     name="add",
     says="a + b, as in a residual stream; of two values in partial sums, rank by rank.",
@@ -108,7 +100,6 @@ ADD = Op(
             says="what a stage sends is rounded to this dtype and back to its own; `unrounded`: it is sent as it is",
         ),
     ),
-    refuses=_refuses,
     sees_rows=row_by_row,
     kernel="elementwise:add",
     source="transformers 5.17.0 and 5.23.0, *DecoderLayer.forward",

@@ -88,9 +88,8 @@ def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference
     result = list(_regions(pair))
     for node in reference.graph.nodes:
         result += (_with_parts((place,), pair) for place in _places(node, pair) if pair.is_difference(place))
-        result += (
-            _following(place, phases, pair) for place in _places(node, pair) if (phases := pair.following(place))
-        )
+        following = [(place, pair.following(place)) for place in _places(node, pair)]
+        result += (_following(place, phases, pair) for place, phases in following if phases)
     order = {node.name: i for i, node in enumerate(reference.graph.nodes)}
     return sorted(result, key=lambda difference: order[difference.node.name])
 

@@ -41,11 +41,14 @@ class Pipeline:
     def sizes(self, layers: int) -> Sizes:
         """The layers of each stage, in order. Raises ValueError where so many can't be divided so."""
         if self.count > layers:
-            raise ValueError(f"{self.count} stages have no layer each: the model has {layers}. Set at most {layers}")
+            raise ValueError(
+                f"{self.count} stages need a layer each, and the model has {layers}. Set `pipeline` to at most that"
+            )
         if isinstance(self.stages, tuple):
             if sum(self.stages) != layers:
                 raise ValueError(
-                    f"stages of {_listed(self.stages)} layers are {sum(self.stages)}, and the model has {layers}"
+                    f"stages of {_listed(self.stages)} layers have {sum(self.stages)} in all, and the model has "
+                    f"{layers}. Give each layer a stage"
                 )
             return self.stages
         if self.stages is None and layers % self.count:

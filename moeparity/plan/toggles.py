@@ -109,11 +109,13 @@ def split(toggle: Toggle) -> list[Toggle]:
     """
     following = [member for member in toggle.members if member.follows is not None]
     parts = _split(replace(toggle, members=tuple(m for m in toggle.members if m.follows is None)))
-    places = [{place for member in part.members for place in member.places} for part in parts]
-    return [
-        replace(part, members=(*part.members, *(m for m in following if own.intersection(m.places))))
-        for part, own in zip(parts, places, strict=True)
-    ]
+    return [_with_following(part, following, toggle.nodes) for part in parts]
+
+
+def _with_following(part: Toggle, following: Iterable[Difference], nodes: Sequence[str]) -> Toggle:
+    places = {place for member in part.members for place in member.places}
+    members = [*part.members, *(member for member in following if places.intersection(member.places))]
+    return replace(part, members=tuple(sorted(members, key=lambda member: nodes.index(member.node.name))))
 
 
 def _split(toggle: Toggle) -> list[Toggle]:

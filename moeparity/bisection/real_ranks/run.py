@@ -123,7 +123,7 @@ def _side(plan: Plan, name: str, side: Side, progress: Callback | None) -> SideO
         ranks=ranks_of(side),
         nodes=len(nodes),
         unequal=tuple(node for node in nodes if node in unequal),
-        sites=tuple(_sites(side.plan, real.reductions)),
+        sites=tuple(_sites(side.plan, real.reductions, live.stage("")[1])),
     )
 
 
@@ -134,8 +134,10 @@ def _from_all(own: Any) -> list[Any]:
     return every
 
 
-def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> Iterator[Site]:
-    """What was reduced, of layers that are alike in one line; of groups that computed apart what any of them saw."""
+def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]], stages: int) -> Iterator[Site]:
+    """What was reduced, of layers that are alike in one line; of groups that computed apart what any of them saw, of
+    so many stages what all did.
+    """
     nodes = {node.name: node for node in plan.graph.nodes}
     of_site: dict[tuple[str, str, str, int, str], list[Reduction]] = {}
     for name, made in reductions.items():
@@ -146,8 +148,10 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> I
             of_site.setdefault((role(name), order, one.call, one.ranks, one.dtype), []).append(one)
     by_rank = _from_all(of_site)
     for key in dict.fromkeys(key for own in by_rank for key in own):
-        of_ranks = [own[key] for own in by_rank if key in own]
+        of_ranks = [own.get(key, []) for own in by_rank]
         every = [one for own in of_ranks for one in own]
+        ranks_of_stage = len(of_ranks) // stages
+        of_stages = [of_ranks[first : first + ranks_of_stage] for first in range(0, len(of_ranks), ranks_of_stage)]
         node, order, call, ranks, dtype = key
         other = [one for one in every if one.differing]
         yield Site(
@@ -156,10 +160,10 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> I
             call=call,
             ranks=ranks,
             dtype=dtype,
-            messages=max(map(len, of_ranks)),
+            messages=sum(max(map(len, of_stage)) for of_stage in of_stages),
             least_elements=min(one.elements for one in every),
             most_elements=max(one.elements for one in every),
-            differing=max(sum(bool(one.differing) for one in own) for own in of_ranks),
+            differing=sum(max(sum(bool(one.differing) for one in own) for own in of_stage) for of_stage in of_stages),
             orders=tuple(sorted(frozenset.intersection(*(one.orders for one in other)))) if other else (),
         )
 

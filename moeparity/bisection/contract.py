@@ -67,7 +67,7 @@ def contract_of(path: Path, side: Side, environment: Path | None = None, progres
         weights=_weights(model, plan, progress),
         environment=sealed(EnvironmentClaim(digest="", fields=dict(_version(claim) if fields is None else fields))),
         profile=claim,
-        placement=sealed(SettingsClaim(digest="", settings=placement_words(variant.placement.model_dump()))),
+        placement=sealed(SettingsClaim(digest="", settings=placement_words(variant.placement, model.graph))),
         schedule=sealed(SettingsClaim(digest="", settings=schedule_words(schedule))),
     )
 
@@ -111,8 +111,8 @@ def _weights(model: Model, plan: BoundGraph, progress: Callback | None) -> Weigh
     names = _kept(model)
     for done, (name, keeps) in enumerate(names.items(), 1):
         tensor = model.weights.checkpoint.tensor(name).to(torch_dtype("fp32" if keeps else plan.dtype))
-        own = part(name, tensor)
-        claims[name] = TensorClaim(dtype=own.dtype, shape=own.shape, bits=f"{own.total:016x}")
+        tensor_sum = part(name, tensor)
+        claims[name] = TensorClaim(dtype=tensor_sum.dtype, shape=tensor_sum.shape, bits=f"{tensor_sum.total:016x}")
         if progress is not None:
             progress(
                 Progress(step="sums of the weights", at=name, done=done, total=len(names), work=done, unit="tensors")

@@ -88,8 +88,8 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
     drawn = torch.zeros_like(lasts)
     while bool((drawn < sample.new_tokens).any()):
         columns = lasts + drawn
-        known = slice(0, int(columns.max()))
-        rows, logits = forward(ids[:, known], mask[:, known], columns - 1)
+        known_columns = slice(0, int(columns.max()))
+        rows, logits = forward(ids[:, known_columns], mask[:, known_columns], columns - 1)
         waiting = drawn[rows] < sample.new_tokens
         rows, logits = rows[waiting], logits[waiting]
         cells = rows, columns[rows]

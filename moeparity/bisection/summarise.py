@@ -38,8 +38,10 @@ def _candidate(plan: Plan) -> Variant:
     recorded = plan.recorded
     if recorded is None:
         return variant(plan.recipe.candidate, plan.candidate)
-    named = plan.recipe.candidate.named
-    return Variant(profile=named, dtype=recorded.dtype, micro_batch=None, schedule=f"forwards: {forwards(recorded)}")
+    profile_name = plan.recipe.candidate.named
+    return Variant(
+        profile=profile_name, dtype=recorded.dtype, micro_batch=None, schedule=f"forwards: {forwards(recorded)}"
+    )
 
 
 def variant(variant: variant_schema.Variant, side: Side) -> Variant:

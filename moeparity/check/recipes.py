@@ -118,8 +118,8 @@ def _recipe(
         return report, findings, None
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     present = now(report, outline, folder, sampled=recipe.tokens.sample is not None)
-    kept = baseline.lock.recipes.get(baseline.key(path))
-    return report, (*findings, *baseline.findings(path, present)), updated(kept, present)
+    lock_entry = baseline.lock.recipes.get(baseline.key(path))
+    return report, (*findings, *baseline.findings(path, present)), updated(lock_entry, present)
 
 
 def _refuse_baseline(path: Path, baseline: Baseline | None) -> None:

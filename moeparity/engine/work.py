@@ -161,7 +161,7 @@ def _cut_otherwise(node: Node, walker: Walker, source: Walker) -> bool:
     if walker is source:
         return False
     theirs = source.plans.values()
-    return any(_cut_otherwise_in(node, plan, other) for plan in walker.plans.values() for other in theirs)
+    return any(_cut_otherwise_in(node, plan, their_walker) for plan in walker.plans.values() for their_walker in theirs)
 
 
 def _cut_otherwise_in(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:

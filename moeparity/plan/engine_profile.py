@@ -70,12 +70,12 @@ class Rule:
 
     def holds_in(self, case: Case) -> bool:
         """Whether it says anything of the steps of this case, which is cut where it begins and ends."""
-        return self.cases is None or any(contains(own, case) for own in self.cases)
+        return self.cases is None or any(contains(own_case, case) for own_case in self.cases)
 
     def may_concern(self, model_type: str, ops: Container[str]) -> bool:
         """Whether it may set anything in a graph of this type with these ops."""
-        named = self.chain or (() if self.op is None else (self.op,))
-        return (self.model_types is None or model_type in self.model_types) and all(op in ops for op in named)
+        needed_ops = self.chain or (() if self.op is None else (self.op,))
+        return (self.model_types is None or model_type in self.model_types) and all(op in ops for op in needed_ops)
 
     @property
     def by_sequence(self) -> bool:
@@ -249,8 +249,8 @@ def placement_rules(placement: variant_schema.Placement, where: Where) -> tuple[
         rules.append(partial(Rule, placement="expert", values=(("expert", placement.expert),)))
     if placement.sequence:
         rules.append(partial(Rule, placement="sequence", values=(("sequence", "scattered"),)))
-    if placement.line_of_stages is not None:
-        stages = placement.line_of_stages
+    if placement.pipeline_stages is not None:
+        stages = placement.pipeline_stages
         rules.append(partial(Rule, placement="pipeline", pipeline=stages, values=((STAGE, ENDS),)))
     return tuple(rule(where=at, evidence=BY_RECIPE) for rule in rules)
 
@@ -340,7 +340,7 @@ def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None
     for member in (op, edge[1]) if edge else (op,):
         if chain.count(member) != 1:
             has = "twice" if member in chain else "not at all"
-            once = [one for one in chain if chain.count(one) == 1]
+            once = [op_name for op_name in chain if chain.count(op_name) == 1]
             raise SpecError(
                 f"{where}: {key!r} names op {member!r}, which stands in the chain {has}; expected one of "
                 f"{listed(once)}.{did_you_mean(member, once)}"

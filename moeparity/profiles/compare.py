@@ -77,7 +77,13 @@ def compare(
     profiles = [load_profile(name, _place()) for name in (first, second)]
     dtype = config.dtype or UNDECLARED_DTYPE
     message = RowMessage.of(graph, dtype, ranks)
-    rules = (one for profile in profiles for layer in profile.layers for rule in layer for one in message.in_rows(rule))
+    rules = (
+        row_rule
+        for profile in profiles
+        for layer in profile.layers
+        for rule in layer
+        for row_rule in message.in_rows(rule)
+    )
     cases = cut_by(graph, PHASES, rules)
     plans = [bind(graph, profile, dtype, placement=ranks, phases=cases) for profile in profiles]
     one_side, other_side = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)
@@ -196,7 +202,9 @@ def _agreements(first: BoundGraph, second: BoundGraph) -> tuple[int, tuple[str, 
     """Choices with one value on both sides: how many both state, and those that only one or neither does."""
     statements: dict[str, list[set[bool]]] = {}
     in_phases = ((first.at_phase(phase), second.at_phase(phase)) for phase in first.phases)
-    for plans in {(id(reference), id(other)): (reference, other) for reference, other in in_phases}.values():
+    for plans in {
+        (id(reference), id(candidate)): (reference, candidate) for reference, candidate in in_phases
+    }.values():
         for node in first.graph.nodes:
             active = [plan.active(node) for plan in plans]
             for attribute in node.attributes:

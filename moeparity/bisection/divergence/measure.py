@@ -60,7 +60,7 @@ def _unshown(plan: Plan, node: Node) -> tuple[str, ...]:
             if maker is not None and value not in plan.recorded.grafts and maker.name not in between:
                 between.add(maker.name)
                 waiting.append(maker)
-    return tuple(other.name for other in plan.model.graph.nodes if other.name in between)
+    return tuple(node.name for node in plan.model.graph.nodes if node.name in between)
 
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:

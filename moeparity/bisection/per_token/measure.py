@@ -42,8 +42,8 @@ def _routes(census: Census | None, shape: tuple[int, ...]) -> dict[str, Any]:
     places = sorted(census.flips)
     unknown = torch.full(shape, torch.nan)
     cuts = {
-        name: torch.stack([kept.get(place, unknown) for place in places] or [unknown])[: len(places)].numpy()
-        for name, kept in (("margin", census.margin), ("perturbation", census.perturbation))
+        name: torch.stack([by_place.get(place, unknown) for place in places] or [unknown])[: len(places)].numpy()
+        for name, by_place in (("margin", census.margin), ("perturbation", census.perturbation))
     }
     rows = [_flips_of(index, census.experts.get(place, [])) for index, place in enumerate(places)]
     flips = torch.cat(rows) if rows else torch.zeros(0, 3, dtype=torch.int64)

@@ -115,8 +115,8 @@ def _side(plan: Plan, name: str, side: Side, progress: Callback | None) -> SideO
     passes.run([walk], [simulated])
     with computing(live):
         passes.run([walk], [real])
-    own = {node for (node, wave), digest in simulated.of_node.items() if real.of_node[node, wave] != digest}
-    unequal: set[str] = set().union(*_from_all(own))
+    unequal_here = {node for (node, wave), digest in simulated.of_node.items() if real.of_node[node, wave] != digest}
+    unequal: set[str] = set().union(*_from_all(unequal_here))
     nodes = dict.fromkeys(node for node, _ in simulated.of_node)
     return SideOnRanks(
         side=name,
@@ -127,10 +127,10 @@ def _side(plan: Plan, name: str, side: Side, progress: Callback | None) -> SideO
     )
 
 
-def _from_all(own: Any) -> list[Any]:
+def _from_all(own_value: Any) -> list[Any]:
     """What every rank has of this."""
     every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, own)
+    dist.all_gather_object(every, own_value)
     return every
 
 
@@ -140,20 +140,22 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]], stag
     """
     nodes = {node.name: node for node in plan.graph.nodes}
     of_site: dict[tuple[str, str, str, int, str], list[Reduction]] = {}
-    for name, made in reductions.items():
+    for name, node_reductions in reductions.items():
         active = plan.active(nodes[name])
         collective = str(active.get("collective", NONE))
         order = str(active.get("order", active.get("ranks", ""))) if collective == NONE else collective
-        for one in made:
-            of_site.setdefault((role(name), order, one.call, one.ranks, one.dtype), []).append(one)
+        for reduction in node_reductions:
+            of_site.setdefault((role(name), order, reduction.call, reduction.ranks, reduction.dtype), []).append(
+                reduction
+            )
     by_rank = _from_all(of_site)
-    for key in dict.fromkeys(key for own in by_rank for key in own):
-        of_ranks = [own.get(key, []) for own in by_rank]
-        every = [one for own in of_ranks for one in own]
+    for key in dict.fromkeys(key for own_reductions in by_rank for key in own_reductions):
+        of_ranks = [own_reductions.get(key, []) for own_reductions in by_rank]
+        every = [reduction for own_reductions in of_ranks for reduction in own_reductions]
         ranks_of_stage = len(of_ranks) // stages
         of_stages = [of_ranks[first : first + ranks_of_stage] for first in range(0, len(of_ranks), ranks_of_stage)]
         node, order, call, ranks, dtype = key
-        other = [one for one in every if one.differing]
+        unequal = [reduction for reduction in every if reduction.differing]
         yield Site(
             node=node,
             order=order,
@@ -161,23 +163,29 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]], stag
             ranks=ranks,
             dtype=dtype,
             messages=sum(max(map(len, of_stage)) for of_stage in of_stages),
-            least_elements=min(one.elements for one in every),
-            most_elements=max(one.elements for one in every),
-            differing=sum(max(sum(bool(one.differing) for one in own) for own in of_stage) for of_stage in of_stages),
-            orders=tuple(sorted(frozenset.intersection(*(one.orders for one in other)))) if other else (),
+            least_elements=min(reduction.elements for reduction in every),
+            most_elements=max(reduction.elements for reduction in every),
+            differing=sum(max(map(_differing, of_stage)) for of_stage in of_stages),
+            orders=tuple(sorted(frozenset.intersection(*(reduction.orders for reduction in unequal))))
+            if unequal
+            else (),
         )
+
+
+def _differing(reductions: Sequence[Reduction]) -> int:
+    return sum(bool(reduction.differing) for reduction in reductions)
 
 
 def _identified(sides: Sequence[SideOnRanks]) -> list[SideOnRanks]:
     """With what the probe finds of sums over the whole job that are added otherwise than is set."""
-    known: dict[tuple[str, str, int], tuple[str, ...]] = {}
+    probed_of: dict[tuple[str, str, int], tuple[str, ...]] = {}
 
     def identified(site: Site) -> Site:
         if not site.differing or site.call not in COLLECTIVES or site.ranks != dist.get_world_size():
             return site
         key = (site.call, site.dtype, site.most_elements)
-        if key not in known:
-            known[key] = probe(*in_job(site.call, torch_dtype(site.dtype), site.most_elements)).collectives
-        return replace(site, probed=known[key])
+        if key not in probed_of:
+            probed_of[key] = probe(*in_job(site.call, torch_dtype(site.dtype), site.most_elements)).collectives
+        return replace(site, probed=probed_of[key])
 
     return [replace(side, sites=tuple(map(identified, side.sites))) for side in sides]

@@ -65,13 +65,13 @@ class Blame:
     seconds: float
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, kept: Passes | None) -> Blame | None:
+def search(plan: Plan, observed: Observed, progress: Callback | None, store: Passes | None) -> Blame | None:
     """What the searches of a recipe with `attribute:` find; None for others."""
-    return blame(plan, observed, progress=progress, kept=kept) if plan.recipe.attribute else None
+    return blame(plan, observed, progress=progress, store=store) if plan.recipe.attribute else None
 
 
 def blame(
-    plan: Plan, observed: Observed, *, progress: Callback | None = None, kept: Passes | None = None
+    plan: Plan, observed: Observed, *, progress: Callback | None = None, store: Passes | None = None
 ) -> Blame | None:
     """Share the divergence out, take the shares apart, and look for the smallest fixes; None without toggles.
 
@@ -83,7 +83,7 @@ def blame(
     cells = {toggle.name: _cell(toggle) for toggle in whole}
     # Parts that a split made and those the localisation needs have the same names.
     toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in parts_of(t))]}
-    natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress, kept=kept, name="shares")
+    natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress, store=store, name="shares")
     natural.learn(observed)
     players = tuple(cells)
     memo = Memo(players, natural)
@@ -91,7 +91,7 @@ def blame(
     apart = frozenset(toggle.name for toggle in whole if not is_legal(toggle, observed))
     parts_apart = apart | frozenset(leaf for name in apart for leaf in leaves(cells[name]))
     shares = waterfall(memo, top, over_sequences, apart=apart)
-    routed = Mixtures(plan, routes=IDS, progress=progress, kept=kept, name="shares-routed")
+    routed = Mixtures(plan, routes=IDS, progress=progress, store=store, name="shares-routed")
     forced_memo = Memo(players, routed) if _flips(observed) else None
     forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
     fixes = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)

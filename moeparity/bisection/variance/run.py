@@ -140,7 +140,7 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
     }
     groups_of_walkers = tuple(walkers_of.values())
     ids, real, scored = plan.tokens_on_device
-    pairs = [(first, other) for first, *others in groups_of_walkers for other in others]
+    pairs = [(first, second) for first, *others in groups_of_walkers for second in others]
     observer = Variance(plan.model.graph, pairs, ids, scored, real)
     flat = FlatLogits(plan.model.graph.scores, scored, tuple(first.name for first, *_ in groups_of_walkers))
     every = [walk for walks in groups_of_walkers for walk in walks]

@@ -21,8 +21,8 @@ _SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The verdict and the metrics."""
-    own = _of_whole_trace(sound(_verdict(plan, observed), report["degeneracy"]), plan)
-    verdict = beside_record(own, report["record"])
+    own_verdict = _of_whole_trace(sound(_verdict(plan, observed), report["degeneracy"]), plan)
+    verdict = beside_record(own_verdict, report["record"])
     return {"verdict": verdict, "metrics": _metrics(observed.logits.sums(CANDIDATE))}
 
 

@@ -72,20 +72,20 @@ class Before:
 
     def known(self, pair: RunPair) -> Known:
         """What is known as two passes begin: values of other passes, which these may read, differ as they did there."""
-        known = Known()
+        known_values = Known()
         for (which, number), values in self._differing.items():
             if number != id((pair.a, pair.b)[which]):
-                known.differing[which].update(values)
-        return known
+                known_values.differing[which].update(values)
+        return known_values
 
-    def add(self, pair: RunPair, known: Known, found: Iterable[Origin]) -> None:
+    def add(self, pair: RunPair, known_values: Known, beginnings: Iterable[Origin]) -> None:
         """Take in what became of two passes: what differs, and what lies between equal values and such a one, of which
         any may be the first that is other.
         """
         for which, run in enumerate((pair.a, pair.b)):
             values = self._differing.setdefault((which, id(run)), {})
-            values.update(known.differing[which])
-            for call in (call for origin in found for call in (origin.ops_a, origin.ops_b)[which]):
+            values.update(known_values.differing[which])
+            for call in (call for origin in beginnings for call in (origin.ops_a, origin.ops_b)[which]):
                 values.update(dict.fromkeys((*call.outputs.values(), *call.written.values()), -1))
 
 
@@ -104,11 +104,11 @@ def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:
             aligned.only_b.append(theirs)
             continue
         partners[ours.id] = theirs.id
-        given = list(_of_slots(comparer, (ours, theirs), _given(ours), _given(theirs), "output"))
+        results = list(_of_slots(comparer, (ours, theirs), _given(ours), _given(theirs), "output"))
         roots = {comparer.a.root_of(pair.a) for pair in inputs}
-        for pair in (*inputs, *given):
-            own = {comparer.a.root_of(pair.a)} if pair.role == "input" else roots
-            if own & padded and pair.comparison.status == "differ" and not _of_tokens(comparer, pair):
+        for pair in (*inputs, *results):
+            root_ids = {comparer.a.root_of(pair.a)} if pair.role == "input" else roots
+            if root_ids & padded and pair.comparison.status == "differ" and not _of_tokens(comparer, pair):
                 padded.add(pair.a)
                 yield replace(pair, comparison=Comparison(status="unknown", reason=_MIXED))
             else:
@@ -161,13 +161,13 @@ def _slots(left: dict[str, int], right: dict[str, int]) -> Iterator[tuple[str, i
 
 def _compared(comparer: Comparer, a: int, b: int) -> Comparison:
     """Views of one kind go by what they look at, which is compared once."""
-    one, other = comparer.a.value(a), comparer.b.value(b)
-    if one.base is not None and other.base is not None:
-        base, another = comparer.a.value(one.base), comparer.b.value(other.base)
-        alike = (one.shape, one.strides, one.dtype) == (other.shape, other.strides, other.dtype)
-        if alike and one.offset - base.offset == other.offset - another.offset and base.shape == another.shape:
-            whole = _compared(comparer, one.base, other.base)
-            covers = torch.Size(one.shape).numel() == torch.Size(base.shape).numel()
+    value_a, value_b = comparer.a.value(a), comparer.b.value(b)
+    if value_a.base is not None and value_b.base is not None:
+        base, another = comparer.a.value(value_a.base), comparer.b.value(value_b.base)
+        alike = (value_a.shape, value_a.strides, value_a.dtype) == (value_b.shape, value_b.strides, value_b.dtype)
+        if alike and value_a.offset - base.offset == value_b.offset - another.offset and base.shape == another.shape:
+            whole = _compared(comparer, value_a.base, value_b.base)
+            covers = torch.Size(value_a.shape).numel() == torch.Size(base.shape).numel()
             if whole.status == "equal" or (covers and whole.status != "unknown"):
                 return whole
     return comparer.compare(a, b)
@@ -195,10 +195,10 @@ class Flow:
         return all(self._is_clean(number, clean) for number in numbers)
 
     def _is_clean(self, number: int, clean: dict[int, bool]) -> bool:
-        for known in (number, self.side.root_of(number)):
-            if known in self.equal:
+        for value_id in (number, self.side.root_of(number)):
+            if value_id in self.equal:
                 return True
-            if known in self.differing:
+            if value_id in self.differing:
                 return False
         return clean.get(self.side.root_of(number), True)
 
@@ -223,7 +223,7 @@ class Flow:
         """
         ops: dict[int, Call] = {}
         unread: list[int] = []
-        waiting, seen = [number], {number}
+        waiting, visited = [number], {number}
         while waiting:
             value = waiting.pop()
             root = self.side.root_of(value)
@@ -234,30 +234,32 @@ class Flow:
                 unread += [root] * (value != number)
                 continue
             ops[maker.id] = maker
-            fresh = [n for n in maker.inputs.values() if n not in seen]
-            seen.update(fresh)
+            fresh = [n for n in maker.inputs.values() if n not in visited]
+            visited.update(fresh)
             waiting += fresh
         return tuple(sorted(ops.values(), key=self.side.returned)), unread
 
 
-def origins(comparer: Comparer, pairs: Sequence[ValuePair], known: Known) -> list[Origin]:
+def origins(comparer: Comparer, pairs: Sequence[ValuePair], known_values: Known) -> list[Origin]:
     """Where differences begin, in the order in which A got there.
 
     Inputs of modules that nothing recorded made begin one only where nothing differed before: what lies between modules
     is unseen.
     """
-    a, b = (Flow(side, known.equal[i], known.differing[i]) for i, side in enumerate((comparer.a, comparer.b)))
-    found: list[Origin] = []
+    a, b = (
+        Flow(side, known_values.equal[i], known_values.differing[i]) for i, side in enumerate((comparer.a, comparer.b))
+    )
+    starts: list[Origin] = []
     done: set[tuple[int, int]] = set()
     for pair in sorted((p for p in pairs if p.comparison.status in DIFFERING), key=lambda p: moment(comparer.a, p)):
         roots = comparer.a.root_of(pair.a), comparer.b.root_of(pair.b)
         if roots not in done and a.made_of_equal(pair.a) and b.made_of_equal(pair.b):
             origin = _origin(a, b, pair)
             if origin.kind != "unseen" or not done:
-                found.append(origin)
+                starts.append(origin)
         # A view of what was told already is the same difference.
         done.add(roots)
-    return found
+    return starts
 
 
 def _origin(a: Flow, b: Flow, pair: ValuePair) -> Origin:
@@ -279,10 +281,10 @@ def _unread(a: Side, ours: Sequence[int], b: Side, theirs: Sequence[int]) -> int
     """How many weights may be others: none where all rows of the one side's are rows of the other's, as when fused."""
     rows: list[set[int]] = []
     for side, numbers in ((a, ours), (b, theirs)):
-        kept = [side.rows(number) for number in numbers]
-        if any(own is None for own in kept):
+        digests_of = [side.rows(number) for number in numbers]
+        if any(digests is None for digests in digests_of):
             return max(len(ours), len(theirs))
-        rows.append({row for own in kept if own is not None for row in own.tolist()})
+        rows.append({row for digests in digests_of if digests is not None for row in digests.tolist()})
     return 0 if rows[0] <= rows[1] or rows[1] <= rows[0] else max(len(ours), len(theirs))
 
 

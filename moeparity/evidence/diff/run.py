@@ -51,35 +51,35 @@ def diff(a: Path, b: Path, layout: Path | None = None) -> DiffReport:
     declared = Layout() if layout is None else read_layout(layout)
     compared = sides(traces, declared)
     gathered = _Gathered()
-    for one, other in compared.pairs:
-        _compare(one, other, declared, gathered)
+    for run_a, run_b in compared.pairs:
+        _compare(run_a, run_b, declared, gathered)
     return _report(traces, compared.findings, [side for pair in compared.pairs for side in pair], gathered)
 
 
 def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
     runs = runs_of(a, layout.tokens("A")), runs_of(b, layout.tokens("B"))
-    tally, known, before = Tally(a, b), Known(), Before()
+    tally, known_values, before = Tally(a, b), Known(), Before()
     gathered.tallies.append(tally)
-    seen: tuple[set[int], set[int]] = (set(), set())
+    pair_ids: tuple[set[int], set[int]] = (set(), set())
     for pair in paired(*runs):
-        seen[0].add(id(pair.a))
-        seen[1].add(id(pair.b))
+        pair_ids[0].add(id(pair.a))
+        pair_ids[1].add(id(pair.b))
         if pair.shared is not None and not pair.shared.alike:
             # What a token of one pass is to another pass says nothing of a third, but for what it was made of.
-            known = before.known(pair)
+            known_values = before.known(pair)
         comparer, aligned = Comparer(pair), align(pair.a, pair.b)
         values = list(value_pairs(comparer, aligned))
         for value in values:
-            known.add(value)
+            known_values.add(value)
         tally.add(aligned, values)
         gathered.pairs += [(pair, value) for value in values]
-        begun = origins(comparer, values, known)
-        before.add(pair, known, begun)
+        begun = origins(comparer, values, known_values)
+        before.add(pair, known_values, begun)
         gathered.origins += [(pair, origin) for origin in begun]
         gathered.scalars.update(dict.fromkeys(_other_scalars(aligned)))
         gathered.raised.update(dict.fromkeys(_raised(aligned)))
-    for which, own in enumerate(runs):
-        tally.alone(which, (run for run in own if id(run) not in seen[which]))
+    for which, side_runs in enumerate(runs):
+        tally.alone(which, (run for run in side_runs if id(run) not in pair_ids[which]))
 
 
 def _other_scalars(aligned: Aligned) -> Iterator[str]:
@@ -156,14 +156,14 @@ def _growth(outputs: Sequence[tuple[RunPair, ValuePair]]) -> Iterator[LayerGrowt
         if call.level == "module" and _LAYER.fullmatch(call.path) and pair.slot in {"0", "output", ""}:
             layers.setdefault(call.path, []).append(pair)
     for path, pairs in layers.items():
-        known = [pair.comparison for pair in pairs if pair.comparison.status != "unknown"]
-        if not known or all(comparison.status in EQUAL for comparison in known):
+        compared_pairs = [pair.comparison for pair in pairs if pair.comparison.status != "unknown"]
+        if not compared_pairs or all(comparison.status in EQUAL for comparison in compared_pairs):
             continue
-        errors = [comparison.furthest for comparison in known if comparison.furthest is not None]
-        bounds = [comparison.bound for comparison in known if comparison.bound is not None]
+        errors = [comparison.furthest for comparison in compared_pairs if comparison.furthest is not None]
+        bounds = [comparison.bound for comparison in compared_pairs if comparison.bound is not None]
         furthest = max(errors, default=None)
         yield LayerGrowth(
-            layer=path, rows=sum(comparison.rows for comparison in known),
-            differing=sum(entry.differing or entry.rows * (entry.status == "differ") for entry in known),
+            layer=path, rows=sum(comparison.rows for comparison in compared_pairs),
+            differing=sum(entry.differing or entry.rows * (entry.status == "differ") for entry in compared_pairs),
             furthest=furthest, units=None if furthest is None or not bounds else furthest / max(bounds),
         )  # fmt: skip

@@ -75,17 +75,17 @@ def summary(report: DiffReport) -> Iterator[tuple[str, str]]:
     one_sided = [birth for birth in report.births if birth.side != "both"]
     if report.births:
         yield "born", _born(one_sided[0] if one_sided else report.births[0])
-    found = report.coverage
-    rest = f", {found.uncovered:,} not (see below)" if found.uncovered else ""
-    yield "seen", f"{found.compared:,} of {counted(found.values, 'value')} of A compared{rest}"
+    coverage = report.coverage
+    rest = f", {coverage.uncovered:,} not (see below)" if coverage.uncovered else ""
+    yield "seen", f"{coverage.compared:,} of {counted(coverage.values, 'value')} of A compared{rest}"
 
 
 def _worst(report: DiffReport) -> str:
     """The layer that leaves the largest error."""
-    known = [layer for layer in report.growth if layer.furthest is not None]
-    if not known:
+    measured = [layer for layer in report.growth if layer.furthest is not None]
+    if not measured:
         return "can't be told: whole values of no layer were kept"
-    worst = max(known, key=lambda layer: layer.furthest or 0.0)
+    worst = max(measured, key=lambda layer: layer.furthest or 0.0)
     units = "" if worst.units is None else f", {worst.units:.2g} times what rounding makes of a row at most"
     return f"to a row error of {worst.furthest:.2g} after {worst.layer}{units}"
 

@@ -94,8 +94,8 @@ def _wide(words: torch.Tensor) -> torch.Tensor:
     first, second = _columns(words.shape[1], words.device)
     room, zeros = words.new_empty(2, WORDS), _zeros(words)
     for row, number in zip(words, range(len(sums)), strict=True):
-        for left in range(0, len(row), WORDS):
-            columns = slice(left, left + WORDS)
+        for start in range(0, len(row), WORDS):
+            columns = slice(start, start + WORDS)
             if not _is_zero(row[columns], zeros):
                 sums[number] += _mixed_words(row[columns], first[columns], second[columns], room).sum()
     return sums
@@ -147,12 +147,12 @@ _tables: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
 def _columns(across: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Two odd numbers for each column, int64 [across]."""
-    held = _tables.get(device)
-    if held is None or held[0].numel() < across:
+    tables = _tables.get(device)
+    if tables is None or tables[0].numel() < across:
         places = torch.arange(1, 2 * max(across, 1024) + 1, device=device)
-        held = _mixed(places * _COLUMN) | 1, _mixed(places * _FIRST) | 1
-        _tables[device] = held
-    return held[0][:across], held[1][:across]
+        tables = _mixed(places * _COLUMN) | 1, _mixed(places * _FIRST) | 1
+        _tables[device] = tables
+    return tables[0][:across], tables[1][:across]
 
 
 @lru_cache(maxsize=64)

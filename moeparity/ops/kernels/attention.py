@@ -109,10 +109,10 @@ def mla(
     return gathered(each(lambda piece: _side_by_side(attend(piece, p, at)), latents, pieces), pieces)
 
 
-def _with_own(stored: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+def _with_own(stored: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """[B, G, S, D], of which the last T are as they were computed, [B, G, T, D]."""
-    earlier = stored.shape[2] - own.shape[2]
-    return torch.cat((stored[:, :, :earlier], own), dim=2) if earlier else own
+    earlier = stored.shape[2] - new.shape[2]
+    return torch.cat((stored[:, :, :earlier], new), dim=2) if earlier else new
 
 
 def _cached(
@@ -140,8 +140,8 @@ def _cached(
             return k, v, mask, 0
         free = max(0, places - keys)
         reach = None if before < places else places - 1
-    kept = slice(0 if reach is None else max(0, before - reach), keys)
-    k, v, mask = _own(k[:, :, kept]), _own(v[:, :, kept]), mask[..., kept]
+    within_reach = slice(0 if reach is None else max(0, before - reach), keys)
+    k, v, mask = _own(k[:, :, within_reach]), _own(v[:, :, within_reach]), mask[..., within_reach]
     if not free:
         return k, v, mask, 0
     return F.pad(k, (0, 0, 0, free)), F.pad(v, (0, 0, 0, free)), F.pad(mask, (0, free)), free

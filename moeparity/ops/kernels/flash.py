@@ -80,8 +80,8 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
     heads = operands(heads, at)
     q, k, v, outputs = heads.q, heads.k, heads.v, []
     for cut in cuts(q.shape[2], k.shape[2], heads.window, at):
-        seen = visible[:, :, cut.queries]
-        runs = [[Tile(k[:, :, tile], v[:, :, tile], seen[..., tile]) for tile in run] for run in cut.runs]
+        visible_rows = visible[:, :, cut.queries]
+        runs = [[Tile(k[:, :, tile], v[:, :, tile], visible_rows[..., tile]) for tile in run] for run in cut.runs]
         outputs.append(merged_runs(replace(heads, q=q[:, :, cut.queries]), runs, at))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 

@@ -28,7 +28,7 @@ def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Wh
         at = Where(where.path, stated_fault.line or where.line)
         plant = _plant(find_fault(stated_fault.name, at), stated_fault, at)
         for node in _nodes(graph, plant, stated_fault, at):
-            if plant.fault.name in (other.fault.name for other in plants.get(node.name, ())):
+            if plant.fault.name in (plant_there.fault.name for plant_there in plants.get(node.name, ())):
                 raise SpecError(
                     f"{at}: fault {plant.fault.name} stands at {node.name} twice. Narrow `nodes` or `layers`, or leave "
                     "one out."
@@ -68,9 +68,9 @@ def _nodes(graph: Graph, plant: Planted, stated_fault: variant_schema.StatedFaul
     there = [node for node in graph.nodes if node.name in selected and sits_at(plant.fault, graph, node)]
     if not there:
         sits = plant.fault.spec.sits
-        named = f" called {listed(sits.node)}" if sits.node else ""
+        called = f" called {listed(sits.node)}" if sits.node else ""
         raise SpecError(
-            f"{where}: fault {plant.fault.name} can sit at nodes of op {listed(sits.op)}{named}, and none of those is "
+            f"{where}: fault {plant.fault.name} can sit at nodes of op {listed(sits.op)}{called}, and none of those is "
             f"{'selected here' if stated_fault.nodes or stated_fault.layers else 'in this model'}."
         )
     for node in there:

@@ -72,7 +72,7 @@ class Placement(Model):
     stages: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | Division | None = None
 
     @property
-    def line_of_stages(self) -> Pipeline | None:
+    def pipeline_stages(self) -> Pipeline | None:
         """The stages of the pipeline; None where there is one."""
         stages = tuple(self.stages) if isinstance(self.stages, list) else self.stages
         return Pipeline(count=self.pipeline, stages=stages) if self.pipeline > 1 else None
@@ -110,7 +110,7 @@ class Placement(Model):
         ranks_of = {"tensor": self.tensor, "expert": self.expert, "attention": self.attention}
         words = [f"{name} {ranks}" for name, ranks in ranks_of.items() if ranks > 1]
         words += [f"gathered {self.gathered}"] if self.attention > 1 else []
-        words += [] if self.line_of_stages is None else [f"pipeline {self.line_of_stages}"]
+        words += [] if self.pipeline_stages is None else [f"pipeline {self.pipeline_stages}"]
         return ", ".join([*words, "sequence"] if self.sequence else words)
 
 

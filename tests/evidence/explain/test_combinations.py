@@ -7,8 +7,8 @@ import torch
 
 from moeparity.evidence.explain.engines import profiles_choices
 from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation
-from moeparity.evidence.explain.vocabulary import Choices
 from moeparity.inputs.model import Model
 from moeparity.plan.bound import BoundGraph
 from tests.evidence.explain.observed import Seen, bound, kernels_of, planted

@@ -166,11 +166,11 @@ class _Rerun:
 
     def read(self, number: int) -> Tensor:
         """A value: computed here, or a view of one that is, or as it was recorded."""
-        known = self.values.get(number)
-        if isinstance(known, Added):
-            known = self.values[number] = self._laid(known.total(self.way), self.side.value(number))
-        if known is not None:
-            return known
+        computed = self.values.get(number)
+        if isinstance(computed, Added):
+            computed = self.values[number] = self._laid(computed.total(self.way), self.side.value(number))
+        if computed is not None:
+            return computed
         root = self.side.root_of(number)
         if root in self.values:
             base, value = self.side.value(root), self.side.value(number)
@@ -229,10 +229,10 @@ class _Rerun:
             raise NotDrawnError(f"{call.name} is neither elementwise nor a sum whose orders are drawn here")
         if pointwise and rows.approximates(name, a.by_name.get("exponent")) and a.out[0].is_floating_point:
             return rows.function(a, self.way)
-        given = {key: value.clone() if isinstance(value, Tensor) else value for key, value in a.by_name.items()}
+        arguments = {key: value.clone() if isinstance(value, Tensor) else value for key, value in a.by_name.items()}
         if self.way.exact:
-            given = {key: _widened(value) for key, value in given.items()}
-        return op(**given)
+            arguments = {key: _widened(value) for key, value in arguments.items()}
+        return op(**arguments)
 
     def _give(self, call: Call, results: Sequence[Tensor | Added]) -> None:
         """Hand out what a call gave, by the ids that were recorded; where it is no such value, the call was another."""

@@ -17,7 +17,7 @@ from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
 from moeparity.plan.schedule.cases import Case
-from moeparity.plan.schedule.settings import is_semantic, said
+from moeparity.plan.schedule.settings import GROUPS, is_semantic, said
 from moeparity.plan.schedule.settings import mixed as mixed_schedule
 from moeparity.plan.schedule.settings import parts as schedule_parts
 from moeparity.plan.setting import Place
@@ -37,8 +37,8 @@ class Toggle(TwoSided):
     """Differences between the reference and the candidate that are moved together.
 
     `kind` is the class of the choice, `several` where its members differ in it. A part of the schedule, which says what
-    tokens are computed together, has no members; its kind is `schedule`, or `semantics` where it decides what is
-    computed. `parent` is the toggle it was split from.
+    tokens are computed together, has no members; its kind is `schedule`, `placement` of groups of ranks that attend
+    apart, or `semantics` where it decides what is computed. `parent` is the toggle it was split from.
     """
 
     name: str
@@ -69,7 +69,7 @@ def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Togg
         bundles.append(
             Toggle(
                 name=part,
-                kind=SEMANTICS if is_semantic(reference.schedule, candidate.schedule, part) else "schedule",
+                kind=_kind_of_part(reference, candidate, part),
                 reference=said(reference.schedule, part),
                 candidate=said(candidate.schedule, part),
                 reference_origin="the recipe's reference",
@@ -77,6 +77,13 @@ def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Togg
             )
         )
     return _with_unique_names(bundles)
+
+
+def _kind_of_part(reference: Side, candidate: Side, part: str) -> Literal["semantics", "placement", "schedule"]:
+    """Which sequences a group of ranks attends to is a matter of where they lie."""
+    if is_semantic(reference.schedule, candidate.schedule, part):
+        return SEMANTICS
+    return "placement" if part == GROUPS else "schedule"
 
 
 def swap(selector: str, nodes: Iterable[str], reference: Side, candidate: Side) -> Toggle | None:

@@ -206,6 +206,7 @@ class Guard:
             heartbeat_s,
             watchdog_s,
         )
+        self._whereabouts.notes = self._log.notes
         self._comparison.exchange = Exchange(store, self.rank, self.ranks, self._watch.ended, 2 * watchdog_s + 20)
         self._watch.start()
 

@@ -94,6 +94,9 @@ def apart() -> Callable[[str], Ended]:
     slower = {"watchdog_s": 4}
     jobs = {fault: begun_job("--faults", json.dumps([fault]), settings=slower) for fault in APART}
     jobs["stopped store"] = begun_job("--faults", '["stopped"]', "--on", "0", settings=slower)
+    # It ends before the second of its signs of life.
+    early = {"watchdog_s": 4, "heartbeat_s": 1}
+    jobs["killed store"] = begun_job("--faults", '["killed"]', "--on", "0", settings=early)
     jobs["late"] = begun_job("--faults", '["late"]', settings={"watchdog_s": 2})
     jobs["left open"] = begun_job("--faults", '["left open"]', settings=slower)
     jobs["ends"] = begun_job("--faults", '["ends"]', settings=slower)
@@ -135,6 +138,13 @@ def test_the_rank_that_holds_the_store_is_named_by_the_others(apart: Callable[[s
     ended = apart("stopped store")
     assert (ended.left, ended.codes[0] != 0, ended.codes[1]) == ((), True, 1)
     assert "moeparity ranks: rank 0 is stopped." in ended.verdict
+
+
+def test_a_rank_that_is_lost_between_signs_of_life_is_named_with_its_call(apart: Callable[[str], Ended]) -> None:
+    ended = apart("killed store")
+    assert (ended.left, ended.codes) == ((), (-9, 1))
+    words = "moeparity ranks: rank 0 was killed. Its last sign of life: in call 3; finished call 2. rank 1: "
+    assert ended.verdict.startswith(words), ended.verdict
 
 
 def test_a_rank_that_ends_early_is_named_by_those_who_wait_for_it(apart: Callable[[str], Ended]) -> None:

@@ -64,7 +64,7 @@ def values(of: BoundGraph) -> dict[Place, Value]:
 @pytest.mark.parametrize(
     ("stages", "layers", "sizes"),
     [
-        # vLLM 0.33.0 and sglang 0.5.23, get_pp_indices as it was run (tests/engines/test_stages.py does that anew).
+        # get_pp_indices of vLLM 0.33.0 and sglang 0.5.23 as run (tests/engines/test_launch_rules.py runs it anew).
         ("vllm", 61, {2: (31, 30), 3: (20, 21, 20), 4: (15, 15, 16, 15), 7: (8, 9, 9, 9, 9, 9, 8)}),
         ("sglang", 61, {2: (30, 31), 3: (20, 20, 21), 4: (15, 15, 15, 16), 7: (8, 8, 9, 9, 9, 9, 9)}),
         (None, 12, {2: (6, 6), 3: (4, 4, 4), 12: (1,) * 12}),

@@ -81,6 +81,8 @@ def _entry(value: str, setting: Setting) -> Entry:
 
 
 def _uncut(name: str, values: set[str], node: Node) -> bool:
-    """Whether this says that a node is not cut on any side: of most nodes it would say no more than that."""
+    """Whether this says that a node is not cut on any side, nor ends a stage: of most nodes it would say no more."""
     attribute = node.op.attribute(name)
-    return attribute is not None and attribute.least is not None and values == {str(attribute.default)}
+    if attribute is None or values != {str(attribute.default)}:
+        return False
+    return attribute.least is not None or (attribute.kind == "placement" and attribute.needs == "always")

@@ -138,7 +138,7 @@ ATTENTION = Op(
             default=0,
             says="so many tokens behind a query are seen too; -1: it does not see itself",
         ),
-        Parameter(name="sinks", type=int, required=False, default=1, says="how often a head's sink is counted"),
+        Parameter(name="sink_times", type=int, required=False, default=1, says="how often a head's sink is counted"),
         *_SCALE,
     ),
     attributes=(

@@ -48,7 +48,7 @@ def attention(
     k, v, mask, free = _cached(k, v, mask, q.shape[2], p["window"], at)
     pieces = cut(at)
     ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
-    ahead, counted = p.get("ahead", 0), p.get("sinks", 1)
+    ahead, counted = p.get("ahead", 0), p.get("sink_times", 1)
     at_all = Heads(
         q=q, k=k, v=v, mask=mask, window=p["window"], scale=_scale(q.shape[-1], p), free=free, ahead=ahead,
         counted=counted,

@@ -45,6 +45,12 @@ class Planted:
         return f"{self.fault.name}({values})" if values else self.fault.name
 
     @property
+    def takes_weights(self) -> bool:
+        """Whether weights of another node, expert or checkpoint stand in place of the node's own."""
+        edits = self.fault.spec.rewrite.weights.values()
+        return any({"of", "layer", "checkpoint", "order", "from_expert"} & edit.model_fields_set for edit in edits)
+
+    @property
     def in_words(self) -> str:
         """The fault as a sentence says it."""
         return self.fault.spec.says.format_map({name: self._told(name, value) for name, value in self.values})

@@ -6,6 +6,7 @@ It adds the gradients of all nodes as they arrive, in another order in each run.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -51,7 +52,7 @@ def _losses(nodes: int, arrival: int, steps: int = STEPS) -> list[float]:
     return losses
 
 
-def _verified(folder: Path, nodes: int, **settings: float) -> tuple[RankReport, list[float], list[float]]:
+def _verified(folder: Path, nodes: int, **settings: Any) -> tuple[RankReport, list[float], list[float]]:
     """The second run held to the first, and the losses of both."""
     with moeparity.capture(folder):
         first = _losses(nodes, RUNS[0])
@@ -76,7 +77,7 @@ def test_the_sum_that_spreads_the_losses_is_named_long_before_they_show_it(tmp_p
     assert report.first is not None
     assert report.first == report.root
     assert (report.first.step, report.first.name, report.first.inputs) == (0, "spread.sum.default", "equal")
-    assert report.first.stack[-1].endswith(" _losses")
+    assert any(frame.endswith(" _losses") for frame in report.first.stack)
 
 
 def test_a_tolerance_names_it_later_than_bits_do(tmp_path: Path) -> None:

@@ -127,13 +127,16 @@ def _is_number(value: Value) -> bool:
     return not isinstance(value, str)
 
 
-def suspects_of(given: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
+def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
     """The experts that may be why some tokens are much further off than others, the likeliest first: all of an expert's
     tokens are. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of each token.
     """
-    if given.shape != base.shape or given.shape[: ids.dim()] not in (ids.shape, (*ids.shape[:2], given.shape[-1])):
+    if recorded.shape != base.shape or recorded.shape[: ids.dim()] not in (
+        ids.shape,
+        (*ids.shape[:2], recorded.shape[-1]),
+    ):
         return ()
-    off = _how_far_off(given.double(), base.double())
+    off = _how_far_off(recorded.double(), base.double())
     far = off > FAR_OFF * off.min()
     if off.shape != ids.shape:
         off, far = (x[..., None].expand(ids.shape) for x in (off, far))
@@ -142,10 +145,10 @@ def suspects_of(given: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> t
     return tuple(sorted(experts, key=lambda e: (-touched[e], -float(off[ids == e].min()))))[:SUSPECTS]
 
 
-def _how_far_off(given: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+def _how_far_off(recorded: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
     """The squared distance of each row as a share of both rows; 2 where one is not finite."""
-    distance = (given - base).square().sum(-1)
-    share = distance / (given.square().sum(-1) + base.square().sum(-1)).clamp_min(torch.finfo(torch.float64).tiny)
+    distance = (recorded - base).square().sum(-1)
+    share = distance / (recorded.square().sum(-1) + base.square().sum(-1)).clamp_min(torch.finfo(torch.float64).tiny)
     return share.nan_to_num(2.0, 2.0)
 
 

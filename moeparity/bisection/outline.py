@@ -10,7 +10,8 @@ from pathlib import Path
 from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unshared
 from moeparity.errors import Where, display_path, listed
 from moeparity.plan.address import ranges, role
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.choices import choices
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.engine_profile import load_profile
@@ -21,7 +22,7 @@ from moeparity.plan.schedule.settings import ScheduleSettings, described, possib
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import bound_side, cases_of
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import RecipeFile
+from moeparity.plan.spec.recipe_schema import RecipeFile
 from moeparity.plan.toggles import Toggle, toggles
 
 

@@ -123,8 +123,8 @@ class _Lockstep:
         for name in SOURCES:
             identities = Identities()
             for holder in self.work.holders(name):
-                own = name == "positions"
-                source = self.grid.positions(self.schedules[holder], mask) if own else sources[name]
+                of_positions = name == "positions"
+                source = self.grid.positions(self.schedules[holder], mask) if of_positions else sources[name]
                 for wave in self.grid.waves:
                     block = identities.block(source[slice(*wave)], self.grid.whole(wave))
                     self.values[holder, name, wave] = [block]

@@ -5,7 +5,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from moeparity.errors import SpecError
@@ -26,6 +26,19 @@ class Known:
     alike: Container[str]
     told: Told
     partials: Partials
+
+
+class NodeValues(dict[str, Mapping[str, Value]]):
+    """By node, the values of its attributes, made where they are asked for: of a mixture, few are."""
+
+    def __init__(self, graph: Graph, values: Callable[[Node], Mapping[str, Value]]) -> None:
+        super().__init__()
+        self._values = values
+        self._nodes = {node.name: node for node in graph.nodes}
+
+    def __missing__(self, name: str) -> Mapping[str, Value]:
+        values = self[name] = self._values(self._nodes[name])
+        return values
 
 
 def told(graph: Graph, values: Mapping[str, Mapping[str, Value]]) -> Told:
@@ -61,19 +74,19 @@ def partials(
     values: Mapping[str, Mapping[str, Value]],
     region_nodes: Container[str],
     choices: Told,
-    known: Known | None = None,
+    earlier_plan: Known | None = None,
 ) -> Partials:
     """Of every value of a graph, from the values set on its nodes and what these are told by others.
 
     A user's function takes and gives whole values; an input that is not read, or that no node of the graph makes,
-    counts as whole. What is `known` of a plan is not worked out again where nothing is otherwise.
+    counts as whole. What is so of an `earlier_plan` is not worked out again where nothing is otherwise.
 
     Raises SpecError where a node would read partial sums that it cannot.
     """
     counts = dict.fromkeys((*SOURCES, *(value for node in graph.nodes for value in node.inputs)), 1)
     for node in graph.nodes:
-        if known is not None and _is_known(node, known, choices, counts):
-            counts |= {value: known.partials[value] for value in node.values}
+        if earlier_plan is not None and _is_known(node, earlier_plan, choices, counts):
+            counts |= {value: earlier_plan.partials[value] for value in node.values}
             continue
         runs_kernel = node.name not in region_nodes
         node_values = values[node.name]
@@ -89,12 +102,12 @@ def partials(
     return counts
 
 
-def _is_known(node: Node, known: Known, choices: Told, counts: Partials) -> bool:
+def _is_known(node: Node, earlier_plan: Known, choices: Told, counts: Partials) -> bool:
     """Whether a node is set alike and told the same as in a plan that is known, and reads as many partial sums."""
     return (
-        node.name in known.alike
-        and choices.get(node.name) == known.told.get(node.name)
-        and all(counts[value] == known.partials[value] for value in node.inputs)
+        node.name in earlier_plan.alike
+        and choices.get(node.name) == earlier_plan.told.get(node.name)
+        and all(counts[value] == earlier_plan.partials[value] for value in node.inputs)
     )
 
 
@@ -118,17 +131,17 @@ def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str,
     that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
     on, how many these are.
     """
-    known: dict[str, tuple[int, ...]] = {"partials": (counts[node.values[0]],)}
-    known |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
+    numbers: dict[str, tuple[int, ...]] = {"partials": (counts[node.values[0]],)}
+    numbers |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
     for port, value in zip(node.ports, node.inputs, strict=True):
-        known[f"partials of {port}"] = (counts[value],)
+        numbers[f"partials of {port}"] = (counts[value],)
         maker = makers.get(value)
         if maker is not None and maker.op.routes:
-            known[port] = (maker.params["top_k"],)
+            numbers[port] = (maker.params["top_k"],)
         heads = _heads(maker, value, makers)
         if heads is not None:
-            known[f"heads of {port}"] = (heads,)
-    return known
+            numbers[f"heads of {port}"] = (heads,)
+    return numbers
 
 
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:

@@ -159,8 +159,8 @@ def norm_left_out(program: Program) -> Change:
 def norm_twice(program: Program) -> Change:
     """A norm is applied twice."""
     layer, at = program.layer()
-    own = layer.post_attention_layernorm.forward
-    with_forward(layer.post_attention_layernorm, lambda _, hidden: own(own(hidden)))
+    inner = layer.post_attention_layernorm.forward
+    with_forward(layer.post_attention_layernorm, lambda _, hidden: inner(inner(hidden)))
     return _fault(f"{at}.moe.norm", "norm-twice")
 
 
@@ -257,19 +257,19 @@ def other_base(program: Program) -> Change:
 def later_positions(program: Program) -> Change:
     """Positions do not count from 0."""
     rotary = program.model.model.rotary_emb
-    own, by = rotary.forward, program.draw.choice([1, 3])
-    with_forward(rotary, lambda _, hidden, position_ids: own(hidden, position_ids + by))
+    inner, by = rotary.forward, program.draw.choice([1, 3])
+    with_forward(rotary, lambda _, hidden, position_ids: inner(hidden, position_ids + by))
     return _fault("rotary", "rope-offset")
 
 
 def _masked(layer: Any, mask: Callable[[int], Tensor]) -> None:
-    own = layer.self_attn.forward
+    inner = layer.self_attn.forward
 
     def forward(_: Any, hidden_states: Tensor, *args: Any, attention_mask: Tensor, **kwargs: Any) -> Any:
-        seen = mask(hidden_states.shape[1])
+        visible = mask(hidden_states.shape[1])
         low = torch.finfo(attention_mask.dtype).min
-        changed = torch.zeros_like(attention_mask).masked_fill(~seen, low)
-        return own(hidden_states, *args, attention_mask=changed, **kwargs)
+        changed = torch.zeros_like(attention_mask).masked_fill(~visible, low)
+        return inner(hidden_states, *args, attention_mask=changed, **kwargs)
 
     with_forward(layer.self_attn, forward)
 
@@ -287,6 +287,43 @@ def no_sinks(program: Program) -> Change:
     layer, at = program.layer()
     attend_by(layer, "without-sinks", attention(frozenset()))
     return _fault(f"{at}.attention.attend", "sinks-missing")
+
+
+def only_up_scaled(program: Program) -> Change:
+    """Of one expert up alone is scaled."""
+    layer, at = program.layer()
+    expert, weight = program.expert(at), layer.mlp.experts.gate_up_proj.data
+    weight[expert, weight.shape[1] // 2 :] *= 1.125
+    return _fault(f"{at}.moe.combine", "expert-scaled(part=up")
+
+
+def only_down_exchanged(program: Program) -> Change:
+    """Of one expert down alone is another's."""
+    layer, at = program.layer()
+    expert, weight = program.expert(at), layer.mlp.experts.down_proj.data
+    weight[expert] = weight[expert - 1].clone()
+    return _fault(f"{at}.moe.combine", "expert-of-another-expert(part=down")
+
+
+def other_scale(program: Program) -> Change:
+    """Scores are scaled by another number."""
+    layer, at = program.layer()
+    layer.self_attn.scaling *= program.draw.choice([0.5, 2.0, 2**0.5])
+    return _fault(f"{at}.attention.attend", "softmax-scale")
+
+
+def not_scaled(program: Program) -> Change:
+    """Scores are not scaled."""
+    layer, at = program.layer()
+    layer.self_attn.scaling = 1.0
+    return _fault(f"{at}.attention.attend", "softmax-scale-missing")
+
+
+def narrow_rotation(program: Program) -> Change:
+    """Half as many columns of a head are rotated as must be."""
+    rotary = program.model.model.rotary_emb
+    rotary.inv_freq = rotary.inv_freq[::2].clone()
+    return _fault("rotary", "rotary-width")
 
 
 def hot_head(program: Program) -> Change:
@@ -334,6 +371,11 @@ FAULTS: Mapping[Patch, tuple[str, ...]] = {
     later_positions: ALL,
     other_window: ("qwen3_moe", "mixtral", "olmoe", "glm4_moe"),
     no_sinks: ("gpt_oss",),
+    only_up_scaled: PLAIN,
+    only_down_exchanged: PLAIN,
+    other_scale: GROUPED,
+    not_scaled: ALL,
+    narrow_rotation: ("glm4_moe",),
     hot_head: ALL,
     unclipped: ("olmoe_clip",),
 }

@@ -52,8 +52,8 @@ class Suite:
     def scene(self, seed: int, model: str, sequences: int, length: int, micro_batch: int, padding: str) -> Scene:
         """What a draw knows."""
         opened = self.opener(self.checkpoint(model))
-        given = tokens(seed, sequences, length, _vocabulary(opened), padding)
-        return Scene(model, opened, given["input_ids"], given["attention_mask"], micro_batch)
+        inputs = tokens(seed, sequences, length, _vocabulary(opened), padding)
+        return Scene(model, opened, inputs["input_ids"], inputs["attention_mask"], micro_batch)
 
     def runs(self, seed: int) -> Runs:
         """What runs the sides of a draw alone."""
@@ -63,8 +63,8 @@ class Suite:
         """A case as files."""
         checkpoint = self.checkpoint(case.model)
         opened = self.opener(checkpoint)
-        given = tokens(case.seed, case.sequences, case.length, _vocabulary(opened), case.padding)
-        return files.write(case, folder, checkpoint, given, settings)
+        inputs = tokens(case.seed, case.sequences, case.length, _vocabulary(opened), case.padding)
+        return files.write(case, folder, checkpoint, inputs, settings)
 
     def fixed(self, seed: int) -> Fixed:
         """The first draw of a seed that plants what it says, with its truth."""

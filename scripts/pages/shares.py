@@ -100,13 +100,13 @@ class Choice:
 def page(_: str = "") -> str:
     """The whole page."""
     counted = {(profile, model): choices(profile, model) for profile in PROFILES for model in MODELS}
-    rows = "\n".join(_row(*key, choices) for key, choices in counted.items())
+    rows = "\n".join(_row(*key, of) for key, of in counted.items())
     head = HEAD.format(models=" and ".join(MODELS), levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows)
     without = "\n".join(_without(*key, of) for key, of in counted.items())
     parts = [head.rstrip(), WITHOUT_A_RUN.format(rows=without).rstrip()]
     for profile in PROFILES:
-        choices = [choice for model in MODELS for choice in counted[profile, model]]
-        parts += [f"\n## {profile}: what no run verifies\n", *_rest(choices)]
+        of_models = [choice for model in MODELS for choice in counted[profile, model]]
+        parts += [f"\n## {profile}: what no run verifies\n", *_rest(of_models)]
     return "\n".join((*parts, ""))
 
 

@@ -49,18 +49,20 @@ def test_the_truth_knows_nothing_of_moeparity(name: str) -> None:
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     assert not [module for module in imported if module.startswith(("moeparity", "tests"))]
-    own = [module.rpartition(".")[2] for module in imported if module.startswith("benchmarks.planted.")]
-    assert {*own} <= {*INDEPENDENT, "patching", "planted", "truth", "submodules"}
+    modules = [module.rpartition(".")[2] for module in imported if module.startswith("benchmarks.planted.")]
+    assert {*modules} <= {*INDEPENDENT, "patching", "planted", "truth", "submodules"}
 
 
-@pytest.mark.parametrize(("family", "dtype"), [(family, dtype) for family, own in SETTINGS.items() for dtype in own])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [(family, dtype) for family, settings in SETTINGS.items() for dtype in settings]
+)
 def test_the_plain_forward_has_moeparitys_bits(tmp_path: Path, family: str, dtype: str) -> None:
     checkpoints.write(tmp_path, family, seed=3, layers=2, dtype="bfloat16", damped=0.5)
     program, settings = Program(tmp_path, dtype), SETTINGS[family][dtype]
     ids = sample(program, settings, sequences=4, tokens=7, seed=0)
-    for own in ({}, settings):
-        other = moeparity.forward(str(tmp_path), ids, dtype=dtype, settings=own)["logits"]
-        assert same_bits(program.logits(ids, own), other)
+    for settings_here in ({}, settings):
+        logits = moeparity.forward(str(tmp_path), ids, dtype=dtype, settings=settings_here)["logits"]
+        assert same_bits(program.logits(ids, settings_here), logits)
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +127,10 @@ def test_moeparity_is_held_to_the_truth(planted: tuple[Case, Path]) -> None:
     assert [row.idle for row in truth.rows] == [False, True, False, True]
     assert read_case(case.data()) == case
     answer = decoys.ask(case, folder, 26)
-    found = score(case, truth, answer)
-    assert found.outcome == "right"
-    assert found.top
-    assert found.shares == found.shares_given == (True,)
+    outcome = score(case, truth, answer)
+    assert outcome.outcome == "right"
+    assert outcome.top
+    assert outcome.shares == outcome.shares_given == (True,)
     assert answer.whole == pytest.approx(truth.given, rel=1e-9)
     assert answer.roles["layers[1].attention.norm:mean"] == "had no effect"
     wrong = decoys.Answer(**{**vars_of(answer), "roles": {**answer.roles, "lm_head:output": "contributes"}})
@@ -148,8 +150,8 @@ def vars_of(answer: decoys.Answer) -> dict[str, Any]:
 def test_two_that_stand_in_for_each_other_are_saturated_and_one_is_not() -> None:
     either = np.array([0.0, 1.0, 1.0, 1.1])[:, None] * np.linspace(0.9, 1.1, 5)
     assert judged(["a", "b"], either, 5).saturated == {"a", "b"}
-    one = np.array([0.0, 1.0, 0.0, 1.0])[:, None] * np.linspace(0.9, 1.1, 5)
-    truth = judged(["a", "b"], one, 5)
+    costs = np.array([0.0, 1.0, 0.0, 1.0])[:, None] * np.linspace(0.9, 1.1, 5)
+    truth = judged(["a", "b"], costs, 5)
     assert (truth.culprits, truth.saturated, truth.rows[1].idle) == ({"a"}, frozenset(), True)
     assert unclear(truth, "fp32") == ""
     half = np.array([0.0, 0.5, 0.5, 1.0])[:, None] * np.linspace(0.9, 1.1, 5)
@@ -162,7 +164,7 @@ def test_a_draw_is_the_same_every_time_and_holds_enough() -> None:
         draft = draw(number, 0, background(number))
         assert draft == draw(number, 0, background(number))
         nodes = {place.selector for place in (*draft.large, *draft.small, *draft.idle)}
-        assert not [one for one in nodes if "[L]" in one]
+        assert not [name for name in nodes if "[L]" in name]
     assert matches("layers[*].moe.gate", "layers[11].moe.gate")
     assert not matches("layers[*].moe", "layers[1].moe.gate")
 
@@ -173,8 +175,8 @@ def test_a_hidden_change_is_found_and_named(tmp_path: Path, name: str | None, mo
         # What no choice gives is looked for to the end, which may come sooner; a trial of a fault takes more work than
         # one of a choice.
         monkeypatch.setattr(inquiry, "WORK", 1024)
-    known = map(hidden_case, range(FIRST, FIRST + len(PATCHES) + 10))
-    case = next(case for case in known if (case.patch.name if case.patch else None) == name)
+    hidden_cases = map(hidden_case, range(FIRST, FIRST + len(PATCHES) + 10))
+    case = next(case for case in hidden_cases if (case.patch.name if case.patch else None) == name)
     answer = hidden.ask(case, tmp_path)
     assert answer.faithful
     assert answer.right_node(case)

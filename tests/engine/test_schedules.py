@@ -74,8 +74,8 @@ class Draw:
         return torch.randint(0, model.vocab_size, self.shape, generator=torch.Generator().manual_seed(self.seed))
 
 
-def planned(model: Model, of: Schedule | MicroBatches, profile: str, dtype: str, **own: str | float) -> BoundGraph:
-    return bind(model.graph, load_profile(profile, HERE), dtype, overrides(own, HERE), phases=of.phases)
+def planned(model: Model, of: Schedule | MicroBatches, profile: str, dtype: str, **settings: str | float) -> BoundGraph:
+    return bind(model.graph, load_profile(profile, HERE), dtype, overrides(settings, HERE), phases=of.phases)
 
 
 def differing(ours: dict[str, Tensor], truth: dict[str, Tensor]) -> list[str]:

@@ -51,10 +51,10 @@ def recipe(qwen3_moe: Path, tmp_path: Path) -> Write:
 def drawn_from(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Tensor]]:
     """By sequence, the logits that tokens were drawn from."""
     logits: dict[int, list[Tensor]] = {}
-    own = sample._forward
+    native = sample._forward
 
     def recording(*arguments: Any) -> sample.Forward:
-        inner = own(*arguments)
+        inner = native(*arguments)
 
         def forward(ids: Tensor, mask: Tensor, lasts: Tensor) -> tuple[Tensor, Tensor]:
             rows, values = inner(ids, mask, lasts)

@@ -54,13 +54,13 @@ def bisected_together(group: Group, checkpoint: Path, folder: Path) -> dict[str,
 def walked_together(base: Plan, plans: Mapping[str, Plan]) -> dict[str, Report]:
     """By label, the report of each of these plans, all of them of the checkpoint and the tokens of `base`."""
     passes = {label: Observation.of(plan, plan.toggles) for label, plan in plans.items()}
-    walkers = [_renamed(walker, label) for label, own in passes.items() for walker in own.walkers]
-    observers = [_Restricted(label, own.walkers, own.observers) for label, own in passes.items()]
+    walkers = [_renamed(walker, label) for label, walked in passes.items() for walker in walked.walkers]
+    observers = [_Restricted(label, walked.walkers, walked.observers) for label, walked in passes.items()]
     tokens = base.tokens
     counts = run(walkers, base.model.weights, tokens.input_ids, observers, attention_mask=tokens.attention_mask)
     # What a pass takes is none of these tests' business.
     nothing = Memory(estimated=0, held_before=None, peak=None)
-    return {label: summarise(plans[label], own.observed(counts, nothing, 0.0)) for label, own in passes.items()}
+    return {label: summarise(plans[label], walked.observed(counts, nothing, 0.0)) for label, walked in passes.items()}
 
 
 def _prepared(group: Group, checkpoint: Path, folder: Path) -> Plan:
@@ -93,13 +93,13 @@ def binder(base: Plan) -> Callable[[Variant], Side]:
     """Binds a variant as `prepare` does; of many candidates the references are one."""
     where, sequences = Where(base.path), len(base.tokens.input_ids)
     profile = load_profile(PROFILE, where)
-    known: dict[tuple[object, ...], Side] = {}
+    sides: dict[tuple[object, ...], Side] = {}
 
     def bound(variant: Variant) -> Side:
         values = (*variant.set.items(), *(impl.call for impl in variant.impl))
-        if values not in known:
-            known[values] = bound_side(base.model.graph, variant, profile, base.model.dtype, where, sequences)
-        return known[values]
+        if values not in sides:
+            sides[values] = bound_side(base.model.graph, variant, profile, base.model.dtype, where, sequences)
+        return sides[values]
 
     return bound
 
@@ -120,7 +120,7 @@ class _Restricted:
         self.observers = observers
 
     def see(self, view: NodeView) -> None:
-        own = replace(
+        own_view = replace(
             view,
             outputs=self._own(view.outputs),
             inputs=self._own(view.inputs),
@@ -136,7 +136,7 @@ class _Restricted:
             again=lambda name: view.again(self.names[name]),
         )
         for observer in self.observers:
-            observer.see(own)
+            observer.see(own_view)
 
     def _own(self, of_walkers: Mapping[Name, T]) -> dict[Name, T]:
         return {name: of_walkers[full] for name, full in self.names.items() if full in of_walkers}

@@ -45,9 +45,12 @@ SEQUENCES, TOKENS, WIDTH = 6, 4, 64
 def report_of(folder: Path, checkpoint: Path, function: str, micro_batch: int) -> Report:
     module = f"again_{function}_{micro_batch}"
     (folder / f"{module}.py").write_text(NORM, "utf-8")
-    own = {"micro_batch": micro_batch, "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{module}:{function}"}]}
+    candidate = {
+        "micro_batch": micro_batch,
+        "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{module}:{function}"}],
+    }
     tokens = {"input_ids": random_tokens(SEQUENCES, TOKENS)}
-    path = write_recipe(folder, checkpoint, tokens, {"micro_batch": micro_batch}, own)
+    path = write_recipe(folder, checkpoint, tokens, {"micro_batch": micro_batch}, candidate)
     return bisect(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opened)
 
 

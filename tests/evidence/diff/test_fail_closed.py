@@ -51,8 +51,8 @@ class _Run(nn.Module):
 def _edit(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     events = folder / "rank-0" / "events.jsonl"
     records = [json.loads(line) for line in events.read_text().splitlines()]
-    kept = [changed for entry in records if (changed := change(entry)) is not None]
-    events.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
+    changed_records = [changed for entry in records if (changed := change(entry)) is not None]
+    events.write_text("".join(json.dumps(entry) + "\n" for entry in changed_records))
 
 
 def test_a_trace_that_was_cut_is_inconclusive(tmp_path: Path) -> None:

@@ -121,10 +121,10 @@ def by_magnitude(x: Tensor, weight: Tensor) -> Tensor:
 def test_a_patch_of_three_choices_is_named_and_nothing_innocent(model: Model, tmp_path: Path) -> None:
     trace = traced(model, tmp_path / "trace", "hf-eager", norms_of(1, fused))
     nodes = by_node(explain_trace(Request(trace=trace, checkpoint=model.folder)))
-    named = {name: node.matches for name, node in nodes.items() if not node.as_started}
-    assert named.keys() == {"layers[1].moe.norm"}
-    told = dict(choice.rpartition(":")[2].split("=") for choice in named["layers[1].moe.norm"][0].choices)
-    assert told == {"normalized": "fp32", "square": "bf16", "eps": "1e-05"}
+    patched = {name: node.matches for name, node in nodes.items() if not node.as_started}
+    assert patched.keys() == {"layers[1].moe.norm"}
+    by_name = dict(choice.rpartition(":")[2].split("=") for choice in patched["layers[1].moe.norm"][0].choices)
+    assert by_name == {"normalized": "fp32", "square": "bf16", "eps": "1e-05"}
 
 
 def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

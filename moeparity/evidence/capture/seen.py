@@ -184,8 +184,8 @@ def extent(tensor: torch.Tensor) -> tuple[int, int, bool]:
     """The first byte of its storage that it reads, the one behind the last, and whether it reads all between."""
     item = tensor.element_size()
     start = int(tensor.storage_offset()) * item
-    if not tensor.numel():
-        return start, start, True
+    if tensor.is_contiguous():  # so is an empty one
+        return start, start + item * tensor.numel(), True
     reach: int = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + reach * item, reach == tensor.numel()
 

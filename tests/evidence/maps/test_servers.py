@@ -14,7 +14,7 @@ import torch
 from moeparity.engine.forward import forward
 from moeparity.errors import Where
 from moeparity.evidence.maps.forwards import module_calls
-from moeparity.evidence.maps.module_map import load_map, map_of
+from moeparity.evidence.maps.module_map import map_of
 from moeparity.evidence.maps.values import values_at
 from moeparity.evidence.trace.read import open_trace
 from moeparity.numerics.bits import same_bits

@@ -227,7 +227,10 @@ class Guard:
         if words is not None:
             self._journal.write("difference", text=words)
         lines = str(error).splitlines()
-        self.close(f"{self._whereabouts.place} by {type(error).__name__}{f': {lines[0][:_LONGEST]}' if lines else ''}")
+        how = f"{self._whereabouts.place} by {type(error).__name__}{f': {lines[0][:_LONGEST]}' if lines else ''}"
+        if words is None and not isinstance(error, RankError):
+            self._journal.write("left", text=how)
+        self.close(how)
         if words is not None:
             raise RankError(words) from error
 

@@ -30,7 +30,9 @@ from safetensors.torch import save_file
 from benchmarks import late, lockstep
 from benchmarks.turns import header
 from moeparity.bisection.mixtures import Mixtures
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import open_model
 from moeparity.plan.sides import micro_batches

@@ -37,7 +37,8 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.weights.store import WeightStore
 from moeparity.inputs.weights.synthetic import Synthetic
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand

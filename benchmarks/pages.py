@@ -20,9 +20,9 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 from moeparity import bisect
+from moeparity.bisection.options import Options
 from moeparity.bisection.page import page
 from moeparity.bisection.per_token.report import PerToken
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.bisection.shares.report import Attribution
 from moeparity.inputs.machine import cpu_name

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from benchmarks.turns import header
 from moeparity.bisection.floor.trials import drawn
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.record.compare import Compared
 from moeparity.bisection.record.last_digit import ARITHMETIC
 from moeparity.bisection.record.observe import chosen_logprobs

@@ -26,8 +26,8 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.turns import header
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready, workforce_of
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.sweep.points import Points
 from moeparity.bisection.workers.crew import Crew
 from moeparity.bisection.workers.word import Wanted, crew_of

@@ -17,7 +17,7 @@ from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
 
 if TYPE_CHECKING:
-    from moeparity.bisection.prepare import Options
+    from moeparity.bisection.options import Options
     from moeparity.inputs.tokens.tokenizer import Tokenizer
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
@@ -105,7 +105,7 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
-    from moeparity.bisection.prepare import Options
+    from moeparity.bisection.options import Options
     from moeparity.bisection.text import asked_for
 
     options = Options(

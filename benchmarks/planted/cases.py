@@ -68,7 +68,7 @@ def read(data: dict[str, Any]) -> Case:
     return Case(**{**data, "planted": tuple(Planted(**each) for each in data["planted"])})
 
 
-FIRST = 300
+FIRST = 600
 """The number of the first case of the page, in both suites: what is judged how was settled on those before."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import moeparity
 from benchmarks.planted.cases import SEQUENCES, Case
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report
 
 BLAMED = frozenset({"culprit", "saturated"})

@@ -16,7 +16,8 @@ import moeparity
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model
 from moeparity.plan.address import file_key
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 
 PROFILE = "hf-eager"

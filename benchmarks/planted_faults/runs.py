@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.planted_faults.cases import Case
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker

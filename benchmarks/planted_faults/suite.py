@@ -19,7 +19,7 @@ from benchmarks.planted_faults.kinds import draw, kind_of, tokens
 from benchmarks.planted_faults.runs import Runs
 from benchmarks.planted_faults.score import Mark, score
 from benchmarks.planted_faults.truth import Truth, holds, trial_of, truth_of, unplanted
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.inputs.model import Model, open_model
 
 ATTEMPTS = 40

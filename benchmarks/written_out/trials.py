@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from benchmarks.written_out.plain import CannotBeWrittenError, Printed, Writer
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.trials import alone, restored, toggle_trials, walker
 from moeparity.engine.view import NodeView

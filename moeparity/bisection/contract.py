@@ -10,14 +10,15 @@ from moeparity.errors import SpecError, Where, display_path
 from moeparity.evidence.weights.part import part
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.choices import choices
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.schedule.settings import possible_phases, settings
 from moeparity.plan.sides import REFERENCE, bound_side, cases_of
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.base import Side
-from moeparity.plan.spec.schema import Engine, Variant
+from moeparity.plan.spec.profile_schema import Engine
+from moeparity.plan.spec.variant_schema import Variant
 from moeparity.progress import Callback, Progress
 from moeparity.ranks.contract import (
     Contract,

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from moeparity.bisection.observe import Observation, bytes_per_token
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.sample import sampled_length
 from moeparity.engine.calibration import measured_rates
 from moeparity.engine.duration import DRAWN, MADE, MOVED, READ, Amounts, Rates

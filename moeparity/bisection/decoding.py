@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.errors import SpecError, Where, counted
 from moeparity.inputs.tokens.grid import grid_of
 from moeparity.plan.schedule.grid import fillers

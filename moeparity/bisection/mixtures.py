@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from moeparity.bisection.observed import MixturePass, Observed
 from moeparity.bisection.observers import Changes, Logits
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.trials import TrialKey, alone, restored, walker
 from moeparity.engine.lockstep import Counts

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from moeparity.bisection.observed import Cost, Observed
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.bisection.oracle.side import ORACLE
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.sections import modules
 from moeparity.bisection.trials import Trials, shadow, sides, toggle_trials, walker
 from moeparity.engine.lockstep import Counts

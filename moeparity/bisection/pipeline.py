@@ -10,7 +10,9 @@ from pathlib import Path
 
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed, codec
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.real_ranks.report import REAL
 from moeparity.bisection.real_ranks.run import job, on_real_ranks
 from moeparity.bisection.report import Report

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.decoding import Decoding, refuse_found
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import walker
 from moeparity.engine.duration import FASTEST, require_time
 from moeparity.engine.footprint import estimate, require
@@ -27,7 +27,7 @@ from moeparity.inputs.tokens.continuation import ends, widened
 from moeparity.inputs.weights.store import WeightStore, fits
 from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import Side
-from moeparity.plan.spec.schema import Sample
+from moeparity.plan.spec.recipe_schema import Sample
 from moeparity.progress import Callback, Progress
 
 NAME = "sampler"

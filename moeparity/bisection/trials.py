@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.engine.routes import NATURAL, Forced, Routes
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError

@@ -107,8 +107,8 @@ def _recipe(
     outline, recipe = outline_recipe(path), reader.read_recipe(path)
     if baseline is not None:
         baseline.refuse_unkept(path)
+    from moeparity.bisection.options import Options
     from moeparity.bisection.pipeline import bisect
-    from moeparity.bisection.prepare import Options
 
     options = Options(**limits, digests=baseline is not None)
     report = bisect(path, device=device, options=options, progress=progress)

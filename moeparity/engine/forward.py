@@ -25,7 +25,7 @@ from moeparity.plan.schedule.settings import settings
 from moeparity.plan.schedule.steps import Groups, MicroBatches, Schedule
 from moeparity.plan.sides import walked
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.progress import Callback
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from moeparity.errors import SpecError
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 
 Replayed = Literal["ids", "ids+weights", "ids+weights+order"]
 Routes = Literal["natural", Replayed]

@@ -18,7 +18,7 @@ from moeparity.plan.address import split
 from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import OF_ATTENTION, Case, contains, parse
 from moeparity.plan.schedule.steps import TOGETHER, Groups
-from moeparity.plan.spec import reader, schema
+from moeparity.plan.spec import profile_schema, reader, variant_schema
 
 EVIDENCE_LEVELS: Final = get_args(Level)
 """The surest first."""
@@ -155,7 +155,7 @@ class Profile:
     """
 
     name: str
-    engine: schema.Engine | None
+    engine: profile_schema.Engine | None
     layers: tuple[tuple[Rule, ...], ...]
 
 
@@ -173,7 +173,7 @@ def load_profile(name: str, where: Where) -> Profile:
 _LATEST: Final[Latest[Profile]] = Latest(64)
 
 
-def _profile(paths: Sequence[Path], specs: Sequence[schema.ProfileFile]) -> Profile:
+def _profile(paths: Sequence[Path], specs: Sequence[profile_schema.ProfileFile]) -> Profile:
     """The profile whose file and those of all that it extends these are."""
     chain = list(zip(paths, specs, strict=True))
     profile = specs[0]
@@ -186,9 +186,9 @@ def _profile(paths: Sequence[Path], specs: Sequence[schema.ProfileFile]) -> Prof
     return Profile(name=profile.name, engine=engine, layers=tuple(layers))
 
 
-def _chain(name: str, where: Where) -> list[tuple[Path, schema.ProfileFile]]:
+def _chain(name: str, where: Where) -> list[tuple[Path, profile_schema.ProfileFile]]:
     """The profile and all it extends, the profile first."""
-    chain: list[tuple[Path, schema.ProfileFile]] = []
+    chain: list[tuple[Path, profile_schema.ProfileFile]] = []
     path = reader.find_profile(name, where)
     while True:
         paths = [earlier for earlier, _ in chain]
@@ -203,7 +203,7 @@ def _chain(name: str, where: Where) -> list[tuple[Path, schema.ProfileFile]]:
         path = reader.find_profile(spec.extends, where)
 
 
-def _about(rule: Rule, theirs: schema.Engine | None, engine: schema.Engine | None) -> Rule:
+def _about(rule: Rule, theirs: profile_schema.Engine | None, engine: profile_schema.Engine | None) -> Rule:
     """A rule as evidence for `engine`: that of a profile of another one is none."""
     if theirs is None or engine is None or engine.name in (theirs.name, NO_ENGINE):
         return rule
@@ -226,7 +226,7 @@ def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY
     return tuple(rules)
 
 
-def placement_rules(placement: schema.Placement, where: Where) -> tuple[Rule, ...]:
+def placement_rules(placement: variant_schema.Placement, where: Where) -> tuple[Rule, ...]:
     """A variant's placement as rules: what lies on one rank, or is not scattered, needs none.
 
     Experts that lie on ranks as wholes (`expert`) are not cut by `tensor`, as in vLLM and SGLang. Of groups that attend
@@ -298,7 +298,7 @@ def _check_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribut
     return choice, value
 
 
-def _fusion(path: Path, profile: str, fusion: schema.Fusion) -> Rule:
+def _fusion(path: Path, profile: str, fusion: profile_schema.Fusion) -> Rule:
     where = Where(path, fusion.line)
     at = Where(path, fusion.line_of("chain"))
     for op in fusion.chain:
@@ -343,7 +343,7 @@ def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None
     check_value(OPS[op], name, value, where)
 
 
-def _rule(path: Path, profile: str, rule: schema.Rule) -> Rule:
+def _rule(path: Path, profile: str, rule: profile_schema.Rule) -> Rule:
     where = Where(path, rule.line)
     if rule.op is not None and rule.op not in OPS:
         raise SpecError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import BY_RECIPE, EVIDENCE_LEVELS, UNKNOWN
 from moeparity.plan.graph import Node

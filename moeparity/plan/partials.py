@@ -5,7 +5,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from moeparity.errors import SpecError
@@ -26,6 +26,19 @@ class Known:
     alike: Container[str]
     told: Told
     partials: Partials
+
+
+class NodeValues(dict[str, Mapping[str, Value]]):
+    """By node, the values of its attributes, made where they are asked for: of a mixture, few are."""
+
+    def __init__(self, graph: Graph, values: Callable[[Node], Mapping[str, Value]]) -> None:
+        super().__init__()
+        self._values = values
+        self._nodes = {node.name: node for node in graph.nodes}
+
+    def __missing__(self, name: str) -> Mapping[str, Value]:
+        values = self[name] = self._values(self._nodes[name])
+        return values
 
 
 def told(graph: Graph, values: Mapping[str, Mapping[str, Value]]) -> Told:

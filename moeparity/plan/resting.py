@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from moeparity.ops.declaration import Attribute, Value, holds
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.latest import Latest

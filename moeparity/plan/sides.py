@@ -8,7 +8,8 @@ from itertools import chain, combinations
 from typing import Final
 
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
 from moeparity.plan.faults.stated import stated
@@ -20,7 +21,7 @@ from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule as made
 from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
 from moeparity.plan.schedule.steps import FORWARD, PHASES, MicroBatches, Phase, Schedule
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 
 REFERENCE: Final = "reference"
 CANDIDATE: Final = "candidate"
@@ -38,7 +39,7 @@ class Side:
 
 def bound_side(
     graph: Graph,
-    variant: schema.Variant,
+    variant: variant_schema.Variant,
     profile: Profile,
     dtype: str,
     where: Where,
@@ -63,7 +64,7 @@ def cases_of(
     graph: Graph,
     dtype: str,
     phases: Sequence[Phase],
-    variants: Sequence[schema.Variant],
+    variants: Sequence[variant_schema.Variant],
     profiles: Sequence[Profile],
     where: Where,
     over: Sequence[tuple[Rule, ...]] = (),

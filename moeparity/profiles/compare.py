@@ -7,7 +7,8 @@ from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.ops.measured import Share
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.cut import cut_by
 from moeparity.plan.difference import Difference
@@ -18,13 +19,13 @@ from moeparity.plan.messages import RowMessage
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.sides import Side
-from moeparity.plan.spec import reader, schema
+from moeparity.plan.spec import profile_schema, reader, variant_schema
 from moeparity.plan.toggles import Toggle, toggles
 from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
 
 NOT_STATED = "Not stated:"
 """What opens the part of a profile's comment that lists what it leaves open."""
-UNNAMED = schema.Engine(name="-", version="-", says="")
+UNNAMED = profile_schema.Engine(name="-", version="-", says="")
 
 _KINDS = ("semantics", "rounding", "dtype", "implementation", "several", "form", "order", "placement")
 """Where no table speaks: another model first, then what rounds, then what only reorders or moves."""
@@ -56,7 +57,7 @@ def architectures() -> Mapping[str, Path]:
 
 
 def compare(
-    first: str, second: str, architecture: str = "qwen3_moe", placement: schema.Placement | None = None
+    first: str, second: str, architecture: str = "qwen3_moe", placement: variant_schema.Placement | None = None
 ) -> EngineDifference:
     """The difference of two profiles on a shipped architecture, dearest first where anything says so.
 
@@ -71,7 +72,7 @@ def compare(
     config = Config(configs[architecture])
     graph = expand(config)
     where = Where(Path("--tensor"))
-    placement = placement or schema.Placement()
+    placement = placement or variant_schema.Placement()
     ranks = placement_rules(placement, where)
     profiles = [load_profile(name, _place()) for name in (first, second)]
     dtype = config.dtype or UNDECLARED_DTYPE
@@ -111,7 +112,7 @@ def _path(name: str) -> Path:
     return reader.find_profile(name, _place())
 
 
-def _description(path: Path, spec: schema.ProfileFile) -> EngineProfile:
+def _description(path: Path, spec: profile_schema.ProfileFile) -> EngineProfile:
     inherited = load_profile(str(path), _place()).engine or UNNAMED
     # What is taken over is whose engine it is, not in which setup.
     engine = spec.engine or inherited.model_copy(update={"says": ""})

@@ -15,7 +15,7 @@ from moeparity.inputs.machine import cpu_name
 from moeparity.ops.declaration import Value
 from moeparity.plan.engine_profile import NO_ENGINE, UNKNOWN
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import toggles
 from moeparity.profiles.compare import statements
 from scripts.pages.engine_pairs import (

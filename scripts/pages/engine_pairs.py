@@ -30,7 +30,7 @@ from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import Side, micro_batches
 from moeparity.plan.spec.reader import shipped
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from scripts.pages.page import ROOT
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from moeparity.errors import Where
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import role
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import UNKNOWN, load_profile
 from moeparity.plan.evidence import LOWEST_FIRST

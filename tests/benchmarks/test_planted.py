@@ -25,6 +25,7 @@ from benchmarks.planted.score import score
 from benchmarks.planted.truth import judged, unclear
 from moeparity.evidence.explain import inquiry
 from moeparity.numerics.bits import same_bits
+from moeparity.plan.faults.reader import shipped_faults
 
 FOLDER = Path(checkpoints.__file__).parent
 INDEPENDENT = ("attributes", "cases", "checkpoints", "factorial", "fix", "hidden_cases", "ops", "patches", "program")
@@ -126,16 +127,20 @@ def test_moeparity_is_held_to_the_truth(planted: tuple[Case, Path]) -> None:
     assert [row.idle for row in truth.rows] == [False, True, False, True]
     assert read_case(case.data()) == case
     answer = decoys.ask(case, folder, 26)
-    outcome = score(case, truth, answer)
-    assert outcome.right
-    assert outcome.top
-    assert outcome.shares == outcome.shares_given == (True,)
+    judgement = score(case, truth, answer)
+    assert judgement.outcome == "right"
+    assert judgement.top
+    assert judgement.shares == judgement.shares_given == (True,)
     assert answer.whole == pytest.approx(truth.given, rel=1e-9)
     assert answer.roles["layers[1].attention.norm:mean"] == "had no effect"
     wrong = decoys.Answer(**{**vars_of(answer), "roles": {**answer.roles, "lm_head:output": "contributes"}})
     assert score(case, truth, wrong).missed == ("lm_head:output",)
+    unsure = decoys.Answer(**{**vars_of(answer), "roles": {**answer.roles, "lm_head:output": "undecided"}})
+    assert score(case, truth, unsure).outcome == "undecided"
+    assert not score(case, truth, unsure).named
     wrong = decoys.Answer(**{**vars_of(answer), "roles": dict.fromkeys(answer.roles, "culprit")})
     assert len(score(case, truth, wrong).blamed) == 3
+    assert score(case, truth, wrong).outcome == "wrong"
 
 
 def vars_of(answer: decoys.Answer) -> dict[str, Any]:
@@ -175,7 +180,34 @@ def test_a_hidden_change_is_found_and_named(tmp_path: Path, name: str | None, mo
     answer = hidden.ask(case, tmp_path)
     assert answer.faithful
     assert answer.right_node(case)
-    assert answer.right_name(case)
+    assert answer.name(case) == "right"
     assert answer.acts == (name is not None)
     assert bool(answer.named) == (name == "combine: accumulated in fp32")
     assert (answer.tried > 150) == (name == UNNAMED)
+
+
+def test_what_the_vocabulary_has_no_word_for_is_right_without_a_name_only() -> None:
+    hiddens = list(map(hidden_case, range(FIRST, FIRST + 60)))
+    swapped = next(case for case in hiddens if case.patch and case.patch.name == "experts: gate and up swapped")
+    wordless = next(case for case in hiddens if case.patch and not case.patch.answers)
+    exchanged = "layers[0].moe.experts:fault=gate-and-up-exchanged"
+    for case, named, name in (
+        (swapped, (exchanged,), "right"),
+        (swapped, ("layers[0].moe.experts:activation=fp32", exchanged), "right"),
+        (swapped, (f"{exchanged} with layers[0].moe.experts:activation=fp32",), "another"),
+        (swapped, (), "none"),
+        (wordless, (), "right"),
+        (wordless, (exchanged,), "another"),
+    ):
+        answer = hidden.Answer(
+            faithful=True, acts=True, status="fail", roots=(case.node,), named=named, nearest="", equal=1.0, tried=1,
+            seconds=0.0, bytes=0,
+        )  # fmt: skip
+        assert answer.name(case) == name
+        assert answer.right_node(case)
+
+
+def test_answers_that_are_faults_are_shipped_ones() -> None:
+    words = [answer.removeprefix("fault=") for patch in PATCHES for answer in patch.answers if "fault=" in answer]
+    assert len(words) >= 5
+    assert {word.partition("(")[0] for word in words} <= set(shipped_faults())

@@ -9,7 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import parts
 from moeparity.plan.toggles import SEMANTICS

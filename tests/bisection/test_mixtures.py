@@ -12,7 +12,9 @@ import pytest
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.trials import walker
 from moeparity.engine import passes
 from moeparity.engine.footprint import estimate

@@ -22,7 +22,7 @@ from moeparity.inputs.tokens.tensorfile import file_contents
 from moeparity.inputs.tokens.tokenset import defect
 from moeparity.inputs.weights import store
 from moeparity.output.writing import write_tensors
-from moeparity.plan.spec.schema import Sample
+from moeparity.plan.spec.recipe_schema import Sample
 from moeparity.progress import Progress
 
 V = 11

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from moeparity.inputs.model import Model
 from moeparity.numerics.dtypes import UNROUNDED, torch_dtype
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import Phase, Schedule, Span, Step
 

@@ -17,7 +17,7 @@ from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, placement_rules
 from moeparity.plan.schedule.groups import dealt
 from moeparity.plan.schedule.steps import Span, Step, rectangle
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 
 CHECKPOINT = "checkpoints/quickstart"
 IDS = torch.randint(0, 250, (7, 9), generator=torch.Generator().manual_seed(1))

@@ -15,7 +15,8 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.registry import OPS
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.setting import edges_of

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.errors import SpecError
 from tests.planted.places import random_tokens, write_recipe

@@ -17,11 +17,12 @@ from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.spec.schema import Impl
+from moeparity.plan.spec.variant_schema import Impl
 
 HERE = Where(Path("test"))
 MODELS = ("qwen3_moe", "qwen3_moe_mha", "deepseek_v3", "glm4_moe", "olmoe")

@@ -24,7 +24,8 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import Copy, MicroBatches, Schedule, Span, Step
 from tests.engine.random_schedules import schedule

@@ -20,13 +20,14 @@ from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import int_view, same_bits
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import SOURCES
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Schedule, Span, Step, rectangle
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Impl
+from moeparity.plan.spec.variant_schema import Impl
 from tests.engine.stepwise import Stepwise
 from tests.engine.test_schedules import HERE, SEEDS, TRIED, Draw, Values, differing, walked
 from tests.opened import opened

@@ -32,7 +32,7 @@ from moeparity.plan.address import select, split
 from moeparity.plan.engine_profile import check_value, load_profile
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import RecipeFile
+from moeparity.plan.spec.recipe_schema import RecipeFile
 from tests.command import ROOT, inside
 
 SHORTEST = 4

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from moeparity.bisection import sample
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.sample import generate
 from moeparity.engine.forward import forward
 from moeparity.errors import SpecError

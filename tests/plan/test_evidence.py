@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.difference import Difference, differences
 from moeparity.plan.engine_profile import load_profile, overrides

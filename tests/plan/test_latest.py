@@ -11,7 +11,8 @@ import pytest
 
 from moeparity.errors import CheckpointError, SpecError, Where
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import Profile, load_profile, overrides, placement_rules
 from moeparity.plan.expand import expand
@@ -20,7 +21,7 @@ from moeparity.plan.graph import Graph, Node
 from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Placement, StatedFault
+from moeparity.plan.spec.variant_schema import Placement, StatedFault
 from moeparity.profiles.compare import architectures
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
 

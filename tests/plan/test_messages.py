@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from moeparity.errors import SpecError, Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.expand import expand
@@ -17,7 +18,7 @@ from moeparity.plan.messages import RowMessage
 from moeparity.plan.schedule.cases import Sizes
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.sides import cases_of
-from moeparity.plan.spec.schema import Placement, Variant
+from moeparity.plan.spec.variant_schema import Placement, Variant
 from moeparity.profiles.compare import architectures
 
 HERE = Where(Path("message"))

@@ -13,7 +13,8 @@ import pytest
 from benchmarks.planted.checkpoints import FAMILIES
 from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.evidence import evidence
@@ -25,7 +26,7 @@ from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import Side, cases_of
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Impl
+from moeparity.plan.spec.variant_schema import Impl
 from moeparity.plan.toggles import Toggle, mixed, split, toggles
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, bound, graph
 

@@ -18,7 +18,8 @@ from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.ops.declaration import Op, Value
 from moeparity.ops.registry import OPS
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.resting import going_along
@@ -26,7 +27,7 @@ from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from tests.plan.configs import QWEN3_MOE, graph
 

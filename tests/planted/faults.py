@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.kernels import settings_of
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.engine.forward import forward
 from moeparity.engine.functions import CustomNode
@@ -20,7 +21,7 @@ from moeparity.numerics.bits import int_view
 from moeparity.plan.address import file_key, role
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import Side, micro_batches
-from moeparity.plan.spec.schema import Impl, Variant
+from moeparity.plan.spec.variant_schema import Impl, Variant
 from tests.opened import opened
 from tests.planted.places import PROFILE, random_tokens, write_recipe
 from tests.planted.together import binder, planted_plan, walked_together

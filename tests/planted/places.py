@@ -13,13 +13,15 @@ from safetensors.torch import save_file
 
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from tests.planted import moe as planted_moe

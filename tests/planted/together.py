@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from moeparity.bisection.observe import Observation
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.engine.lockstep import run
@@ -22,7 +23,7 @@ from moeparity.engine.walker import Name, Walker
 from moeparity.errors import Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.sides import Side, bound_side
-from moeparity.plan.spec.schema import Variant
+from moeparity.plan.spec.variant_schema import Variant
 from moeparity.plan.toggles import toggles
 from tests.opened import opened
 from tests.planted.places import PROFILE, Sides, plant, random_tokens, write_recipe

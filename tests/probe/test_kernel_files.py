@@ -11,7 +11,8 @@ import yaml
 
 from moeparity.errors import MoeparityError, Where
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.expand import expand

@@ -17,7 +17,7 @@ from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.probe.calls import Setup
 from moeparity.probe.certify import Claim, Verdict, certify

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from scripts.pages.engine_matrix import WRITTEN, engines, guilty, ranks_of, root
 from scripts.pages.engine_pairs import Bench, batches, opened, pairs_of, same_twice
 from scripts.pages.registry import PAGES

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.digests.report import NOT_FINITE
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 from moeparity.numerics.bits import same_bits

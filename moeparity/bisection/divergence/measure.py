@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.bisection.divergence.observe import NodeRecord
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import alone
 from moeparity.metrics.divergence import Error
 from moeparity.plan.difference import Difference, two_sided

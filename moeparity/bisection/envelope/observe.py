@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.kernels import Settings, settings_of
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView

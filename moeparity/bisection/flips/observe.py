@@ -18,7 +18,7 @@ from moeparity.bisection.flips.census import (
     Margins,
 )
 from moeparity.bisection.kernels import settings_of
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
 from moeparity.engine.values import assemble

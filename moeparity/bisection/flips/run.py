@@ -13,8 +13,9 @@ from moeparity.bisection.expectations import expectations
 from moeparity.bisection.flips.census import MAP_BITS, Census
 from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.report import RoutingFlips
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes_over, piece_store, ready
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.runs.folder import open_run

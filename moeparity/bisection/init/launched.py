@@ -12,7 +12,7 @@ from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.sides import bound_side
-from moeparity.plan.spec.schema import Placement, Variant
+from moeparity.plan.spec.variant_schema import Placement, Variant
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.combine import combined, load_combined
 from moeparity.profiles.launch.report import Launch, LaunchSide

@@ -14,7 +14,9 @@ from moeparity.bisection.flips.observe import rankings
 from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.mine.observe import SHARE, Gate, GateNoise, NearTies, lift
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.resume.codec import Codec, classes_of
 from moeparity.bisection.resume.fingerprint import digest
 from moeparity.bisection.runs.folder import open_run

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from moeparity.bisection.nearest.report import Nearest
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
-from moeparity.evidence.explain.calls import Sample
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
+from moeparity.evidence.explain.replaced import Replaced
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
-from moeparity.evidence.explain.vocabulary import Replaced
-from moeparity.plan.bind import BoundGraph
+from moeparity.evidence.explain.sample import Sample
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import case_of

@@ -9,7 +9,7 @@ import torch
 
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.oracle.side import ORACLE
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name

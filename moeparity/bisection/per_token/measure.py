@@ -11,7 +11,7 @@ from torch import Tensor
 from moeparity.bisection.flips.census import Census
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.per_token.report import PerToken
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:

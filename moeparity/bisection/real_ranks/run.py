@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.real_ranks.report import RealRanks, SideOnRanks, Site
 from moeparity.bisection.real_ranks.values import Values
 from moeparity.bisection.real_ranks.words import real_ranks_reading
@@ -22,7 +22,7 @@ from moeparity.ops.kernels.ranks import computing
 from moeparity.ops.placement import NONE
 from moeparity.plan.address import role
 from moeparity.plan.apart import computed_apart
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.probe.collective import COLLECTIVES, in_job
 from moeparity.probe.find import probe

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from moeparity import paths
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.resume.fingerprint import joined, parts
 from moeparity.bisection.resume.passes import Passes

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.schedule.report import Schedule, Steps
 from moeparity.bisection.schedule.words import schedule_reading, steps_reading
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 

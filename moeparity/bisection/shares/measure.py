@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.report import (
     ApartRow,
     Attribution,

@@ -12,7 +12,7 @@ from moeparity.bisection.legal import is_legal
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.trials import walker
 from moeparity.engine.routes import IDS
@@ -20,7 +20,7 @@ from moeparity.errors import SpecError, Where
 from moeparity.metrics.interval import tail_mean
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
 from moeparity.search.apart import Apart, judged_apart
@@ -184,7 +184,7 @@ def _names(cell: Cell, mixture: Coalition) -> Iterator[str]:
             yield from _names(member, mixture)
 
 
-def _rebound(plan: Plan, variant: schema.Variant) -> Side:
+def _rebound(plan: Plan, variant: variant_schema.Variant) -> Side:
     """A side as the recipe says it, in fp32."""
     where = Where(plan.path, variant.line)
     profile, count = load_profile(variant.profile, where), len(plan.tokens.input_ids)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from moeparity.bisection.observed import codec
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.runs.folder import POINT, RunFolder

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.bisection.legal import is_legal
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.search import Blame
 from moeparity.bisection.shares.words import fix_reading, share_reading
 from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult, TrialResult

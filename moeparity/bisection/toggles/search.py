@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.shares.search import over_sequences
 from moeparity.bisection.toggles.measure import measured, total_kl

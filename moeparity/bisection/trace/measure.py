@@ -9,7 +9,7 @@ from typing import Any
 
 from moeparity.bisection.divergence.report import Root
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trace.report import GraftedRoutes, Segment, Traced
 from moeparity.bisection.trace.search import Grafted
 from moeparity.bisection.trace.words import trace_reading

@@ -9,7 +9,7 @@ from typing import Final
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.trials import candidate, walker
 from moeparity.engine.grafts import Graft

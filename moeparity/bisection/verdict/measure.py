@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.bisection.arrival.measure import arrival
 from moeparity.bisection.degeneracy.words import sound
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.report import Record
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.tokens import SequenceSums

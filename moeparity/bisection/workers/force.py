@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.observed import Observed, ShardPart, codec
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.shards import Shard, join, shard_part, shards_of
 from moeparity.bisection.workers.crew import Crew, computed

@@ -13,7 +13,8 @@ import torch
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.observed import ShardPart, codec
 from moeparity.bisection.pipeline import bisected, first_toggles
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import parts
 from moeparity.bisection.shards import shard_part, shards_of, taken_apart

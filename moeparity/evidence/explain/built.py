@@ -13,9 +13,10 @@ from typing import Final
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.engines import known_choices
 from moeparity.evidence.explain.numbers import PLAIN, figures
+from moeparity.evidence.explain.plainness import places
+from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.solved import MOST, solved
 from moeparity.evidence.explain.tries import NOTHING, SLOW, Tries, children, tried
-from moeparity.evidence.explain.vocabulary import Choices, Replaced, places
 from moeparity.plan.setting import Place
 
 VARIANTS: Final = 3

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from moeparity.errors import MoeparityError, Where
-from moeparity.evidence.explain.vocabulary import Choice, Choices, Replaced, listed_choices
-from moeparity.plan.bind import BoundGraph, settings_of
+from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
+from moeparity.evidence.explain.vocabulary import listed_choices
+from moeparity.plan.bind import settings_of
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.latest import Latest

@@ -8,12 +8,12 @@ from typing import Final
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
 from moeparity.evidence.explain.observation import Observation, region_of
+from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explanation
 from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
-from moeparity.evidence.explain.vocabulary import Choices, Replaced
 from moeparity.inputs.weights.store import Loaded
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 
 WORK: Final = 16384
 """What may be spent on nodes that were likely computed alike, in calls of small kernels; on one node at most half."""

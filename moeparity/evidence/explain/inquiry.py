@@ -8,25 +8,24 @@ from itertools import chain
 from typing import Final
 
 from moeparity.evidence.explain import faults
-from moeparity.evidence.explain.calls import Kernels, Sample, Score
+from moeparity.evidence.explain.calls import Kernels
 from moeparity.evidence.explain.combinations import search
 from moeparity.evidence.explain.engines import profiles_choices
-from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
-from moeparity.evidence.explain.tries import Tries, minimal, scored
-from moeparity.evidence.explain.vocabulary import (
-    Choices,
-    Replaced,
-    absolute,
-    in_one_dtype,
+from moeparity.evidence.explain.plainness import (
     in_order,
     in_words,
     number_ranges,
     places,
     plainest_numbers,
     plainness,
-    relative,
     without_numbers,
 )
+from moeparity.evidence.explain.replaced import Choices, Replaced, absolute, relative
+from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
+from moeparity.evidence.explain.sample import Sample
+from moeparity.evidence.explain.score import Score
+from moeparity.evidence.explain.tries import Tries, minimal, scored
+from moeparity.evidence.explain.vocabulary import in_one_dtype
 from moeparity.inputs.weights.store import Loaded
 
 WORK: Final = 4096

@@ -21,7 +21,8 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype
 from moeparity.plan.address import role, select
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Segment
 from moeparity.plan.setting import Setting
@@ -123,12 +124,17 @@ class _Walk:
                 self.unseen.append(Unseen(node=name, reason=str(error)))
 
     def _learn(self, answer: Explanation) -> None:
-        """Later nodes go along with what a node that is explained hands them, and with nothing else."""
+        """Later nodes go along with what a node that is explained hands them, and with what all layers share, which was
+        computed once; with nothing else.
+        """
         if answer.explained:
             told_names = {name for node in self.plan.graph.nodes for name in node.op.told}
+            shared = {node.name for node in self.plan.graph.nodes if node.layer is None}
             places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
             settings = {
-                (node, name): Setting(value=v, rule=None) for (node, name), v in places.items() if name in told_names
+                (node, name): Setting(value=value, rule=None)
+                for (node, name), value in places.items()
+                if name in told_names or node in shared
             }
             self.plan = self.plan.in_all_phases(settings)
             self.known |= set(answer.nodes)

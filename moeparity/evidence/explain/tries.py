@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moeparity.errors import SpecError
-from moeparity.evidence.explain.calls import Kernels, Ports, Sample, Score
+from moeparity.evidence.explain.calls import Kernels
 from moeparity.evidence.explain.engines import known_choices
-from moeparity.evidence.explain.vocabulary import Choice, Choices, places
+from moeparity.evidence.explain.plainness import places
+from moeparity.evidence.explain.replaced import Choice, Choices
+from moeparity.evidence.explain.sample import Ports, Sample
+from moeparity.evidence.explain.score import Score
 
 NOTHING: Final[Choices] = frozenset()
 DEAR: Final = 0.1

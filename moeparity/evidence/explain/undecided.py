@@ -7,22 +7,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moeparity.errors import SpecError
-from moeparity.evidence.explain.calls import Kernels, Sample, UnreadError
+from moeparity.evidence.explain.calls import Kernels, UnreadError
 from moeparity.evidence.explain.engines import known_choices, profiles_choices
 from moeparity.evidence.explain.numbers import FIRST_NUMBERS
+from moeparity.evidence.explain.plainness import written
+from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.report import OpenChoice
-from moeparity.evidence.explain.vocabulary import (
-    Choice,
-    Choices,
-    Replaced,
-    numbers,
-    stated_number,
-    whole_number,
-    written,
-)
+from moeparity.evidence.explain.sample import Sample
+from moeparity.evidence.explain.vocabulary import numbers, stated_number, whole_number
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place
 
 WORK: Final = 1024

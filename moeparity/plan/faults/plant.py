@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import applied, experts_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, Values, planted, spelled
 from moeparity.plan.faults.reader import shipped_faults

@@ -13,10 +13,10 @@ from moeparity.plan.faults.fault import Fault, FaultyNode, Planted, planted, spe
 from moeparity.plan.faults.reader import find_fault
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.region import nodes_within
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 
 
-def stated(graph: Graph, faults: Sequence[schema.StatedFault], where: Where) -> tuple[FaultyNode, ...]:
+def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Where) -> tuple[FaultyNode, ...]:
     """The nodes at which a variant's `faults:` stand, in the order of the graph.
 
     Raises SpecError for a fault that is not known, changes nothing where it is said to stand, or stands at a node
@@ -42,7 +42,7 @@ def stated(graph: Graph, faults: Sequence[schema.StatedFault], where: Where) -> 
     )
 
 
-def _plant(fault: Fault, stated_fault: schema.StatedFault, where: Where) -> Planted:
+def _plant(fault: Fault, stated_fault: variant_schema.StatedFault, where: Where) -> Planted:
     """The fault with its values: an order as its text, a checkpoint as its path from where the recipe lies."""
     values: dict[str, Value] = {}
     for name, value in stated_fault.values.items():
@@ -62,7 +62,7 @@ def _plant(fault: Fault, stated_fault: schema.StatedFault, where: Where) -> Plan
         raise SpecError(f"{where}: fault {error}.{hint}") from None
 
 
-def _nodes(graph: Graph, plant: Planted, stated_fault: schema.StatedFault, where: Where) -> list[Node]:
+def _nodes(graph: Graph, plant: Planted, stated_fault: variant_schema.StatedFault, where: Where) -> list[Node]:
     """Where the fault stands: all that is selected and that it changes."""
     selected = _selected(graph, stated_fault, where)
     there = [node for node in graph.nodes if node.name in selected and sits_at(plant.fault, graph, node)]
@@ -84,7 +84,7 @@ def _nodes(graph: Graph, plant: Planted, stated_fault: schema.StatedFault, where
     return changed
 
 
-def _selected(graph: Graph, stated_fault: schema.StatedFault, where: Where) -> set[str]:
+def _selected(graph: Graph, stated_fault: variant_schema.StatedFault, where: Where) -> set[str]:
     if stated_fault.nodes is not None:
         selectors = [stated_fault.nodes] if isinstance(stated_fault.nodes, str) else stated_fault.nodes
         return {name for selector in selectors for name in nodes_within(selector, graph, where)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from moeparity.errors import MoeparityError
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import UNKNOWN
 from moeparity.plan.graph import Node
 from moeparity.probe.calls import Setup

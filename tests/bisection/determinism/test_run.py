@@ -12,7 +12,7 @@ from moeparity import bisect
 from moeparity.bisection.determinism.observe import CALLS
 from moeparity.bisection.determinism.report import NotDeterministic
 from moeparity.bisection.determinism.words import determinism_reading
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.text import print_report
 from tests.opened import opened

@@ -11,8 +11,8 @@ import torch
 from moeparity.bisection.digests.inputs import of_tensors
 from moeparity.bisection.digests.observe import joined
 from moeparity.bisection.digests.report import Digests
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.inputs import machine
 from tests.errors.base import BASE

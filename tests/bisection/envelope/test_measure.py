@@ -12,7 +12,7 @@ from rich.console import Console
 
 from moeparity import bisect
 from moeparity.bisection.envelope.report import Envelope
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.text import print_report
 from tests.planted.places import random_tokens, write_recipe

@@ -17,7 +17,8 @@ from moeparity.bisection.flips.census import BINS, MAP_BITS, Census, bin_of
 from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.observe import FlipObserver
 from moeparity.bisection.observe import observe
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.trials import alone, restored
 from moeparity.engine.forward import forward

@@ -22,7 +22,7 @@ from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 
 
 @lru_cache(maxsize=2)

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report
 from moeparity.cli.commands import app
 from moeparity.engine.forward import forward

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.engine.forward import forward
 

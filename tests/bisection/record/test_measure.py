@@ -16,8 +16,9 @@ from rich.console import Console
 from torch import Tensor
 
 from moeparity.bisection.observed import Observed, codec
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.compare import FAR
 from moeparity.bisection.record.report import LogprobRecord
 from moeparity.bisection.report import ON_REQUEST, Report

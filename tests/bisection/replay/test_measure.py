@@ -9,7 +9,8 @@ import pytest
 
 from moeparity import bisect
 from moeparity.bisection.mixtures import Mixtures
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.report import Report
 from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS

@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed, codec
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.inputs.model import open_model
 from moeparity.output.json import digest
 from tests.command import Done, inside

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from moeparity.bisection.observe import observe
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.bisection.runs.file import LOCK, NAME, read_run
 from moeparity.bisection.runs.listing import runs_below

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.engine.forward import forward
 from moeparity.numerics.bits import int_view, same_bits
 from tests.opened import opened

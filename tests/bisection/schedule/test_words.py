@@ -10,7 +10,8 @@ from moeparity.bisection.schedule.measure import seeing
 from moeparity.bisection.schedule.report import Steps
 from moeparity.bisection.schedule.words import schedule_reading, steps_reading
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
 

@@ -12,8 +12,9 @@ import pytest
 
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect, passes
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.search import Blame, blame
 from moeparity.bisection.summarise import summarise
 from moeparity.check.recipes import check

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from moeparity.bisection.options import Options
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.check.baseline.compare import Now
 from moeparity.check.baseline.held import Baseline, now, updated
 from moeparity.check.baseline.lock import Entry, Lock, read, text

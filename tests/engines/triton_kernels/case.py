@@ -92,14 +92,14 @@ def run(cases: list[Case], how: str = "interpreter") -> dict[str, Outputs]:
     """The engines' outputs by the names of the cases, one process for each program; `how`: interpreter or ptx."""
     outputs: dict[str, Outputs] = {}
     for program in dict.fromkeys(case.program for case in cases):
-        _there(PACKAGES[program])
+        there(PACKAGES[program])
         requests = {case.name: {"kind": case.kind, **case.given} for case in cases if case.program == program}
         with patch.dict(os.environ, {HOW: how}):
             outputs |= live.ask(f"triton_kernels.{program}", (*ALSO.get(program, ()), *FOLDERS[how]), requests)
     return outputs
 
 
-def _there(package: str) -> None:
+def there(package: str) -> None:
     """Skips the test that asks where an engine's files are not there."""
     if not ROOTS[package].is_dir():
         how = live.how_filled(ROOTS[package].name)

@@ -15,15 +15,18 @@ from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
-from moeparity.evidence.explain.calls import Kernels, Ports
+from moeparity.evidence.explain.calls import Kernels
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.vocabulary import Choices, Replaced, listed_choices
+from moeparity.evidence.explain.sample import Ports
+from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import MicroBatches

@@ -7,10 +7,10 @@ import torch
 
 from moeparity.evidence.explain.engines import profiles_choices
 from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation
-from moeparity.evidence.explain.vocabulary import Choices
 from moeparity.inputs.model import Model
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from tests.evidence.explain.observed import Seen, bound, kernels_of, planted
 
 NORM, ROUTER, ATTEND = "layers[1].moe.norm", "layers[1].moe.router", "layers[1].attention.attend"

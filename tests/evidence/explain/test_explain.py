@@ -17,7 +17,7 @@ from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.report import Explanation
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Setting
 from tests.evidence.explain.observed import Seen, bound, drawn, kernels_of, opened, planted, rules, seen_under
 

@@ -15,11 +15,12 @@ from moeparity.evidence.explain import undecided
 from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation, OpenChoice
 from moeparity.evidence.explain.text import explained_lines
-from moeparity.evidence.explain.vocabulary import Choices, listed_choices
+from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place
 from tests.evidence.explain.observed import Seen, kernels_of, planted, rules, told
 from tests.test_reports import refused

@@ -289,6 +289,43 @@ def no_sinks(program: Program) -> Change:
     return _fault(f"{at}.attention.attend", "sinks-missing")
 
 
+def only_up_scaled(program: Program) -> Change:
+    """Of one expert up alone is scaled."""
+    layer, at = program.layer()
+    expert, weight = program.expert(at), layer.mlp.experts.gate_up_proj.data
+    weight[expert, weight.shape[1] // 2 :] *= 1.125
+    return _fault(f"{at}.moe.combine", "expert-scaled(part=up")
+
+
+def only_down_exchanged(program: Program) -> Change:
+    """Of one expert down alone is another's."""
+    layer, at = program.layer()
+    expert, weight = program.expert(at), layer.mlp.experts.down_proj.data
+    weight[expert] = weight[expert - 1].clone()
+    return _fault(f"{at}.moe.combine", "expert-of-another-expert(part=down")
+
+
+def other_scale(program: Program) -> Change:
+    """Scores are scaled by another number."""
+    layer, at = program.layer()
+    layer.self_attn.scaling *= program.draw.choice([0.5, 2.0, 2**0.5])
+    return _fault(f"{at}.attention.attend", "softmax-scale")
+
+
+def not_scaled(program: Program) -> Change:
+    """Scores are not scaled."""
+    layer, at = program.layer()
+    layer.self_attn.scaling = 1.0
+    return _fault(f"{at}.attention.attend", "softmax-scale-missing")
+
+
+def narrow_rotation(program: Program) -> Change:
+    """Half as many columns of a head are rotated as must be."""
+    rotary = program.model.model.rotary_emb
+    rotary.inv_freq = rotary.inv_freq[::2].clone()
+    return _fault("rotary", "rotary-width")
+
+
 def hot_head(program: Program) -> Change:
     """Logits are divided by a temperature."""
     heat = program.draw.choice([0.6, 0.9, 1.4])
@@ -334,6 +371,11 @@ FAULTS: Mapping[Patch, tuple[str, ...]] = {
     later_positions: ALL,
     other_window: ("qwen3_moe", "mixtral", "olmoe", "glm4_moe"),
     no_sinks: ("gpt_oss",),
+    only_up_scaled: PLAIN,
+    only_down_exchanged: PLAIN,
+    other_scale: GROUPED,
+    not_scaled: ALL,
+    narrow_rotation: ("glm4_moe",),
     hot_head: ALL,
     unclipped: ("olmoe_clip",),
 }

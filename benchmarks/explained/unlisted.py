@@ -20,22 +20,6 @@ def half_synced(program: Program) -> Change:
     return Change(node=f"{at}.attention.o_proj")
 
 
-def only_up_scaled(program: Program) -> Change:
-    """Of one expert up alone is scaled."""
-    layer, at = program.layer()
-    expert, weight = program.expert(at), layer.mlp.experts.gate_up_proj.data
-    weight[expert, weight.shape[1] // 2 :] *= 1.125
-    return Change(node=f"{at}.moe.combine")
-
-
-def only_down_exchanged(program: Program) -> Change:
-    """Of one expert down alone is another's."""
-    layer, at = program.layer()
-    expert, weight = program.expert(at), layer.mlp.experts.down_proj.data
-    weight[expert] = weight[expert - 1].clone()
-    return Change(node=f"{at}.moe.combine")
-
-
 def gelu(program: Program) -> Change:
     """Experts have another activation."""
     layer, at = program.layer()
@@ -135,8 +119,6 @@ def forgotten_token(program: Program) -> Change:
 
 UNLISTED: Mapping[Patch, tuple[str, ...]] = {
     half_synced: ALL,
-    only_up_scaled: PLAIN,
-    only_down_exchanged: PLAIN,
     gelu: PLAIN,
     scaled_stream: ALL,
     clipped_sum: ALL,

@@ -27,6 +27,7 @@ from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.others import others
+from moeparity.plan.schedule.recorded import Recorded
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, walked
@@ -65,11 +66,12 @@ def prepare(
     rules_of_sides = [overrides(addresses(options.overrides, side), OVER, evidence="set by --over") for side in SIDES]
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
-    grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
+    recorded = _recorded(recipe, path, model, tokens)
+    grid, schedules = _schedules(recipe, tokens, recorded, path)
     phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
     cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides)
-    bound = zip(variants, profiles, rules_of_sides, strict=True)
-    reference, candidate = (_side(model, variant, p, path, grid, rules, cases) for variant, p, rules in bound)
+    bound = zip(variants, profiles, rules_of_sides, schedules, strict=True)
+    reference, candidate = (_side(model, variant, p, path, rules, cases, made) for variant, p, rules, made in bound)
     return Plan(
         path=path,
         recipe=recipe,
@@ -85,13 +87,11 @@ def prepare(
         memory_limit=options.memory_limit,
         attribution=options.attribution,
         digests=options.digests,
-        recorded=_recorded(recipe, path, model, tokens, reference.plan),
+        recorded=None if recorded is None else _whole(recorded, reference.plan),
     )
 
 
-def _recorded(
-    recipe: recipe_schema.RecipeFile, path: Path, model: Model, tokens: TokenSet, plan: BoundGraph
-) -> RecordedSide | None:
+def _recorded(recipe: recipe_schema.RecipeFile, path: Path, model: Model, tokens: TokenSet) -> RecordedSide | None:
     """The trace that is the candidate, held to the tokens; None where it is a profile.
 
     Raises TraceError for one that can't be held to them, and where scored tokens have no logits.
@@ -111,9 +111,13 @@ def _recorded(
         map_name=variant.map,
     )
     refuse_without_logits(side, model.graph, tokens.loss_mask)
-    # What the reference leaves in partial sums is no value that a program has.
-    whole = {value: graft for value, graft in side.grafts.items() if plan.partials[value] == 1}
-    return replace(side, grafts=whole)
+    return side
+
+
+def _whole(recorded: RecordedSide, plan: BoundGraph) -> RecordedSide:
+    """Without what the reference leaves in partial sums, which is no value that a program has."""
+    whole = {value: graft for value, graft in recorded.grafts.items() if plan.partials[value] == 1}
+    return replace(recorded, grafts=whole)
 
 
 def _recipe(path: Path, options: Options) -> recipe_schema.RecipeFile:
@@ -135,12 +139,14 @@ def _recipe(path: Path, options: Options) -> recipe_schema.RecipeFile:
 
 
 def _schedules(
-    variants: Sequence[variant_schema.Variant], tokens: TokenSet, sample: recipe_schema.Sample | None, path: Path
+    recipe: recipe_schema.RecipeFile, tokens: TokenSet, recorded: RecordedSide | None, path: Path
 ) -> tuple[TokenGrid, tuple[ScheduleSettings, ...]]:
     """How the schedule of each side is made, and for which tokens, those among them that are still to be sampled.
 
-    Raises SpecError where one does not fit them.
+    A reference that says of neither micro-batch nor schedule computes what a recorded program did together, where a
+    schedule can say so. Raises SpecError where one does not fit the tokens.
     """
+    variants, sample = recipe.variants, recipe.tokens.sample
     places = [Where(path, variant.line) for variant in variants]
     schedules = tuple(
         settings(variant.schedule, variant.micro_batch, len(tokens.input_ids), where, variant.placement.groups)
@@ -153,7 +159,27 @@ def _schedules(
         grid = widened_grid(tokens, sample.new_tokens, with_ids=with_ids)
     for schedule, where in zip(schedules, places, strict=True):
         refuse_unfit(schedule, grid, where)
-    return grid, schedules
+    own = None if recorded is None else _as_the_program(recorded, recipe.reference, grid, places[0])
+    return grid, schedules if own is None else (own, own)
+
+
+def _as_the_program(
+    recorded: RecordedSide, reference: variant_schema.Variant, grid: TokenGrid, where: Where
+) -> ScheduleSettings | None:
+    """The program's own forwards; None where the reference says what it computes together, or none of its schedules
+    could.
+    """
+    is_said = (
+        reference.schedule is not None or reference.micro_batch is not None or reference.placement.groups.count > 1
+    )
+    if is_said or recorded.schedule is None:
+        return None
+    own = ScheduleSettings(recorded=Recorded(schedule=recorded.schedule, where=where))
+    try:
+        walked(own, grid, where)
+    except SpecError:
+        return None
+    return own
 
 
 def _phases(
@@ -207,15 +233,15 @@ def _side(
     variant: variant_schema.Variant,
     profile: Profile,
     path: Path,
-    grid: TokenGrid,
     rules: tuple[Rule, ...],
     cases: tuple[Case, ...],
+    schedule: ScheduleSettings,
 ) -> Side:
     """One side, bound. Raises SpecError, and CheckpointError where what a fault takes weights from does not fit."""
     where = Where(path, variant.line)
-    side = bound_side(model.graph, variant, profile, model.dtype, where, grid.sequences, rules, cases)
+    side = bound_side(model.graph, variant, profile, model.dtype, where, over=rules, phases=cases)
     model.weights.refuse_unfit(side.plan.nodes_as_run)
-    return side
+    return replace(side, schedule=schedule)
 
 
 def _swaps(

@@ -6,6 +6,7 @@ Nothing here knows of moeparity. Layer 1 is rewritten, which has experts in ever
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,6 +114,16 @@ def scale_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
     change_expert(tensors, 3, lambda x: x * 0.75)
 
 
+def part_of_expert(part: str, change: Callable[[Tensors, str], Tensor]) -> Callable[[Tensors, Config, Tensors], None]:
+    """One matrix of expert 3, or two, made of the tensor of the same name by `change`."""
+
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        for name in [name for name in tensors if name.startswith(f"{LAYER}mlp.experts.3.") and re.search(part, name)]:
+            tensors[name] = change(tensors, name)
+
+    return by_hand
+
+
 def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensors, Config, Tensors], None]:
     def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
         tensors[name] = change(tensors[name])
@@ -213,6 +224,34 @@ CASES = (
         layers=[1],
         values={"expert": 3, "factor": 0.75},
         by_hand=scale_expert,
+    ),
+    Case(
+        name="expert-scaled",
+        models=("qwen3_moe",),
+        layers=[1],
+        values={"expert": 3, "part": "gate and up", "factor": 0.75},
+        by_hand=part_of_expert("gate_proj|up_proj", lambda tensors, name: tensors[name] * 0.75),
+    ),
+    Case(
+        name="expert-zeroed",
+        models=("qwen3_moe",),
+        layers=[1],
+        values={"expert": 3, "part": "up"},
+        by_hand=part_of_expert("up_proj", lambda tensors, name: torch.zeros_like(tensors[name])),
+    ),
+    Case(
+        name="expert-of-another-expert",
+        models=("qwen3_moe",),
+        layers=[1],
+        values={"expert": 3, "part": "down", "other": 5},
+        by_hand=part_of_expert("down_proj", lambda tensors, name: tensors[name.replace(".3.", ".5.")].clone()),
+    ),
+    Case(
+        name="weights-transposed",
+        models=("gpt_oss",),
+        nodes="layers[1].moe.experts",
+        values={"part": "down"},
+        by_hand=changed(f"{LAYER}mlp.experts.down_proj", lambda x: torch.stack([transposed(e) for e in x])),
     ),
     Case(
         name="weights-of-another-layer",

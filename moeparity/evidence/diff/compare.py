@@ -39,7 +39,8 @@ class Comparison:
     rows, differing: how many rows were compared, and in how many bits differ (of `apart` after rounding to the narrower
     dtype). tokens: the flat places, in A, of the tokens that differ; empty where rows are of no token. furthest: the
     largest relative error of a row, |a - b| / |a| in the 2-norm, None where whole values were not kept. bound: what
-    rounding to the narrower dtype makes of it at most. reason: why it was not compared.
+    rounding to the narrower dtype makes of it at most. reason: why it was not compared. other_part: the two are
+    views of other parts of what they look at, which can't be compared.
     """
 
     status: Status
@@ -50,6 +51,7 @@ class Comparison:
     bound: float | None = None
     ids: Ids | None = None
     reason: str = ""
+    other_part: bool = False
 
 
 class Comparer:
@@ -58,7 +60,7 @@ class Comparer:
     def __init__(self, pair: RunPair) -> None:
         self.pair = pair
         self.a, self.b = pair.a.side, pair.b.side
-        self._same_digests = self.a.head.digest == self.b.head.digest == DIGEST
+        self.same_digests = self.a.head.digest == self.b.head.digest == DIGEST
         self._memo: dict[tuple[int, int], Comparison] = {}
 
     def compare(self, a: int, b: int) -> Comparison:
@@ -102,7 +104,7 @@ class Comparer:
 
     def _whole_digests(self, value_a: Value, value_b: Value) -> bool:
         """Whether the digests of both whole values are known, and one row of the one is the same of the other."""
-        if value_a.shape != value_b.shape or value_a.dtype != value_b.dtype or not self._same_digests:
+        if value_a.shape != value_b.shape or value_a.dtype != value_b.dtype or not self.same_digests:
             return False
         if self.pair.shared is not None and not self.pair.shared.alike and not self._are_weights(value_a, value_b):
             return False
@@ -135,14 +137,14 @@ class Comparer:
     def _rows(self, side: Side, number: int) -> Tensor | None:
         """Digests of rows that the other side's can be held against: of ids their rows as 64-bit numbers."""
         value = side.value(number)
-        if value.dtype in _INTEGERS or not self._same_digests:
+        if value.dtype in _INTEGERS or not self.same_digests:
             tensor = side.tensor(number)
             if tensor is not None:
                 return row_digests(tensor.long() if value.dtype in _INTEGERS else tensor)
-        return side.rows(number) if self._same_digests else None
+        return side.rows(number) if self.same_digests else None
 
     def _unread(self, a: int, b: int, rows_a: Tensor | None, rows_b: Tensor | None) -> str:
-        if not self._same_digests:
+        if not self.same_digests:
             return f"digests of two kinds ({self.a.head.digest} and {self.b.head.digest}), and not kept whole"
         views = any(
             side.value(n).base is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from moeparity.evidence.diff.report import LegalOrders, Verdict
 from moeparity.evidence.diff.rerun.calls import LARGEST, Calls, as_rows
 from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
 from moeparity.evidence.envelope.band import Band, band
-from moeparity.numerics.bits import int_view
+from moeparity.numerics.bits import int_view, same_bits
 
 DRAWS = 8
 """Orders that are drawn of each side."""
@@ -54,6 +55,31 @@ def legal_orders(comparer: Comparer, origin: Origin) -> LegalOrders:
     return _judged(drawn_a, drawn_b, (values[0], values[1]), sums=any(call.adds_up for call in calls))
 
 
+def orders_behind(comparer: Comparer, origin: Origin, handed: Mapping[int, Tensor]) -> tuple[LegalOrders, bool]:
+    """The verdict on a value whose inputs differ already, B's held to what A's calls give of what B read; and whether
+    nothing had to be drawn for it. `handed`: by ids of A, what B has in their place.
+    """
+    differing = _differing(comparer, origin)
+    if isinstance(differing, str) or origin.unread or not origin.ops_a:
+        return _not_told(differing if isinstance(differing, str) else "whole inputs were not kept"), True
+    own = Calls(comparer.a, origin.ops_a, origin.pair.a)
+    on_others = replace(own, handed=handed)
+    ours, theirs = _recorded(own)[differing[0]], _recorded(Calls(comparer.b, (), origin.pair.b))[differing[1]]
+    try:
+        if same_bits(on_others.rows(Way(0, native=True), differing[0]), theirs):
+            return LegalOrders(verdict="inside"), True
+    except (NotDrawnError, RuntimeError):
+        pass
+    drawn, one = _draws(on_others, differing[0], theirs), _drawn(own, differing[0], ours)
+    if isinstance(drawn, str) or isinstance(one, str):
+        return _not_told((drawn if isinstance(drawn, str) else str(one)).format("A")), False
+    around = band(drawn.draws[0], drawn.own, drawn.draws[1:], len(drawn.own))
+    if around.inside:
+        return LegalOrders(verdict="inside"), False
+    verdict = _told("outside", one, (ours, theirs), around, sums=own.adds_up)
+    return replace(verdict, error_b=_error(drawn.own, drawn.exact)), False
+
+
 def _recorded(calls: Calls) -> Tensor:
     whole = calls.side.tensor(calls.value)
     assert whole is not None, "rows differ of values that were kept whole"
@@ -84,7 +110,14 @@ def _differing(comparer: Comparer, origin: Origin) -> tuple[Tensor, Tensor] | st
 
 
 def _drawn(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
-    """What a side's calls give at these rows; a reason, with {} for the side's name, where that can't be said."""
+    """What a side's calls give at these rows, of which what it recorded is one; a reason, with {} for the side's name,
+    where that can't be said.
+    """
+    drawn = _draws(calls, rows, recorded)
+    return drawn if isinstance(drawn, str) or drawn.is_own else _FOREIGN
+
+
+def _draws(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
     try:
         written = calls.written()
         exact = calls.rows(Way(None), rows)
@@ -93,8 +126,7 @@ def _drawn(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
         return str(error)
     except RuntimeError as error:
         return f"torch can't run {{}}'s calls again here: {str(error).splitlines()[0][:80]}"
-    drawn = _Drawn(recorded[: len(exact)], draws, exact)
-    return drawn if drawn.is_own else _FOREIGN
+    return _Drawn(recorded[: len(exact)], draws, exact)
 
 
 def _judged(drawn_a: _Drawn | str, drawn_b: _Drawn | str, values: tuple[Tensor, Tensor], *, sums: bool) -> LegalOrders:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from moeparity.errors import counted
 from moeparity.evidence.diff.align import Aligned, align
 from moeparity.evidence.diff.compare import Comparer
 from moeparity.evidence.diff.coverage import Tally, coverage, place
@@ -22,14 +23,20 @@ from moeparity.evidence.diff.flow import (
     value_pairs,
 )
 from moeparity.evidence.diff.layout import Layout, read_layout, sides
-from moeparity.evidence.diff.report import DiffReport, LayerGrowth, TraceOutline
+from moeparity.evidence.diff.orders import legal_orders
+from moeparity.evidence.diff.report import DiffReport, LayerGrowth, LegalOrders, TraceOutline
 from moeparity.evidence.diff.runs import RunPair, paired, runs_of
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.diff.starts import MOST, births, scalars, start
 from moeparity.evidence.diff.verdict import Facts, judge, sentences
+from moeparity.evidence.diff.walk import MOST as WALKED
+from moeparity.evidence.diff.walk import Compared, Walked, first_beyond
 from moeparity.evidence.trace.read import Trace, open_trace
 
 _LAYER = re.compile(r"(?:.*\.)?(?:layers?|h|blocks?)\.\d+")
+_RERUN = 6
+"""Starts whose orders are drawn: the first ones."""
+_NOT_FIRST = LegalOrders(verdict="not told", reason="not the first")
 _SCALARS = 12
 """Arguments that differ of which a report tells."""
 
@@ -39,6 +46,7 @@ class _Gathered:
     """What is gathered pair by pair: of ranks, and of passes in them."""
 
     tallies: list[Tally] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
     origins: list[tuple[RunPair, Origin]] = field(default_factory=list)
     pairs: list[tuple[RunPair, ValuePair]] = field(default_factory=list)
     scalars: dict[str, None] = field(default_factory=dict)
@@ -76,6 +84,7 @@ def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
         begun = origins(comparer, values, known_values)
         before.add(pair, known_values, begun)
         gathered.origins += [(pair, origin) for origin in begun]
+        gathered.compared.append(Compared(pair, values, known_values, begun))
         gathered.scalars.update(dict.fromkeys(_other_scalars(aligned)))
         gathered.raised.update(dict.fromkeys(_raised(aligned)))
     for which, side_runs in enumerate(runs):
@@ -99,8 +108,9 @@ def _raised(aligned: Aligned) -> Iterator[str]:
 def _report(
     traces: tuple[Trace, Trace], ranks: Sequence[str], sides: Sequence[Side], gathered: _Gathered
 ) -> DiffReport:
-    starts = tuple(start(pair, origin, i) for i, (pair, origin) in enumerate(gathered.origins[:MOST]))
-    beyond = next((i for i, entry in enumerate(starts) if entry.orders.verdict == "outside"), None)
+    drawn = {id(origin): legal_orders(Comparer(pair), origin) for pair, origin in gathered.origins[:_RERUN]}
+    starts = tuple(start(pair, origin, drawn.get(id(origin), _NOT_FIRST)) for pair, origin in gathered.origins[:MOST])
+    walked = first_beyond(gathered.compared, drawn)
     outputs = [entry for entry in gathered.pairs if entry[1].role == "output"]
     born = [birth for tally in gathered.tallies for birth in births(tally.a, tally.b)]
     facts = Facts(
@@ -111,10 +121,19 @@ def _report(
     status, reason = judge(facts)
     return DiffReport(
         a=_outline(traces[0]), b=_outline(traces[1]), status=status, reason=reason, coverage=facts.coverage,
-        starts=starts, first_beyond=beyond, padding_start=_first_padding(gathered), ends=_ends(outputs),
+        starts=starts, beyond=walked.beyond, padding_start=_first_padding(gathered), ends=_ends(outputs),
         other_scalars=tuple(gathered.scalars)[:_SCALARS], births=facts.births, growth=tuple(_growth(outputs)),
-        ranks=facts.ranks, words=tuple(sentences(facts)),
+        ranks=facts.ranks, words=(*sentences(facts), *_unwalked(walked)),
     )  # fmt: skip
+
+
+def _unwalked(walked: Walked) -> Iterator[str]:
+    """How far values behind the first difference were held to their own orders."""
+    if walked.left:
+        yield (
+            f"{WALKED} values that differ were held to the orders of their own calls, and none is beyond them; "
+            f"{counted(walked.left, 'value')} more of that pass, and what comes later, were not."
+        )
 
 
 def _outline(trace: Trace) -> TraceOutline:

@@ -7,10 +7,9 @@ from itertools import islice
 from typing import Any
 
 from moeparity.evidence.diff.align import sizes
-from moeparity.evidence.diff.compare import Comparer, Comparison
+from moeparity.evidence.diff.compare import Comparison
 from moeparity.evidence.diff.coverage import place
 from moeparity.evidence.diff.flow import Origin
-from moeparity.evidence.diff.orders import legal_orders
 from moeparity.evidence.diff.report import Birth, LegalOrders, Position, Start
 from moeparity.evidence.diff.runs import RunPair
 from moeparity.evidence.diff.side import Side
@@ -18,23 +17,16 @@ from moeparity.evidence.trace.records import Call
 
 MOST = 24
 """Starts that a report lists."""
-_RERUN = 6
-"""Starts whose orders are drawn: the first ones."""
 _TOKENS = 8
 _FRAMES = 4
 
 
-def start(pair: RunPair, origin: Origin, number: int) -> Start:
-    """One of them; the first few are run again in other orders."""
+def start(pair: RunPair, origin: Origin, orders: LegalOrders) -> Start:
+    """One of them, with what its calls give in other orders."""
     values, comparison = origin.pair, origin.pair.comparison
     a, b = pair.a.side, pair.b.side
     value = a.value(values.a)
     last = (origin.ops_a or (values.calls[0],))[-1], (origin.ops_b or (values.calls[1],))[-1]
-    orders = (
-        legal_orders(Comparer(pair), origin)
-        if number < _RERUN
-        else LegalOrders(verdict="not told", reason="not the first")
-    )
     return Start(
         kind=origin.kind, path=last[0].path, ops_a=_names(origin.ops_a), ops_b=_names(origin.ops_b),
         slot=f"{values.slot} of {values.calls[0].name}", role=values.role, step=pair.a.step, phase=pair.a.phase,

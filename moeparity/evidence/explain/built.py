@@ -12,6 +12,7 @@ from typing import Final
 
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.engines import known_choices
+from moeparity.evidence.explain.faulty import with_fault, with_number_of_fault
 from moeparity.evidence.explain.numbers import PLAIN, figures
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choices, Replaced
@@ -98,8 +99,14 @@ class Built:
         # Once something is found, only what is smaller is looked for.
         room = min(map(len, self.exact), default=MOST + 1) - len(parent)
         children = [] if room < 2 else tried(self.tries, self._further(parent, idle=idle), self.exact)
+        if room > 1 and not idle and not self.exact:
+            children += tried(self.tries, with_fault(self.tries, parent), self.exact)
         if room > 0 and idle != _has_numbers(parent) and not self.exact:
             children += tried(self.tries, solved(self.tries, parent), self.exact)
+        # Numbers of faults are dear: at once of what is nearest only.
+        is_nearest = bool(self.nearest) and parent == self.nearest[0][-1]
+        if room > 1 and idle != is_nearest and not self.exact:
+            children += tried(self.tries, with_number_of_fault(self.tries, parent), self.exact)
         for child in sorted(children, key=self.tries.remainder):
             self._push(child)
         if not idle:

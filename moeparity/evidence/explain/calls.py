@@ -91,19 +91,19 @@ class Kernels:
             return (values[tail.name].to(sample.given[0].dtype) if unrounded else values[tail.name],)
         return tuple(_whole(values[value], plan.partials[value]) for value in self.replaced.nodes[-1].values)
 
-    def suspects(self, sample: Sample) -> frozenset[int]:
-        """The experts each of which alone may be why a micro-batch was given with other bits."""
-        base, ids = self.outputs(frozenset(), sample), self._ids(sample)
-        return frozenset() if base is None or ids is None else suspects_of(sample.given[0], base[0], ids)
+    def suspects(self, sample: Sample, choices: Choices) -> tuple[int, ...]:
+        """The experts that may be why a micro-batch was given with other bits than these choices give."""
+        base, ids = self.outputs(choices, sample), self._ids(sample, choices)
+        return () if base is None or ids is None else suspects_of(sample.given[0], base[0], ids)
 
-    def order(self, sample: Sample) -> Place | None:
-        """The order of experts in which every row is as it was given; None where there is none."""
-        closing, ids = self.replaced.nodes[-1], self._ids(sample)
+    def order(self, sample: Sample, choices: Choices) -> Place | None:
+        """The order of experts in which, beside these choices, every row is as it was given; None where none is."""
+        closing, ids = self.replaced.nodes[-1], self._ids(sample, choices)
         if closing is not self._experts() or ids is None:
             return None
         rows: dict[int, Tensor] = {}
         for expert in range(experts_of(closing)):
-            trial = self.outputs(frozenset([(every_expert(closing, expert), PLANTED)]), sample)
+            trial = self.outputs(choices | {(every_expert(closing, expert), PLANTED)}, sample)
             if trial is None or trial[0].shape != sample.given[0].shape or trial[0].dtype != sample.given[0].dtype:
                 return None
             rows[expert] = trial[0]
@@ -114,13 +114,15 @@ class Kernels:
         """The node among these whose rows are those of experts."""
         return next((node for node in self.replaced.nodes if node.op.slot_order and experts_of(node)), None)
 
-    def _ids(self, sample: Sample) -> Tensor | None:
-        """The experts of each token's slots; None where these nodes have none."""
+    def _ids(self, sample: Sample, choices: Choices) -> Tensor | None:
+        """The experts of each token's slots; None where these nodes have none, or do not run."""
         node = self._experts()
         if node is None:
             return None
-        value, (_, base) = node.inputs[node.ports.index("ids")], self._base[id(sample)]
-        return base.get(value, sample.values.get(value))
+        try:
+            return self.values(choices, sample)[node.inputs[node.ports.index("ids")]]
+        except SpecError:
+            return None
 
     def _walked(self, plan: BoundGraph, choices: Choices, sample: Sample, base: Values) -> dict[str, Tensor]:
         """All values of the nodes, those on edges too; `base` holds them without the choices."""

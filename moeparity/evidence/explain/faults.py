@@ -7,7 +7,7 @@ value `planted`, or, where it leaves a number open, `fault expert-scaled(expert=
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import Final
 
@@ -30,6 +30,10 @@ ORDERED: Final = "experts-permuted"
 """The fault whose order is worked out, expert by expert."""
 MOST: Final = 256
 """Of one fault at one node so many values are tried."""
+SUSPECTS: Final = 4
+"""Of so many experts, at most, it is tried what is said of one."""
+FAR_OFF: Final = 16.0
+"""What is so many times as far off, in squares, as the best row is not so by rounding."""
 
 
 def is_fault(place: Place) -> bool:
@@ -37,16 +41,21 @@ def is_fault(place: Place) -> bool:
     return place[1].startswith(FAULT)
 
 
-def fault_places(graph: Graph, node: Node, suspects: frozenset[int]) -> Iterator[tuple[Place, float | None]]:
+def fault_places(
+    graph: Graph, node: Node, suspects: Sequence[int], solved_for: Collection[Place] = ()
+) -> Iterator[tuple[Place, float | None]]:
     """The faults that may be tried at a node, with the number that is open at each (None: none is).
 
-    suspects: the experts each of which alone may be why; what is said of one expert is tried of these.
+    suspects: the experts that may be why; what is said of one expert is tried of these. solved_for: numbers that are
+    solved for as parameters, so that a fault that stands for one is not tried again.
     """
     for fault in candidates(graph, node):
-        yield from islice(_places(graph, node, fault, suspects), MOST)
+        parameters = (free.parameter for free in fault.free.values() if free.parameter is not None)
+        if not any((node.name, name.rpartition(".")[2]) in solved_for for name in parameters):
+            yield from islice(_places(graph, node, fault, suspects), MOST)
 
 
-def _places(graph: Graph, node: Node, fault: Fault, suspects: frozenset[int]) -> Iterator[tuple[Place, float | None]]:
+def _places(graph: Graph, node: Node, fault: Fault, suspects: Sequence[int]) -> Iterator[tuple[Place, float | None]]:
     """A fault with all values to be tried of what it leaves open, numbers aside."""
     domains: dict[str, Sequence[Value]] = {}
     kinds: list[str] = []
@@ -57,7 +66,7 @@ def _places(graph: Graph, node: Node, fault: Fault, suspects: frozenset[int]) ->
             number = start(node, free)
         elif free.type == "expert" and free.type not in kinds:
             # The first that a fault names is the one with the wrong rows.
-            domains[name] = sorted(suspects)
+            domains[name] = suspects
             kinds.append(free.type)
         else:
             domains[name] = options
@@ -67,7 +76,7 @@ def _places(graph: Graph, node: Node, fault: Fault, suspects: frozenset[int]) ->
 
 def place_of(node: Node, fault: Fault, values: Mapping[str, Value]) -> Place:
     """The place of a fault with these values at a node."""
-    text = ", ".join(f"{name}={written(value)}" for name, value in values.items())
+    text = ", ".join(f"{name}={written(value)}" for name, value in values.items() if value != fault.free[name].default)
     return node.name, f"{FAULT}{fault.name}({text})" if text else f"{FAULT}{fault.name}"
 
 
@@ -79,18 +88,22 @@ def planted_at(place: Place, value: Value) -> Planted:
     pairs = (pair.partition("=") for pair in (match[2] or "").split(", ") if pair)
     texts = {name: text for name, _, text in pairs}
     values: dict[str, Value] = {
-        name: text if fault.free[name].type in {"order", "checkpoint"} else int(text) for name, text in texts.items()
+        name: text if fault.free[name].type in {"order", "checkpoint", "part"} else int(text)
+        for name, text in texts.items()
     }
     numbers = [name for name, free in fault.free.items() if free.type == "number"]
     return planted(fault, values | ({numbers[0]: value} if numbers else {}))
 
 
 def with_faults(plan: BoundGraph, faults: Mapping[Place, Value]) -> BoundGraph:
-    """A plan with these faults. Raises SpecError where one cannot stand there, or an op refuses what comes of it."""
+    """A plan with these faults, those first that take weights from elsewhere: what becomes of weights becomes of these.
+
+    Raises SpecError where one cannot stand there, or an op refuses what comes of it.
+    """
     nodes = {node.name: node for node in plan.graph.nodes}
-    for place, value in faults.items():
+    plants = [(place, planted_at(place, value)) for place, value in faults.items()]
+    for place, plant in sorted(plants, key=lambda one: (not one[1].takes_weights, *one[0])):
         try:
-            plant = planted_at(place, value)
             plan = rewritten(plan, nodes[place[0]], plant.fault, dict(plant.values))
         except (ValueError, IndexError) as error:
             raise SpecError(f"{place[0]}: {error}") from None
@@ -114,19 +127,29 @@ def _is_number(value: Value) -> bool:
     return not isinstance(value, str)
 
 
-def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> frozenset[int]:
-    """The experts each of which alone may be why values have other bits than they should: those that all of these
-    values come from. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of each token.
+def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
+    """The experts that may be why some tokens are much further off than others, the likeliest first: all of an expert's
+    tokens are. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of each token.
     """
-    if recorded.shape != base.shape or recorded.dtype != base.dtype:
-        return frozenset()
-    differ = (int_view(recorded) != int_view(base)).any(-1)
-    if differ.shape == ids.shape:
-        experts = _experts_in(ids[differ])
-        return experts if len(experts) == 1 else frozenset()
-    if differ.shape != ids.shape[:2] or not bool(differ.any()):
-        return frozenset()
-    return frozenset(expert for expert in _experts_in(ids[differ]) if bool((ids[differ] == expert).any(-1).all()))
+    if recorded.shape != base.shape or recorded.shape[: ids.dim()] not in (
+        ids.shape,
+        (*ids.shape[:2], recorded.shape[-1]),
+    ):
+        return ()
+    off = _how_far_off(recorded.double(), base.double())
+    far = off > FAR_OFF * off.min()
+    if off.shape != ids.shape:
+        off, far = (x[..., None].expand(ids.shape) for x in (off, far))
+    experts = [e for e in sorted(_experts_in(ids)) if bool(far[ids == e].all())]
+    touched = {e: int((far & (ids == e)).sum()) for e in experts}
+    return tuple(sorted(experts, key=lambda e: (-touched[e], -float(off[ids == e].min()))))[:SUSPECTS]
+
+
+def _how_far_off(recorded: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """The squared distance of each row as a share of both rows; 2 where one is not finite."""
+    distance = (recorded - base).square().sum(-1)
+    share = distance / (recorded.square().sum(-1) + base.square().sum(-1)).clamp_min(torch.finfo(torch.float64).tiny)
+    return share.nan_to_num(2.0, 2.0)
 
 
 def _experts_in(ids: torch.Tensor) -> frozenset[int]:

@@ -41,9 +41,10 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
 
 
 def _length(choices: Choices) -> int:
-    """How many digits the numbers have; a whole power of two has none."""
+    """How many digits the numbers have, those of faults too; a whole power of two that is a choice has none."""
     numbers = [value for _, value in choices if not isinstance(value, str)]
-    return sum(0 if isinstance(x, int) and x > 0 and x & (x - 1) == 0 else figures(x) for x in numbers)
+    of_faults = sum(map(str.isdigit, "".join(place[1] for place, _ in choices if is_fault(place))))
+    return of_faults + sum(0 if isinstance(x, int) and x > 0 and x & (x - 1) == 0 else figures(x) for x in numbers)
 
 
 def plainest_numbers(variants: Sequence[Choices]) -> Choices:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from moeparity.evidence.explain.faults import is_fault
 from moeparity.evidence.explain.numbers import PLAIN, alike, figures, solve
+from moeparity.evidence.explain.pairs import solve_pair
 from moeparity.evidence.explain.replaced import THETA, Choices
 from moeparity.evidence.explain.tries import Tries
 from moeparity.evidence.explain.vocabulary import numbers
@@ -20,9 +22,11 @@ BETTER: Final = 0.95
 
 
 def solved(tries: Tries, parent: Choices) -> Iterator[Choices]:
-    """The combination with one of its numbers, or a further one, solved for."""
+    """The combination with one of its numbers, or a further one, solved for; of two numbers both together."""
     replaced, values = tries.kernels.replaced, dict(parent)
-    for place, at in numbers(replaced, replaced.bound(parent)):
+    known = dict(numbers(replaced, replaced.bound(parent)))
+    faulty = {place: value for place, value in parent if is_fault(place) and isinstance(value, float)}
+    for place, at in (known | faulty).items():
         others = frozenset(choice for choice in parent if choice[0] != place)
         if place in values:
             # A word, such as an eps of `config`, stands for the number that is there.
@@ -32,18 +36,35 @@ def solved(tries: Tries, parent: Choices) -> Iterator[Choices]:
         elif len(parent) < MOST and matters(tries, others, place, at):
             for choices in solutions(tries, others, place, at, near=False):
                 yield choices
-                yield from _settled(tries, choices, place)
+                yield from _pairs(tries, choices, place)
+    of_parent = sorted(place for place, value in parent if isinstance(value, float))
+    yield from _pairs(tries, parent, of_parent[-1]) if of_parent else ()
 
 
-def _settled(tries: Tries, choices: Choices, last: Place) -> Iterator[Choices]:
-    """The combination with its other numbers solved for anew beside the last one, where that leaves less: before, they
-    made up for it.
+def _pairs(tries: Tries, choices: Choices, last: Place) -> Iterator[Choices]:
+    """The combination with the number at a place and each other one solved for together: one by one, each makes up
+    for the other's mistake.
     """
-    for choice in sorted(choices, key=str):
-        if choice[0] != last and isinstance(choice[1], float):
-            for better in solutions(tries, choices - {choice}, choice[0], choice[1], near=True):
-                if tries.remainder(better) < BETTER * tries.remainder(choices):
-                    yield better
+    values = {place: value for place, value in choices if isinstance(value, float)}
+    for place in sorted(values.keys() - {last}):
+        others = frozenset(choice for choice in choices if choice[0] not in {place, last})
+        yield from _pair(tries, others, place, last, (values[place], values[last]))
+
+
+def _pair(tries: Tries, others: Choices, first: Place, second: Place, at: tuple[float, float]) -> Iterator[Choices]:
+    if 0 in at:
+        return
+
+    def combination(a: float, b: float) -> Choices:
+        return others | {(first, a), (second, b)}
+
+    def remainder(a: float, b: float) -> float:
+        return tries.remainder(combination(a, b)) if math.isfinite(a) and math.isfinite(b) else math.inf
+
+    pairs = list(solve_pair(remainder, *at))
+    least = sorted(pairs, key=lambda pair: remainder(*pair))
+    plain = (pair for pair in least if all(figures(x) <= PLAIN for x in pair))
+    yield from dict.fromkeys(combination(*pair) for pair in (*least[:1], *islice(plain, 1)))
 
 
 def matters(tries: Tries, others: Choices, place: Place, at: float) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from moeparity.errors import WeightsError
-from moeparity.evidence.trace.digest import element_sums, rows_sum
+from moeparity.evidence.trace.element_sums import element_sums, rows_sum
 
 Kind = Literal["parameter", "buffer", "computed"]
 """`computed`: a buffer that no checkpoint keeps."""

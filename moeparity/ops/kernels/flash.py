@@ -34,7 +34,7 @@ class Heads:
     q [B, H, T, D], k [B, G, S, D], v [B, G, S, V], mask [B, S] bool, or [1, T, T] in a pack;
     `window`: the tokens a query sees, itself included (None: all before it); `scale`: of q @ k.T; sinks [1, H, 1, 1];
     `free`: so many of the keys, the last, are places of a cache that no token has filled; `ahead`: so many keys behind
-    a query are seen too.
+    a query are seen too; `counted`: how often a sink counts.
     """
 
     q: torch.Tensor
@@ -46,6 +46,7 @@ class Heads:
     sinks: torch.Tensor | None = None
     free: int = 0
     ahead: int = 0
+    counted: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,8 @@ def sits_at(fault: Fault, graph: Graph, node: Node) -> bool:
 
 
 def _applied(graph: Graph, node: Node, plant: Planted) -> Node:
-    rewrite, values = plant.fault.spec.rewrite, dict(plant.values)
-    weights = _weights(graph, node, rewrite.weights, values)
+    values = dict(plant.values)
+    weights = _weights(graph, node, plant, values)
     return replace(
         node,
         params=_params(node, plant, values),
@@ -90,15 +90,28 @@ def _before(port: str, edit: InputEdit, values: Values) -> Iterator[Edit]:
             yield Edit(what="input", verb=verb, port=port, number=_value(number, values))
 
 
-def _weights(graph: Graph, node: Node, edits: Mapping[str, WeightEdit], values: Values) -> Mapping[str, WeightRef]:
+def _weights(graph: Graph, node: Node, plant: Planted, values: Values) -> Mapping[str, WeightRef]:
     weights: dict[str, WeightRef] = {}
+    edits = plant.fault.spec.rewrite.weights
     for port, ref in node.weights.items():
         edit = edits.get(port, edits.get("*"))
-        if edit is None:
+        if edit is None or not _concerns(plant, edit, port, values):
             weights[port] = ref
         elif not edit.absent:
             weights[port] = _weight(graph, node, port, edit, values)
     return node.weights if _tears(node, weights) else weights
+
+
+def _concerns(plant: Planted, edit: WeightEdit, port: str, values: Values) -> bool:
+    """Whether a weight is among those that an edit is said of."""
+    if edit.part is None or values[edit.part[1:]] == plant.fault.free[edit.part[1:]].default:
+        return True
+    return port in ports_of(str(values[edit.part[1:]]))
+
+
+def ports_of(part: str) -> tuple[str, ...]:
+    """The weights that a part names."""
+    return tuple(part.split(" and "))
 
 
 def _tears(node: Node, weights: Mapping[str, WeightRef]) -> bool:

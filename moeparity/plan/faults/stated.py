@@ -8,7 +8,7 @@ from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.ops.declaration import Value
 from moeparity.plan.engine_profile import Rule
-from moeparity.plan.faults.apply import applied, experts_of, sibling, sits_at
+from moeparity.plan.faults.apply import applied, experts_of, ports_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, FaultyNode, Planted, planted, spelled
 from moeparity.plan.faults.reader import find_fault
 from moeparity.plan.graph import Graph, Node
@@ -100,7 +100,7 @@ def _refuse_unfit(graph: Graph, node: Node, plant: Planted, where: Where) -> Non
     """Raise SpecError for an expert, a layer or an order that the node does not have."""
     count, values = experts_of(node), dict(plant.values)
     for name, free in plant.fault.free.items():
-        reason = _misfit(graph, node, free.type, values[name], count)
+        reason = None if values[name] == free.default else _misfit(graph, node, free.type, values[name], count)
         if reason is not None:
             raise SpecError(f"{where}: fault {plant.fault.name} at {node.name}: {name} is {values[name]}; {reason}.")
 
@@ -112,6 +112,8 @@ def _misfit(graph: Graph, node: Node, kind: str, value: Value, count: int) -> st
         return "that layer has no such node with weights of these shapes"
     if kind == "order" and not _is_order(str(value).split(), range(count)):
         return f"expected every expert once, 0 to {count - 1} in another order"
+    if kind == "part" and not node.weights.keys() >= {*ports_of(str(value))}:
+        return f"the weights there are {', '.join(node.weights)}; several are joined by `and`"
     return None
 
 

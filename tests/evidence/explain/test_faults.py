@@ -1,0 +1,65 @@
+"""Faults at recorded nodes are told by name: alone, two at one node, and beside choices of numerics."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain.faults import PLANTED, place_of
+from moeparity.evidence.explain.plainness import in_words
+from moeparity.evidence.explain.replaced import Choice
+from moeparity.ops.declaration import Value
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.faults.reader import shipped_faults
+from tests.evidence.explain.observed import Seen, planted
+
+LAYER = "layers[1]."
+NORM, ROUTER, EXPERTS = f"{LAYER}moe.norm", f"{LAYER}moe.router", f"{LAYER}moe.experts"
+ATTEND, OUT, ROPE = f"{LAYER}attention.attend", f"{LAYER}attention.o_proj", f"{LAYER}attention.rope"
+EXPERT, OTHER = 7, 9
+"""Experts that some of the tokens go to."""
+
+
+def fault(name: str, number: float | None = None, **values: Value) -> tuple[str, dict[str, Value], Value]:
+    return name, values, PLANTED if number is None else number
+
+
+def choice(seen: Seen, planting: tuple[str, dict[str, Value], Value] | tuple[str, Value]) -> Choice:
+    if len(planting) == 2:
+        return (seen.node.name, planting[0]), planting[1]
+    name, values, number = planting
+    return place_of(seen.node, shipped_faults()[name], values), number
+
+
+@pytest.mark.parametrize(
+    ("node", "plantings"),
+    [
+        ("rotary", [fault("rotary-width", width=16)]),
+        (ROPE, [fault("rope-width", width=16)]),
+        (ATTEND, [fault("softmax-scale", 0.5)]),
+        (ATTEND, [fault("softmax-scale-missing")]),
+        (ATTEND, [fault("softmax-scale-of-another-width", width=48), ("scores", "fp32")]),
+        (ATTEND, [fault("window", window=4), fault("causal-shifted", ahead=-1)]),
+        (ATTEND, [fault("causal-shifted", ahead=1), ("scores", "fp32"), ("probabilities", "fp32")]),
+        (NORM, [fault("norm-twice"), fault("weights-scaled", 2.0)]),
+        (NORM, [("eps", 0.25), ("offset", -0.5), ("square", "bf16"), ("normalized", "fp32")]),
+        (OUT, [fault("weights-of-another-layer", layer=2), fault("weights-scaled", 0.5)]),
+        (ROUTER, [fault("renormalisation"), fault("capacity-drop", capacity=4)]),
+        (EXPERTS, [fault("expert-scaled", 1.25, part="gate and up", expert=EXPERT)]),
+        (EXPERTS, [fault("expert-zeroed", expert=EXPERT), fault("expert-zeroed", expert=OTHER)]),
+    ],
+    ids=str,
+)
+def test_what_was_planted_is_named(
+    eager: BoundGraph, nodes: dict[str, Seen], node: str, plantings: list[tuple[str, Value]]
+) -> None:
+    """By one of the answers that give every bit, in the words that recipes have for it."""
+    seen = nodes[node]
+    choices = frozenset(choice(seen, planting) for planting in plantings)
+    observation, _ = planted(eager, seen, choices) or pytest.fail("it runs")
+    with torch.inference_mode():
+        answer = explain(eager, node, [observation], seen.loaded)
+    assert answer.explained, answer.matches
+    words = {*in_words([seen.node], choices)}
+    assert words in [{*match.choices} for match in answer.matches], answer.matches

@@ -191,8 +191,12 @@ def _phases(
     has_floor: bool,
 ) -> tuple[Phase, ...]:
     """The phases of all that may run: both sides, mixtures of them, the others that a floor tries, and `further`."""
-    tried = [other for schedule in schedules for other in others(schedule, grid, where).values()] if has_floor else []
-    of_floor = {phase for other in tried for phase in walked(other, grid, where).phases}
+    tried = (
+        [tried_schedule for schedule in schedules for tried_schedule in others(schedule, grid, where).values()]
+        if has_floor
+        else []
+    )
+    of_floor = {phase for tried_schedule in tried for phase in walked(tried_schedule, grid, where).phases}
     there = {*phases_of(schedules, grid, where), *of_floor, *further}
     return tuple(phase for phase in PHASES if phase in there)
 

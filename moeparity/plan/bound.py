@@ -56,15 +56,15 @@ class BoundGraph:
         object.__setattr__(self, "settings", in_effect(self.settings))
         replacements = self.replaced()
         self._plant()
-        known = None
+        earlier_plan = None
         if like is not None and not replacements and not like.replaced():
-            known = Known(alike=self._set_alike(like), told=like.told, partials=like.partials)
+            earlier_plan = Known(alike=self._set_alike(like), told=like.told, partials=like.partials)
         values = NodeValues(self.graph, self._values)
         object.__setattr__(self, "told", told(self.graph, values))
-        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, known))
-        for phase, other in self.others.items():
-            self._refuse_other_partials(phase, other)
-        same_nodes = self._same_nodes(known)
+        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, earlier_plan))
+        for phase, phase_plan in self.others.items():
+            self._refuse_other_partials(phase, phase_plan)
+        same_nodes = self._same_nodes(earlier_plan)
         if like is not None:
             self._active.update({node.name: like.active(node) for node in self.graph.nodes if node.name in same_nodes})
         makers = {value: node for node in self.graph.nodes for value in node.values}
@@ -103,13 +103,13 @@ class BoundGraph:
         """All nodes as this plan runs them."""
         return tuple(map(self.as_run, self.graph.nodes))
 
-    def _refuse_other_partials(self, phase: Case, other: BoundGraph) -> None:
+    def _refuse_other_partials(self, phase: Case, phase_plan: BoundGraph) -> None:
         """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
         for node in self.graph.nodes:
-            count, other_count = (plan.partials[node.values[0]] for plan in (self, other))
+            count, other_count = (plan.partials[node.values[0]] for plan in (self, phase_plan))
             if count != other_count:
                 places = (place for place in self.settings if place[0] == node.name)
-                rules = (plan.settings[place].rule for place in places for plan in (other, self))
+                rules = (plan.settings[place].rule for place in places for plan in (phase_plan, self))
                 origin = next((f"{rule.where} ({rule.label}): " for rule in rules if rule and rule.cases), "")
                 raise SpecError(
                     f"{origin}{node.values[0]} is {_sums(count)} in {self.phases[0]} and {_sums(other_count)} in "
@@ -140,17 +140,19 @@ class BoundGraph:
         # Most settings are the very same ones.
         others = ((place, s, like.settings[place]) for place, s in self.settings.items())
         set_otherwise = {
-            place[0] for place, setting, other in others if setting is not other and setting.value != other.value
+            place[0]
+            for place, setting, setting_there in others
+            if setting is not setting_there and setting.value != setting_there.value
         }
         return frozenset(node.name for node in self.graph.nodes) - set_otherwise
 
-    def _same_nodes(self, known: Known | None) -> frozenset[str]:
+    def _same_nodes(self, earlier_plan: Known | None) -> frozenset[str]:
         """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
-        if known is None or self.told != known.told or self.partials != known.partials:
+        if earlier_plan is None or self.told != earlier_plan.told or self.partials != earlier_plan.partials:
             return frozenset()
         # Who reads partial sums goes by their dtype too, which is their maker's choice.
         on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
-        return frozenset(name for name in on_whole if name in known.alike)
+        return frozenset(name for name in on_whole if name in earlier_plan.alike)
 
     def _values(self, node: Node) -> dict[str, Value]:
         """What is set for each attribute of a node as it is run; of one that a fault wakes, what the profile says."""
@@ -159,14 +161,14 @@ class BoundGraph:
     def setting(self, node: Node, attribute: Attribute) -> Setting:
         """What is set for an attribute of a node as it is run; where a fault wakes it, what the profile says."""
         place = (node.name, attribute.name)
-        known = self.settings.get(place) or self.dormant.get(place)
-        return Setting(value=attribute.default, rule=None) if known is None else known
+        stated = self.settings.get(place) or self.dormant.get(place)
+        return Setting(value=attribute.default, rule=None) if stated is None else stated
 
     def origin(self, node: Node, name: str) -> str:
         """Where the value of one of a node's attributes was set, or its fault."""
         if name == FAULT:
             return self.settings[node.name, FAULT].origin
-        return next(self.setting(node, one).origin for one in node.op.attributes if one.name == name)
+        return next(self.setting(node, declared).origin for declared in node.op.attributes if declared.name == name)
 
     def dtype_of(self, node: str) -> str:
         """The dtype a node runs in: the variant's own, or the other side's in a mixture."""
@@ -284,8 +286,8 @@ class BoundGraph:
         settings_of: dict[Case, Mapping[Place, Setting]] = {}
         for phase in self.phases:
             theirs = source.at_phase(phase).written
-            taken = {place: theirs[place] for place in places_of.get(phase, ())}
-            settings_of[phase] = {**self.at_phase(phase).written, **taken}
+            moved = {place: theirs[place] for place in places_of.get(phase, ())}
+            settings_of[phase] = {**self.at_phase(phase).written, **moved}
         regions, faults = {**self.regions, **source.regions}, {**self.faults, **source.faults}
         return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, regions, faults, like=self)
 
@@ -319,8 +321,8 @@ def plan_of(
     """
     (first, settings), *rest = settings_of.items()
     same = None if like is None else like.at_phase(first)
-    made = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
-    base = partial(made, settings=settings, dormant=dormant_of[first], like=same)
+    make = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
+    base = partial(make, settings=settings, dormant=dormant_of[first], like=same)
     groups: list[tuple[Case, ...]] = []
     of = {phase: (theirs, dormant_of[phase] if faults else {}) for phase, theirs in settings_of.items()}
     for phase, _ in rest:
@@ -332,9 +334,9 @@ def plan_of(
     others: dict[Case, BoundGraph] = {}
     alone = base() if groups else same
     for group in groups:
-        known = alone if like is None else like.at_phase(group[0])
+        earlier_plan = alone if like is None else like.at_phase(group[0])
         try:
-            plan = made(settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group, like=known)
+            plan = make(settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group, like=earlier_plan)
         except SpecError as error:
             raise SpecError(f"{error} So it is in {listed(group)}.") from None
         others |= dict.fromkeys(group, plan)

@@ -18,7 +18,7 @@ from moeparity.plan.messages import RowMessage
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
-from moeparity.plan.schedule.make import schedule as made
+from moeparity.plan.schedule.make import schedule as schedule_of
 from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
 from moeparity.plan.schedule.steps import FORWARD, PHASES, MicroBatches, Phase, Schedule
 from moeparity.plan.spec import variant_schema
@@ -104,4 +104,4 @@ def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Whe
 
 def walked(of: ScheduleSettings, grid: TokenGrid, where: Where) -> Schedule | MicroBatches:
     """A schedule as the engine walks it. Raises SpecError."""
-    return MicroBatches(of.batch or grid.sequences, of.groups) if of.is_plain else made(of, grid, where)
+    return MicroBatches(of.batch or grid.sequences, of.groups) if of.is_plain else schedule_of(of, grid, where)

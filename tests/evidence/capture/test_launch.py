@@ -96,9 +96,9 @@ def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp
         assert not [call.name for call in rank.contents.calls if "unwaited" in call.flags]
         assert [call.path for call in rank.contents.calls if call.name.startswith("FSDP")] == ["0", ""]
         assert rank.contents.whole
-    both = tmp_path / "both.py"
-    both.write_text(programs.TWO_RANKS)
-    command = (sys.executable, both, script)
+    two_ranks = tmp_path / "both.py"
+    two_ranks.write_text(programs.TWO_RANKS)
+    command = (sys.executable, two_ranks, script)
     verified = _run("--verify", tmp_path / "t", "--", *command, NOISE="1e-3", MASTER_PORT=_port())
     assert verified.returncode == 1, verified.stdout
     first, second = verified.stdout.split("rank 1:")

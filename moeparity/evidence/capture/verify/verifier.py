@@ -72,10 +72,10 @@ class _Recorded:
         if step is None:
             while (call := self._next()) is not None:
                 self._waiting[_key(call)] = call
-        left = [call for call in self._waiting.values() if step is None or call.step < step]
-        for call in left:
+        unmet = [call for call in self._waiting.values() if step is None or call.step < step]
+        for call in unmet:
             del self._waiting[_key(call)]
-        return left
+        return unmet
 
     def _next(self) -> Call | None:
         for record in self._records:
@@ -101,8 +101,8 @@ class Verifier:
         if rank in ranks:
             self._recorded = _Recorded(ranks[rank])
         else:
-            held = ", ".join(map(str, sorted(ranks)))
-            self.report = replace(self.report, problem=f"the recorded trace has no rank {rank}, but {held}.")
+            rank_list = ", ".join(map(str, sorted(ranks)))
+            self.report = replace(self.report, problem=f"the recorded trace has no rank {rank}, but {rank_list}.")
         self._values = _Values()
         self._stacks: dict[int, tuple[str, ...]] = {}
         self._whole: dict[int, torch.Tensor] = {}
@@ -141,12 +141,12 @@ class Verifier:
             self._step = call.step
             # A collective of the last step may be waited for in this one.
             self._missing(recorded.left(call.step - 1))
-        other = recorded.of(_key(call))
-        if other is None:
+        partner = recorded.of(_key(call))
+        if partner is None:
             first = self.report.first_unmatched or _words(call, self._stacks)
             self.report = replace(self.report, unmatched=self.report.unmatched + 1, first_unmatched=first)
             return
-        self._compare(other, call, recorded)
+        self._compare(partner, call, recorded)
 
     def flush(self) -> None:
         """A flush has ended: its stacks have been told, its values compared."""
@@ -208,18 +208,18 @@ class Verifier:
             return []
         pairs = []
         for word in ("outputs", "written"):
-            now: Mapping[str, int] = getattr(call, word)
+            present: Mapping[str, int] = getattr(call, word)
             was: Mapping[str, int] = getattr(recorded, word)
-            for slot, equal in self._slots(word, was, now, side, by_bits=True).items():
+            for slot, equal in self._slots(word, was, present, side, by_bits=True).items():
                 if not equal:
                     name = slot.partition(" ")[2]
-                    left, right = side.values[was[name]], self._values[now[name]]
+                    left, right = side.values[was[name]], self._values[present[name]]
                     pairs.append((_base(left, side.values) or left, _base(right, self._values) or right))
         return pairs
 
-    def _elements(self, recorded: Value, now: Value, side: _Recorded) -> bool | None:
+    def _elements(self, recorded: Value, present: Value, side: _Recorded) -> bool | None:
         """Whether two values lie within the tolerance in each element; None where one side has not the whole."""
-        tensor = self._whole.get(now.id)
+        tensor = self._whole.get(present.id)
         whole = side.tensor(recorded) if tensor is not None and recorded.tensor else None
         if tensor is None or whole is None:
             return None
@@ -240,7 +240,7 @@ class Verifier:
         self,
         word: str,
         recorded: Mapping[str, int],
-        now: Mapping[str, int],
+        present: Mapping[str, int],
         side: _Recorded,
         *,
         by_bits: bool = False,
@@ -248,17 +248,17 @@ class Verifier:
         """Whether the values of both sides are equal, by slot; a slot that one side lacks is different."""
         tolerance = Tolerance() if by_bits else self._verification.tolerance
         equal: dict[str, bool | None] = {}
-        for slot in {**recorded, **now}:
+        for slot in {**recorded, **present}:
             left = side.values.get(recorded.get(slot, -1))
-            right = self._values.get(now.get(slot, -1))
-            if (slot in recorded) != (slot in now):
+            right = self._values.get(present.get(slot, -1))
+            if (slot in recorded) != (slot in present):
                 equal[f"{word} {slot}"] = False
             elif left is None or right is None:
                 equal[f"{word} {slot}"] = None
             else:
                 bases = _base(left, side.values), _base(right, self._values)
                 equal[f"{word} {slot}"] = same(
-                    left, right, bases, tolerance, lambda was, now: self._elements(was, now, side)
+                    left, right, bases, tolerance, lambda was, present: self._elements(was, present, side)
                 )
         return equal
 

@@ -32,7 +32,9 @@ IN_STEP = {
     "weight bit": r"call 3: .*weights\.0\.weight: ranks 0, 2 unchanged, rank 1 changed to \w{16}$",
     "adapter bit": r"call 3: .*weights\.0\.lora_a\.weight: ranks 0, 2 unchanged, rank 1 changed to \w{16}$",
     "buffer bit": r"call 3: .*weights\.0\.scale: ranks 0, 2 unchanged, rank 1 changed to \w{16}$",
-    "epoch weight": r"call 3, at a new cache epoch: .*weights\.0\.bias: ranks 0, 2 unchanged, rank 1 changed to \w{16}$",
+    "epoch weight": (
+        r"call 3, at a new cache epoch: .*weights\.0\.bias: ranks 0, 2 unchanged, rank 1 changed to \w{16}$"
+    ),
     "attached": r"call 3: .*tensors\.0\.bytes: ranks 0, 2 \w{16}, rank 1 \w{16}$",
     "wrapped": r"call 3: .*envelope\.arguments\.scale: ranks 0, 2 1\.5, rank 1 2\.5$",
     "update": "done",

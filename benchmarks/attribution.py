@@ -30,7 +30,9 @@ from safetensors.torch import save_file
 from benchmarks import late, lockstep
 from benchmarks.turns import header
 from moeparity.bisection.mixtures import Mixtures
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import open_model
 from moeparity.plan.sides import micro_batches
@@ -78,18 +80,18 @@ def main() -> int:
     curves: dict[int, list[Measured]] = {layers: [] for layers in LAYERS}
     for layers, toggles in product(LAYERS, TOGGLES):
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(planned(Path(folder), layers, toggles), options.repeats)
-        curves[layers].append(found)
-        of_ideal = found.evaluations / found.ideal
-        fine &= found.passes == 1 and of_ideal <= AGAINST_IDEAL
-        of_separate = found.evaluations / (found.forward * (1 + found.mixtures))
+            point = measure(planned(Path(folder), layers, toggles), options.repeats)
+        curves[layers].append(point)
+        of_ideal = point.evaluations / point.ideal
+        fine &= point.passes == 1 and of_ideal <= AGAINST_IDEAL
+        of_separate = point.evaluations / (point.forward * (1 + point.mixtures))
         print(
-            f"| {toggles} | {layers} | {found.mixtures} | {found.evaluations} | {of_separate:.2f} | {of_ideal:.3f} |",
+            f"| {toggles} | {layers} | {point.mixtures} | {point.evaluations} | {of_separate:.2f} | {of_ideal:.3f} |",
             flush=True,
         )
         print(
-            f"{toggles} toggles, {layers} layers: {found.evaluations / found.forward:.2f} forwards in evaluations, "
-            f"{found.seconds / found.forward_seconds:.2f} in seconds",
+            f"{toggles} toggles, {layers} layers: {point.evaluations / point.forward:.2f} forwards in evaluations, "
+            f"{point.seconds / point.forward_seconds:.2f} in seconds",
             file=sys.stderr,
         )
     if options.plot is not None:
@@ -106,10 +108,10 @@ def plot(curves: dict[int, list[Measured]], path: Path) -> None:
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    for layers, found in curves.items():
-        cost = [one.evaluations / one.forward for one in found]
+    for layers, of_layers in curves.items():
+        cost = [point.evaluations / point.forward for point in of_layers]
         axes.plot(TOGGLES, cost, marker="o", label=f"{layers} layers")
-    separate = [1 + one.mixtures for one in curves[LAYERS[0]]]
+    separate = [1 + point.mixtures for point in curves[LAYERS[0]]]
     axes.plot(TOGGLES, separate, linestyle="--", color="grey", label="separate forwards")
     axes.set(xlabel="toggles", ylabel="op evaluations, in forwards", xticks=TOGGLES, ylim=0)
     axes.set_title("each toggle alone and restored, one pass over the weights", fontsize=10)
@@ -124,7 +126,7 @@ def planned(folder: Path, layers: int, toggles: int) -> Plan:
     lockstep.write_checkpoint(folder)
     save_file({"input_ids": lockstep.tokens()}, folder / "tokens.safetensors")
     # Two dtypes at each site give as many toggles as two layers hold.
-    own = {
+    places = {
         f"layers[{i * layers // toggles}].{SITES[i % len(SITES)]}": "fp32" if i < len(SITES) else "fp16"
         for i in range(toggles)
     }
@@ -134,7 +136,7 @@ def planned(folder: Path, layers: int, toggles: int) -> Plan:
         "checkpoint": ".",
         "tokens": {"file": "tokens.safetensors", "sampled_from": "candidate"},
         "reference": side,
-        "candidate": {**side, "set": own},
+        "candidate": {**side, "set": places},
         "gate": {"metric": "k3", "below": 1e-4},
     }
     (folder / "recipe.yaml").write_text(json.dumps(recipe), "utf-8")
@@ -151,21 +153,21 @@ def planned(folder: Path, layers: int, toggles: int) -> Plan:
 
 def measure(plan: Plan, repeats: int) -> Measured:
     """The best of some repeats of the batch and of one forward, after one round that fills caches."""
-    asked = list(asks(plan))
+    coalitions = list(asks(plan))
     batches, forwards = [], []
     for repeat in range(repeats + 1):
         batch, forward = Mixtures(plan), Mixtures(plan)
         forward([frozenset()])
-        batch(asked)
+        batch(coalitions)
         if repeat:
             batches.append(batch)
             forwards.append(forward)
     best = min(batches, key=lambda oracle: oracle.seconds)
     return Measured(
-        mixtures=len(asked),
+        mixtures=len(coalitions),
         passes=best.passes,
         evaluations=best.counts.evaluations.total(),
-        ideal=len(late.distinct(plan.model, walkers(plan, asked))),
+        ideal=len(late.distinct(plan.model, walkers(plan, coalitions))),
         forward=len(plan.model.graph.nodes),
         seconds=best.seconds,
         forward_seconds=min(oracle.seconds for oracle in forwards),
@@ -179,12 +181,12 @@ def asks(plan: Plan) -> Iterator[Coalition]:
     yield from (names - {name} for name in sorted(names))
 
 
-def walkers(plan: Plan, asked: list[Coalition]) -> list[Walker]:
+def walkers(plan: Plan, coalitions: list[Coalition]) -> list[Walker]:
     """The reference and the mixtures, for the count of the ideal."""
     sides = [plan.reference]
     sides += [
         mixed(plan.reference, [toggle for toggle in plan.toggles if toggle.name in coalition], plan.candidate)
-        for coalition in asked
+        for coalition in coalitions
     ]
     return [Walker(name=str(i), plan=side.plan, schedule=micro_batches(side)) for i, side in enumerate(sides)]
 

@@ -89,10 +89,10 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for number, recipe in enumerate(parser.parse_args().recipes):
-            one = cost(recipe, Path(folder) / f"{number}.lock.json")
-            times = " | ".join(f"{seconds:.2f} s" for seconds in (one.plain, one.written, one.held))
+            row = cost(recipe, Path(folder) / f"{number}.lock.json")
+            times = " | ".join(f"{seconds:.2f} s" for seconds in (row.plain, row.written, row.held))
             print(
-                f"| {one.recipe} | {one.nodes} | {times} | {one.lock / 1e3:.1f} kB | {one.packed / 1e3:.1f} kB |",
+                f"| {row.recipe} | {row.nodes} | {times} | {row.lock / 1e3:.1f} kB | {row.packed / 1e3:.1f} kB |",
                 flush=True,
             )
     threads = torch.get_num_threads()

@@ -158,14 +158,14 @@ def tolerance(share: float, replications: int) -> float:
 def failures(outcome: Outcome) -> list[str]:
     """What is wrong with an outcome of the required shape; empty when nothing is."""
     slack, where = tolerance(BOUNDS[0], outcome.replications), f"{outcome.shape.name}, {outcome.sequences} sequences"
-    found = []
+    reasons = []
     if not BOUNDS[0] - slack <= outcome.covered <= BOUNDS[1] + slack:
-        found.append(f"{where}: coverage {outcome.covered:.3f} lies outside {BOUNDS}")
+        reasons.append(f"{where}: coverage {outcome.covered:.3f} lies outside {BOUNDS}")
     for gate, verdicts in outcome.verdicts.items():
         wrong = verdicts["pass"] if gate < 1 else verdicts["fail"] if gate > 1 else 0.0
         if wrong > WRONG + tolerance(WRONG, outcome.replications):
-            found.append(f"{where}: a gate at {gate:g} x the truth gets the wrong verdict in {wrong:.1%} of the runs")
-    return found
+            reasons.append(f"{where}: a gate at {gate:g} x the truth gets the wrong verdict in {wrong:.1%} of the runs")
+    return reasons
 
 
 def main() -> int:
@@ -183,17 +183,17 @@ def main() -> int:
     print("gates as multiples of the true mean; pass / fail / inconclusive, in % of the runs\n")
     gates = "".join(f"{f'gate {gate:g}x':>18}" for gate in GATES)
     print(f"{'shape':<10}{'n':>5}{'covered':>9}{'low>truth':>11}{'high<truth':>12}{'CV':>6}{'width':>7}{gates}")
-    found = []
+    reasons = []
     for shape in SHAPES:
         for sequences in SEQUENCES:
             outcome = measure(shape, sequences, replications)
             print(_row(outcome), flush=True)
-            found += failures(outcome) if shape is REQUIRED else []
+            reasons += failures(outcome) if shape is REQUIRED else []
         print(f"{'':<10}mean k3 {shape.mean:.3g}; top 0.1 % and 1 % of the tokens: {_percents(*shares(shape))} of it\n")
     print(f"{time.perf_counter() - started:.0f} s")
-    for sentence in found:
+    for sentence in reasons:
         print(f"FAILED: {sentence}")
-    return bool(found)
+    return bool(reasons)
 
 
 def _row(outcome: Outcome) -> str:

@@ -157,19 +157,19 @@ def _draw(
     if setting.drift:
         scored += setting.drift * stale[:, None] * torch.randn(count, vocabulary, generator=generator)
     sampled = (logits / setting.temperature).log_softmax(-1)
-    kept = _kept(sampled, setting)
-    drawn = torch.multinomial(sampled.masked_fill(~kept, -math.inf).exp(), 1, generator=generator)
+    likely = _kept(sampled, setting)
+    drawn = torch.multinomial(sampled.masked_fill(~likely, -math.inf).exp(), 1, generator=generator)
     rollout, trainer = (
-        _reported(values, side, kept) for values, side in ((logits, setting.rollout), (scored, setting.trainer))
+        _reported(values, side, likely) for values, side in ((logits, setting.rollout), (scored, setting.trainer))
     )
     entropy = -(trainer.exp() * trainer.clamp(min=-1e4)).sum(-1) if setting.entropy else torch.zeros(count)
     columns = (rollout.gather(-1, drawn)[:, 0], trainer.gather(-1, drawn)[:, 0], entropy)
     return (*(column.double() for column in columns), drawn[:, 0])
 
 
-def _reported(logits: Tensor, side: Side, kept: Tensor) -> Tensor:
+def _reported(logits: Tensor, side: Side, likely: Tensor) -> Tensor:
     scaled = logits / side.temperature
-    return (scaled.masked_fill(~kept, -math.inf) if side.kept else scaled).log_softmax(-1)
+    return (scaled.masked_fill(~likely, -math.inf) if side.kept else scaled).log_softmax(-1)
 
 
 def _kept(sampled: Tensor, setting: Setting) -> Tensor:
@@ -177,16 +177,16 @@ def _kept(sampled: Tensor, setting: Setting) -> Tensor:
 
     The least set of mass top_p, the top_k greatest, those of at least min_p of the greatest's probability.
     """
-    kept = torch.ones_like(sampled, dtype=torch.bool)
+    likely = torch.ones_like(sampled, dtype=torch.bool)
     if setting.top_p is not None:
         values, order = sampled.sort(-1, descending=True)
         before = values.exp().cumsum(-1) - values.exp()
-        kept &= torch.zeros_like(kept).scatter(-1, order, before < setting.top_p)
+        likely &= torch.zeros_like(likely).scatter(-1, order, before < setting.top_p)
     if setting.top_k is not None:
-        kept &= sampled >= sampled.topk(setting.top_k, -1).values[:, -1:]
+        likely &= sampled >= sampled.topk(setting.top_k, -1).values[:, -1:]
     if setting.min_p is not None:
-        kept &= sampled >= sampled.amax(-1, keepdim=True) + math.log(setting.min_p)
-    return kept
+        likely &= sampled >= sampled.amax(-1, keepdim=True) + math.log(setting.min_p)
+    return likely
 
 
 def _spoilt(rollout: Tensor, setting: Setting, generator: torch.Generator) -> Tensor:

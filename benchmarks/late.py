@@ -78,13 +78,13 @@ def main() -> int:
         lockstep.write_checkpoint(Path(folder))
         model = open_model(folder, device="cpu", residency="resident")
         reference, _, *trials = lockstep.walkers(model, TRIALS)
-        found = measure(model, [reference, *trials], options.repeats)
-    forward, ideal = found.together / found.forward, found.together / found.ideal
-    print(f"one forward {found.forward:.3f} s; the head costs {found.head:.2f} of a layer")
-    print(f"reference and {len(TRIALS)} trials {found.together:.3f} s: {forward:.2f} of one forward; ", end="")
-    print(f"counted ideal {found.ideal:.3f} s ({found.evaluations} op evaluations): {ideal:.2f} of it")
-    print(f"with what a bisection looks at {found.observed:.3f} s: {found.observed / found.forward:.2f} of one forward")
-    return int(forward > AGAINST_FORWARD or ideal > AGAINST_IDEAL or found.head >= 0.5)
+        cost = measure(model, [reference, *trials], options.repeats)
+    forward, ideal = cost.together / cost.forward, cost.together / cost.ideal
+    print(f"one forward {cost.forward:.3f} s; the head costs {cost.head:.2f} of a layer")
+    print(f"reference and {len(TRIALS)} trials {cost.together:.3f} s: {forward:.2f} of one forward; ", end="")
+    print(f"counted ideal {cost.ideal:.3f} s ({cost.evaluations} op evaluations): {ideal:.2f} of it")
+    print(f"with what a bisection looks at {cost.observed:.3f} s: {cost.observed / cost.forward:.2f} of one forward")
+    return int(forward > AGAINST_FORWARD or ideal > AGAINST_IDEAL or cost.head >= 0.5)
 
 
 def measure(model: Model, walkers: Sequence[Walker], repeats: int) -> Measured:
@@ -97,13 +97,13 @@ def measure(model: Model, walkers: Sequence[Walker], repeats: int) -> Measured:
         times: dict[tuple[str, str], float] = {}
         alone = [timed(model, [walker], [], times) for walker in walkers]
         counts, seconds = timed(model, walkers, [], None)
-        seen = timed(model, walkers, observers(model, names), None)[1]
+        observation = timed(model, walkers, observers(model, names), None)[1]
         if repeat:
             forward.append(timed(model, walkers[:1], [], None)[1])
             together.append(seconds)
-            observed.append(seen)
+            observed.append(observation)
             rounds.append(times)
-        assert all(sum(one.evaluations.values()) == len(model.graph.nodes) for one, _ in alone)
+        assert all(sum(part.evaluations.values()) == len(model.graph.nodes) for part, _ in alone)
     places = distinct(model, walkers)
     return Measured(
         forward=min(forward),
@@ -132,12 +132,12 @@ class _Distinct:
         self.places: list[tuple[str, str]] = []
 
     def see(self, view: NodeView) -> None:
-        seen: set[object] = set()
+        work_met: set[object] = set()
         for walker in self.walkers:
             inputs = tuple(None if b is None else tuple(block.ids for block in b) for b in view.inputs[walker.name])
             work = (inputs, tuple(walker.plan.active(view.node).items()))
-            if work not in seen:
-                seen.add(work)
+            if work not in work_met:
+                work_met.add(work)
                 self.places.append((walker.name, view.node.name))
 
 
@@ -168,10 +168,10 @@ def timed(
 
     def spent(progress: Progress) -> None:
         nonlocal last
-        now = time.perf_counter()
+        now_s = time.perf_counter()
         assert nodes is not None
-        nodes[walkers[0].name, model.graph.nodes[progress.done - 1].name] = now - last
-        last = now
+        nodes[walkers[0].name, model.graph.nodes[progress.done - 1].name] = now_s - last
+        last = now_s
 
     counts = run(walkers, model.weights, lockstep.tokens(), observers, progress=None if nodes is None else spent)
     return counts, time.perf_counter() - started

@@ -37,7 +37,8 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.weights.store import WeightStore
 from moeparity.inputs.weights.synthetic import Synthetic
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
@@ -109,7 +110,7 @@ def measured(name: str, rates: Rates) -> Iterator[Row]:
     plan = bind(graph, load_profile("hf-eager", Where(Path(__file__))), "bf16")
     loading = rates.seconds_of(_estimated(weights, plan, 1).amounts.only(MADE, DRAWN))
     clock = time.process_time()
-    with Peak(weights.device) as made:
+    with Peak(weights.device) as making_peak:
         for segment in graph.segments:
             weights.load(segment, ("bf16",))
     making = (loading, time.process_time() - clock)
@@ -123,9 +124,9 @@ def measured(name: str, rates: Rates) -> Iterator[Row]:
                 run([walker], weights, ids, [])
                 times.append(time.process_time() - clock)
                 walls.append(time.perf_counter() - wall)
-        taken = (peak.bytes or 0) - (made.before or 0)
+        peak_bytes = (peak.bytes or 0) - (making_peak.before or 0)
         seconds = (rates.seconds_of(predicted.amounts), min(times[1:]))
-        sizes = (predicted.total, taken)
+        sizes = (predicted.total, peak_bytes)
         yield Row(
             name=name,
             tokens=ids.numel(),
@@ -188,12 +189,13 @@ def _computed(model: str, rates: Rates) -> str:
         layer, _ = _graph(folder, model, {"num_hidden_layers": 1, "first_k_dense_replace": 0, "vocab_size": 512})
         weights = WeightStore(Synthetic(config, layer, 0), layer, torch.device("cpu"), "stream")
         plan = bind(layer, load_profile("hf-eager", Where(Path(__file__))), "bf16")
-        one = _estimated(weights, plan, SEQUENCES).amounts
-    making = rates.seconds_of(one.only(MADE, DRAWN))
+        amounts = _estimated(weights, plan, SEQUENCES).amounts
+    making = rates.seconds_of(amounts.only(MADE, DRAWN))
     return (
         f"| {model} | {graph.layers} | {shown_size(_bytes(config, layer))} | {shown_size(_bytes(config, graph))} "
-        f"| {shown_time(rates.seconds_of(one) - making)} | {shown_time(making)} | {shown_size(whole.footprint.total)} "
-        f"| {shown_time(whole.seconds)} ({whole.variants} variants) | {shown_time(whole.loading)} |"
+        f"| {shown_time(rates.seconds_of(amounts) - making)} | {shown_time(making)} "
+        f"| {shown_size(whole.footprint.total)} | {shown_time(whole.seconds)} ({whole.variants} variants) "
+        f"| {shown_time(whole.loading)} |"
     )
 
 

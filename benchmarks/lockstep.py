@@ -71,33 +71,36 @@ def main() -> int:
         model = open_model(folder, device="cpu", residency="resident")
         faster = True
         for name, trials in (("one late layer each", LATE), ("from layer 0 on", EARLY)):
-            found = measure(model, walkers(model, trials), options.repeats)
-            faster &= found.lockstep <= found.separate
-            show(name, found)
+            measured = measure(model, walkers(model, trials), options.repeats)
+            faster &= measured.lockstep <= measured.separate
+            show(name, measured)
     return 0 if read == used and faster else 1
 
 
-def show(name: str, found: Measured) -> None:
+def show(name: str, measured: Measured) -> None:
     """Print one setting."""
-    print(f"{name}: lockstep {found.lockstep:.2f} s, separate {found.separate:.2f} s, ", end="")
-    print(f"ratio {found.lockstep / found.separate:.2f}; ", end="")
-    print(f"evaluations {found.evaluations} of {found.naive} ({found.evaluations / found.naive:.2f}), ", end="")
-    print(f"{found.ideal} by the graph alone")
+    print(f"{name}: lockstep {measured.lockstep:.2f} s, separate {measured.separate:.2f} s, ", end="")
+    print(f"ratio {measured.lockstep / measured.separate:.2f}; ", end="")
+    print(
+        f"evaluations {measured.evaluations} of {measured.naive} ({measured.evaluations / measured.naive:.2f}), ",
+        end="",
+    )
+    print(f"{measured.ideal} by the graph alone")
 
 
 def walkers(model: Model, trials: Sequence[dict[str, Value]]) -> list[Walker]:
     """Reference, candidate (all trials' choices at once) and one variant per trial."""
     together = {address: value for trial in trials for address, value in trial.items()}
     sides = {"reference": {}, "candidate": together} | {f"trial {i}": trial for i, trial in enumerate(trials)}
-    here = Where(Path(__file__))
-    profile = load_profile("hf-eager", here)
+    where = Where(Path(__file__))
+    profile = load_profile("hf-eager", where)
     return [
         Walker(
             name=name,
-            plan=bind(model.graph, profile, model.dtype, overrides(own, here)),
+            plan=bind(model.graph, profile, model.dtype, overrides(overrides_of_side, where)),
             schedule=MicroBatches(SEQUENCES),
         )
-        for name, own in sides.items()
+        for name, overrides_of_side in sides.items()
     ]
 
 
@@ -134,8 +137,8 @@ def ideal_evaluations(model: Model, variants: list[Walker]) -> int:
     """
     reference, *others = variants
     total = len(model.graph.nodes)
-    for other in others:
-        changed = {n.name for n in model.graph.nodes if other.plan.active(n) != reference.plan.active(n)}
+    for trial in others:
+        changed = {n.name for n in model.graph.nodes if trial.plan.active(n) != reference.plan.active(n)}
         total += len(changed.union(*(nx.descendants(model.graph.digraph, name) for name in changed)))
     return total
 
@@ -193,9 +196,9 @@ def _shapes() -> dict[str, tuple[int, ...]]:
         shapes[f"{at}self_attn.o_proj.weight"] = (HIDDEN, HEADS * HEAD_DIM)
         shapes[f"{at}mlp.gate.weight"] = (EXPERTS, HIDDEN)
         for expert in range(EXPERTS):
-            one = f"{at}mlp.experts.{expert}."
-            shapes |= {f"{one}{p}_proj.weight": (WIDTH, HIDDEN) for p in ("gate", "up")}
-            shapes[f"{one}down_proj.weight"] = (HIDDEN, WIDTH)
+            expert_path = f"{at}mlp.experts.{expert}."
+            shapes |= {f"{expert_path}{p}_proj.weight": (WIDTH, HIDDEN) for p in ("gate", "up")}
+            shapes[f"{expert_path}down_proj.weight"] = (HIDDEN, WIDTH)
     return shapes | {"model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCAB, HIDDEN)}
 
 

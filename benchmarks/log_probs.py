@@ -56,25 +56,25 @@ def main() -> int:
     print("| what is rounded | mean size | largest | mean |\n|---|---:|---:|---:|")
     generator = torch.Generator().manual_seed(0)
     logits = DEVIATION * torch.randn(options.tokens, options.vocabulary, generator=generator)
-    for what, temperature, head, settings in ROWS:
-        found = errors(logits, temperature, head, settings)
-        cells = (found.abs().mean(), found.abs().max(), found.mean())
-        print(f"| {what} | {' | '.join(f'{float(cell):.2g}' for cell in cells)} |")
+    for title, temperature, head, settings in ROWS:
+        differences = errors(logits, temperature, head, settings)
+        cells = (differences.abs().mean(), differences.abs().max(), differences.mean())
+        print(f"| {title} | {' | '.join(f'{float(cell):.2g}' for cell in cells)} |")
     return 0
 
 
 def errors(logits: torch.Tensor, temperature: float, head: torch.dtype, settings: dict[str, Any]) -> torch.Tensor:
     """Error of the log-probability of one drawn token per row, fp64 [N]; a thousand rows at a time."""
     generator = torch.Generator().manual_seed(1)
-    found = []
+    differences = []
     for rows in torch.split(logits, 1024):
         truth = (rows.double() / temperature).log_softmax(-1)
         token = torch.multinomial(truth.exp(), 1, generator=generator)
         at = DEFAULTS | {"temperature": temperature} | settings
-        own = log_softmax(rows.to(head)[None], w={}, p={}, at=at)[0].double()
-        own = own.log_softmax(-1) if at["form"] == "unrounded" else own
-        found.append((own - truth).gather(-1, token).squeeze(-1))
-    return torch.cat(found)
+        log_probs = log_softmax(rows.to(head)[None], w={}, p={}, at=at)[0].double()
+        log_probs = log_probs.log_softmax(-1) if at["form"] == "unrounded" else log_probs
+        differences.append((log_probs - truth).gather(-1, token).squeeze(-1))
+    return torch.cat(differences)
 
 
 if __name__ == "__main__":

@@ -90,13 +90,13 @@ WORKS: dict[str, Callable[[Path], None]] = {PARSED: parse, READ: read, MEASURED:
 def child(path: Path) -> None:
     """Run the works in turn and print their CPU seconds and this process's memory, in bytes."""
     torch.set_num_threads(1)
-    found: dict[str, tuple[float, int]] = {}
+    readings: dict[str, tuple[float, int]] = {}
     for name, work in WORKS.items():
         start = time.process_time()
         work(path)
         # Linux counts in KiB; the peak so far, which each work can only raise.
-        found[name] = time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(found))
+        readings[name] = time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(readings))
 
 
 def main() -> int:
@@ -105,13 +105,13 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--folder", type=Path, default=Path("/tmp"))  # noqa: S108
     parser.add_argument("--child", type=Path)
-    asked = parser.parse_args()
-    if asked.child is not None:
-        child(asked.child)
+    arguments = parser.parse_args()
+    if arguments.child is not None:
+        child(arguments.child)
         return 0
     print(f"{header(1)}\n\n| MB | work | CPU s | MB/s | of plain parsing | peak memory, MB |")
     print("|--:|---|--:|--:|--:|--:|")
-    memory = [_row(asked.folder, size) for size in (asked.megabytes // 4, asked.megabytes)]
+    memory = [_row(arguments.folder, size) for size in (arguments.megabytes // 4, arguments.megabytes)]
     return int(memory[1] > 1.5 * memory[0])
 
 
@@ -124,12 +124,12 @@ def _row(folder: Path, megabytes: int) -> float:
         size = path.stat().st_size / 1e6
     finally:
         path.unlink(missing_ok=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    plain = found[PARSED][0]
-    for name, (seconds, memory) in found.items():
+    readings = json.loads(done.stdout.splitlines()[-1])
+    plain = readings[PARSED][0]
+    for name, (seconds, memory) in readings.items():
         rates = f"{size / seconds:.0f} | {plain / seconds:.2f}"
         print(f"| {size:.0f} | {name} | {seconds:.1f} | {rates} | {memory / 1e6:.0f} |")
-    return float(found[MEASURED][1])
+    return float(readings[MEASURED][1])
 
 
 if __name__ == "__main__":

@@ -96,16 +96,16 @@ def main() -> int:
     return 0 if better else 1
 
 
-def row(name: str, found: Mined) -> bool:
+def row(name: str, mined: Mined) -> bool:
     """Print one recipe's figures; whether the prediction is better than the margin."""
-    assert found.check is not None
-    own = found.check.drawn
+    assert mined.check is not None
+    draw = mined.check.drawn
     print(
-        f"| {name} | {100 * own.flipped / own.tokens:.2f} % | {100 * own.expected / own.tokens:.2f} % | {own.lift:.2f} "
-        f"| {own.margin_lift:.2f} | {own.ceiling:.2f} |",
+        f"| {name} | {100 * draw.flipped / draw.tokens:.2f} % | {100 * draw.expected / draw.tokens:.2f} % "
+        f"| {draw.lift:.2f} | {draw.margin_lift:.2f} | {draw.ceiling:.2f} |",
         flush=True,
     )
-    return own.lift > own.margin_lift
+    return draw.lift > draw.margin_lift
 
 
 def written(path: Path, count: int) -> Path:

@@ -49,10 +49,10 @@ def combine(weighted: str, accumulate: str, order: str = "sequential", leaves: s
     """Settings of the combine, and `more` by short names."""
     short = {"score": "layers[1].moe.experts:score_site", "weights": "layers[1].moe.router:weights"}
     short |= {name: f"layers[1].moe.experts:{name}" for name in ("activation", "product")}
-    own = {"weighted": weighted, "accumulate": accumulate, "order": order, "leaves": leaves}
+    settings = {"weighted": weighted, "accumulate": accumulate, "order": order, "leaves": leaves}
     if "score" in more:
-        del own["weighted"]
-    return {f"layers[1].moe.combine:{k}": v for k, v in own.items()} | {short[k]: v for k, v in more.items()}
+        del settings["weighted"]
+    return {f"layers[1].moe.combine:{k}": v for k, v in settings.items()} | {short[k]: v for k, v in more.items()}
 
 
 BF16_SUM = combine("bf16", "bf16")
@@ -109,22 +109,22 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(CONFIG))
         model = open_model(folder, device="cpu", residency="resident", synthetic=0)
-        for what, node, one, other in PAIRS:
-            print(f"| {what} | {_percent(*differing(model, node, one, other, tokens))} |")
+        for title, node, first, second in PAIRS:
+            print(f"| {title} | {_percent(*differing(model, node, first, second, tokens))} |")
     return 0
 
 
-def differing(model: Model, node: str, one: Settings, other: Settings, tokens: int) -> tuple[int, int]:
+def differing(model: Model, node: str, first: Settings, second: Settings, tokens: int) -> tuple[int, int]:
     """Of a node's outputs, how many differ under two settings, and how many there are."""
-    a, b = (values(model, node, settings, tokens) for settings in (one, other))
+    a, b = (values(model, node, settings, tokens) for settings in (first, second))
     return int((int_view(a) != int_view(b)).sum()), a.numel()
 
 
 def values(model: Model, node: str, settings: Settings, tokens: int) -> torch.Tensor:
     """All values of a node, flattened."""
     ids = torch.arange(tokens).remainder(VOCABULARY).view(-1, 128)
-    found = forward(model, ids, profile="hf-eager", settings=settings, save=[node])
-    return torch.cat([x.flatten() for key, x in sorted(found.items()) if key.startswith(file_key(node))])
+    tensors = forward(model, ids, profile="hf-eager", settings=settings, save=[node])
+    return torch.cat([x.flatten() for key, x in sorted(tensors.items()) if key.startswith(file_key(node))])
 
 
 def _percent(count: int, outputs: int) -> str:

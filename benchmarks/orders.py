@@ -53,11 +53,11 @@ def table(rows: int, hidden: int, name: str, repeats: int) -> dict[tuple[str, Ex
     x = torch.randn(rows, hidden, generator=torch.Generator().manual_seed(0)).to(dtype)
     target = torch.empty_like(x)
     works: dict[str, Work] = {"copy": lambda: target.copy_(x), "native": lambda: x.sum(-1)}
-    made = {(order, executor): _summing(x, order, executor) for order in ORDERS for executor in EXECUTORS}
-    first = {which: seconds(work) for which, work in made.items()}
+    work_of = {(order, executor): _summing(x, order, executor) for order in ORDERS for executor in EXECUTORS}
+    first = {which: seconds(work) for which, work in work_of.items()}
     for order in ORDERS:
-        assert same_bits(*(made[order, executor]() for executor in EXECUTORS)), order
-    works |= {f"{order}, {executor}": work for (order, executor), work in made.items()}
+        assert same_bits(*(work_of[order, executor]() for executor in EXECUTORS)), order
+    works |= {f"{order}, {executor}": work for (order, executor), work in work_of.items()}
     copies, copy = in_turn(works, "copy", repeats)
     rate = x.numel() * x.element_size() / copy / 1e9
     print(f"\n{name} rows [{rows}, {hidden}], every addition rounded to {name}, median of {repeats} rounds")
@@ -72,7 +72,7 @@ def table(rows: int, hidden: int, name: str, repeats: int) -> dict[tuple[str, Ex
         starts = f"{first[order, 'eager']:9.1f} s | {first[order, 'compiled']:12.1f} s"
         print(f"| {order.replace('|', chr(92) + '|'):50} | {eager:5.2f} | {quick:8.2f} | {auto:8} | {starts} |")
     compiled.forget()
-    return {(order, executor): copies[f"{order}, {executor}"] for order, executor in made}
+    return {(order, executor): copies[f"{order}, {executor}"] for order, executor in work_of}
 
 
 def _summing(x: torch.Tensor, order: str, executor: Executor) -> Callable[[], torch.Tensor]:

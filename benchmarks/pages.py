@@ -20,9 +20,9 @@ import numpy as np
 from playwright.sync_api import sync_playwright
 
 from moeparity import bisect
+from moeparity.bisection.options import Options
 from moeparity.bisection.page import page
 from moeparity.bisection.per_token.report import PerToken
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.bisection.shares.report import Attribution
 from moeparity.inputs.machine import cpu_name
@@ -137,14 +137,14 @@ def main() -> None:
         for name, shown in (("quickstart", report), (f"{LAYERS} x {SEQUENCES * LENGTH}", enlarged(report))):
             start = time.perf_counter()
             html = page(shown).to_html()
-            made = time.perf_counter() - start
+            made_s = time.perf_counter() - start
             file = Path(folder) / "page.html"
             file.write_text(html, "utf-8")
             times = timed(file)
             print(
-                f"{name:<12} {len(html.encode()) / 1e6:.2f} MB, made in {made:.2f} s; first paint {times['paint']:.0f} "
-                f"ms, drawn and ready {times['ready']:.0f} ms, a key answers in {times['key']:.0f} ms; "
-                f"{times['elements']:.0f} elements"
+                f"{name:<12} {len(html.encode()) / 1e6:.2f} MB, made in {made_s:.2f} s; first paint "
+                f"{times['paint']:.0f} ms, drawn and ready {times['ready']:.0f} ms, a key answers in "
+                f"{times['key']:.0f} ms; {times['elements']:.0f} elements"
             )
             if out is not None and shown is not report:
                 shutil.copy(file, out)

@@ -72,13 +72,15 @@ def main() -> int:
 def row(case: Case) -> int:
     """Print what probing one kernel took; 1 where that is too long, or an order was not found."""
     start = time.process_time()
-    found = probed(case)
+    probing = probed(case)
     seconds = time.process_time() - start
-    orders = ", ".join(dict.fromkeys(f"`{_cell(str(tree.order))}`" for tree in found.trees.values()))
-    equal, replayed = (sum(getattr(tree, count) for tree in found.trees.values()) for count in ("equal", "replayed"))
-    times = (f"{seconds:.1f}", f"{case.limit:.0f}", f"{found.seconds:.1f}")
-    print(f"| `{case.name}` | {case.dtype} | {found.probes} | {' | '.join(times)} | {orders} | {equal} of {replayed} |")
-    whole = bool(found.trees) and all(tree.order is not None for tree in found.trees.values())
+    orders = ", ".join(dict.fromkeys(f"`{_cell(str(tree.order))}`" for tree in probing.trees.values()))
+    equal, replayed = (sum(getattr(tree, count) for tree in probing.trees.values()) for count in ("equal", "replayed"))
+    times = (f"{seconds:.1f}", f"{case.limit:.0f}", f"{probing.seconds:.1f}")
+    print(
+        f"| `{case.name}` | {case.dtype} | {probing.probes} | {' | '.join(times)} | {orders} | {equal} of {replayed} |"
+    )
+    whole = bool(probing.trees) and all(tree.order is not None for tree in probing.trees.values())
     return 0 if whole and equal == replayed > 0 and seconds < case.limit else 1
 
 

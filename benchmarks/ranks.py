@@ -74,8 +74,8 @@ def rank_main(args: argparse.Namespace) -> int:
     payload = {"hidden": torch.randn(1024, 2048)}
     bare = [per_call(OFF, model, payload, args.calls) for _ in range(args.pairs)]
     costs = {
-        name: [more(given, model, payload, args.calls, guarded_first=bool(pair % 2)) for pair in range(args.pairs)]
-        for name, given in GUARDS.items()
+        name: [more(settings, model, payload, args.calls, guarded_first=bool(pair % 2)) for pair in range(args.pairs)]
+        for name, settings in GUARDS.items()
     }
     ratios = [paired(model, payload, guarded_first=bool(pair % 2)) for pair in range(args.pairs)]
     if dist.get_rank() == 0:
@@ -84,11 +84,13 @@ def rank_main(args: argparse.Namespace) -> int:
     return int(statistics.median(ratios) - 1 > LIMIT)
 
 
-def per_call(given: Mapping[str, Any], model: torch.nn.Module, payload: dict[str, torch.Tensor], calls: int) -> float:
+def per_call(
+    settings: Mapping[str, Any], model: torch.nn.Module, payload: dict[str, torch.Tensor], calls: int
+) -> float:
     """Microseconds of a guarded call with one small collective inside, a median over calls."""
     seconds = []
     small = torch.ones(8)
-    with Guard(model, replicated=["*"], **given) as guard:
+    with Guard(model, replicated=["*"], **settings) as guard:
         guard.cache(cache_epoch=0, current_start_frame=0)
         for number in range(calls):
             begun = time.perf_counter()
@@ -100,7 +102,7 @@ def per_call(given: Mapping[str, Any], model: torch.nn.Module, payload: dict[str
 
 
 def more(
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     model: torch.nn.Module,
     payload: dict[str, torch.Tensor],
     calls: int,
@@ -109,9 +111,9 @@ def more(
 ) -> float:
     """Microseconds that a guard adds to a call, by one run with it and one without."""
     # A look at all weights takes as long as many other calls.
-    number = max(3, calls // 20) if given.get("weights_every") == 1 else calls
+    number = max(3, calls // 20) if settings.get("weights_every") == 1 else calls
     cost = {
-        guarded: per_call({**OFF, **given} if guarded else OFF, model, payload, number)
+        guarded: per_call({**OFF, **settings} if guarded else OFF, model, payload, number)
         for guarded in (guarded_first, not guarded_first)
     }
     return cost[True] - cost[False]

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from benchmarks.turns import header
 from moeparity.bisection.floor.trials import drawn
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.record.compare import Compared
 from moeparity.bisection.record.last_digit import ARITHMETIC
 from moeparity.bisection.record.observe import chosen_logprobs
@@ -67,16 +68,16 @@ def log_probs(plan: Plan, draws: int) -> tuple[Tensor, list[Tensor], dict[str, T
     return values[REFERENCE], [values[f"draw {seed}"] for seed in range(draws)], {name: values[name] for name in wrong}
 
 
-def not_reproduced(plan: Plan, own: Tensor, record: Tensor, floor: Sequence[Tensor], sequences: int) -> bool:
+def not_reproduced(plan: Plan, recomputed: Tensor, record: Tensor, floor: Sequence[Tensor], sequences: int) -> bool:
     """Whether the reference is said not to reproduce a record, on the first scored tokens of so many sequences."""
     sequence, position = plan.tokens.loss_mask.nonzero(as_tuple=True)
     keep = sequence < sequences
-    floors = {str(i): (draw - own).abs()[keep] for i, draw in enumerate(floor)}
+    floors = {str(i): (draw - recomputed).abs()[keep] for i, draw in enumerate(floor)}
     compared = Compared(
         sequence=sequence[keep],
         position=position[keep],
-        delta=(record - own).abs()[keep],
-        half_unit=torch.full_like(own[keep], ARITHMETIC),
+        delta=(record - recomputed).abs()[keep],
+        half_unit=torch.full_like(recomputed[keep], ARITHMETIC),
         floors=floors,
         loudest=max(float(values.max()) for values in floors.values()),
     )
@@ -92,16 +93,16 @@ def main() -> int:
     torch.set_num_threads(1)
     print(header(1))
     plan, chance = prepare(RECIPE, device="cpu"), random.Random(0)  # noqa: S311
-    own, draws, wrong = log_probs(plan, arguments.draws)
+    recomputed, draws, wrong = log_probs(plan, arguments.draws)
     total = len(plan.tokens.input_ids)
     for sequences in (total, 4):
         triples = [chance.sample(draws, 3) for _ in range(arguments.trials)]
-        alarms = sum(not_reproduced(plan, own, record, floor, sequences) for record, *floor in triples)
+        alarms = sum(not_reproduced(plan, recomputed, record, floor, sequences) for record, *floor in triples)
         print(f"{sequences} sequences, another legal order: not reproduced {alarms / arguments.trials:.1%}")
     for name, record in wrong.items():
         pairs = [chance.sample(draws, 2) for _ in range(arguments.trials // 10)]
-        seen = sum(not_reproduced(plan, own, record, floor, total) for floor in pairs)
-        print(f"{total} sequences, the candidate's {name}: not reproduced {seen / len(pairs):.1%}")
+        detected = sum(not_reproduced(plan, recomputed, record, floor, total) for floor in pairs)
+        print(f"{total} sequences, the candidate's {name}: not reproduced {detected / len(pairs):.1%}")
     return 0
 
 

@@ -34,17 +34,17 @@ Row = tuple[str, str]
 def of_choices(model: Model, seeds: range) -> Iterator[tuple[Row, bool, str]]:
     """By op and number of choices, whether drawn choices are explained; and which they were."""
     plan = bound(model, "hf-eager")
-    for name, seen in seen_under(model, plan, SHAPE).items():
-        if seen.node.layer not in {None, LAYER}:
+    for name, observed in seen_under(model, plan, SHAPE).items():
+        if observed.node.layer not in {None, LAYER}:
             continue
         for count in COUNTS:
             for seed in seeds:
-                choices = drawn(plan, seen, count, f"{name} {count} {seed}", DEAREST)
-                plant = None if choices is None else planted(plan, seen, choices)
+                choices = drawn(plan, observed, count, f"{name} {count} {seed}", DEAREST)
+                plant = None if choices is None else planted(plan, observed, choices)
                 if choices is None or plant is None:
                     continue
-                answer = explain(plan, name, [plant[0]], seen.loaded)
-                row = (seen.node.op.name, str(count))
+                answer = explain(plan, name, [plant[0]], observed.loaded)
+                row = (observed.node.op.name, str(count))
                 yield row, answer.explained, f"{name} {sorted((p[1], v) for p, v in choices)}"
 
 
@@ -58,13 +58,17 @@ def of_profiles(model: Model) -> Iterator[tuple[Row, bool, str]]:
         except MoeparityError:
             # Its placement does not fit the small model.
             continue
-        for name, seen in nodes.items():
-            choices = (name, str(theirs.active(seen.node)), str(theirs.told_to(seen.node)))
-            if seen.node.layer not in {None, LAYER} or choices in done or theirs.partials[seen.node.values[0]] > 1:
+        for name, observed in nodes.items():
+            choices = (name, str(theirs.active(observed.node)), str(theirs.told_to(observed.node)))
+            if (
+                observed.node.layer not in {None, LAYER}
+                or choices in done
+                or theirs.partials[observed.node.values[0]] > 1
+            ):
                 continue
             done.add(choices)
-            answer = explain(plan, name, [Observation(values=seen.values)], seen.loaded)
-            yield (seen.node.op.name, "profiles"), answer.explained, f"{profile} {name}"
+            answer = explain(plan, name, [Observation(values=observed.values)], observed.loaded)
+            yield (observed.node.op.name, "profiles"), answer.explained, f"{profile} {name}"
 
 
 def main() -> None:
@@ -74,7 +78,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="draws of each number of choices at a node (default: 1)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    asked: Counter[Row] = Counter()
+    counts: Counter[Row] = Counter()
     explained: Counter[Row] = Counter()
     with (
         tempfile.TemporaryDirectory() as scratch,
@@ -83,16 +87,16 @@ def main() -> None:
     ):
         model = opened(make_small(options.model, Path(scratch)))
         for cases in (of_profiles(model), of_choices(model, range(options.seeds))):
-            for row, found, what in cases:
-                asked[row] += 1
-                explained[row] += found
-                if not found:
-                    print(f"not explained: {what}", flush=True)
+            for row, is_explained, words in cases:
+                counts[row] += 1
+                explained[row] += is_explained
+                if not is_explained:
+                    print(f"not explained: {words}", flush=True)
     columns = ["profiles", *map(str, COUNTS)]
     print(f"\n| op | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
-    for op in [*sorted({op for op, _ in asked}), "all"]:
-        rows = {c: [row for row in asked if row[1] == c and op in {"all", row[0]}] for c in columns}
-        cells = [f"{sum(explained[r] for r in rows[c])} of {sum(asked[r] for r in rows[c])}" for c in columns]
+    for op in [*sorted({op for op, _ in counts}), "all"]:
+        rows = {c: [row for row in counts if row[1] == c and op in {"all", row[0]}] for c in columns}
+        cells = [f"{sum(explained[r] for r in rows[c])} of {sum(counts[r] for r in rows[c])}" for c in columns]
         print(f"| {op} | {' | '.join(cells)} |", flush=True)
 
 

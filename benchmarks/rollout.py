@@ -160,10 +160,10 @@ def _logits(model: Model, ids: torch.Tensor, **how: Any) -> torch.Tensor:
     return forward(model, ids, **how)["logits"]
 
 
-def _row(profile: str, against: str, replay: Run, other: Run, repetitions: int) -> Row:
+def _row(profile: str, against: str, replay: Run, rollout: Run, repetitions: int) -> Row:
     """Both in alternating order, after one call of each that compares bits."""
-    sides: Mapping[str, Run] = {"replay": replay, against: other}
-    same = same_bits(replay().float(), other().float())
+    sides: Mapping[str, Run] = {"replay": replay, against: rollout}
+    same = same_bits(replay().float(), rollout().float())
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in sides}
     for repetition in range(repetitions):
         for name in list(sides)[:: 1 if repetition % 2 else -1]:

@@ -46,16 +46,16 @@ def _case(name: str, setting: Setting, *expected: str, may_be_open: tuple[tuple[
 
 def _tempered(temperature: float, *may_be_open: tuple[int, int]) -> Iterator[Case]:
     """A temperature that only one side's column has, both ways."""
-    told = Side(temperature=temperature)
+    side = Side(temperature=temperature)
     yield _case(
         f"sampler at T = {temperature:g}, trainer at 1",
-        Setting(temperature=temperature, rollout=told),
+        Setting(temperature=temperature, rollout=side),
         "temperature",
         may_be_open=may_be_open,
     )
     yield _case(
         f"sampler and trainer at T = {temperature:g}, rollout raw",
-        Setting(temperature=temperature, trainer=told),
+        Setting(temperature=temperature, trainer=side),
         "raw log-probs (temperature)",
         may_be_open=may_be_open,
     )
@@ -101,17 +101,17 @@ CASES = (
 
 def named(diagnosis: Diagnosis) -> set[str]:
     """The causes named: of tier 1 all, and of the others those that a case plants."""
-    found = set(diagnosis.names("named", "semantics")) - {"E[rho]"}
-    return found | (set(diagnosis.names("named")) & {"stale weights", "few sequences"})
+    names = set(diagnosis.names("named", "semantics")) - {"E[rho]"}
+    return names | (set(diagnosis.names("named")) & {"stale weights", "few sequences"})
 
 
 def outcome(case: Case, diagnosis: Diagnosis) -> str:
     """right, open or wrong."""
-    found = named(diagnosis)
-    if found == case.expected:
+    names = named(diagnosis)
+    if names == case.expected:
         return "right"
-    missing = case.expected - found
-    is_open = found < case.expected and missing <= set(diagnosis.names("undecided"))
+    missing = case.expected - names
+    is_open = names < case.expected and missing <= set(diagnosis.names("undecided"))
     return "open" if is_open else "wrong"
 
 
@@ -126,11 +126,11 @@ def run(case: Case, size: tuple[int, int], seeds: range) -> tuple[Counter[str], 
             log(case.setting, STYLES[style], NOISES[noise], sequences=size[0], tokens=size[1], seed=1000 + seed)
         )
         diagnosis = observer.diagnosis()
-        found = outcome(case, diagnosis)
-        counts[found] += 1
-        if found == "wrong" or (found == "open" and size not in case.may_be_open):
-            told = f"named {sorted(named(diagnosis))}, open {diagnosis.names('undecided')}"
-            wrong.append(f"{case.name}, {style}, {noise} noise, {size}, seed {seed}: {found}: {told}")
+        result = outcome(case, diagnosis)
+        counts[result] += 1
+        if result == "wrong" or (result == "open" and size not in case.may_be_open):
+            words = f"named {sorted(named(diagnosis))}, open {diagnosis.names('undecided')}"
+            wrong.append(f"{case.name}, {style}, {noise} noise, {size}, seed {seed}: {result}: {words}")
     return counts, wrong
 
 
@@ -162,20 +162,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=8, help="at the smallest size; a quarter at the others")
     parser.add_argument("--out", type=Path, help="write the table, as Markdown, to this file")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     started = time.process_time()
-    text, failures = table(asked.seeds, SIZES)
-    made = (
-        f"{cpu_name()}, torch {torch.__version__}, {datetime.now(UTC).date()}; {asked.seeds} seeds at {SIZES[0][0]} x "
-        f"{SIZES[0][1]}, a quarter at the others (at least one with each noise), in each of three styles; "
-        f"{time.process_time() - started:.0f} s of processor time."
+    text, failures = table(options.seeds, SIZES)
+    machine = (
+        f"{cpu_name()}, torch {torch.__version__}, {datetime.now(UTC).date()}; {options.seeds} seeds at "
+        f"{SIZES[0][0]} x {SIZES[0][1]}, a quarter at the others (at least one with each noise), in each of three "
+        f"styles; {time.process_time() - started:.0f} s of processor time."
     )
-    print(made)
+    print(machine)
     for failure in failures:
         print(f"FAILED: {failure}")
-    if asked.out is not None:
-        asked.out.write_text(f"{made}\n\n{text}\n", "utf-8")
+    if options.out is not None:
+        options.out.write_text(f"{machine}\n\n{text}\n", "utf-8")
     return bool(failures)
 
 

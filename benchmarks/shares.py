@@ -48,9 +48,9 @@ def main() -> int:
     counted = {(kind, n): shares(make(options, n)) for kind, make in kinds.items() for n in options.ranks}
     print("| what differs | collectives | " + " | ".join(f"{kind}, {n} ranks" for kind, n in counted) + " |")
     print("|---|---|" + "---:|" * len(counted))
-    for i, (what, *names) in enumerate([(PAIRS[0][0], "nccl.ring, chunk 0", "nccl.tree"), *PAIRS]):
-        cells = " | ".join(_percent(*found[i]) for found in counted.values())
-        print(f"| {what} | {' / '.join(names)} | {cells} |")
+    for i, (title, *names) in enumerate([(PAIRS[0][0], "nccl.ring, chunk 0", "nccl.tree"), *PAIRS]):
+        cells = " | ".join(_percent(*of_pair[i]) for of_pair in counted.values())
+        print(f"| {title} | {' / '.join(names)} | {cells} |")
     return 0
 
 
@@ -61,7 +61,7 @@ def shares(inputs: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
     message = Message(inputs[0].numel(), inputs[0].element_size(), len(inputs))
     chunks = [part for part, _ in COLLECTIVES["nccl.ring"].order_map.trees(message) if part.owner == 0]
     of_chunk = [bits["nccl.ring"][p.start : p.stop] != bits["nccl.tree"][p.start : p.stop] for p in chunks]
-    differing = [torch.cat(of_chunk), *(bits[one] != bits[other] for _, one, other in PAIRS)]
+    differing = [torch.cat(of_chunk), *(bits[first] != bits[second] for _, first, second in PAIRS)]
     return [(int(each.sum()), each.numel()) for each in differing]
 
 

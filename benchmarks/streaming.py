@@ -63,8 +63,8 @@ def main() -> int:
         return 0
     if shutil.disk_usage(options.folder).free < NEEDED:
         raise SystemExit(f"{options.folder}: less than {NEEDED / 1e9:.1f} GB free. Give another --folder.")
-    with tempfile.TemporaryDirectory(dir=options.folder) as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+        folder = Path(scratch)
         checkpoint_factory.make_wide(folder, LAYERS, EXPERTS)
         files = prepared(folder)
         size = sum(path.stat().st_size for path in files)
@@ -104,20 +104,20 @@ def prepared(folder: Path) -> list[Path]:
 def bisected(folder: Path, device: str = "cpu") -> dict[str, float]:
     """Bytes a bisection takes, and the bound on them."""
     plan = prepare(folder / "recipe.yaml", device=device)
-    seen = observe(plan, plan.toggles)
-    assert seen.cost.memory.peak is not None
-    assert seen.cost.memory.held_before is not None
+    observed = observe(plan, plan.toggles)
+    assert observed.cost.memory.peak is not None
+    assert observed.cost.memory.held_before is not None
     before, *layers, after = (_bytes(plan.model, segment.name) for segment in plan.model.graph.segments)
     values = _values(plan.model, len(plan.toggles))
     return {
         "variants": 3 + 2 * len(plan.toggles),
-        "taken": seen.cost.memory.peak - seen.cost.memory.held_before,
-        "before": seen.cost.memory.held_before,
+        "taken": observed.cost.memory.peak - observed.cost.memory.held_before,
+        "before": observed.cost.memory.held_before,
         "layers": 2 * max(layers),
         "ends": before + after,
         "values": values,
         "bound": 2 * max(layers) + before + after + values,
-        "estimated": seen.cost.memory.estimated,
+        "estimated": observed.cost.memory.estimated,
     }
 
 
@@ -172,8 +172,8 @@ def forget(files: list[Path]) -> None:
 def _in_a_process(part: str, folder: Path, threads: int) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.streaming", "--part", part, "--folder", str(folder)]
     done = subprocess.run([*command, "--threads", str(threads)], stdout=subprocess.PIPE, check=True, text=True)  # noqa: S603
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    figures: dict[str, float] = json.loads(done.stdout)
+    return figures
 
 
 def _options() -> argparse.Namespace:

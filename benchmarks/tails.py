@@ -128,21 +128,21 @@ def case(number: int, folder: Path) -> Costs:
     file = folder / f"{number:03}.npy"
     attempt = 0
     while not file.exists():
-        found = costs(number, attempt)
-        if found is not None:
-            np.save(file, found)
+        figures = costs(number, attempt)
+        if figures is not None:
+            np.save(file, figures)
         attempt += 1
-    kept: Costs = np.load(file)
-    return kept
+    stored: Costs = np.load(file)
+    return stored
 
 
-def rows(found: Costs) -> Iterator[Row]:
+def rows(figures: Costs) -> Iterator[Row]:
     """The shares of a case that count."""
-    count = len(found).bit_length() - 1
-    larger, given = np.split(found, [LARGER], 1)
+    count = len(figures).bit_length() - 1
+    larger, measured = np.split(figures, [LARGER], 1)
     truth = shapley(larger, count).mean(1)
-    for share, mine in zip(shares(given, count), truth, strict=True):
-        values = shapley(given, count)[int(share.name)]
+    for share, mine in zip(shares(measured, count), truth, strict=True):
+        values = shapley(measured, count)[int(share.name)]
         if abs(mine) >= COUNTS * larger[-1].mean():
             intervals = {
                 "normal": normal(values),
@@ -152,12 +152,12 @@ def rows(found: Costs) -> Iterator[Row]:
             yield Row(float(mine), float(mine / larger[-1].mean()), share.part, intervals, share.role)
 
 
-def shares(given: Costs, count: int) -> Sequence[Share]:
+def shares(measured: Costs, count: int) -> Sequence[Share]:
     """What moeparity makes of the given sequences, one token each; toggle i is named by its number."""
-    tokens = (1.0,) * given.shape[1]
+    tokens = (1.0,) * measured.shape[1]
 
     def outcome(mixture: Coalition) -> Outcome:
-        sums = given[sum(1 << int(name) for name in mixture)]
+        sums = measured[sum(1 << int(name) for name in mixture)]
         mean = float(sums.mean())
         return Outcome(value=mean, k3=mean, upper=mean, sums=tuple(sums.tolist()), tokens=tokens, exact=not sums.any())
 
@@ -185,12 +185,12 @@ def table(cases: Sequence[Sequence[Row]]) -> Iterator[str]:
     yield "| interval | cases covered | shares covered | width, over the normal interval's |"
     yield "|---|---|---|---|"
     for name in ("normal", "bootstrap-t", "moeparity's"):
-        covered = [all(row.covered(name) for row in own) for own in cases]
-        single = [row.covered(name) for own in cases for row in own]
+        covered = [all(row.covered(name) for row in case) for case in cases]
+        single = [row.covered(name) for case in cases for row in case]
         yield f"| {name} | {_part(covered)} | {_part(single)} | {width(cases, name):.2f} |"
-    signs = [row for own in cases for row in own if row.role in SAID]
+    signs = [row for case in cases for row in case if row.role in SAID]
     wrong = sum(SAID[row.role] * row.share < 0 for row in signs)
-    every = [row for own in cases for row in own]
+    every = [row for case in cases for row in case]
     bounded = [row for row in every if math.isfinite(row.told[0]) and math.isfinite(row.told[1])]
     inside = [row.told[0] <= row.part <= row.told[1] for row in bounded]
     yield ""
@@ -201,14 +201,14 @@ def table(cases: Sequence[Sequence[Row]]) -> Iterator[str]:
 
 def width(cases: Sequence[Sequence[Row]], name: str) -> float:
     """The median over cases of the widest share's interval over the normal one's."""
-    return statistics.median(max(row.width(name) for row in own) for own in cases)
+    return statistics.median(max(row.width(name) for row in case) for case in cases)
 
 
 def failed(cases: Sequence[Sequence[Row]]) -> bool:
     """Whether moeparity's interval is not what the page says."""
     name = "moeparity's"
-    covered = sum(all(row.covered(name) for row in own) for own in cases)
-    wrong = any(row.role in SAID and SAID[row.role] * row.share < 0 for own in cases for row in own)
+    covered = sum(all(row.covered(name) for row in case) for case in cases)
+    wrong = any(row.role in SAID and SAID[row.role] * row.share < 0 for case in cases for row in case)
     return wrong or covered < COVERED * len(cases) or width(cases, name) > WIDTH
 
 
@@ -229,11 +229,11 @@ def main() -> int:
     options.folder.mkdir(parents=True, exist_ok=True)
     numbers = range(options.first, options.first + options.cases)
     cases = [list(rows(case(number, options.folder))) for number in numbers]
-    told = [own for own in cases if own]
+    finished = [case for case in cases if case]
     print(header(torch.get_num_threads()))
-    print(f"{len(told)} cases, {GIVEN} sequences given, {LARGER} others for the true shares\n")
-    print("\n".join(table(told)))
-    return int(failed(told))
+    print(f"{len(finished)} cases, {GIVEN} sequences given, {LARGER} others for the true shares\n")
+    print("\n".join(table(finished)))
+    return int(failed(finished))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def main() -> None:
         checkpoint = make_small("qwen3_moe", Path(folder) / "checkpoint")
         for name in PATCHES:
             outcomes = [_outcome(name, seed, checkpoint, Path(folder)) for seed in range(seeds)]
-            row = [seeds, sum(named for named, _ in outcomes), sum(innocent for _, innocent in outcomes)]
+            row = [seeds, sum(is_named for is_named, _ in outcomes), sum(innocent for _, innocent in outcomes)]
             sums = [total + part for total, part in zip(sums, row, strict=True)]
             print(f"{name:28} {row[0]:4} {row[1]:9} {row[2]:8}", flush=True)
     print(f"{'together':28} {sums[0]:4} {sums[1]:9} {sums[2]:8}")
@@ -44,10 +44,10 @@ def _outcome(name: str, seed: int, checkpoint: Path, folder: Path) -> tuple[bool
     """Whether every changed node is named, and how many others are."""
     changed: set[str] = set()
     draw = Random(f"{seed} {name}")  # noqa: S311
-    own = folder / f"{name}-{seed}"
-    own.mkdir()
+    patch_folder = folder / f"{name}-{seed}"
+    patch_folder.mkdir()
     report = reported(
-        own,
+        patch_folder,
         checkpoint,
         ids=tokens((2, 7), seed=seed),
         patch=lambda program: changed.update(PATCHES[name](program, draw)),

@@ -26,8 +26,8 @@ import torch
 from safetensors.torch import save_file
 
 from benchmarks.turns import header
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready, workforce_of
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.sweep.points import Points
 from moeparity.bisection.workers.crew import Crew
 from moeparity.bisection.workers.word import Wanted, crew_of
@@ -87,9 +87,9 @@ def points(recipe: Path) -> Result:
 
     def run(crew: Crew | None) -> str:
         sweep: dict[str, Any] = {"recipe": recipe, "combinations": combinations, "device": "cpu", "allow_code": False}
-        found = Points(**sweep, memory_limit=None, folder=None).run(crew, None)
-        assert all(point.report is not None for point in found), [point.error for point in found]
-        return " ".join(digest(point.report.to_json()) for point in found if point.report is not None)
+        points_run = Points(**sweep, memory_limit=None, folder=None).run(crew, None)
+        assert all(point.report is not None for point in points_run), [point.error for point in points_run]
+        return " ".join(digest(point.report.to_json()) for point in points_run if point.report is not None)
 
     return run
 

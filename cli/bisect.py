@@ -17,7 +17,7 @@ from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
 
 if TYPE_CHECKING:
-    from moeparity.bisection.prepare import Options
+    from moeparity.bisection.options import Options
     from moeparity.inputs.tokens.tokenizer import Tokenizer
 
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
@@ -105,7 +105,7 @@ def bisect(
 
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
-    from moeparity.bisection.prepare import Options
+    from moeparity.bisection.options import Options
     from moeparity.bisection.text import asked_for
 
     options = Options(
@@ -129,7 +129,7 @@ def bisect(
 
 
 def _run(
-    recipe: Path, wanted: Mapping[str, Path | None], asked: Collection[str], *, with_text: bool, **settings: Any
+    recipe: Path, wanted: Mapping[str, Path | None], sections: Collection[str], *, with_text: bool, **settings: Any
 ) -> int:
     """Run, write and print; the exit code. Of a job's ranks the first does so."""
     from moeparity.bisection.page import page
@@ -152,7 +152,7 @@ def _run(
         write_report(files, report)
         files.text("--html", page(report).to_html)
         files.file("--per-token", partial(write_per_token, report))
-    print_report(report, files.console(), asked)
+    print_report(report, files.console(), sections)
     return report.exit_code
 
 

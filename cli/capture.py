@@ -69,8 +69,8 @@ def capture(
             open_trace(verify)
             verification = Verification(verify, Tolerance(rtol, atol), stop, Path(reports))
         code = run(command, folder, settings, verification)
-        told = _told(folder, verification)
-    raise typer.Exit(code or told)
+        verdict_code = _told(folder, verification)
+    raise typer.Exit(code or verdict_code)
 
 
 def _told(folder: Path | None, verification: Verification | None) -> int:

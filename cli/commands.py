@@ -212,8 +212,8 @@ def _exit_code() -> int:
     code = 0
     try:
         app()
-    except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    except SystemExit as exit_error:
+        code = exit_error.code if isinstance(exit_error.code, int) else int(exit_error.code is not None)
     except MoeparityError as error:
         report_error(str(error))
         code = 2

@@ -60,7 +60,7 @@ def _launch(config: Path) -> Answer:
 
 def _difference(first: str, second: str, graph: str, ranks: tuple[int, int]) -> Answer:
     """How two profiles differ over so many ranks, tensor and expert parallel."""
-    from moeparity.plan.spec.schema import Placement
+    from moeparity.plan.spec.variant_schema import Placement
     from moeparity.profiles.compare import compare
     from moeparity.profiles.report import engines_json
     from moeparity.profiles.text import print_difference

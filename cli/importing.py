@@ -24,8 +24,8 @@ def import_files(
 
     import_trace(kind, path, out)
     parts = [rank.contents for rank in open_trace(out).ranks]
-    calls, kept = (sum(counts) for counts in zip(*((len(p.calls), len(p.values)) for p in parts), strict=True))
+    calls, value_count = (sum(counts) for counts in zip(*((len(p.calls), len(p.values)) for p in parts), strict=True))
     ranks = f"{counted(len(parts), 'rank')}, " if len(parts) > 1 else ""
-    console().print(f"{display_path(out)}: {ranks}{counted(calls, 'call')}, {counted(kept, 'value')}")
+    console().print(f"{display_path(out)}: {ranks}{counted(calls, 'call')}, {counted(value_count, 'value')}")
     for note in dict.fromkeys(note for part in parts for note in part.notes):
         console().print(f"note: {note}", markup=False)

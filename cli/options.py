@@ -69,10 +69,10 @@ def scheduling(decode_from: int | None, schedule: Path | None, micro_batch: int 
             return None
         batch = "all" if micro_batch is None else {"fixed": micro_batch}
         return {"decode": {"from": decode_from, "batch": batch}}
-    other = "--decode-from" if decode_from is not None else "--micro-batch" if micro_batch is not None else None
-    if other is not None:
+    option = "--decode-from" if decode_from is not None else "--micro-batch" if micro_batch is not None else None
+    if option is not None:
         raise MoeparityError(
-            f"--schedule {schedule}: the file says what is computed together, and so does {other}. Give one of them."
+            f"--schedule {schedule}: the file says what is computed together, and so does {option}. Give one of them."
         )
     if not present(schedule):
         raise MoeparityError(

@@ -12,7 +12,7 @@ from moeparity.errors import MoeparityError
 from moeparity.paths import is_folder
 
 if TYPE_CHECKING:
-    from moeparity.plan.bind import BoundGraph
+    from moeparity.plan.bound import BoundGraph
     from moeparity.plan.graph import Node
 
 _TARGET = typer.Argument(

@@ -57,7 +57,7 @@ def report(
     from moeparity.cli.outputs import outputs
     from moeparity.output.status import state_of
 
-    asked = asked_for(section or (), all_of_them=verbose)
+    sections = asked_for(section or (), all_of_them=verbose)
     with outputs({"--json": json, "--html": html, **files_of(markdown)}) as files:
         result = read_report(run)
         if isinstance(result, Report):
@@ -69,13 +69,13 @@ def report(
             files.text("--json", result.to_json)
             state = state_of(result.exit_code)
             files.page(
-                ("report", run, state), lambda console: _print(result, console, asked), partial(_pictures, result)
+                ("report", run, state), lambda console: _print(result, console, sections), partial(_pictures, result)
             )
-    _print(result, files.console(), asked)
+    _print(result, files.console(), sections)
     raise typer.Exit(result.exit_code)
 
 
-def _print(result: Kept, out: Console, asked: Collection[str]) -> None:
+def _print(result: Kept, out: Console, sections: Collection[str]) -> None:
     """A result as its own command prints it."""
     from moeparity.bisection.mine.report import Mined
     from moeparity.bisection.mine.text import print_mined
@@ -86,7 +86,7 @@ def _print(result: Kept, out: Console, asked: Collection[str]) -> None:
     from moeparity.cli.flips import print_flipped
 
     if isinstance(result, Report):
-        print_report(result, out, asked)
+        print_report(result, out, sections)
     elif isinstance(result, Sweep):
         print_sweep(result, out)
     elif isinstance(result, Mined):

@@ -38,8 +38,8 @@ def ignore_signals() -> None:
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
     # A second signal ends the process at once, however long it takes to tidy up.
-    for other in _SIGNALS:
-        signal.signal(other, signal.SIG_DFL)
+    for handled in _SIGNALS:
+        signal.signal(handled, signal.SIG_DFL)
     note = " ".join(tidy_up()) or "No finished pass was kept; start it again."
     line = f"interrupted: {signal.Signals(number).name}; no file is half-written. {note}\n"
     # Python's own streams refuse to be used where the signal came in the midst of a write to them.

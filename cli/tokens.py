@@ -93,7 +93,8 @@ def sample(
     device: Device = "auto",
 ) -> None:
     """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
-    from moeparity.bisection.prepare import Options, prepare
+    from moeparity.bisection.options import Options
+    from moeparity.bisection.prepare import prepare
     from moeparity.bisection.sample import generate, required_sample
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from moeparity.errors import MoeparityError
 
 if TYPE_CHECKING:
+    from moeparity.bisection.options import Options
     from moeparity.bisection.pipeline import bisect
-    from moeparity.bisection.prepare import Options
     from moeparity.bisection.report import Report
     from moeparity.bisection.runs.results import read_report
     from moeparity.bisection.sweep.report import Sweep
@@ -40,7 +40,7 @@ __all__ = [
 
 _HOMES = {
     "Model": "moeparity.inputs.model",
-    "Options": "moeparity.bisection.prepare",
+    "Options": "moeparity.bisection.options",
     "Report": "moeparity.bisection.report",
     "Sweep": "moeparity.bisection.sweep.report",
     "bisect": "moeparity.bisection.pipeline",

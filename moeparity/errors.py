@@ -123,13 +123,13 @@ def did_you_mean(name: str, names: Iterable[str], *, cutoff: float = _LOOSE) -> 
 
     Case does not count; another tool's word for the same, and a name with something added, are taken for it.
     """
-    known = {known_name.lower(): known_name for known_name in names}
+    by_lower = {known_name.lower(): known_name for known_name in names}
     lower = name.lower().replace("-", "_")
     meant = _ELSEWHERE.get(lower)
-    parts = [part for part in known if part in lower.split("_") and cutoff <= _LOOSE]
-    near = difflib.get_close_matches(lower, list(known), n=1, cutoff=cutoff)
-    key = next((key for key in (lower, meant, *near, *parts) if key in known), None)
-    return f" Did you mean {known[key]!r}?" if key is not None and known[key] != name else ""
+    parts = [part for part in by_lower if part in lower.split("_") and cutoff <= _LOOSE]
+    near = difflib.get_close_matches(lower, list(by_lower), n=1, cutoff=cutoff)
+    key = next((key for key in (lower, meant, *near, *parts) if key in by_lower), None)
+    return f" Did you mean {by_lower[key]!r}?" if key is not None and by_lower[key] != name else ""
 
 
 _ELSEWHERE = {

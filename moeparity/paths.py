@@ -122,9 +122,9 @@ def opened(path: Path, buffering: int = -1) -> IO[bytes]:
     return path.open("rb", buffering=buffering)
 
 
-def contents(path: Path, what: str) -> bytes:
+def contents(path: Path, role: str) -> bytes:
     """All bytes of a file, which may have as many as `LIMITS` says of what it is. Raises as `checked`."""
-    _, allowed = measured(path, what)
+    _, allowed = measured(path, role)
     with path.open("rb") as file:
         # Files under /proc say that they hold nothing.
         data = file.read(allowed + 1)
@@ -133,9 +133,9 @@ def contents(path: Path, what: str) -> bytes:
     return data
 
 
-def measured(path: Path, what: str) -> tuple[int, int]:
+def measured(path: Path, role: str) -> tuple[int, int]:
     """The bytes of a file and how many it may have. Raises as `checked`, and for more."""
-    size, allowed = checked(path).st_size, limit(LIMITS[what])
+    size, allowed = checked(path).st_size, limit(LIMITS[role])
     if size > allowed:
         raise _too_large(size, allowed)
     return size, allowed

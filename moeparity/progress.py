@@ -58,10 +58,10 @@ _listener: _Listener | None = None
 
 
 @contextmanager
-def telling(told: Callable[[float], None] | None) -> Iterator[None]:
-    """While the context lasts, `told` hears how much is done of what is gone `through` in it, from 0 to 1."""
+def telling(on_part: Callable[[float], None] | None) -> Iterator[None]:
+    """While the context lasts, `on_part` hears how much is done of what is gone `through` in it, from 0 to 1."""
     global _listener  # noqa: PLW0603
-    before, _listener = _listener, None if told is None else _Listener(told)
+    before, _listener = _listener, None if on_part is None else _Listener(on_part)
     try:
         yield
     finally:

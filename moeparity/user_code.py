@@ -14,10 +14,10 @@ from moeparity import paths
 from moeparity.errors import SpecError, Where
 
 
-def load(call: str, folder: Path, what: str) -> Callable[..., Any]:
+def load(call: str, folder: Path, where: str) -> Callable[..., Any]:
     """The function `call`, `module:function`, names; modules in `folder` are found as well.
 
-    Raises SpecError, which begins with `what`, where there is no such module or function, or where importing it fails;
+    Raises SpecError, which begins with `where`, where there is no such module or function, or where importing it fails;
     MoeparityError for a module whose file the run is to write.
     """
     module, _, name = call.partition(":")
@@ -26,13 +26,13 @@ def load(call: str, folder: Path, what: str) -> Callable[..., Any]:
     try:
         source = importlib.import_module(module)
     except Exception as error:  # noqa: BLE001  whatever it raises is the module's, and is told
-        raise SpecError(f"{what}: importing {module} failed: {error_line(error, __file__)}.") from None
+        raise SpecError(f"{where}: importing {module} failed: {error_line(error, __file__)}.") from None
     with suppress(OSError):  # in an archive, say
         paths.checked(Path(getattr(source, "__file__", None) or ""))
     value = getattr(source, name, None)
     if not callable(value):
         has = "is not callable" if value is not None else "does not exist"
-        raise SpecError(f"{what}: {name!r} {has} in module {module}. Check the name.")
+        raise SpecError(f"{where}: {name!r} {has} in module {module}. Check the name.")
     function: Callable[..., Any] = value
     return function
 

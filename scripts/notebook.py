@@ -28,8 +28,8 @@ Cell = dict[str, Any]
 
 def key() -> dict[str, str]:
     """What the digits and the tables of the outputs depend on."""
-    here = environment(torch.device("cpu"))
-    return {**{name: here[name] for name in KEY}, "pandas": pd.__version__}
+    fields_here = environment(torch.device("cpu"))
+    return {**{name: fields_here[name] for name in KEY}, "pandas": pd.__version__}
 
 
 def read(path: Path = NOTEBOOK) -> dict[str, Any]:

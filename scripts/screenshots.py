@@ -15,8 +15,8 @@ from typing import Any, Literal
 from playwright.sync_api import sync_playwright
 
 from moeparity import bisect
+from moeparity.bisection.options import Options
 from moeparity.bisection.page import page
-from moeparity.bisection.prepare import Options
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "screenshots"

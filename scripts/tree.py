@@ -121,8 +121,8 @@ def circles(files: Iterable[Source]) -> list[list[str]]:
     by_module = {file.module: file for file in files}
     graph: nx.DiGraph[str] = nx.DiGraph()
     for name, file in by_module.items():
-        for other, line in file.imports(frozenset(by_module)).items():
-            graph.add_edge(name, other, line=line)
+        for imported, line in file.imports(frozenset(by_module)).items():
+            graph.add_edge(name, imported, line=line)
     groups = (sorted(group) for group in nx.strongly_connected_components(graph))
     tangled = sorted(group for group in groups if len(group) > 1 or graph.has_edge(group[0], group[0]))
     return [_round(graph.subgraph(group), by_module) for group in tangled]
@@ -133,7 +133,8 @@ def _round(group: nx.DiGraph[str], files: dict[str, Source]) -> list[str]:
     ways = ([start, *nx.shortest_path(group, after, start)] for start, after in sorted(group.edges))
     shortest = min(ways, key=len)
     steps = [
-        f"{files[name].path}:{group.edges[name, other]['line']} imports {other}" for name, other in pairwise(shortest)
+        f"{files[name].path}:{group.edges[name, imported]['line']} imports {imported}"
+        for name, imported in pairwise(shortest)
     ]
     return [*steps, f"in a group of {len(group)} files"] if len(group) > len(steps) else steps
 
@@ -163,8 +164,8 @@ def rooms(files: Iterable[Source]) -> Iterator[str]:
     for room, group in groupby(sorted(files, key=lambda file: file.room), key=lambda file: file.room):
         members = list(group)
         longest = max((place for file in members for place in file.functions), default=None)
-        told = f"{longest.lines:4}  {longest}" if longest else "   -"
-        yield f"{room:14} {len(members):5}  {sum(file.lines for file in members):5}  {told}"
+        words = f"{longest.lines:4}  {longest}" if longest else "   -"
+        yield f"{room:14} {len(members):5}  {sum(file.lines for file in members):5}  {words}"
 
 
 def main() -> int:

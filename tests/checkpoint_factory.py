@@ -31,9 +31,9 @@ def make_random(fields: Mapping[str, Any], folder: Path, max_shard_size: str = "
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**fields))
     model.to(torch.bfloat16)
-    named = dict(model.named_parameters()) | {n: b for n, b in model.named_buffers() if "inv_freq" not in n}
+    tensors = dict(model.named_parameters()) | {n: b for n, b in model.named_buffers() if "inv_freq" not in n}
     with torch.no_grad():
-        for key, tensor in named.items():
+        for key, tensor in tensors.items():
             if "e_score_correction_bias" in key:
                 tensor.data = torch.empty(tensor.shape, dtype=torch.float32)
             is_bias, is_norm = "bias" in key, tensor.dim() == 1
@@ -103,9 +103,12 @@ def _wide_shapes(layers: int, experts: int) -> dict[str, tuple[int, ...]]:
         shapes |= {at + "self_attn.o_proj.weight": (hidden, 4096), at + "mlp.gate.weight": (experts, hidden)}
         shapes |= {at + "self_attn.q_norm.weight": (128,), at + "self_attn.k_norm.weight": (128,)}
         for expert in range(experts):
-            one = f"{at}mlp.experts.{expert}."
-            shapes |= {one + "gate_proj.weight": (width, hidden), one + "up_proj.weight": (width, hidden)}
-            shapes[one + "down_proj.weight"] = (hidden, width)
+            expert_path = f"{at}mlp.experts.{expert}."
+            shapes |= {
+                expert_path + "gate_proj.weight": (width, hidden),
+                expert_path + "up_proj.weight": (width, hidden),
+            }
+            shapes[expert_path + "down_proj.weight"] = (hidden, width)
     return shapes | {"model.norm.weight": (hidden,), "lm_head.weight": (WIDE_VOCAB, hidden)}
 
 

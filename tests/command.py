@@ -80,14 +80,14 @@ def own_signals() -> Iterator[None]:
 
 def inside(*arguments: str | Path, cwd: Path = ROOT) -> Done:
     """The same through the console script's own function: seconds less, and whatever it raises is the test's."""
-    given = ["moeparity", *map(str, arguments)]
+    words = ["moeparity", *map(str, arguments)]
     out, error, code = io.StringIO(), io.StringIO(), 0
-    argv = patch.object(sys, "argv", given)
+    argv = patch.object(sys, "argv", words)
     streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(error)
     with contextlib.chdir(cwd), argv, streams[0], streams[1], own_signals():
         try:
             main()
-        except SystemExit as left:
-            assert left.code is None or isinstance(left.code, int)
-            code = left.code or 0
-    return subprocess.CompletedProcess(given, code, out.getvalue(), error.getvalue())
+        except SystemExit as exit_error:
+            assert exit_error.code is None or isinstance(exit_error.code, int)
+            code = exit_error.code or 0
+    return subprocess.CompletedProcess(words, code, out.getvalue(), error.getvalue())

@@ -62,7 +62,7 @@ class Plain:
         heads, groups = c["num_attention_heads"], c["num_key_value_heads"]
         width = c.get("head_dim") or c["hidden_size"] // heads
         angles, factor = self._angles(len(x), int(width * c["rope_parameters"].get("partial_rotary_factor", 1)))
-        q, k, v = (self._headed(x, at, one, n) for one, n in (("q", heads), ("k", groups), ("v", groups)))
+        q, k, v = (self._headed(x, at, letter, n) for letter, n in (("q", heads), ("k", groups), ("v", groups)))
         # With a factor the whole head is turned.
         q, k = (_turned(y, angles, _halves) * factor for y in (q, k))
         sinks = self.weights.get(at + "sinks", np.full(heads, -math.inf))
@@ -72,9 +72,9 @@ class Plain:
         ]
         return self._linear(np.concatenate(out, -1), at + "o_proj")
 
-    def _headed(self, x: Array, at: str, one: str, count: int) -> Array:
+    def _headed(self, x: Array, at: str, letter: str, count: int) -> Array:
         """Queries, keys or values [T, heads, width]: OLMoE's norm takes all heads together, those of others each."""
-        y, norm = self._linear(x, f"{at}{one}_proj"), f"{at}{one}_norm"
+        y, norm = self._linear(x, f"{at}{letter}_proj"), f"{at}{letter}_norm"
         normed = norm + ".weight" in self.weights
         whole = self.config["model_type"] == "olmoe"
         y = self._norm(y, norm) if normed and whole else y
@@ -125,8 +125,8 @@ class Plain:
         if rope["rope_type"] == "llama3":
             turns = rope["original_max_position_embeddings"] * plain / (2 * math.pi)
             low_turns, high_turns = rope["low_freq_factor"], rope["high_freq_factor"]
-            kept = np.clip((turns - low_turns) / (high_turns - low_turns), 0, 1)
-            plain = plain / rope["factor"] * (1 - kept) + plain * kept
+            ramp = np.clip((turns - low_turns) / (high_turns - low_turns), 0, 1)
+            plain = plain / rope["factor"] * (1 - ramp) + plain * ramp
         if rope["rope_type"] == "yarn":
             trained = rope["original_max_position_embeddings"]
 
@@ -169,14 +169,14 @@ class Plain:
         limit, alpha = self.config.get("swiglu_limit", 7.0), self.config.get("swiglu_alpha", 1.702)
         for t in range(len(x)):
             for e, weight in self._softmax_route(self._linear(x[t], at + "router")).items():
-                one = {
+                weights_of = {
                     name: self.weights[f"{at}experts.{name}"][e]
                     for name in ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
                 }
-                both = x[t] @ one["gate_up_proj"] + one["gate_up_proj_bias"]
-                gate, up = np.minimum(both[0::2], limit), np.clip(both[1::2], -limit, limit)
+                gate_up = x[t] @ weights_of["gate_up_proj"] + weights_of["gate_up_proj_bias"]
+                gate, up = np.minimum(gate_up[0::2], limit), np.clip(gate_up[1::2], -limit, limit)
                 hidden = (up + 1) * gate / (1 + np.exp(-alpha * gate))
-                out[t] += weight * (hidden @ one["down_proj"] + one["down_proj_bias"])
+                out[t] += weight * (hidden @ weights_of["down_proj"] + weights_of["down_proj_bias"])
         return out
 
     def _softmax_route(self, logits: Array) -> dict[int, float]:

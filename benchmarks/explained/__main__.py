@@ -33,10 +33,10 @@ def main() -> int:
                 continue
             if case.model not in checkpoints:
                 checkpoints[case.model] = make_small(case.model, Path(folder) / case.model)
-            own = Path(folder) / str(number)
-            own.mkdir()
+            case_folder = Path(folder) / str(number)
+            case_folder.mkdir()
             start = time.process_time()
-            outcomes.append(outcome(case, checkpoints[case.model], own))
+            outcomes.append(outcome(case, checkpoints[case.model], case_folder))
             print(rows(outcomes[-1:])[0], f"{time.process_time() - start:.1f} s", flush=True)
     where = f"{cpu_name()}, one thread, torch {torch.__version__}, {datetime.now(UTC):%Y-%m-%d}, seed {options.seed}"
     text = page(outcomes, where)
@@ -48,8 +48,8 @@ def main() -> int:
 
 def reached(outcomes: Sequence[Outcome]) -> bool:
     """Whether every changed node is named and no other is, and of `GOAL` of the patched ones the answer is right."""
-    right = [one.right for one in outcomes if one.case.patch is not None]
-    return all(one.found and not one.innocent for one in outcomes) and sum(right) >= GOAL * len(right)
+    right = [outcome.right for outcome in outcomes if outcome.case.patch is not None]
+    return all(outcome.found and not outcome.innocent for outcome in outcomes) and sum(right) >= GOAL * len(right)
 
 
 def _options() -> argparse.Namespace:

@@ -90,9 +90,9 @@ def cases(seed: int) -> Iterator[Case]:
 
 def outcome(case: Case, checkpoint: Path, folder: Path) -> Outcome:
     """Capture, bisect, explain, judge."""
-    own = load(checkpoint, "hf-eager", torch.bfloat16)
+    program = load(checkpoint, "hf-eager", torch.bfloat16)
     ids, others = (tokens(SHAPE, seed=seed) for seed in (1, 2))
-    model, change = _patched(case, own, ids)
+    model, change = _patched(case, program, ids)
     trace = _captured(model, ids, folder / "trace")
     roots = {root.node for root in bisect(recipe(folder, checkpoint, ids, trace, grafts=False), device="cpu").roots}
     answer = explain_trace(Request(trace=trace, checkpoint=checkpoint))
@@ -102,47 +102,49 @@ def outcome(case: Case, checkpoint: Path, folder: Path) -> Outcome:
     if change is None:
         return Outcome(case=case, node="-", found=True, innocent=innocent, word="none", says="-")
     node = nodes.get(change.node)
-    made = partial(Outcome, case=case, node=change.node, planted=" or ".join(map(" with ".join, change.words)) or "-")
+    of_case = partial(
+        Outcome, case=case, node=change.node, planted=" or ".join(map(" with ".join, change.words)) or "-"
+    )
     if node is None:
-        return made(found=False, innocent=innocent, word="none", says="-")
+        return of_case(found=False, innocent=innocent, word="none", says="-")
     word = _word(change, node)
     if word == "other" and _holds(answer, checkpoint, _captured(model, others, folder / "others"), folder, change.node):
         word = "equivalent"
     says = f"{node.matches[0]}" if node.explained else f"none of {node.tried}"
-    found = change.node in roots
-    return made(found=found, innocent=innocent, word=word, says=says)
+    is_named = change.node in roots
+    return of_case(found=is_named, innocent=innocent, word=word, says=says)
 
 
-def _patched(case: Case, own: Any, ids: Tensor) -> tuple[Any, Change | None]:
+def _patched(case: Case, program: Any, ids: Tensor) -> tuple[Any, Change | None]:
     """The program as the case has it; drawn again where that gives no other logits, or where too few choices of a
     combination matter. Raises ValueError if none gives others.
     """
     if case.patch is None:
-        return own, None
-    chosen, logits = _chosen(own, ids), forward(own, ids)
+        return program, None
+    chosen, logits = _chosen(program, ids), forward(program, ids)
     drawn: list[tuple[Any, Change]] = []
     for number in range(DRAWS):
-        model = copy.deepcopy(own)
+        model = copy.deepcopy(program)
         draw = Random(f"{case.seed} {number}")  # noqa: S311
         change = case.patch(Program(model=model, draw=draw, chosen=chosen))
         changed = forward(model, ids)
         if same_bits(changed, logits):
             continue
-        idle = [word for word, patch in change.without.items() if _gives(own, patch, chosen, ids, changed)]
+        idle = [word for word, patch in change.without.items() if _gives(program, patch, chosen, ids, changed)]
         words = tuple(tuple(word for word in words if word not in idle) for words in change.words)
         drawn.append((model, replace(change, words=words)))
         if not change.without or len(words[0]) >= MATTER:
             return drawn[-1]
     if not drawn:
         raise ValueError(f"{case.name} on {case.model}: {DRAWS} draws, and none changes any logit")
-    return max(drawn, key=lambda one: len(one[1].words[0]))
+    return max(drawn, key=lambda pair: len(pair[1].words[0]))
 
 
 def _gives(
-    own: Any, patch: Callable[[Program], object], chosen: dict[int, list[int]], ids: Tensor, out: Tensor
+    program: Any, patch: Callable[[Program], object], chosen: dict[int, list[int]], ids: Tensor, out: Tensor
 ) -> bool:
     """Whether another patch gives the same logits."""
-    model = copy.deepcopy(own)
+    model = copy.deepcopy(program)
     patch(Program(model=model, draw=Random(), chosen=chosen))  # noqa: S311
     return same_bits(forward(model, ids), out)
 
@@ -170,7 +172,7 @@ def _holds(answer: Explained, checkpoint: Path, others: Path, folder: Path, node
     profile = folder / "named.yaml"
     profile.write_text(text, "utf-8")
     again = explain_trace(Request(trace=others, checkpoint=checkpoint, profile=str(profile), nodes=node))
-    return all(one.as_started for one in again.nodes)
+    return all(node.as_started for node in again.nodes)
 
 
 def _chosen(model: Any, ids: Tensor) -> dict[int, list[int]]:

@@ -39,9 +39,9 @@ class Kind:
                 break
         state = program.draw.getstate()
 
-        def patch(other: Program, name: str) -> None:
-            other.draw.setstate(state)
-            self.patch(other, on - {name})
+        def patch(program: Program, name: str) -> None:
+            program.draw.setstate(state)
+            self.patch(program, on - {name})
 
         without = {self.words[name]: partial(patch, name=name) for name in sorted(on)} if len(on) > 1 else {}
         words = tuple(self.words[name] for name in sorted(on))
@@ -93,9 +93,9 @@ def _router(program: Program, on: Switches) -> str:
         weights = scores.gather(-1, ids).float()
         total = weights.sum(-1, keepdim=True) + (0.03125 if "eps" in on else 0)
         weights = weights * (1 / total) if "reciprocal" in on else weights / total
-        own = logits.dtype if type(self).__name__.startswith("Qwen") else torch.float32
-        other = torch.float32 if own == logits.dtype else logits.dtype
-        return logits, weights.to(other if "weights" in on else own), ids
+        native = logits.dtype if type(self).__name__.startswith("Qwen") else torch.float32
+        wider = torch.float32 if native == logits.dtype else logits.dtype
+        return logits, weights.to(wider if "weights" in on else native), ids
 
     with_forward(layer.mlp.gate, forward)
     return f"{at}.moe.router"

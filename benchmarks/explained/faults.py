@@ -159,8 +159,8 @@ def norm_left_out(program: Program) -> Change:
 def norm_twice(program: Program) -> Change:
     """A norm is applied twice."""
     layer, at = program.layer()
-    own = layer.post_attention_layernorm.forward
-    with_forward(layer.post_attention_layernorm, lambda _, hidden: own(own(hidden)))
+    inner = layer.post_attention_layernorm.forward
+    with_forward(layer.post_attention_layernorm, lambda _, hidden: inner(inner(hidden)))
     return _fault(f"{at}.moe.norm", "norm-twice")
 
 
@@ -257,19 +257,19 @@ def other_base(program: Program) -> Change:
 def later_positions(program: Program) -> Change:
     """Positions do not count from 0."""
     rotary = program.model.model.rotary_emb
-    own, by = rotary.forward, program.draw.choice([1, 3])
-    with_forward(rotary, lambda _, hidden, position_ids: own(hidden, position_ids + by))
+    inner, by = rotary.forward, program.draw.choice([1, 3])
+    with_forward(rotary, lambda _, hidden, position_ids: inner(hidden, position_ids + by))
     return _fault("rotary", "rope-offset")
 
 
 def _masked(layer: Any, mask: Callable[[int], Tensor]) -> None:
-    own = layer.self_attn.forward
+    inner = layer.self_attn.forward
 
     def forward(_: Any, hidden_states: Tensor, *args: Any, attention_mask: Tensor, **kwargs: Any) -> Any:
-        seen = mask(hidden_states.shape[1])
+        visible = mask(hidden_states.shape[1])
         low = torch.finfo(attention_mask.dtype).min
-        changed = torch.zeros_like(attention_mask).masked_fill(~seen, low)
-        return own(hidden_states, *args, attention_mask=changed, **kwargs)
+        changed = torch.zeros_like(attention_mask).masked_fill(~visible, low)
+        return inner(hidden_states, *args, attention_mask=changed, **kwargs)
 
     with_forward(layer.self_attn, forward)
 

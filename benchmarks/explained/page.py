@@ -41,7 +41,7 @@ was mended, and nothing else, before the run below.
 
 def page(outcomes: Sequence[Outcome], where: str) -> str:
     """The whole page as Markdown."""
-    wrong = [one for one in outcomes if not one.right]
+    wrong = [outcome for outcome in outcomes if not outcome.right]
     parts = [
         "# Explained from traces alone",
         f"Written by `python -m scripts.pages explained`; {where}.",
@@ -62,10 +62,10 @@ _LINE = "|---|---|---|---|---|---|---|---|---|"
 def rows(outcomes: Sequence[Outcome]) -> list[str]:
     """A row of the table for each."""
     return [
-        f"| {one.case.kind} | {one.case.name} | {one.case.model} | {one.node} | {one.planted} "
-        f"| {'yes' if one.found else 'NO'} | {', '.join(one.innocent) or '-'} | {one.says.replace('|', '/')} "
-        f"| {one.word} |"
-        for one in outcomes
+        f"| {outcome.case.kind} | {outcome.case.name} | {outcome.case.model} | {outcome.node} | {outcome.planted} "
+        f"| {'yes' if outcome.found else 'NO'} | {', '.join(outcome.innocent) or '-'} "
+        f"| {outcome.says.replace('|', '/')} | {outcome.word} |"
+        for outcome in outcomes
     ]
 
 
@@ -76,11 +76,11 @@ def _sums(outcomes: Sequence[Outcome]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for kind, says in {**KINDS, "": "together"}.items():
-        some = [one for one in outcomes if kind in ("", one.case.kind)]
-        counts = (sum(one.word == word for one in some) for word in words)
-        found, innocent = sum(one.found for one in some), sum(bool(one.innocent) for one in some)
+        some = [outcome for outcome in outcomes if kind in ("", outcome.case.kind)]
+        counts = (sum(outcome.word == word for outcome in some) for word in words)
+        right_count, innocent = sum(outcome.found for outcome in some), sum(bool(outcome.innocent) for outcome in some)
         lines.append(
-            f"| {says} | {len(some)} | {found} | {innocent} | {' | '.join(map(str, counts))} "
-            f"| {sum(one.right for one in some)} |"
+            f"| {says} | {len(some)} | {right_count} | {innocent} | {' | '.join(map(str, counts))} "
+            f"| {sum(outcome.right for outcome in some)} |"
         )
     return "\n".join(lines)

@@ -51,8 +51,8 @@ def with_forward(module: nn.Module, forward: Callable[..., Any]) -> None:
 
 def after(module: nn.Module, change: Callable[[Any], Any]) -> None:
     """What a module gives, changed."""
-    own = module.forward
-    with_forward(module, lambda _, *args, **kwargs: change(own(*args, **kwargs)))
+    inner = module.forward
+    with_forward(module, lambda _, *args, **kwargs: change(inner(*args, **kwargs)))
 
 
 def called_with(module: nn.Module) -> list[Tensor]:

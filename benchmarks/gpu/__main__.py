@@ -73,10 +73,10 @@ def absent_packages() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     wanted = [*project["dependencies"], *(x for x in project["optional-dependencies"]["test"] if "transformers" in x)]
     modules = {"pyyaml": "yaml"}
-    named = {text: re.split(r"[^\w-]", text)[0] for text in wanted}
+    by_text = {text: re.split(r"[^\w-]", text)[0] for text in wanted}
     # Logs and launch files alone are read with them, and none is read here.
     unused = {"orjson", "tree-sitter", "tree-sitter-bash", "omegaconf"}
-    needed = ((text, modules.get(name, name)) for text, name in named.items() if name not in unused)
+    needed = ((text, modules.get(name, name)) for text, name in by_text.items() if name not in unused)
     return [f"'{text}'" for text, module in needed if importlib.util.find_spec(module) is None]
 
 

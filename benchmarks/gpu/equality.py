@@ -180,10 +180,10 @@ class Sides:
         )
         logits, routes = truth
         sparse = [node.layer for node in self.model.graph.nodes if node.op.routes]
-        named = {"logits": logits}
+        values = {"logits": logits}
         for layer, (experts, weights) in zip(sparse, routes, strict=True):
-            named |= {f"layers.{layer}.router.ids": experts, f"layers.{layer}.router.weights": weights}
-        return named
+            values |= {f"layers.{layer}.router.ids": experts, f"layers.{layer}.router.weights": weights}
+        return values
 
 
 def _difference(sides: Sides, *, locate: bool) -> Iterator[Difference]:

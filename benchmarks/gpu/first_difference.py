@@ -82,14 +82,14 @@ def values(model: Model, profile: str, dtype: torch.dtype, ids: Tensor, mask: Te
     """What transformers' modules read and return, on the CPU, by the names of our values."""
     device = model.device
     theirs = placed(model.folder, profile, dtype, device.type)
-    seen: dict[str, Tensor] = {}
+    by_name: dict[str, Tensor] = {}
 
     def keep(node: Node, inputs: tuple[Any, ...], output: Any) -> None:
         read = [] if node.op.name == ROTARY else zip(node.inputs, inputs[:1], strict=False)
         for value, tensor in (*read, *_returned(model.graph, node, output, len(ids))):
             if isinstance(tensor, Tensor):
                 # Copied, since the next op may work in place.
-                seen.setdefault(value, tensor.detach().to("cpu", copy=True))
+                by_name.setdefault(value, tensor.detach().to("cpu", copy=True))
 
     hooks = [
         module.register_forward_hook(lambda _, inputs, output, node=node: keep(node, inputs, output))
@@ -101,7 +101,7 @@ def values(model: Model, profile: str, dtype: torch.dtype, ids: Tensor, mask: Te
     finally:
         for hook in hooks:
             hook.remove()
-    return seen
+    return by_name
 
 
 def _returned(graph: Graph, node: Node, output: Any, sequences: int) -> list[tuple[str, Any]]:

@@ -36,15 +36,15 @@ class KernelRow:
 def kernel_rows(device: torch.device) -> list[KernelRow]:
     """Every kernel on every shape, normal fp32 numbers."""
     generator = torch.Generator().manual_seed(0)
-    found = []
+    kernels = []
     for rows, hidden in SHAPES:
         x = torch.randn(rows, hidden, generator=generator).to(device)
         launch = Launch(hidden=hidden, rows=rows, dtype="fp32")
         for order, (kernel, live, stated) in KERNELS.items():
             different = int_view(live(x)) != int_view(stated(x, launch))
             share = different.double().mean().item()
-            found.append(KernelRow(order=order, kernel=kernel, rows=rows, hidden=hidden, share=share))
-    return found
+            kernels.append(KernelRow(order=order, kernel=kernel, rows=rows, hidden=hidden, share=share))
+    return kernels
 
 
 def _mean(x: torch.Tensor) -> torch.Tensor:

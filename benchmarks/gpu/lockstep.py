@@ -47,8 +47,8 @@ def measure(device: torch.device, budget: Budget, tiny: bool) -> dict[str, Any]:
     """A row for each setting, transformers' seconds, and the bytes read in a pass against those of the file."""
     rows, not_run = [], []
     repeats = 1 if tiny else REPEATS
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         if tiny:
             make_small("qwen3_moe", folder)
         else:

@@ -60,7 +60,7 @@ def blocks(results: Mapping[str, Result], parts: Sequence[str], failures: Mappin
 
 
 def _verdict(results: Mapping[str, Result], parts: Sequence[str]) -> str:
-    lines = [f"- {part}: {what}" for part in parts if part in results for what in wrongs(results[part])]
+    lines = [f"- {part}: {complaint}" for part in parts if part in results for complaint in wrongs(results[part])]
     lines += [f"- {part}: not measured" for part in parts if part not in results]
     return "\n".join(["**Not as it should be:**", "", *map(cell, lines)]) if lines else "Everything is as it should be."
 

@@ -64,12 +64,12 @@ def _outcome(row: Result | None) -> str:
 def _differences(rows: Iterable[Result]) -> Iterator[str]:
     lines = []
     for row in rows:
-        for one in row["different"][:1]:
-            unsteady = [side for side, same in one["repeatable"].items() if not same]
-            told = f"{', '.join(unsteady)} gives other bits when run again" if unsteady else "both repeat their bits"
-            logits = f"{number(100 * one['share'])} % of logits, at most {number(one['largest'])}"
-            place = (row["model"], row["profile"], row["dtype"], one["case"])
-            lines.append((*place, logits, *_first(one["first"]), told))
+        for case in row["different"][:1]:
+            unsteady = [side for side, same in case["repeatable"].items() if not same]
+            repeats = f"{', '.join(unsteady)} gives other bits when run again" if unsteady else "both repeat their bits"
+            logits = f"{number(100 * case['share'])} % of logits, at most {number(case['largest'])}"
+            place = (row["model"], row["profile"], row["dtype"], case["case"])
+            lines.append((*place, logits, *_first(case["first"]), repeats))
     if lines:
         yield (
             "Rows that differ, each by its first case. The first node that differs is looked for among the values that "

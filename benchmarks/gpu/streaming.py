@@ -18,8 +18,8 @@ LAYERS, EXPERTS, REPEATS = 4, 64, 3
 
 def measure(device: torch.device, budget: Budget, tiny: bool) -> dict[str, Any]:
     """Bytes that a bisection takes of the device's memory, and its bound; throughputs in bytes a second."""
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
         if tiny:
             make_small("qwen3_moe", folder)
         else:

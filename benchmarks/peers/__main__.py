@@ -59,16 +59,16 @@ def measure(which: Case, environment: Environment, folder: Path, tools: list[str
     Session({"PYTHONPATH": "."}).must(program)
     rows: list[Result] = []
     for number, name in enumerate(tools):
-        own = folder / str(number)
-        own.mkdir()
+        run_folder = folder / str(number)
+        run_folder.mkdir()
         try:
-            found = TOOLS[name](which, environment, ROOT / CHECKPOINT, pair, own)
+            results = TOOLS[name](which, environment, ROOT / CHECKPOINT, pair, run_folder)
         except ToolFailedError as error:
-            found = [Result(tool=name, verdict=f"failed to run: {error}")]
-        shutil.rmtree(own)
-        for row in found:
+            results = [Result(tool=name, verdict=f"failed to run: {error}")]
+        shutil.rmtree(run_folder)
+        for row in results:
             print(f"{row.tool}: {row.verdict}; {row.location}; {row.attribute}", flush=True)
-        rows += [replace(row, lines=tuple(_short(line, environment, folder) for line in row.lines)) for row in found]
+        rows += [replace(row, lines=tuple(_short(line, environment, folder) for line in row.lines)) for row in results]
     return rows
 
 

@@ -31,15 +31,15 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
     ]
 
 
-def read(found: dict[str, Any], **others: Any) -> Result:
+def read(output: dict[str, Any], **others: Any) -> Result:
     """A result from what the worker printed. An error that the comparison raises is no verdict."""
-    difference = found["difference"]
+    difference = output["difference"]
     module = "" if difference is None else difference["module"].partition(".")[2]
-    if "raised" in found:
-        verdict, location = f"no verdict: {found['raised']}", "-"
+    if "raised" in output:
+        verdict, location = f"no verdict: {output['raised']}", "-"
     else:
-        verdict = f"{found['mismatches']} mismatches in {found['calls']} calls"
-        location = "-" if found["first"] is None else f"first mismatch: {found['first']}"
+        verdict = f"{output['mismatches']} mismatches in {output['calls']} calls"
+        location = "-" if output["first"] is None else f"first mismatch: {output['first']}"
     return Result(
         verdict=verdict,
         location=location,

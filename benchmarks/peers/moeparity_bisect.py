@@ -33,14 +33,14 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
     )
     if not report.exists():
         return [Result(tool=TOOL, verdict=f"error: {ran.output.strip()[-200:]}", code=ran.code)]
-    found = json.loads(report.read_text("utf-8"))
+    content = json.loads(report.read_text("utf-8"))
     others: dict[str, Any] = {
         "code": ran.code,
         "seconds": session.seconds,
         "written": report.stat().st_size,
         "lines": (ran.line,),
     }
-    return [read(found, **others)]
+    return [read(content, **others)]
 
 
 def write_profile(case: Case, folder: Path) -> Path:
@@ -85,18 +85,18 @@ def same_logits(side: str, profile: str, checkpoint: Path, pair: Path, folder: P
     return same
 
 
-def read(found: dict[str, Any], **others: Any) -> Result:
+def read(report: dict[str, Any], **others: Any) -> Result:
     """A result from the JSON report: the gate's verdict, the root nodes, and the toggles that are to blame.
 
     A toggle is to blame where restoring it alone lowers the divergence, with the whole paired 95 % interval below 0.
     """
-    verdict, roots = found["verdict"], [root["node"] for root in found["roots"]]
-    total = found["metrics"]["kl_reverse"]
+    verdict, roots = report["verdict"], [root["node"] for root in report["roots"]]
+    total = report["metrics"]["kl_reverse"]
     acting = sorted(
-        (each for each in found["toggles"] if each["restored"] and each["restored_change_high"] < 0),
+        (each for each in report["toggles"] if each["restored"] and each["restored_change_high"] < 0),
         key=lambda each: float(each["restored"]["kl"]),
     )
-    effects = [each for each in found["toggles"] if not each["had_no_effect"]]
+    effects = [each for each in report["toggles"] if not each["had_no_effect"]]
     shares = [f"{each['name']} (restoring it removes {1 - each['restored']['kl'] / total:.0%})" for each in acting]
     none = f"none: {len(effects)} toggles act, restoring any one removes nothing that shows" if effects else "-"
     blamed = tuple(each["name"].partition(":")[0] for each in acting)

@@ -43,20 +43,20 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
     """One result per setting, each with dumps of its own."""
     results = []
     for number, setting in enumerate(SETTINGS):
-        here = folder / str(number)
+        run_folder = folder / str(number)
         session = Session({"PYTHONPATH": "."})
         for side in SIDES:
-            config = _write_config(here, side, setting)
+            config = _write_config(run_folder, side, setting)
             session.must(
                 [
                     *(environment.python, "-m", "benchmarks.peers.dump_msprobe", case.name, side),
                     *(str(checkpoint), str(pair), str(config)),
                 ]
             )
-            step = here / side / "step0"
+            step = run_folder / side / "step0"
             next(step.glob("proc*")).rename(step / "rank0")
-        compare = [environment.tool("msprobe"), "compare", "-o", str(here / "out")]
-        dumps = {"-tp": here / "candidate" / "step0", "-gp": here / "reference" / "step0"}
+        compare = [environment.tool("msprobe"), "compare", "-o", str(run_folder / "out")]
+        dumps = {"-tp": run_folder / "candidate" / "step0", "-gp": run_folder / "reference" / "step0"}
         for flag, step in dumps.items():
             compare += [flag, str(step if setting.analyse else step / "rank0" / "dump.json")]
         session.must([*compare, "-da"] if setting.analyse else compare)
@@ -64,16 +64,16 @@ def run(case: Case, environment: Environment, checkpoint: Path, pair: Path, fold
             "tool": f"msprobe compare ({setting.says})",
             "code": session.ran[-1].code,
             "seconds": session.seconds,
-            "written": bytes_in(here),
+            "written": bytes_in(run_folder),
             "lines": tuple(ran.line for ran in session.ran),
         }
-        results.append(_analysed(here, others) if setting.analyse else read_rows(_rows(here), **others))
+        results.append(_analysed(run_folder, others) if setting.analyse else read_rows(_rows(run_folder), **others))
     return results
 
 
-def _write_config(here: Path, side: str, setting: Setting) -> Path:
+def _write_config(run_folder: Path, side: str, setting: Setting) -> Path:
     config: dict[str, Any] = {
-        "dump_path": str(here / side),
+        "dump_path": str(run_folder / side),
         "rank": [],
         "step": [],
         "task": setting.task,
@@ -81,14 +81,14 @@ def _write_config(here: Path, side: str, setting: Setting) -> Path:
     }
     common: dict[str, Any] = {"scope": [], "list": [], "data_mode": ["forward"]}
     config |= {"tensor": common, "statistics": {**common, "summary_mode": "md5"}}
-    path = here / f"{side}.json"
+    path = run_folder / f"{side}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(config), "utf-8")
     return path
 
 
-def _rows(here: Path) -> list[dict[str, str]]:
-    with next((here / "out").glob("compare_result*.csv")).open(encoding="utf-8", newline="") as file:
+def _rows(run_folder: Path) -> list[dict[str, str]]:
+    with next((run_folder / "out").glob("compare_result*.csv")).open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -116,11 +116,11 @@ def _differs(error: str) -> bool:
         return error == "shape unmatched"
 
 
-def _analysed(here: Path, others: dict[str, Any]) -> Result:
-    compared = json.loads(next((here / "out").glob("compare_result*.json")).read_text("utf-8"))
-    found = next((here / "out").glob("diff_analyze*.json"), None)
-    analysis = {} if found is None else json.loads(found.read_text("utf-8"))
-    parents = json.loads((here / "candidate" / "step0" / "rank0" / "construct.json").read_text("utf-8"))
+def _analysed(run_folder: Path, others: dict[str, Any]) -> Result:
+    compared = json.loads(next((run_folder / "out").glob("compare_result*.json")).read_text("utf-8"))
+    analysis_file = next((run_folder / "out").glob("diff_analyze*.json"), None)
+    analysis = {} if analysis_file is None else json.loads(analysis_file.read_text("utf-8"))
+    parents = json.loads((run_folder / "candidate" / "step0" / "rank0" / "construct.json").read_text("utf-8"))
     return read_analysis(analysis, compared, parents, **others)
 
 
@@ -148,9 +148,9 @@ def places(name: str | None, parents: dict[str, Any]) -> tuple[str, ...]:
     """The module a row is about; of a single API call, the module construct.json puts it in."""
     if name is None:
         return ()
-    found = _MODULE.match(name)
-    if found is not None:
-        return (found["fqn"].removeprefix("module."),)
+    match = _MODULE.match(name)
+    if match is not None:
+        return (match["fqn"].removeprefix("module."),)
     call = _CALL.match(name)
     parent = parents.get(call["call"]) if call else None
     return places(parent, {}) or (name,)

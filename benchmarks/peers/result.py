@@ -35,10 +35,10 @@ def named(case: Case, places: Iterable[str]) -> str:
 
     A place inside the module that holds a culprit counts, as does the input of a module inside it (`before ...`).
     """
-    found = set(places)
+    flagged = set(places)
     if not case.plants:
-        return "false alarm" if found else "-"
-    hits = sum(any(_hits(plant, place) for place in found) for plant in case.plants)
+        return "false alarm" if flagged else "-"
+    hits = sum(any(_hits(plant, place) for place in flagged) for plant in case.plants)
     return f"{hits} of {len(case.plants)}"
 
 

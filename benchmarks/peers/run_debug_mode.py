@@ -31,10 +31,10 @@ def log(which: Case, side: str, checkpoint: Path, folder: Path) -> list[Any]:
 def verdict(reference: list[Any], candidate: list[Any]) -> dict[str, Any]:
     """What `check_hash_mismatches` says: `mismatches` with the first one's call, or the error it raises."""
     try:
-        found = DebugMode.check_hash_mismatches(reference, candidate)
+        mismatches = DebugMode.check_hash_mismatches(reference, candidate)
     except ValueError as error:
         return {"raised": f"ValueError: {error}"}
-    return {"mismatches": len(found), "first": found[0]["call"] if found else None}
+    return {"mismatches": len(mismatches), "first": mismatches[0]["call"] if mismatches else None}
 
 
 def plain(calls: list[Any]) -> list[dict[str, Any]]:
@@ -59,9 +59,9 @@ def plain(calls: list[Any]) -> list[dict[str, Any]]:
 
 def first_difference(reference: list[dict[str, Any]], candidate: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The candidate's first call that differs in name or hash; None where one log is the start of the other."""
-    for one, other in zip(reference, candidate, strict=False):
-        if (one["call"], one["hash"]) != (other["call"], other["hash"]):
-            return {**other, "same_call": one["call"] == other["call"]}
+    for call_a, call_b in zip(reference, candidate, strict=False):
+        if (call_a["call"], call_a["hash"]) != (call_b["call"], call_b["hash"]):
+            return {**call_b, "same_call": call_a["call"] == call_b["call"]}
     return None
 
 
@@ -78,8 +78,8 @@ def main() -> None:
     """Log, compare, print."""
     which, checkpoint, folder = case(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
     reference, candidate = (log(which, side, checkpoint, folder) for side in SIDES)
-    found = {"calls": len(reference), "calls_candidate": len(candidate), **verdict(reference, candidate)}
-    print(json.dumps({**found, "difference": first_difference(plain(reference), plain(candidate))}))
+    output = {"calls": len(reference), "calls_candidate": len(candidate), **verdict(reference, candidate)}
+    print(json.dumps({**output, "difference": first_difference(plain(reference), plain(candidate))}))
 
 
 if __name__ == "__main__":

@@ -79,10 +79,10 @@ def places(name: str | None) -> tuple[str, ...]:
     """The module whose output a dumped tensor is. An input that differs speaks for no module of its own."""
     if name is None:
         return ()
-    found = _TENSOR.match(name)
-    if found is None:
+    match = _TENSOR.match(name)
+    if match is None:
         return (name,)
-    return (found["module"] or "model",) if ".inputs" not in name else (f"before {found['module']}",)
+    return (match["module"] or "model",) if ".inputs" not in name else (f"before {match['module']}",)
 
 
 def plain(name: str) -> str:

@@ -44,8 +44,8 @@ def run_decoys(folder: Path, cases: range) -> Iterator[str]:
         case, truth = fix(number, folder)
         found = score(case, truth, answer_of(case, folder / f"{number:03}"))
         yield (
-            f"{number:3} {case.background:5} {'right' if found.right else 'WRONG'} missed {found.missed} blamed "
-            f"{found.blamed} saturated {found.saturated} shares {found.shares} top {found.top} alarm {found.alarm}"
+            f"{number:3} {case.background:5} {found.outcome} missed {found.missed} undecided {found.undecided} blamed "
+            f"{found.blamed} shares {found.shares} top {found.top} alarm {found.alarm}"
         )
 
 
@@ -71,7 +71,7 @@ def run_hidden(folder: Path, cases: range) -> Iterator[str]:
         )
         yield (
             f"{case.number:3} {case.patch.name if case.patch else 'clean'} at {case.node}: node "
-            f"{answer.right_node(case)}, name {answer.right_name(case)}: {named}"
+            f"{answer.right_node(case)}, name {answer.name(case)}: {named}"
         )
 
 

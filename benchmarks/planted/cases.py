@@ -68,7 +68,7 @@ def read(data: dict[str, Any]) -> Case:
     return Case(**{**data, "planted": tuple(Planted(**each) for each in data["planted"])})
 
 
-FIRST = 300
+FIRST = 600
 """The number of the first case of the page, in both suites: what is judged how was settled on those before."""
 
 
@@ -96,13 +96,13 @@ class Draft:
 
     def cast(self, chosen: Sequence[Planted]) -> Case:
         """The case in which those chosen matter, filled up with what does not."""
-        found = list(chosen)
+        members = list(chosen)
         for pool, most in ((self.beside, len(self.beside)), (self.small, len(self.small)), (self.idle, self.total)):
             for planted in pool[:most]:
-                if len(found) < self.total and compatible(planted, found):
-                    found.append(planted)
-        random.Random(self.case.seed).shuffle(found)  # noqa: S311 - a reproducible draw
-        return replace(self.case, planted=tuple(found))
+                if len(members) < self.total and compatible(planted, members):
+                    members.append(planted)
+        random.Random(self.case.seed).shuffle(members)  # noqa: S311 - a reproducible draw
+        return replace(self.case, planted=tuple(members))
 
 
 def draw(number: int, attempt: int, background: Background) -> Draft:
@@ -135,7 +135,7 @@ def draw(number: int, attempt: int, background: Background) -> Draft:
 
 def compatible(planted: Planted, others: Sequence[Planted]) -> bool:
     """Whether an attribute can differ beside others."""
-    return not any(_clash(planted, other) for other in others)
+    return not any(_clash(planted, planted_before) for planted_before in others)
 
 
 def shuffled(rng: random.Random, pool: Sequence[tuple[str, Value]], family: str, dtype: str) -> Iterator[Planted]:
@@ -150,9 +150,9 @@ def shuffled(rng: random.Random, pool: Sequence[tuple[str, Value]], family: str,
     for key, value in places:
         selector, _, attribute = key.rpartition(":")
         narrow = value == "bf16" and dtype == "fp32" and attribute != "weight" and rng.random() < 0.3
-        own = 1e-6 if family in {"qwen3_moe", "qwen2_moe"} else 1e-5
+        family_eps = 1e-6 if family in {"qwen3_moe", "qwen2_moe"} else 1e-5
         node = selector.rpartition(".")[2]
-        chosen = "fp16" if narrow else own if value == "same" else value
+        chosen = "fp16" if narrow else family_eps if value == "same" else value
         yield Planted(selector, attribute, _reference(node, attribute, family), chosen)
 
 
@@ -197,18 +197,18 @@ def _reference(node: str, attribute: str, family: str) -> Value:
         return "fp32"
     if family == "mixtral" and (node, attribute) == ("router", "weights"):
         return "fp32"
-    known = _FORMS.get(attribute, _FORMS.get(f"{node}:{attribute}"))
-    return "model" if known is None else known
+    form = _FORMS.get(attribute, _FORMS.get(f"{node}:{attribute}"))
+    return "model" if form is None else form
 
 
-def _clash(one: Planted, other: Planted) -> bool:
+def _clash(first: Planted, second: Planted) -> bool:
     """Whether both are at one node and cannot be there together."""
-    if not _overlap(one.selector, other.selector):
+    if not _overlap(first.selector, second.selector):
         return False
-    return one.attribute == other.attribute or bool({one.attribute, other.attribute} & ALONE)
+    return first.attribute == second.attribute or bool({first.attribute, second.attribute} & ALONE)
 
 
-def _overlap(one: str, other: str) -> bool:
-    if one.rpartition(".")[2] != other.rpartition(".")[2]:
+def _overlap(first: str, second: str) -> bool:
+    if first.rpartition(".")[2] != second.rpartition(".")[2]:
         return False
-    return one == other or (one.partition(".")[2] == other.partition(".")[2] and "*" in one + other)
+    return first == second or (first.partition(".")[2] == second.partition(".")[2] and "*" in first + second)

@@ -111,51 +111,51 @@ def _drawn(name: str, shape: tuple[int, ...], dtype: str, damped: float, generat
 def shapes(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     """Every tensor of a checkpoint by the hub's names."""
     hidden, vocab = config["hidden_size"], config["vocab_size"]
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocab, hidden)}
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}."
-        found |= {f"{at}input_layernorm.weight": (hidden,), f"{at}post_attention_layernorm.weight": (hidden,)}
-        found |= _attention(config, f"{at}self_attn.")
-        found |= _mixtral(config, f"{at}block_sparse_moe.") if "num_local_experts" in config else _moe(config, at)
-    return found | {"model.norm.weight": (hidden,), "lm_head.weight": (vocab, hidden)}
+        shapes |= {f"{at}input_layernorm.weight": (hidden,), f"{at}post_attention_layernorm.weight": (hidden,)}
+        shapes |= _attention(config, f"{at}self_attn.")
+        shapes |= _mixtral(config, f"{at}block_sparse_moe.") if "num_local_experts" in config else _moe(config, at)
+    return shapes | {"model.norm.weight": (hidden,), "lm_head.weight": (vocab, hidden)}
 
 
 def _attention(config: dict[str, Any], at: str) -> dict[str, tuple[int, ...]]:
     hidden, heads, groups = (config[k] for k in ("hidden_size", "num_attention_heads", "num_key_value_heads"))
     width = config.get("head_dim", hidden // heads)
-    found: dict[str, tuple[int, ...]] = {f"{at}o_proj.weight": (hidden, heads * width)}
-    for one, count in (("q", heads), ("k", groups), ("v", groups)):
-        found[f"{at}{one}_proj.weight"] = (count * width, hidden)
+    shapes: dict[str, tuple[int, ...]] = {f"{at}o_proj.weight": (hidden, heads * width)}
+    for letter, count in (("q", heads), ("k", groups), ("v", groups)):
+        shapes[f"{at}{letter}_proj.weight"] = (count * width, hidden)
         if config["model_type"] == "qwen2_moe":
-            found[f"{at}{one}_proj.bias"] = (count * width,)
+            shapes[f"{at}{letter}_proj.bias"] = (count * width,)
     if config["model_type"] in {"qwen3_moe", "glm4_moe"}:
-        found |= {f"{at}q_norm.weight": (width,), f"{at}k_norm.weight": (width,)}
-    return found
+        shapes |= {f"{at}q_norm.weight": (width,), f"{at}k_norm.weight": (width,)}
+    return shapes
 
 
 def _mixtral(config: dict[str, Any], at: str) -> dict[str, tuple[int, ...]]:
     hidden, width, count = (config[k] for k in ("hidden_size", "intermediate_size", "num_local_experts"))
-    found: dict[str, tuple[int, ...]] = {f"{at}gate.weight": (count, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {f"{at}gate.weight": (count, hidden)}
     for expert in range(count):
-        one = f"{at}experts.{expert}."
-        found |= {f"{one}w1.weight": (width, hidden), f"{one}w3.weight": (width, hidden)}
-        found[f"{one}w2.weight"] = (hidden, width)
-    return found
+        expert_path = f"{at}experts.{expert}."
+        shapes |= {f"{expert_path}w1.weight": (width, hidden), f"{expert_path}w3.weight": (width, hidden)}
+        shapes[f"{expert_path}w2.weight"] = (hidden, width)
+    return shapes
 
 
 def _moe(config: dict[str, Any], layer: str) -> dict[str, tuple[int, ...]]:
     hidden, width, at = config["hidden_size"], config["moe_intermediate_size"], f"{layer}mlp."
     count = config.get("num_experts") or config["n_routed_experts"]
-    found: dict[str, tuple[int, ...]] = {f"{at}gate.weight": (count, hidden)}
+    shapes: dict[str, tuple[int, ...]] = {f"{at}gate.weight": (count, hidden)}
     for expert in range(count):
-        found |= _mlp(f"{at}experts.{expert}.", width, hidden)
+        shapes |= _mlp(f"{at}experts.{expert}.", width, hidden)
     if config["model_type"] == "qwen2_moe":
-        found |= _mlp(f"{at}shared_expert.", config["shared_expert_intermediate_size"], hidden)
-        found[f"{at}shared_expert_gate.weight"] = (1, hidden)
+        shapes |= _mlp(f"{at}shared_expert.", config["shared_expert_intermediate_size"], hidden)
+        shapes[f"{at}shared_expert_gate.weight"] = (1, hidden)
     if config["model_type"] == "glm4_moe":
-        found |= _mlp(f"{at}shared_experts.", width * config["n_shared_experts"], hidden)
-        found[f"{at}gate.e_score_correction_bias"] = (count,)
-    return found
+        shapes |= _mlp(f"{at}shared_experts.", width * config["n_shared_experts"], hidden)
+        shapes[f"{at}gate.e_score_correction_bias"] = (count,)
+    return shapes
 
 
 def _mlp(at: str, width: int, hidden: int) -> dict[str, tuple[int, ...]]:

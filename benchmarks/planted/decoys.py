@@ -11,7 +11,7 @@ from typing import Any
 
 import moeparity
 from benchmarks.planted.cases import SEQUENCES, Case
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report
 
 BLAMED = frozenset({"culprit", "saturated"})
@@ -41,12 +41,12 @@ class Answer:
 
     def named(self, role: str) -> frozenset[str]:
         """The toggles with that role."""
-        return frozenset(key for key, own in self.roles.items() if own == role)
+        return frozenset(key for key, of_key in self.roles.items() if of_key == role)
 
 
 def kept(data: dict[str, Any]) -> Answer:
     """The inverse of `asdict`."""
-    shares = {key: tuple(own) for key, own in data["shares"].items()}
+    shares = {key: tuple(interval) for key, interval in data["shares"].items()}
     return Answer(**{**data, "shares": shares, "roots": tuple(data["roots"])})
 
 
@@ -79,17 +79,17 @@ def ask(case: Case, folder: Path, sequences: int = SEQUENCES) -> Answer:
 
 def read(report: Report, seconds: float) -> Answer:
     """What the report says, by toggle."""
-    found = report.attribution
-    assert found is not None, "asked for by the recipe"
-    rows = [row for row in found.shares.rows if row.depth == 0]
+    attribution = report.attribution
+    assert attribution is not None, "asked for by the recipe"
+    rows = [row for row in attribution.shares.rows if row.depth == 0]
     return Answer(
         status=report.verdict.status,
-        whole=found.shares.total or 0.0,
+        whole=attribution.shares.total or 0.0,
         roles={row.name: row.role for row in rows},
         shares={row.name: (row.share, row.low, row.high, row.standard_error) for row in rows},
         roots=tuple(root.node for root in report.roots),
-        fixes=len(found.fixes),
-        mixtures=found.mixtures,
+        fixes=len(attribution.fixes),
+        mixtures=attribution.mixtures,
         passes=report.cost.search_passes,
         seconds=seconds,
         bytes=len(json.dumps(asdict(report), default=str)),

@@ -60,44 +60,44 @@ def factorial(program: Program, toggles: Sequence[Toggle], ids: Tensor) -> npt.N
                 del values[name]
     logits = values["lm_head"]
     reference = logits.tensors[int(logits.classes[0])]
-    costs = np.stack([divergence(own, reference) for own in logits.tensors])
+    costs = np.stack([divergence(side_logits, reference) for side_logits in logits.tensors])
     return costs[logits.classes]
 
 
 def _walk(
     program: Program, step: Step, toggles: Sequence[Toggle], mixtures: Classes, values: dict[str, _Value]
 ) -> dict[str, _Value]:
-    here = [i for i, toggle in enumerate(toggles) if matches(toggle.selector, step.node)]
-    columns = [values[name].classes for name in step.reads] + [mixtures >> i & 1 for i in here]
+    of_node = [i for i, toggle in enumerate(toggles) if matches(toggle.selector, step.node)]
+    columns = [values[name].classes for name in step.reads] + [mixtures >> i & 1 for i in of_node]
     tasks, task_of = np.unique(np.stack(columns, 1), axis=0, return_inverse=True)
-    known: list[dict[bytes, int]] = [{} for _ in step.writes]
-    made = [_Value(np.zeros(len(tasks), np.int64)) for _ in step.writes]
+    classes: list[dict[bytes, int]] = [{} for _ in step.writes]
+    results = [_Value(np.zeros(len(tasks), np.int64)) for _ in step.writes]
     for number, task in enumerate(tasks):
         inputs = [values[name].tensors[task[i]] for i, name in enumerate(step.reads)]
         chosen = task[len(step.reads) :]
         settings = {toggle.key: toggle.reference for toggle in toggles}
-        settings |= {toggles[i].key: toggles[i].candidate for i, moved in zip(here, chosen, strict=True) if moved}
+        settings |= {toggles[i].key: toggles[i].candidate for i, moved in zip(of_node, chosen, strict=True) if moved}
         for port, out in enumerate(step.run(*inputs, at=program.at(step, settings))):
-            made[port].classes[number] = _class(out, known[port], made[port].tensors)
+            results[port].classes[number] = _class(out, classes[port], results[port].tensors)
     flat = task_of.reshape(-1)
-    return {name: _Value(value.classes[flat], value.tensors) for name, value in zip(step.writes, made, strict=True)}
+    return {name: _Value(value.classes[flat], value.tensors) for name, value in zip(step.writes, results, strict=True)}
 
 
-def _class(out: Tensor, known: dict[bytes, int], tensors: list[Tensor]) -> int:
+def _class(out: Tensor, classes: dict[bytes, int], tensors: list[Tensor]) -> int:
     """The class of a tensor by its dtype, strides and bits; a new one where these were not met."""
     flat = out.contiguous().view(torch.uint8).numpy()
     key = hashlib.blake2b(flat.data, digest_size=16, key=f"{out.dtype}{out.stride()}".encode()).digest()
-    if key not in known:
-        known[key] = len(tensors)
+    if key not in classes:
+        classes[key] = len(tensors)
         tensors.append(out)
-    return known[key]
+    return classes[key]
 
 
-def divergence(own: Tensor, reference: Tensor) -> npt.NDArray[np.float64]:
+def divergence(logits: Tensor, reference: Tensor) -> npt.NDArray[np.float64]:
     """[B]: KL(own || reference) over the whole vocabulary, summed over the positions that predict a token."""
-    p, q = (x[:, :-1].double().log_softmax(-1) for x in (own, reference))
-    found: npt.NDArray[np.float64] = (p.exp() * (p - q)).sum((-1, -2)).numpy()
-    return found
+    p, q = (x[:, :-1].double().log_softmax(-1) for x in (logits, reference))
+    sums: npt.NDArray[np.float64] = (p.exp() * (p - q)).sum((-1, -2)).numpy()
+    return sums
 
 
 def shapley(values: npt.NDArray[np.float64], count: int) -> npt.NDArray[np.float64]:

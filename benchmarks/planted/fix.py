@@ -144,13 +144,13 @@ def _hopeless(program: Program, toggles: Sequence[Toggle], chunks: Sequence[torc
     bases = [program.logits(chunk, reference) for chunk in chunks]
 
     def cost(moved: Sequence[Toggle]) -> Costs:
-        own = {**reference, **{toggle.key: toggle.candidate for toggle in moved}}
+        mixture = {**reference, **{toggle.key: toggle.candidate for toggle in moved}}
         pairs = zip(chunks, bases, strict=True)
-        return np.concatenate([divergence(program.logits(chunk, own), base) for chunk, base in pairs])
+        return np.concatenate([divergence(program.logits(chunk, mixture), base) for chunk, base in pairs])
 
     whole = cost(toggles)
     for toggle in toggles:
-        others = [other for other in toggles if other is not toggle]
+        others = [rest for rest in toggles if rest is not toggle]
         alone, fall = cost([toggle]), whole - cost(others)
         smaller = min(alone.mean(), whole.mean() - fall.mean()) / max(whole.mean(), 1e-300)
         if UNCLEAR_SATURATION[0] < smaller < UNCLEAR_SATURATION[1]:

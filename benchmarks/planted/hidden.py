@@ -6,21 +6,25 @@ import json
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from benchmarks.planted import submodules
 from benchmarks.planted.hidden_cases import SEQUENCES, Hidden, write
 from benchmarks.planted.submodules import HEADED, IMPL, SHARED
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.summarise import summarise
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.sides import CANDIDATE, micro_batches
+
+Name = Literal["right", "none", "another"]
+"""What the names of a case are: right; not given though there is a word; or another one, which is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +47,18 @@ class Answer:
     bytes: int
 
     def right_node(self, case: Hidden) -> bool:
-        """The first root is the patched node; in a clean pair there is none."""
-        return self.roots[:1] == ((case.node,) if case.patch else ())
+        """The patched node is the one root; in a clean pair there is none."""
+        return self.roots == ((case.node,) if case.patch else ())
 
-    def right_name(self, case: Hidden) -> bool:
-        """One of the names is an answer, or there is none where the vocabulary has no word."""
-        answers = case.patch.answers if case.patch else ()
-        said = {choice.partition(":")[2] for one in self.named for choice in one.split(" with ")}
-        return bool(said.intersection(answers)) if answers else not self.named
+    def name(self, case: Hidden) -> Name:
+        """Right where one of the names is an answer, with no choice beside it; or where none is given and the
+        vocabulary has no word.
+        """
+        answers = {frozenset(answer.split(" with ")) for answer in (case.patch.answers if case.patch else ())}
+        words = {frozenset(choice.partition(":")[2] for choice in one.split(" with ")) for one in self.named}
+        if words & answers or not (words or answers):
+            return "right"
+        return "another" if words else "none"
 
 
 def kept(data: dict[str, Any]) -> Answer:

@@ -51,9 +51,9 @@ def gemm(x: Tensor, weight: Tensor, bias: Tensor | None, at: At) -> Tensor:
     return F.linear(x.to(step), weight.to(step), None if bias is None else bias.to(inputs).to(step)).to(output)
 
 
-def rms_norm(x: Tensor, given: Tensor, eps: float, at: At) -> Tensor:
+def rms_norm(x: Tensor, stored: Tensor, eps: float, at: At) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight."""
-    weight: Tensor = (given.float() + at.get("offset", 0.0)).to(at.get("weight", FP32))
+    weight: Tensor = (stored.float() + at.get("offset", 0.0)).to(at.get("weight", FP32))
     eps = eps if at.get("eps", "config") == "config" else at["eps"]
     rows = x.to(wide(x.dtype))
     square = at.get("square", FP32)
@@ -164,8 +164,8 @@ def router(logits: Tensor, bias: Tensor | None, c: Mapping[str, Any], at: At) ->
     if bias is not None:
         ranked = plus(scores, bias.to(at.get("correction", FP32)), at.get("choice", FP32))
     ids = _chosen(_within_groups(ranked, c, at), c["top_k"], at)
-    taken = scores.gather(1, ids)
-    weights = _scores(taken, c["score"], at) if late else taken
+    of_ids = scores.gather(1, ids)
+    weights = _scores(of_ids, c["score"], at) if late else of_ids
     weights = weights.to(wide(weights.dtype))
     weights = _shared_out(weights, c["scale"], at) if c["renormalize"] and not late else weights * c["scale"]
     shape = (*logits.shape[:-1], c["top_k"])
@@ -189,8 +189,8 @@ def _within_groups(x: Tensor, c: Mapping[str, Any], at: At) -> Tensor:
         return x
     by_group = x.view(len(x), c["groups"], -1)
     best = {"top2_sum": 2, "max": 1, "topk_share_sum": c["top_k"] // c["top_groups"]}[at.get("group_score", "top2_sum")]
-    kept = by_group.topk(best, -1)[0].sum(-1).topk(c["top_groups"], -1, sorted=False)[1]
-    mask = torch.zeros(len(x), c["groups"], dtype=torch.bool).scatter_(1, kept, value=True)
+    best_groups = by_group.topk(best, -1)[0].sum(-1).topk(c["top_groups"], -1, sorted=False)[1]
+    mask = torch.zeros(len(x), c["groups"], dtype=torch.bool).scatter_(1, best_groups, value=True)
     return by_group.masked_fill(~mask.unsqueeze(-1), float("-inf")).flatten(1)
 
 

@@ -6,18 +6,19 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_args
 
 from benchmarks.planted import decoys, hidden, peers
-from benchmarks.planted.cases import CHUNKS, LEAST, MOST, SEQUENCES, TOKENS, Case
+from benchmarks.planted.cases import CHUNKS, FIRST, LEAST, MOST, SEQUENCES, TOKENS, Case
 from benchmarks.planted.fix import load
 from benchmarks.planted.hidden_cases import Hidden
 from benchmarks.planted.hidden_cases import case as hidden_case
 from benchmarks.planted.program import matches
-from benchmarks.planted.score import Score, part, score
+from benchmarks.planted.score import Outcome, Score, part, score
 from benchmarks.planted.truth import Truth
 from moeparity.inputs.machine import cpu_name
 
@@ -26,11 +27,8 @@ Decoy = tuple[Case, Truth, decoys.Answer, Score]
 HOW = f"""\
 ## How to read it
 
-- **Cases never seen before.** What is true of a case was settled on others, those with numbers under 300; these were
-  drawn once, from an empty folder. In moeparity's first answers to them 139 of 144 interchangeable sets were whole;
-  misses were toggles whose restoring raised the KL in the sequences given by chance. Since then it asks there for what
-  the interval says (`search/roles.py`, `stands_in`), and all decoys were asked again. One hidden patch, which could not
-  run on Mixtral, was mended. Nothing else was changed.
+- **Cases never seen before.** What is true of a case was settled on others, those with numbers under 300, and 300 to
+  459 were those of an earlier page. These, from {FIRST} on, were drawn once, from an empty folder, and asked once.
 - **Decoys.** Both sides run one small checkpoint; {LEAST} to {MOST} attributes differ. What each costs is known before
   moeparity runs: an independent script (`benchmarks/planted/ops.py`, `program.py`, `factorial.py`, which share no code
   with moeparity) evaluates every mixture of both sides, and judges from these costs alone (`truth.py`). An attribute
@@ -41,6 +39,10 @@ HOW = f"""\
   moeparity is given the first {SEQUENCES} of them. *Share within its interval* asks whether the share over all
   sequences lies in the report's 95 % interval; *over those given* whether the exact share over moeparity's own
   sequences does, which tests the orders it drew. Both are widened by twice the stated standard error of these.
+- **Undecided** is what moeparity calls so: the sequences do not tell, by its 95 % intervals. A case is *right* where
+  everyone to blame is named in their role and no innocent is, *undecided* where that fails only of toggles that it
+  calls undecided, *wrong* otherwise. KLs in bf16 rest on few sequences, so that half of the whole is often not surely
+  more than a quarter (`search/roles.py`, `stands_in`). *Largest share* is of those blamed; where nobody is, it fails.
 - **Drawn again** were draws whose truth is unclear: a share between 5 and 15 % of the whole, an attribute near
   saturation (40 to 60 %) or near cancelling others (115 to 140 %), one that changes less than a tenth of the sequences
   when restored, and what so few sequences could not tell: a culprit whose share or effect is less than four standard
@@ -49,8 +51,9 @@ HOW = f"""\
   single token whose experts change costs as much as thousands of roundings, and shares rest on a handful of tokens.
 - **Hidden.** The candidate is a transformers model of which one line was changed; every node of the graph is computed
   by its own submodules (`impl:`), so moeparity is not told what was changed. *Node*: the first root is the node that
-  holds the line. *Name*: of the known choices that give every bit (`moeparity/bisection/nearest`) one is the change, or
-  none does where the change is none of them.
+  holds the line, and there is no other root. *Name*: of the known choices and faults that give every bit
+  (`moeparity/bisection/nearest`) one is the change, or none is named where the change is none of them. *Another named*
+  would be a wrong name.
 - **Peers** get the same pairs: dumps of every module of both sides. They name a place, not a share; *place* counts
   where what the tool itself points at lies in a module to blame, *first difference* the same of the first thing that
   differs at all in what it wrote, *all found* where that is the only one to blame. moeparity is told which
@@ -86,6 +89,8 @@ def page(folder: Path) -> str:
         HOW.strip(),
         "## Misses",
         "\n".join([*_decoy_misses(done), *_hidden_misses(asked)]) or "None.",
+        "## Undecided",
+        "\n".join(_undecided(done)) or "None.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -103,7 +108,7 @@ def _hidden(folder: Path) -> list[tuple[Hidden, hidden.Answer]]:
 
 
 def _decoy_table(done: Sequence[Decoy]) -> str:
-    head = ["background", "cases", "culprits found, innocents not blamed", "interchangeable set"]
+    head = ["background", "cases", *get_args(Outcome), *_OF_TOGGLES]
     head += ["share within its interval", "over those given", "median error of a share", "largest share"]
     lines = [_row(head), _row(["---"] * len(head))]
     for name in ("fp32", "bf16", "mixed", "all three"):
@@ -119,11 +124,20 @@ def _decoy_table(done: Sequence[Decoy]) -> str:
     )
 
 
+_OF_TOGGLES: Mapping[str, Callable[[Score], Sequence[str]]] = {
+    "to blame: named": lambda each: each.named,
+    "of these undecided": lambda each: each.undecided,
+    "missed": lambda each: each.missed,
+    "innocents blamed": lambda each: each.blamed,
+}
+
+
 def _decoy_cells(scores: Sequence[Score]) -> list[str]:
     errors = sorted(error for each in scores for error in each.errors)
+    toggles = [[key for each in scores for key in own(each)] for own in _OF_TOGGLES.values()]
     return [
-        part([not each.missed and not each.blamed for each in scores]),
-        part([each.saturated for each in scores]),
+        *(str(sum(each.outcome == outcome for each in scores)) for outcome in get_args(Outcome)),
+        *(str(len(own)) for own in toggles),
         part([one for each in scores for one in each.shares]),
         part([one for each in scores for one in each.shares_given]),
         f"{errors[len(errors) // 2]:.1%}" if errors else "-",
@@ -151,10 +165,15 @@ def _hidden_table(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> str:
         "clean": [x for x in asked if not x[0].patch],
         "all": list(asked),
     }
-    lines = ["| the change is | cases | node right | name right |", "|---|---|---|---|"]
-    for name, own in groups.items():
-        nodes, names = [a.right_node(c) for c, a in own], [a.right_name(c) for c, a in own]
-        lines.append(_row([name, str(len(own)), part(nodes), part(names)]))
+    lines = [
+        "| the change is | cases | node right | name right | none named | another named |",
+        "|---|---|---|---|---|---|",
+    ]
+    for title, own in groups.items():
+        names = Counter(answer.name(case) for case, answer in own)
+        nodes = part([answer.right_node(case) for case, answer in own])
+        right = part([answer.name(case) == "right" for case, answer in own])
+        lines.append(_row([title, str(len(own)), nodes, right, str(names["none"]), str(names["another"])]))
     faithful = part([answer.faithful for _, answer in asked])
     return "\n".join(lines) + f"\n\nNode by node, the candidate has the patched model's own logits in {faithful}."
 
@@ -169,7 +188,7 @@ def _own_decoys(name: str, done: Sequence[Decoy]) -> list[str]:
         str(len(done)),
         part([d[3].top for d in guilty]),
         part([_root(d[1], d[2]) for d in guilty]),
-        part([d[3].right for d in guilty]),
+        part([d[3].outcome == "right" for d in guilty]),
         part([each.alarm for each in clean]),
         f"{sum(d[2].seconds for d in done) / len(done):.1f}",
         f"{sum(d[2].bytes for d in done) / len(done) / 1e6:.2g}",
@@ -209,18 +228,26 @@ def _peer_table(folder: Path, own: Sequence[list[str]]) -> str:
 
 
 def _decoy_misses(done: Sequence[Decoy]) -> Iterable[str]:
-    for case, truth, answer, found in done:
-        wrong = [f"{key} is {answer.roles.get(key)}, a culprit" for key in found.missed]
-        wrong += [f"{key} is {answer.roles.get(key)}, and innocent" for key in found.blamed]
-        if not found.saturated:
-            wrong.append(f"interchangeable {sorted(answer.named('saturated'))}, truly {sorted(truth.saturated)}")
-        if wrong or found.alarm:
+    for case, truth, answer, own in done:
+        wrong = [f"{key} is {answer.roles.get(key)}, {_true_role(truth, key)}" for key in (*own.missed, *own.blamed)]
+        if wrong or own.alarm:
             yield f"- decoy {case.number} ({case.background}, {case.family}): {'; '.join(wrong) or 'false alarm'}."
+
+
+def _undecided(done: Sequence[Decoy]) -> Iterable[str]:
+    for case, truth, _, own in done:
+        if own.undecided:
+            told = "; ".join(f"{key}, {_true_role(truth, key)}" for key in own.undecided)
+            yield f"- decoy {case.number} ({case.background}, {case.family}): {told}."
+
+
+def _true_role(truth: Truth, key: str) -> str:
+    return "a culprit" if key in truth.culprits else "interchangeable" if key in truth.saturated else "innocent"
 
 
 def _hidden_misses(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> Iterable[str]:
     for case, answer in asked:
-        if not (answer.right_node(case) and answer.right_name(case)):
+        if not (answer.right_node(case) and answer.name(case) == "right"):
             name = case.patch.name if case.patch else "clean"
             told = ", ".join(answer.named) or f"none of the {answer.tried} tried, nearest {answer.nearest}"
             yield f"- hidden {case.number} ({case.family}, {name}, {case.node}): roots {answer.roots}, {told}."

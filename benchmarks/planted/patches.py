@@ -1,7 +1,8 @@
 """What the hidden suite changes in transformers' code: one line of one function, in some layer. Free of moeparity.
 
 A patch is pairs of source texts; the function is compiled again from its changed source, in its own module's
-namespace. `answers` are moeparity's words for it, any of which is right; none where its vocabulary has no word.
+namespace. `answers` are moeparity's words for it, choices or a fault of `graphs/faults`, any of which is right (all of
+them, where one is several choices); none where its vocabulary has no word.
 """
 
 from __future__ import annotations
@@ -71,9 +72,14 @@ PATCHES = (
         name="norm: weight less 1 in the checkpoint",
         site="norm",
         changes=((_CAST, "return (1 + self.weight.float()).to(input_dtype) * hidden_states.to(input_dtype)"),),
-        answers=("offset=1.0",),
+        answers=("offset=1.0", "offset=1.0 with weight=bf16"),
     ),
-    Patch(name="norm: no weight", site="norm", changes=((_CAST, "return hidden_states.to(input_dtype)"),)),
+    Patch(
+        name="norm: no weight",
+        site="norm",
+        changes=((_CAST, "return hidden_states.to(input_dtype)"),),
+        answers=("fault=norm-weight-missing",),
+    ),
     Patch(
         name="norm: mean taken off",
         site="norm",
@@ -176,7 +182,11 @@ PATCHES = (
         families=("mixtral",),
     ),
     Patch(
-        name="router: not renormalised", site="router", changes=((_SHARE, "pass"),), families=("qwen3_moe", "mixtral")
+        name="router: not renormalised",
+        site="router",
+        changes=((_SHARE, "pass"),),
+        answers=("fault=renormalisation",),
+        families=("qwen3_moe", "mixtral"),
     ),
     Patch(
         name="router: logits in fp32",
@@ -189,6 +199,7 @@ PATCHES = (
         name="router: logits halved",
         site="router",
         changes=((_LOGITS, "router_logits = F.linear(hidden_states, self.weight) * 0.5"),),
+        answers=("fault=weights-scaled(factor=0.5)",),
     ),
     Patch(
         name="router: the worst experts",
@@ -240,7 +251,10 @@ PATCHES = (
         name="experts: gelu", site="experts", changes=((_ACT, "current_hidden_states = nn.functional.gelu(gate) * up"),)
     ),
     Patch(
-        name="experts: gate and up swapped", site="experts", changes=((_ACT, _ACT.replace("gate) * up", "up) * gate")),)
+        name="experts: gate and up swapped",
+        site="experts",
+        changes=((_ACT, _ACT.replace("gate) * up", "up) * gate")),),
+        answers=("fault=gate-and-up-exchanged",),
     ),
     Patch(
         name="experts: the next expert's down projection",

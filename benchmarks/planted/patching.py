@@ -23,8 +23,8 @@ def patched(function: Callable[..., Any], source: str, patch: Patch) -> Callable
         source = source.replace(old, new)
     namespace = dict(sys.modules[function.__module__].__dict__)
     exec(compile(source, f"<{patch.name}>", "exec"), namespace)  # noqa: S102 - text of this file
-    found: Callable[..., Any] = namespace[function.__name__]
-    return found
+    compiled: Callable[..., Any] = namespace[function.__name__]
+    return compiled
 
 
 def source_of(owner: type | types.ModuleType, name: str) -> str:

@@ -19,10 +19,10 @@ def run(suite: str, folder: Path, cases: range, venv: Path) -> None:
     for tool in TOOLS:
         out = folder / f"{tool}.jsonl"
         done = {line["number"] for line in _lines(out)}
-        left = [str(number) for number in cases if number not in done]
-        if left:
+        waiting = [str(number) for number in cases if number not in done]
+        if waiting:
             command = [environment.python, "-m", "benchmarks.planted.worker", tool, suite, str(folder), str(out)]
-            _session(environment).must([*command, *left])
+            _session(environment).must([*command, *waiting])
 
 
 def _session(environment: Environment) -> Session:

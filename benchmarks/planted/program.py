@@ -85,12 +85,12 @@ class Program:
         """The attributes of a step's node; `settings` maps `selector:attribute` to values, later ones count."""
         family = OWN.get(self.config["model_type"], {})
         kind = step.op if step.op in BASE else {"gate": "linear", "lm_head": "linear"}.get(step.op, "swiglu")
-        found: dict[str, Any] = {**BASE.get(kind, {}), **family.get(step.op, {})}
+        values: dict[str, Any] = {**BASE.get(kind, {}), **family.get(step.op, {})}
         for key, value in settings.items():
             selector, _, attribute = key.rpartition(":")
             if matches(selector, step.node):
-                found[attribute] = value
-        return {name: self._typed(name, value) for name, value in found.items()}
+                values[attribute] = value
+        return {name: self._typed(name, value) for name, value in values.items()}
 
     def _typed(self, name: str, value: Any) -> Any:
         if name not in _DTYPED:
@@ -184,22 +184,22 @@ class _Layer:
     def attention(self, x: str, heads: int) -> Iterable[Step]:
         at, groups = f"layers[{self.number}].attention", self.config["num_key_value_heads"]
         yield _norm(f"{at}.norm", x, self.weight("input_layernorm"), self.config)
-        given = {}
-        for one, count in (("q", heads), ("k", groups), ("v", groups)):
-            bias = self.program.weights.get(f"model.layers.{self.number}.self_attn.{one}_proj.bias")
-            weight = self.weight(f"self_attn.{one}_proj")
-            yield _linear(f"{at}.{one}_proj", "linear", f"{at}.norm", weight, bias, count)
-            given[one] = f"{at}.{one}_proj"
-            if one != "v" and f"model.layers.{self.number}.self_attn.{one}_norm.weight" in self.program.weights:
-                yield _norm(f"{at}.{one}_norm", given[one], self.weight(f"self_attn.{one}_norm"), self.config)
-                given[one] = f"{at}.{one}_norm"
+        names = {}
+        for letter, count in (("q", heads), ("k", groups), ("v", groups)):
+            bias = self.program.weights.get(f"model.layers.{self.number}.self_attn.{letter}_proj.bias")
+            weight = self.weight(f"self_attn.{letter}_proj")
+            yield _linear(f"{at}.{letter}_proj", "linear", f"{at}.norm", weight, bias, count)
+            names[letter] = f"{at}.{letter}_proj"
+            if letter != "v" and f"model.layers.{self.number}.self_attn.{letter}_norm.weight" in self.program.weights:
+                yield _norm(f"{at}.{letter}_norm", names[letter], self.weight(f"self_attn.{letter}_norm"), self.config)
+                names[letter] = f"{at}.{letter}_norm"
         rotated = (f"{at}.rope.q", f"{at}.rope.k")
 
         def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, at: At) -> tuple[Tensor, ...]:
             return ops.rope(q, cos, sin, at), ops.rope(k, cos, sin, at)
 
-        yield Step(f"{at}.rope", "rope", (given["q"], given["k"], "cos", "sin"), rotated, rope)
-        yield Step(f"{at}.attend", "attention", (*rotated, given["v"]), (f"{at}.attend",), _one(ops.attention))
+        yield Step(f"{at}.rope", "rope", (names["q"], names["k"], "cos", "sin"), rotated, rope)
+        yield Step(f"{at}.attend", "attention", (*rotated, names["v"]), (f"{at}.attend",), _one(ops.attention))
         yield _linear(f"{at}.o_proj", "linear", f"{at}.attend", self.weight("self_attn.o_proj"))
         yield _add(f"{at}.residual", x, f"{at}.o_proj")
 
@@ -235,8 +235,8 @@ class _Layer:
         if kind in {"qwen3_moe", "mixtral"}:
             return
         block = "mlp.shared_expert" if kind == "qwen2_moe" else "mlp.shared_experts"
-        for one in ("gate", "up"):
-            yield _linear(f"{at}.shared_{one}_proj", "linear", f"{at}.norm", self.weight(f"{block}.{one}_proj"))
+        for part in ("gate", "up"):
+            yield _linear(f"{at}.shared_{part}_proj", "linear", f"{at}.norm", self.weight(f"{block}.{part}_proj"))
         reads = (f"{at}.shared_gate_proj", f"{at}.shared_up_proj")
         run = _one(lambda gate, up, at: ops.swiglu(gate, up, at["activation"], at["output"]))
         yield Step(f"{at}.shared_swiglu", "swiglu", reads, (f"{at}.shared_swiglu",), run)

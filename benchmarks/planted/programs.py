@@ -94,7 +94,7 @@ def decoy(folder: Path) -> tuple[dict[str, nn.Module], Tensor, dict[str, tuple[s
     }
     blamed = {key.rpartition(":")[0] for key in truth.culprits | truth.saturated}
     nodes = {s: tuple(module_of(n.node) for n in program.steps if matches(s, n.node)) for s in blamed}
-    return {side: Plain(program, own) for side, own in settings.items()}, tokens(folder), nodes
+    return {side: Plain(program, side_settings) for side, side_settings in settings.items()}, tokens(folder), nodes
 
 
 def hidden(case: Hidden, folder: Path) -> tuple[dict[str, nn.Module], Tensor, dict[str, tuple[str, ...]]]:

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from benchmarks.planted.cases import Case
 from benchmarks.planted.decoys import BLAMED, Answer
 from benchmarks.planted.truth import Row, Truth
+
+Outcome = Literal["right", "undecided", "wrong"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """One decoy case.
 
-    missed: culprits that the report does not blame. blamed: innocents that it does. saturated: whether the set of
-    interchangeable toggles is the true one. shares, shares_given: of the toggles to blame, whether each true share
-    (over all sequences, over those given) lies in the interval, widened by twice the standard error of the orders
-    drawn. errors: of these, |share - truth over all sequences| as a part of the whole. top: whether the toggle with the
-    largest share is one with the largest true share, or one of the interchangeable ones. alarm: of a clean pair.
+    To blame are culprits and interchangeable toggles. named: those that have their role in the report. undecided: those
+    of which it says that the sequences do not tell. missed: all others. blamed: innocents that it blames.
+    shares, shares_given: of the toggles to blame, whether each true share (over all sequences, over those given) lies
+    in the interval, widened by twice the standard error of the orders drawn. errors: of these, |share - truth over all
+    sequences| as a part of the whole. top: whether the toggle with the largest share of those blamed is one with the
+    largest true share, or one of the interchangeable ones. alarm: of a clean pair.
     """
 
+    named: tuple[str, ...]
+    undecided: tuple[str, ...]
     missed: tuple[str, ...]
     blamed: tuple[str, ...]
-    saturated: bool
     shares: tuple[bool, ...]
     shares_given: tuple[bool, ...]
     errors: tuple[float, ...]
@@ -31,19 +36,24 @@ class Score:
     alarm: bool
 
     @property
-    def right(self) -> bool:
-        """Every culprit found, no innocent blamed, the interchangeable ones named."""
-        return not self.missed and not self.blamed and self.saturated
+    def outcome(self) -> Outcome:
+        """Right where everyone to blame is named and nobody else is, undecided where that is all that is amiss."""
+        if self.missed or self.blamed:
+            return "wrong"
+        return "undecided" if self.undecided else "right"
 
 
 def score(case: Case, truth: Truth, answer: Answer) -> Score:
     """One answer held to its truth."""
     guilty = [row for row in truth.rows if row.culprit or row.saturated]
     blamed = {key for key, role in answer.roles.items() if role in BLAMED}
+    named = truth.culprits & answer.named("culprit") | truth.saturated & answer.named("saturated")
+    left = {row.key for row in guilty} - named
     return Score(
-        missed=tuple(sorted(truth.culprits - answer.named("culprit"))),
+        named=tuple(sorted(named)),
+        undecided=tuple(sorted(left & answer.named("undecided"))),
+        missed=tuple(sorted(left - answer.named("undecided"))),
         blamed=tuple(sorted(blamed - truth.culprits - truth.saturated)),
-        saturated=answer.named("saturated") == truth.saturated,
         shares=tuple(_within(answer, row.key, row.share) for row in guilty),
         shares_given=tuple(_within(answer, row.key, row.given) for row in guilty),
         errors=tuple(_error(answer, row, truth) for row in guilty),

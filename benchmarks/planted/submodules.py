@@ -70,19 +70,19 @@ def use(checkpoint: Path, patch: Patch | None, place: str) -> Any:
     if patch is not None and patch.site in {"rope", "attend"}:
         name = "apply_rotary_pos_emb" if patch.site == "rope" else "eager_attention_forward"
         layer = int(place.split(".")[2])
-        own = patched(getattr(modeling, name), source_of(modeling, name), patch)
-        _Current.functions[f"{name} {layer}"] = own
-        _patch_attention(model.get_submodule(place), name, own)
+        function = patched(getattr(modeling, name), source_of(modeling, name), patch)
+        _Current.functions[f"{name} {layer}"] = function
+        _patch_attention(model.get_submodule(place), name, function)
     elif patch is not None:
         patch_module(model.get_submodule(place), patch)
     return model
 
 
-def _patch_attention(attention: nn.Module, name: str, own: Callable[..., Any]) -> None:
+def _patch_attention(attention: nn.Module, name: str, function: Callable[..., Any]) -> None:
     """Make one layer's attention call another function, so that the model itself runs what the functions below do."""
     forward = type(attention).forward
     text = source_of(type(attention), "forward").replace("ALL_ATTENTION_FUNCTIONS.get_interface(", "_eager(")
-    namespace = {**sys.modules[forward.__module__].__dict__, "_eager": lambda _, default: default, name: own}
+    namespace = {**sys.modules[forward.__module__].__dict__, "_eager": lambda _, default: default, name: function}
     exec(compile(text, f"<{name}>", "exec"), namespace)  # noqa: S102 - transformers' own source
     attention.forward = types.MethodType(namespace["forward"], attention)
 
@@ -169,11 +169,11 @@ class _Hidden(nn.Module):
 def shared_swiglu(x: Tensor, *, node: Any) -> Any:
     """The shared expert up to its down projection."""
     shared = _block(node).shared_expert
-    own, shared.down_proj = shared.down_proj, _Hidden()
+    projection, shared.down_proj = shared.down_proj, _Hidden()
     try:
         return shared(x)
     finally:
-        shared.down_proj = own
+        shared.down_proj = projection
 
 
 def shared_down(x: Tensor, *, node: Any) -> Any:

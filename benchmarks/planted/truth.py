@@ -80,11 +80,11 @@ def read(data: dict[str, object]) -> Truth:
     return Truth(**{**data, "rows": tuple(Row(**row) for row in rows)})  # type: ignore[arg-type]
 
 
-def judged(keys: Sequence[str], costs: Costs, given: int) -> Truth:
-    """The truth of the costs [2^n, B] of all mixtures, in nats per token; `given` sequences are moeparity's."""
-    every, first = costs.mean(1), costs[:, :given].mean(1)
+def judged(keys: Sequence[str], costs: Costs, count: int) -> Truth:
+    """The truth of the costs [2^n, B] of all mixtures, in nats per token; `count` sequences are moeparity's."""
+    every, first = costs.mean(1), costs[:, :count].mean(1)
     all_of_them = len(every) - 1
-    by_sequence, own = shapley(costs, len(keys)), shapley(first, len(keys))
+    by_sequence, of_first = shapley(costs, len(keys)), shapley(first, len(keys))
     shares = by_sequence.mean(1)
     whole = every[all_of_them]
     restored = [all_of_them ^ 1 << i for i in range(len(keys))]
@@ -93,8 +93,8 @@ def judged(keys: Sequence[str], costs: Costs, given: int) -> Truth:
         [_part(min(means[1 << i], means[mixture]), means[all_of_them]) for i, mixture in enumerate(restored)]
         for means in (every, first)
     )
-    left = [every[mixture] <= OFFSETTING * whole for mixture in restored]
-    stand_in = [a >= SATURATED and b > 0 and c for a, b, c in zip(least, apart, left, strict=True)]
+    offsetting = [every[mixture] <= OFFSETTING * whole for mixture in restored]
+    stand_in = [a >= SATURATED and b > 0 and c for a, b, c in zip(least, apart, offsetting, strict=True)]
     rows = []
     for i, key in enumerate(keys):
         without = np.array([m for m in range(len(every)) if not m >> i & 1])
@@ -105,10 +105,10 @@ def judged(keys: Sequence[str], costs: Costs, given: int) -> Truth:
             Row(
                 key=key,
                 share=float(shares[i]),
-                given=float(own[i]),
+                given=float(of_first[i]),
                 alone=float(every[1 << i]),
                 restored=float(every[restored[i]]),
-                spread=min(spread(by_sequence[i], given), spread(costs[-1] - costs[restored[i]], given)),
+                spread=min(spread(by_sequence[i], count), spread(costs[-1] - costs[restored[i]], count)),
                 least=least[i],
                 least_given=least_given[i],
                 apart=apart[i],
@@ -124,9 +124,9 @@ def _part(cost: float, whole: float) -> float:
     return float(cost / whole) if whole > 0 else 0.0
 
 
-def spread(values: Costs, given: int) -> float:
+def spread(values: Costs, count: int) -> float:
     """The mean over its standard error, if so many sequences were given; 0 where all are 0."""
-    error = float(values.std(ddof=1)) / given**0.5
+    error = float(values.std(ddof=1)) / count**0.5
     return abs(float(values.mean())) / error if error else 0.0
 
 

@@ -65,22 +65,22 @@ def main() -> None:
     with Path(out).open("a", encoding="utf-8") as file:
         for number in map(int, numbers):
             modules, ids, blamed = pair(suite, number, Path(folder))
-            guilty = [one for each in blamed.values() for one in each]
+            guilty = [place for each in blamed.values() for place in each]
             with tempfile.TemporaryDirectory() as scratch:
-                for found in TOOLS[tool](modules, ids, Path(scratch)):
+                for result in TOOLS[tool](modules, ids, Path(scratch)):
                     line = Line(
-                        tool=found.tool,
+                        tool=result.tool,
                         number=number,
                         clean=not guilty,
                         guilty=len(blamed),
-                        verdict=found.verdict,
-                        place=found.location,
-                        hit=_hit(found.places, guilty),
-                        first=found.first,
-                        first_hit=_hit(found.first_places, guilty),
-                        code=found.code,
-                        seconds=found.seconds,
-                        written=found.written,
+                        verdict=result.verdict,
+                        place=result.location,
+                        hit=_hit(result.places, guilty),
+                        first=result.first,
+                        first_hit=_hit(result.first_places, guilty),
+                        code=result.code,
+                        seconds=result.seconds,
+                        written=result.written,
                     )
                     file.write(json.dumps(asdict(line)) + "\n")
                     file.flush()
@@ -90,7 +90,9 @@ def _hit(places: tuple[str, ...], guilty: list[str]) -> bool | None:
     if not places:
         return None
     inside = [place.removeprefix("before ") for place in places]
-    return any(place == one or place.startswith(f"{one}.") for place in inside for one in guilty)
+    return any(
+        place == place_planted or place.startswith(f"{place_planted}.") for place in inside for place_planted in guilty
+    )
 
 
 def forked(work: Callable[[], object]) -> tuple[int, float]:
@@ -124,14 +126,14 @@ def sglang(modules: dict[str, Any], ids: torch.Tensor, folder: Path) -> Iterator
         arguments = ["--baseline-path", str(folder / "reference" / "run"), "--target-path"]
         arguments += [str(folder / "candidate" / "run"), "--output-format", "json", "--report-path", str(report)]
         arguments += [] if predicate is None else ["--diff-threshold", ".*", predicate]
-        code, own = forked(partial(_command, "sglang.srt.debug_utils.comparator.__main__", arguments))
+        code, more_seconds = forked(partial(_command, "sglang.srt.debug_utils.comparator.__main__", arguments))
         name = f"SGLang comparator ({setting})"
         if not report.exists():
             yield Result(tool=name, verdict=f"failed to run: exit {code}", code=code)
             continue
         records = [json.loads(line) for line in report.read_text("utf-8").splitlines()]
         yield sglang_comparator.read(
-            records, tool=name, code=code, seconds=seconds + own, written=written + report.stat().st_size
+            records, tool=name, code=code, seconds=seconds + more_seconds, written=written + report.stat().st_size
         )
 
 
@@ -157,35 +159,35 @@ def _command(module: str, arguments: list[str]) -> None:
 def msprobe(modules: dict[str, Any], ids: torch.Tensor, folder: Path) -> Iterator[Result]:
     """Tensors at module level; and CRC-32 with first-difference analysis."""
     for number, (setting, (task, analyse)) in enumerate(MSPROBE.items()):
-        here, seconds = folder / str(number), 0.0
+        run_folder, seconds = folder / str(number), 0.0
         for side in SIDES:
             config = msprobe_compare._write_config(  # noqa: SLF001 - the sister benchmark's
-                here, side, msprobe_compare.Setting(setting, task, "L0", analyse)
+                run_folder, side, msprobe_compare.Setting(setting, task, "L0", analyse)
             )
             seconds += forked(partial(_dump_msprobe, modules[side], ids, config))[1]
-            step = here / side / "step0"
+            step = run_folder / side / "step0"
             next(step.glob("proc*")).rename(step / "rank0")
-        steps = [("-tp", here / "candidate" / "step0"), ("-gp", here / "reference" / "step0")]
-        arguments = ["compare", "-o", str(here / "out")]
+        steps = [("-tp", run_folder / "candidate" / "step0"), ("-gp", run_folder / "reference" / "step0")]
+        arguments = ["compare", "-o", str(run_folder / "out")]
         for flag, step in steps:
             arguments += [flag, str(step if analyse else step / "rank0" / "dump.json")]
         arguments += ["-da"] if analyse else []
-        code, own = forked(partial(_command, "msprobe.msprobe", arguments))
+        code, more_seconds = forked(partial(_command, "msprobe.msprobe", arguments))
         others: dict[str, Any] = {
             "tool": f"msprobe compare ({setting})",
             "code": code,
-            "seconds": seconds + own,
-            "written": bytes_in(here),
+            "seconds": seconds + more_seconds,
+            "written": bytes_in(run_folder),
         }
         try:
             rows = msprobe_compare._analysed if analyse else _rows  # noqa: SLF001 - the sister benchmark's
-            yield rows(here, others)
+            yield rows(run_folder, others)
         except StopIteration:
             yield Result(verdict=f"failed to run: exit {code}", **others)
 
 
-def _rows(here: Path, others: dict[str, Any]) -> Result:
-    return msprobe_compare.read_rows(msprobe_compare._rows(here), **others)  # noqa: SLF001
+def _rows(run_folder: Path, others: dict[str, Any]) -> Result:
+    return msprobe_compare.read_rows(msprobe_compare._rows(run_folder), **others)  # noqa: SLF001
 
 
 def _dump_msprobe(module: Any, ids: torch.Tensor, config: Path) -> None:
@@ -201,16 +203,16 @@ def debug(modules: dict[str, Any], ids: torch.Tensor, folder: Path) -> Iterator[
 
     def work() -> None:
         logs = [_logged(modules[side], ids) for side in SIDES]
-        found = {"calls": len(logs[0]), **verdict(*logs), "difference": first_difference(*map(plain, logs))}
-        (folder / "found.json").write_text(json.dumps(found), "utf-8")
+        output = {"calls": len(logs[0]), **verdict(*logs), "difference": first_difference(*map(plain, logs))}
+        (folder / "found.json").write_text(json.dumps(output), "utf-8")
 
     code, seconds = forked(work)
     tool = "torch DebugMode (norm and hash_tensor)"
     if not (folder / "found.json").exists():
         yield Result(tool=tool, verdict=f"failed to run: exit {code}")
         return
-    found = json.loads((folder / "found.json").read_text("utf-8"))
-    yield debug_mode.read(found, tool=tool, seconds=seconds, written=0)
+    output = json.loads((folder / "found.json").read_text("utf-8"))
+    yield debug_mode.read(output, tool=tool, seconds=seconds, written=0)
 
 
 def _logged(module: Any, ids: torch.Tensor) -> list[Any]:
@@ -224,34 +226,34 @@ def _logged(module: Any, ids: torch.Tensor) -> list[Any]:
 def first(modules: dict[str, Any], ids: torch.Tensor, folder: Path) -> Iterator[Result]:
     """The honest baseline: the first module, in order of execution, with an output in which any value differs."""
     started = time.process_time()
-    seen = [_outputs(modules[side], ids) for side in SIDES]
-    found = next((name for (name, a), (_, b) in zip(*seen, strict=False) if not _same(a, b)), None)
+    outputs = [_outputs(modules[side], ids) for side in SIDES]
+    name_found = next((name for (name, a), (_, b) in zip(*outputs, strict=False) if not _same(a, b)), None)
     yield Result(
         tool="first nonzero difference",
-        verdict="equal" if found is None else "differs",
-        location=found or "-",
-        places=() if found is None else (found,),
-        first=found or "-",
-        first_places=() if found is None else (found,),
+        verdict="equal" if name_found is None else "differs",
+        location=name_found or "-",
+        places=() if name_found is None else (name_found,),
+        first=name_found or "-",
+        first_places=() if name_found is None else (name_found,),
         seconds=time.process_time() - started,
     )
 
 
 def _outputs(module: Any, ids: torch.Tensor) -> list[tuple[str, list[torch.Tensor]]]:
-    seen: list[tuple[str, list[torch.Tensor]]] = []
+    outputs: list[tuple[str, list[torch.Tensor]]] = []
 
     def hook(name: str) -> Callable[..., None]:
         def see(_: Any, __: Any, out: Any) -> None:
-            tensors = [one.clone() for one in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(one)]
-            seen.append((name, tensors))
+            tensors = [value.clone() for value in (out if isinstance(out, tuple) else (out,)) if torch.is_tensor(value)]
+            outputs.append((name, tensors))
 
         return see
 
-    handles = [own.register_forward_hook(hook(name)) for name, own in module.named_modules() if name]
+    handles = [part.register_forward_hook(hook(name)) for name, part in module.named_modules() if name]
     run(module, ids)
     for handle in handles:
         handle.remove()
-    return seen
+    return outputs
 
 
 def _same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:

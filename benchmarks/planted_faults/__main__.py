@@ -35,8 +35,8 @@ def main() -> None:
 
 def _checkpoint(folder: Path, name: str) -> Path:
     """A small checkpoint of the tests, made once."""
-    own = folder / "checkpoints" / name
-    return own if own.exists() else make_small(name, own)
+    checkpoint = folder / "checkpoints" / name
+    return checkpoint if checkpoint.exists() else make_small(name, checkpoint)
 
 
 def _lines(result: Result) -> list[str]:

@@ -54,13 +54,15 @@ def answer_of(report: Report) -> Answer:
         same_values=first is not None and first.same_values,
         tokens=None if first is None else first.tokens,
         padded=None if first is None else first.pads_only,
-        names={one.node: tuple(_claim(match) for match in one.found if match.exact) for one in report.nearest},
+        names={node.node: tuple(_claim(match) for match in node.found if match.exact) for node in report.nearest},
         roles={row.name: row.role for row in shares.rows if row.depth == 0} if shares else {},
-        trials={one.name: (_kl(one.alone), _kl(one.restored)) for one in report.toggles if one.parent is None},
+        trials={
+            toggle.name: (_kl(toggle.alone), _kl(toggle.restored)) for toggle in report.toggles if toggle.parent is None
+        },
         whole=shares.total if shares else None,
         not_finite=_not_finite(report),
         offset=_offset(report),
-        unsteady=frozenset(one.node for one in report.not_deterministic) or None,
+        unsteady=frozenset(region.node for region in report.not_deterministic) or None,
     )
 
 
@@ -74,8 +76,8 @@ def _kl(trial: TrialResult | None) -> float | None:
 
 def _not_finite(report: Report) -> tuple[str, int, int] | None:
     section = report.nonfinite
-    own = [place for place in section.first if place.side == CANDIDATE] if section else []
-    return (own[0].node, own[0].sequence, own[0].position) if own else None
+    places = [place for place in section.first if place.side == CANDIDATE] if section else []
+    return (places[0].node, places[0].sequence, places[0].position) if places else None
 
 
 def _offset(report: Report) -> frozenset[str] | None:

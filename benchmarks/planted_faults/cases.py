@@ -96,16 +96,16 @@ class Draft:
 
     def nodes(self, *ops: str) -> list[tuple[str, str]]:
         """Nodes of these ops that nothing replaces yet, each with its op, in the graph's order."""
-        taken = {node for function in self.functions for node in function.nodes}
-        return [(name, op) for name, op in self.scene.nodes if op in ops and name not in taken]
+        used_nodes = {node for function in self.functions for node in function.nodes}
+        return [(name, op) for name, op in self.scene.nodes if op in ops and name not in used_nodes]
 
     def fault(self, sort: catalogue.Sort, ops: Sequence[str] = ()) -> tuple[str, str, Fault]:
         """A node that a fault of this sort fits, its op, and the fault with its numbers."""
         fitting: dict[str, list[Fault]] = {}
         for op, faults in FAULTS[sort].items():
-            own = [fault for fault in faults if not fault.models or self.model in fault.models]
-            if own and op in OPS[self.model] and (not ops or op in ops) and self.nodes(op):
-                fitting[op] = own
+            fitting_faults = [fault for fault in faults if not fault.models or self.model in fault.models]
+            if fitting_faults and op in OPS[self.model] and (not ops or op in ops) and self.nodes(op):
+                fitting[op] = fitting_faults
         op = self.rng.choice([*fitting])
         fault = catalogue.filled(self.rng.choice(fitting[op]), catalogue.numbers(self.rng))
         return self.rng.choice(self.nodes(op))[0], op, fault
@@ -119,8 +119,8 @@ class Draft:
     def beside(self, name: str, op: str) -> None:
         """In every second case clean functions in place of the same node of other layers."""
         if self.rng.random() < 0.5:
-            others = [other for other, _ in self.nodes(op) if _role(other) == _role(name) and other != name]
-            self.functions += [Function((other,), call(FUNCTIONS[op], {}), faulty=False) for other in others]
+            others = [node for node, _ in self.nodes(op) if _role(node) == _role(name) and node != name]
+            self.functions += [Function((node,), call(FUNCTIONS[op], {}), faulty=False) for node in others]
 
     def region(self, sorts: Sequence[catalogue.Sort]) -> None:
         """A region with a fault in one of its nodes."""
@@ -152,9 +152,7 @@ class Draft:
         self.beside(name, op)
         if self.rng.random() < 0.5:
             self.functions += [
-                Function((other,), call("norm", {}), faulty=False)
-                for other, _ in self.nodes("rms_norm")
-                if _role(other)
+                Function((node,), call("norm", {}), faulty=False) for node, _ in self.nodes("rms_norm") if _role(node)
             ]
 
 
@@ -190,17 +188,17 @@ def _role(node: str) -> str:
 def noise(draft: Draft) -> dict[str, Any]:
     """Legal roundings and orders at up to one node before what is planted and up to two behind it."""
     names = [name for name, _ in draft.scene.nodes]
-    taken = {node for function in draft.functions for node in function.nodes}
-    taken |= {address.partition(":")[0] for address in draft.semantic}
-    planted = [names.index(name) for name in taken] or [len(names) // 2]
-    free = [(i, name, op) for i, (name, op) in enumerate(draft.scene.nodes) if op in NOISE and name not in taken]
+    used_nodes = {node for function in draft.functions for node in function.nodes}
+    used_nodes |= {address.partition(":")[0] for address in draft.semantic}
+    planted = [names.index(name) for name in used_nodes] or [len(names) // 2]
+    free = [(i, name, op) for i, (name, op) in enumerate(draft.scene.nodes) if op in NOISE and name not in used_nodes]
     before = [place for place in free if place[0] < min(planted)]
     behind = [place for place in free if place[0] > max(planted)]
     chosen = draft.rng.sample(before, min(len(before), draft.rng.choice((0, 0, 1))))
     chosen += draft.rng.sample(behind, min(len(behind), draft.rng.choice((0, 1, 2))))
     settings = {}
     for _, name, op in chosen:
-        legal = [own for own in NOISE[op] if draft.scene.differs(name, *own)]
+        legal = [choice for choice in NOISE[op] if draft.scene.differs(name, *choice)]
         if legal:
             attribute, value = draft.rng.choice(legal)
             settings[f"{name}:{attribute}"] = value
@@ -211,9 +209,9 @@ def semantics(draft: Draft) -> None:
     """One choice that makes another model of it, set without any function."""
     fitting = [
         (name, attribute, value)
-        for op, own in SEMANTICS.items()
+        for op, choices in SEMANTICS.items()
         for name, _ in draft.nodes(op)
-        for attribute, value in own
+        for attribute, value in choices
         if draft.scene.active(name, attribute)
     ]
     name, attribute, value = draft.rng.choice(fitting)

@@ -16,7 +16,8 @@ import moeparity
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model
 from moeparity.plan.address import file_key
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile, overrides
 
 PROFILE = "hf-eager"
@@ -65,13 +66,13 @@ class Scene:
     def regions(self, parts: Sequence[tuple[str, str]]) -> list[list[str]]:
         """The nodes of a region, of every block that has its closing node and first node."""
         wanted = [part for part, _ in parts]
-        found: dict[str, list[str]] = {}
+        by_block: dict[str, list[str]] = {}
         for name, _ in self.nodes:
-            block, _, own = name.rpartition(".")
-            if own in wanted:
-                found.setdefault(block, []).append(name)
+            block, _, own_name = name.rpartition(".")
+            if own_name in wanted:
+                by_block.setdefault(block, []).append(name)
         ends = (wanted[0], wanted[-1])
-        return [nodes for nodes in found.values() if (_own(nodes[0]), _own(nodes[-1])) == ends and len(nodes) > 1]
+        return [nodes for nodes in by_block.values() if (_own(nodes[0]), _own(nodes[-1])) == ends and len(nodes) > 1]
 
     def differs(self, name: str, attribute: str, value: Any) -> bool:
         """Whether a choice takes effect at a node, is another than the reference's there, and its op runs it."""

@@ -54,8 +54,8 @@ def write(
 
 def without(case: Case, functions: Sequence[Function], semantic: Sequence[str] = ()) -> Case:
     """A case less some of its functions and settings."""
-    kept = {address: value for address, value in case.semantic.items() if address not in semantic}
-    return replace(case, functions=tuple(f for f in case.functions if f not in functions), semantic=kept)
+    rest = {address: value for address, value in case.semantic.items() if address not in semantic}
+    return replace(case, functions=tuple(f for f in case.functions if f not in functions), semantic=rest)
 
 
 def toggle_of(function: Function, case: Case) -> str:

@@ -134,8 +134,8 @@ def elsewhere(draft: Draft) -> None:
     early, late = sorted(draft.rng.sample(range(len(norms)), 2))
     whole = f"partial(spoilt.whole, size={size})"
     by = call("norm", {"by": numbers(draft.rng)["?scale"]})
-    known = call("norm", draft.rng.choice(({"square": "bfloat16"}, {"offset": 1.0}, {"eps": 1e-5})))
-    for place, otherwise in ((early, "plain.norm"), (late, known)):
+    norm = call("norm", draft.rng.choice(({"square": "bfloat16"}, {"offset": 1.0}, {"eps": 1e-5})))
+    for place, otherwise in ((early, "plain.norm"), (late, norm)):
         text = f"partial(spoilt.only, where={whole}, clean={otherwise}, faulty={by})"
         draft.functions.append(Function((norms[place],), text))
 

@@ -97,22 +97,22 @@ def _by_kind(results: Sequence[Result]) -> str:
     lines = ["| kind | cases | first root right | names right | names missed | wrong of any question |"]
     lines += ["|---|---|---|---|---|---|"]
     for kind in KINDS:
-        own = [result for result in results if result.kind == kind]
-        first, names = _of(own, "first root"), _of(own, "name")
-        wrong = sum(mark.outcome == "wrong" for result in own for mark in result.marks)
+        of_kind = [result for result in results if result.kind == kind]
+        first, names = _of(of_kind, "first root"), _of(of_kind, "name")
+        wrong = sum(mark.outcome == "wrong" for result in of_kind for mark in result.marks)
         counts = Counter(mark.outcome for mark in names)
         cells = [f"{sum(m.outcome == 'right' for m in first)} of {len(first)}", f"{counts['right']} of {len(names)}"]
-        lines.append(f"| {kind} | {len(own)} | {' | '.join(cells)} | {counts['missed']} | {wrong} |")
+        lines.append(f"| {kind} | {len(of_kind)} | {' | '.join(cells)} | {counts['missed']} | {wrong} |")
     return "\n".join(lines)
 
 
 def _told(results: Sequence[Result], outcome: str) -> Iterator[str]:
     for question in QUESTIONS:
-        own = [(r, m) for r in results for m in r.marks if (m.question, m.outcome) == (question, outcome)]
-        silent = [result.seed for result, mark in own if mark.why.endswith(SILENT)]
+        of_outcome = [(r, m) for r in results for m in r.marks if (m.question, m.outcome) == (question, outcome)]
+        silent = [result.seed for result, mark in of_outcome if mark.why.endswith(SILENT)]
         if len(silent) > TOGETHER:
             yield f"- {question}, nothing is said in {len(silent)} cases: seeds {', '.join(map(str, silent))}"
-        for result, mark in own:
+        for result, mark in of_outcome:
             if len(silent) <= TOGETHER or not mark.why.endswith(SILENT):
                 yield f"- {question}, seed {result.seed} ({result.kind}, {result.model}): {mark.why}"
 

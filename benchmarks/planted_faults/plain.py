@@ -38,16 +38,16 @@ def norm(
 ) -> Tensor:
     """RMSNorm; `late` casts after the weight is multiplied, as gpt-oss does, `centred` takes the mean off first."""
     name = name or tail(node)
-    weight, own = node.weights[f"{name}.weight"], node.params[name]
+    weight, params = node.weights[f"{name}.weight"], node.params[name]
     late = node.config["model_type"] == "gpt_oss" if late is None else late
     rows = x.float()
     rows = rows - rows.mean(-1, keepdim=True) if centred else rows
     squares = rows.pow(2).to(getattr(torch, square)).float()
-    rows = rows * torch.rsqrt(squares.mean(-1, keepdim=True) + (own["eps"] if eps is None else eps))
+    rows = rows * torch.rsqrt(squares.mean(-1, keepdim=True) + (params["eps"] if eps is None else eps))
     weight = weight.float() + offset
     y = (weight * (rows if late else rows.to(x.dtype).float())).to(x.dtype)
     y = out(y, by)
-    return y if own["heads"] is None else y.view(*y.shape[:-1], own["heads"], -1)
+    return y if params["heads"] is None else y.view(*y.shape[:-1], params["heads"], -1)
 
 
 def linear(
@@ -59,13 +59,13 @@ def linear(
     if parts == 1:
         y = F.linear(x, weight, bias)
     else:
-        kept = getattr(torch, split)
+        dtype = getattr(torch, split)
         pairs = zip(x.chunk(parts, -1), weight.chunk(parts, -1), strict=True)
-        sums = [F.linear(a.contiguous().float(), b.contiguous().float()).to(kept) for a, b in pairs]
+        sums = [F.linear(a.contiguous().float(), b.contiguous().float()).to(dtype) for a, b in pairs]
         total = sums[0]
         for term in sums[1:]:
-            total = (total.float() + term.float()).to(kept)
-        y = (total if bias is None else total + bias.to(kept)).to(x.dtype)
+            total = (total.float() + term.float()).to(dtype)
+        y = (total if bias is None else total + bias.to(dtype)).to(x.dtype)
     y = out(y.roll(roll, -1) if roll else y, by)
     heads = node.params[name].get("heads")
     return y if heads is None else y.view(*y.shape[:-1], heads, -1)
@@ -120,10 +120,10 @@ def rope(
 
     def turned(x: Tensor) -> Tensor:
         half = x.shape[-1] // 2
-        other = torch.cat((-x[..., half:], x[..., :half]), -1)
+        swapped = torch.cat((-x[..., half:], x[..., :half]), -1)
         if wide:
-            return (x.float() * cos.float() + other.float() * sin.float()).to(x.dtype)
-        return x * cos + other * sin
+            return (x.float() * cos.float() + swapped.float() * sin.float()).to(x.dtype)
+        return x * cos + swapped * sin
 
     q, k = q.transpose(1, 2), k.transpose(1, 2)
     return turned(q), turned(k) if keys else k.clone()
@@ -149,12 +149,12 @@ def attend(
     k = (k.flip(1) if flip else k).repeat_interleave(repeats, 1)
     v = v.repeat_interleave(repeats, 1)
     window = node.params["attend"].get("window")
-    seen = torch.ones(1, 1, length, length, dtype=torch.bool).tril(ahead)
-    seen = seen if window is None else seen.triu(1 - window)
-    seen = seen if bool(mask.all()) else seen & mask[:, None, None, :]
-    kept = getattr(torch, scores) if scores else q.dtype
-    x = torch.matmul(q.to(kept), k.to(kept).transpose(2, 3)) * (q.shape[-1] ** -0.5 * scale)
-    x = x + torch.zeros_like(seen, dtype=kept).masked_fill(~seen, torch.finfo(kept).min)
+    visible = torch.ones(1, 1, length, length, dtype=torch.bool).tril(ahead)
+    visible = visible if window is None else visible.triu(1 - window)
+    visible = visible if bool(mask.all()) else visible & mask[:, None, None, :]
+    dtype = getattr(torch, scores) if scores else q.dtype
+    x = torch.matmul(q.to(dtype), k.to(dtype).transpose(2, 3)) * (q.shape[-1] ** -0.5 * scale)
+    x = x + torch.zeros_like(visible, dtype=dtype).masked_fill(~visible, torch.finfo(dtype).min)
     if divide:
         powers = (x.float() - x.float().amax(-1, keepdim=True)).double().exp().float()
         p = powers / powers.sum(-1, keepdim=True)
@@ -180,12 +180,12 @@ def router(
     drop: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """ids and weights [B, T, K] of a softmax router; `plain` never renormalises, `drop` empties the last slot."""
-    own = node.params["router"]
+    params = node.params["router"]
     flat = logits.reshape(-1, logits.shape[-1]).float() * temperature
-    given = flat if after else F.softmax(flat, -1).to(getattr(torch, scores))
-    best, ids = torch.topk(given, own["top_k"], -1)
+    ranked = flat if after else F.softmax(flat, -1).to(getattr(torch, scores))
+    best, ids = torch.topk(ranked, params["top_k"], -1)
     best = F.softmax(best, -1).to(getattr(torch, scores)).float() if after else best.float()
-    if own["renormalize"] and not plain and not after:
+    if params["renormalize"] and not plain and not after:
         sums = (best.sum(-1, keepdim=True) + eps).to(getattr(torch, total)).float()
         best = best * (1.0 / sums) if reciprocal else best / sums
     if drop:
@@ -205,9 +205,9 @@ def glu(gate: Tensor, up: Tensor, *, wide: bool = False, gelu: bool = False, pro
     return y.to(getattr(torch, product) if product else gate.dtype)
 
 
-def swiglu(gate: Tensor, up: Tensor, *, node: Any, by: float = 1.0, **own: Any) -> Tensor:
+def swiglu(gate: Tensor, up: Tensor, *, node: Any, by: float = 1.0, **settings: Any) -> Tensor:
     """The activation of a dense or shared MLP."""
-    return out(glu(gate, up, **own), by)
+    return out(glu(gate, up, **settings), by)
 
 
 def experts(
@@ -222,7 +222,7 @@ def experts(
     rare_by: float = 1.0,
     rare_is: float | None = None,
     by: float = 1.0,
-    **own: Any,
+    **settings: Any,
 ) -> Tensor:
     """Rows [B, T, K, H], expert by expert; `step` takes another expert's down projection.
 
@@ -237,7 +237,7 @@ def experts(
             gate, up = (F.linear(flat[tokens], half) for half in first[expert].chunk(2, 0))
         else:
             gate, up = F.linear(flat[tokens], first[expert]).chunk(2, -1)
-        hidden = glu(up, gate, **own) if swap else glu(gate, up, **own)
+        hidden = glu(up, gate, **settings) if swap else glu(gate, up, **settings)
         down = second[(expert + step) % len(second)]
         y = F.linear(hidden, down.to(hidden.dtype)).to(x.dtype)
         if expert == rare:
@@ -263,13 +263,13 @@ def combine(
     """The weighted rows added by ascending expert, each sum rounded to the model's dtype, or to `accumulate`."""
     order = torch.arange(ids.shape[-1]).expand_as(ids) if by_slot else ids.argsort(-1)
     order = order.flip(-1) if reverse else order
-    kept = getattr(torch, accumulate) if accumulate else rows.dtype
+    dtype = getattr(torch, accumulate) if accumulate else rows.dtype
     each = getattr(torch, weighted) if weighted else rows.dtype
     terms = (rows.float() * weights.unsqueeze(-1).float()).to(each)
     terms = terms.gather(-2, order.unsqueeze(-1).expand_as(terms))
-    total = torch.zeros(*ids.shape[:-1], rows.shape[-1], dtype=kept)
+    total = torch.zeros(*ids.shape[:-1], rows.shape[-1], dtype=dtype)
     for term in terms.unbind(-2):
-        total = (total.float() + term.float()).to(kept)
+        total = (total.float() + term.float()).to(dtype)
     return out(total.to(rows.dtype), by)
 
 

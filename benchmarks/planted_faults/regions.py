@@ -16,30 +16,32 @@ from benchmarks.planted_faults import plain
 Own = Mapping[str, Any]
 
 
-def moe(x: Tensor, *rest: Tensor, node: Any, **own: Own) -> Tensor:
+def moe(x: Tensor, *rest: Tensor, node: Any, **settings: Own) -> Tensor:
     """A region: gate, router, experts and combine."""
     logits = F.linear(x, node.weights["gate.weight"])
-    ids, weights = plain.router(logits, node=node, **own.get("router", {}))
-    rows = plain.experts(x, ids, node=node, **own.get("experts", {}))
-    return plain.combine(rows, ids, weights, node=node, **own.get("combine", {}))
+    ids, weights = plain.router(logits, node=node, **settings.get("router", {}))
+    rows = plain.experts(x, ids, node=node, **settings.get("experts", {}))
+    return plain.combine(rows, ids, weights, node=node, **settings.get("combine", {}))
 
 
-def mixer(x: Tensor, ids: Tensor, weights: Tensor, *rest: Tensor, node: Any, **own: Own) -> Tensor:
+def mixer(x: Tensor, ids: Tensor, weights: Tensor, *rest: Tensor, node: Any, **settings: Own) -> Tensor:
     """A region: experts and combine."""
-    rows = plain.experts(x, ids, node=node, **own.get("experts", {}))
-    return plain.combine(rows, ids, weights, node=node, **own.get("combine", {}))
+    rows = plain.experts(x, ids, node=node, **settings.get("experts", {}))
+    return plain.combine(rows, ids, weights, node=node, **settings.get("combine", {}))
 
 
-def attention(x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, *, node: Any, **own: Own) -> Tensor:
+def attention(x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor, *, node: Any, **settings: Own) -> Tensor:
     """A region: the projections, the norms of heads where there are any, rope, attention and the output projection."""
-    q, k, v = (plain.linear(x, node=node, name=f"{i}_proj", **own.get(f"{i}_proj", {})) for i in "qkv")
+    q, k, v = (plain.linear(x, node=node, name=f"{i}_proj", **settings.get(f"{i}_proj", {})) for i in "qkv")
     if "q_norm" in node.params:
-        q, k = (plain.norm(y, node=node, name=n, **own.get(n, {})) for y, n in ((q, "q_norm"), (k, "k_norm")))
-    q, k = plain.rope(q, k, cos, sin, node=node, **own.get("rope", {}))
-    y = plain.attend(q, k, v.transpose(1, 2), mask, node=node, **own.get("attend", {}))
-    return plain.linear(y, node=node, name="o_proj", **own.get("o_proj", {}))
+        q, k = (plain.norm(y, node=node, name=n, **settings.get(n, {})) for y, n in ((q, "q_norm"), (k, "k_norm")))
+    q, k = plain.rope(q, k, cos, sin, node=node, **settings.get("rope", {}))
+    y = plain.attend(q, k, v.transpose(1, 2), mask, node=node, **settings.get("attend", {}))
+    return plain.linear(y, node=node, name="o_proj", **settings.get("o_proj", {}))
 
 
-def ending(x: Tensor, *, node: Any, **own: Own) -> Tensor:
+def ending(x: Tensor, *, node: Any, **settings: Own) -> Tensor:
     """A region: the last norm and the head."""
-    return plain.head(plain.norm(x, node=node, name="norm", **own.get("norm", {})), node=node, **own.get("lm_head", {}))
+    return plain.head(
+        plain.norm(x, node=node, name="norm", **settings.get("norm", {})), node=node, **settings.get("lm_head", {})
+    )

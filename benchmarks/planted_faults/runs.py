@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.planted_faults.cases import Case
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
@@ -87,13 +89,13 @@ def _changed(opener: Callable[..., Model], params: Mapping[tuple[str, str], Any]
     model = opener(folder, **more)
 
     def changed(node: Node) -> Node:
-        own = dict(node.params)
+        of_node = dict(node.params)
         for (name, parameter), value in params.items():
-            if name == node.name and parameter in own:
-                own[parameter] = value
+            if name == node.name and parameter in of_node:
+                of_node[parameter] = value
             elif name == node.name:
-                own["rope"] = {**own["rope"], parameter: value}
-        return replace(node, params=own)
+                of_node["rope"] = {**of_node["rope"], parameter: value}
+        return replace(node, params=of_node)
 
     segments = tuple(replace(s, nodes=tuple(map(changed, s.nodes))) for s in model.graph.segments)
     weights = copy.copy(model.weights)
@@ -103,12 +105,12 @@ def _changed(opener: Callable[..., Model], params: Mapping[tuple[str, str], Any]
 
 def _walk(path: Path, side: str, opener: Callable[..., Model]) -> Walk:
     plan = prepare(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opener)
-    own = plan.reference if side == REFERENCE else plan.candidate
-    walker = Walker(name=side, plan=own.plan, schedule=micro_batches(own), functions=plan.functions)
-    seen = Walk(plan, side)
+    side_plan = plan.reference if side == REFERENCE else plan.candidate
+    walker = Walker(name=side, plan=side_plan.plan, schedule=micro_batches(side_plan), functions=plan.functions)
+    values = Walk(plan, side)
     ids, mask, _ = plan.tokens_on_device
-    run([walker], plan.model.weights, ids, [seen], attention_mask=mask)
-    return seen
+    run([walker], plan.model.weights, ids, [values], attention_mask=mask)
+    return values
 
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -84,8 +84,10 @@ def _roots(truth: Truth, answer: Answer) -> Iterator[Mark]:
     lost = [node for node in truth.roots if node in truth.certain and node not in answer.roots]
     yield _mark("all roots", "missed" if lost else "right", f"not named: {', '.join(lost)}")
     if truth.first is not None and first == truth.first:
-        said, is_ = answer.roots[first], len(truth.roots[first])
-        yield _mark("sequences", "right" if said == is_ else "wrong", f"said {said}, are {is_} at {first}")
+        claimed_size, is_ = answer.roots[first], len(truth.roots[first])
+        yield _mark(
+            "sequences", "right" if claimed_size == is_ else "wrong", f"said {claimed_size}, are {is_} at {first}"
+        )
         if not truth.same_values:
             yield _named("tokens", answer.tokens, truth.tokens)
         alike = "equal" if truth.same_values else "other"
@@ -102,14 +104,14 @@ def _divergence(case: Case, truth: Truth, answer: Answer) -> Iterator[Mark]:
 def _names(case: Case, truth: Truth, answer: Answer, holds: Holds) -> Iterator[Mark]:
     for function in case.functions:
         claims = answer.names.get(function.node, ())
-        held = {claim: holds(function, claim.choices) for claim in claims}
-        false = [claim.choices for claim in claims if claim.whole and not held[claim]]
+        holds_of = {claim: holds(function, claim.choices) for claim in claims}
+        false = [claim.choices for claim in claims if claim.whole and not holds_of[claim]]
         worded, words = bool(function.answers), _told([function.answers])
         if false:
             yield Mark("name", "wrong", f"{function.node}: {_told(false)} claimed, is {words}", worded)
-        elif worded and not any(held.values()):
-            asked = "" if function.node in answer.names else ", not asked there"
-            yield Mark("name", "missed", f"{function.node}: {words}{asked}", worded)
+        elif worded and not any(holds_of.values()):
+            absent = "" if function.node in answer.names else ", not asked there"
+            yield Mark("name", "missed", f"{function.node}: {words}{absent}", worded)
         elif function.faulty:
             yield Mark("name", "right", worded=worded)
 
@@ -132,7 +134,7 @@ def _roles(case: Case, truth: Truth, answer: Answer) -> Iterator[Mark]:
     another = {toggle_of(function, case) for function in faulty if function.is_another} | set(case.semantic)
     blamed = max(truth.benign, abs(truth.whole - truth.guilty)) <= NEARLY * truth.whole
     for name in sorted(guilty & set(answer.roles)):
-        yield from _guilty(name, answer.roles[name], alone=blamed and len(guilty) == 1, other=name in another)
+        yield from _guilty(name, answer.roles[name], alone=blamed and len(guilty) == 1, elsewhere=name in another)
     for name in sorted(set(case.benign) & set(answer.roles)):
         wrong = blamed and answer.roles[name] == "culprit"
         yield _mark("role", "wrong" if wrong else "right", f"{name}, a legal rounding, is a culprit")
@@ -145,40 +147,44 @@ def _trials(case: Case, answer: Answer, trials: Trials) -> Iterator[Mark]:
     for name in sorted(toggles & set(answer.trials)):
         truth = trials(name)
         pairs = zip(("alone", "restored"), answer.trials[name], (truth.alone, truth.restored), strict=True)
-        other = [f"{name} {kind}: said {said:.6g}, is {is_:.6g}" for kind, said, is_ in pairs if _unlike(said, is_)]
-        yield _mark("trials", "wrong" if other else "right", "; ".join(other))
+        unlike = [
+            f"{name} {kind}: said {claimed_kl:.6g}, is {is_:.6g}"
+            for kind, claimed_kl, is_ in pairs
+            if _unlike(claimed_kl, is_)
+        ]
+        yield _mark("trials", "wrong" if unlike else "right", "; ".join(unlike))
         if answer.roles.get(name) == "had no effect":
             yield _mark("no effect", "right" if truth.idle else "wrong", f"{name} changes bits")
 
 
-def _unlike(said: float | None, is_: float) -> bool:
+def _unlike(claimed_kl: float | None, is_: float) -> bool:
     """Whether a KL is said that is another; of one that is not finite only that counts."""
-    if said is None:
+    if claimed_kl is None:
         return False
     if not math.isfinite(is_):
-        return math.isfinite(said)
-    return not math.isclose(said, is_, rel_tol=DIGITS, abs_tol=1e-15)
+        return math.isfinite(claimed_kl)
+    return not math.isclose(claimed_kl, is_, rel_tol=DIGITS, abs_tol=1e-15)
 
 
-def _guilty(name: str, role: str, *, alone: bool, other: bool) -> Iterator[Mark]:
+def _guilty(name: str, role: str, *, alone: bool, elsewhere: bool) -> Iterator[Mark]:
     """alone: it makes nearly all of the divergence. other: it is no legal rounding, but another function."""
     if alone:
         wrong = role in {"had no effect", "saturated", "masked", "helps", "offsets"}
         outcome: Outcome = "wrong" if wrong else "right" if role == "culprit" else "undecided"
         yield _mark("role", outcome, f"{name}, which makes nearly all of it, is {role}")
-    elif other:
+    elif elsewhere:
         yield _mark("role", "wrong" if role == "saturated" else "right", f"{name}, another function, is {role}")
 
 
 def _sections(case: Case, truth: Truth, answer: Answer) -> Iterator[Mark]:
     if truth.not_finite is not None:
         node, tokens = truth.not_finite
-        said = answer.not_finite
-        if said is None:
+        claim = answer.not_finite
+        if claim is None:
             yield Mark("not finite", "missed", f"{node} {SILENT}")
         else:
-            found = said[0] == node and said[1:] in tokens
-            yield _mark("not finite", "right" if found else "wrong", f"said {said}, is {node} at {sorted(tokens)}")
+            is_there = claim[0] == node and claim[1:] in tokens
+            yield _mark("not finite", "right" if is_there else "wrong", f"said {claim}, is {node} at {sorted(tokens)}")
         if not math.isfinite(truth.whole) and answer.roles:
             yield Mark("not finite", "wrong", "shares are taken of it")
     elif answer.not_finite is not None:
@@ -208,14 +214,14 @@ def _offset(case: Case, answer: Answer, pair: frozenset[str]) -> Mark:
     return _named("offset", answer.offset, pair)
 
 
-def _named(question: str, said: object, expected: object) -> Mark:
-    if said is None:
+def _named(question: str, claim: object, expected: object) -> Mark:
+    if claim is None:
         return Mark(question, "missed", f"{_plain(expected)} {SILENT}")
-    return _mark(question, "right" if said == expected else "wrong", f"said {_plain(said)}, is {_plain(expected)}")
+    return _mark(question, "right" if claim == expected else "wrong", f"said {_plain(claim)}, is {_plain(expected)}")
 
 
-def _plain(what: object) -> str:
-    return ", ".join(sorted(map(str, what))) if isinstance(what, frozenset) else str(what)
+def _plain(claim: object) -> str:
+    return ", ".join(sorted(map(str, claim))) if isinstance(claim, frozenset) else str(claim)
 
 
 def _mark(question: str, outcome: Outcome, why: str) -> Mark:

@@ -19,7 +19,7 @@ from benchmarks.planted_faults.kinds import draw, kind_of, tokens
 from benchmarks.planted_faults.runs import Runs
 from benchmarks.planted_faults.score import Mark, score
 from benchmarks.planted_faults.truth import Truth, holds, trial_of, truth_of, unplanted
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.inputs.model import Model, open_model
 
 ATTEMPTS = 40
@@ -52,8 +52,8 @@ class Suite:
     def scene(self, seed: int, model: str, sequences: int, length: int, micro_batch: int, padding: str) -> Scene:
         """What a draw knows."""
         opened = self.opener(self.checkpoint(model))
-        given = tokens(seed, sequences, length, _vocabulary(opened), padding)
-        return Scene(model, opened, given["input_ids"], given["attention_mask"], micro_batch)
+        inputs = tokens(seed, sequences, length, _vocabulary(opened), padding)
+        return Scene(model, opened, inputs["input_ids"], inputs["attention_mask"], micro_batch)
 
     def runs(self, seed: int) -> Runs:
         """What runs the sides of a draw alone."""
@@ -63,8 +63,8 @@ class Suite:
         """A case as files."""
         checkpoint = self.checkpoint(case.model)
         opened = self.opener(checkpoint)
-        given = tokens(case.seed, case.sequences, case.length, _vocabulary(opened), case.padding)
-        return files.write(case, folder, checkpoint, given, settings)
+        inputs = tokens(case.seed, case.sequences, case.length, _vocabulary(opened), case.padding)
+        return files.write(case, folder, checkpoint, inputs, settings)
 
     def fixed(self, seed: int) -> Fixed:
         """The first draw of a seed that plants what it says, with its truth."""

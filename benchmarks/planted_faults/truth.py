@@ -85,8 +85,8 @@ def holds(case: Case, function: Function, choices: tuple[str, ...], runs: Runs) 
         if attribute == FAULT:
             faults.append(_fault(name, text))
             continue
-        known = {own.name for own in nodes[name].attributes} | {attribute if "->" in attribute else ""}
-        if attribute not in known and (attribute in nodes[name].params or "rope" in nodes[name].params):
+        attributes = {declared.name for declared in nodes[name].attributes} | {attribute if "->" in attribute else ""}
+        if attribute not in attributes and (attribute in nodes[name].params or "rope" in nodes[name].params):
             params[name, attribute] = _value(text)
         else:
             settings[address] = _value(text)
@@ -134,12 +134,12 @@ def trial_of(case: Case, toggle: str, runs: Runs) -> Trial:
     moved = [function for function in case.functions if toggle_of(function, case) == toggle]
     others = [function for function in case.functions if function not in moved]
     settings = {**case.benign, **case.semantic}
-    one = replace(without(case, others), semantic={}, benign={k: v for k, v in settings.items() if k == toggle})
+    alone_case = replace(without(case, others), semantic={}, benign={k: v for k, v in settings.items() if k == toggle})
     # Alone it is moved into the reference, whose micro-batches stay.
-    one = replace(one, batches=(case.batches[0], case.batches[0]))
+    alone_case = replace(alone_case, batches=(case.batches[0], case.batches[0]))
     rest = replace(without(case, moved), semantic={}, benign={k: v for k, v in settings.items() if k != toggle})
     reference, candidate = runs.walk(case, REFERENCE), runs.walk(case, CANDIDATE)
-    alone, restored = runs.walk(one, CANDIDATE), runs.walk(rest, CANDIDATE)
+    alone, restored = runs.walk(alone_case, CANDIDATE), runs.walk(rest, CANDIDATE)
     name = logits(reference)
     pairs = ((reference, alone), (candidate, restored))
     return Trial(
@@ -156,8 +156,8 @@ def logits(side: Walk) -> str:
 
 def _roots(reference: Walk, candidate: Walk, case: Case) -> tuple[dict[str, frozenset[int]], frozenset[str]]:
     unequal: dict[str, Tensor] = {}
-    both = [name for name in reference.values if name in candidate.values]
-    for name in both:
+    common = [name for name in reference.values if name in candidate.values]
+    for name in common:
         unequal[name] = differing(reference.value(name), candidate.value(name)).flatten(1).any(-1)
     roots: dict[str, frozenset[int]] = {}
     certain = set()
@@ -167,13 +167,13 @@ def _roots(reference: Walk, candidate: Walk, case: Case) -> tuple[dict[str, froz
         if node.values[0] not in unequal:
             continue
         read = _read(node.name, reference, candidate)
-        given = torch.stack([none, *(unequal[name] for name in read if name in unequal)]).any(0)
+        inputs_differ = torch.stack([none, *(unequal[name] for name in read if name in unequal)]).any(0)
         out = torch.stack([unequal[name] for name in node.values]).any(0)
-        sequences = torch.where(out & ~given)[0].tolist()
+        sequences = torch.where(out & ~inputs_differ)[0].tolist()
         if sequences:
             roots[node.name] = frozenset(sequences)
         cells = [(slice(a, b)) for a, b in itertools.pairwise(edges)]
-        if any(bool(out[cell].any()) and not bool(given[cell].any()) for cell in cells):
+        if any(bool(out[cell].any()) and not bool(inputs_differ[cell].any()) for cell in cells):
             certain.add(node.name)
     return roots, frozenset(certain)
 

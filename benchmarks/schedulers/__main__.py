@@ -69,12 +69,12 @@ def main() -> int:
     print(f"{header(1)}, {_version(options.sources)}")
     for _ in range(options.loads):
         load = drawn(draw)
-        steps, found = made_steps(load)
+        steps, copy_count = made_steps(load)
         theirs = own_steps(load.grid, load.arrivals, load.budget, load.most, load.block)
         if steps != theirs:
             print(f"differs: {load}\nmoeparity {steps}\nvLLM      {theirs}")
             return 1
-        copies, count = copies + found, count + len(steps)
+        copies, count = copies + copy_count, count + len(steps)
         mixed += sum(len({last - first > 1 for _, first, last in step}) > 1 for step in steps)
     print(f"{options.loads} loads, {count:,} steps, {mixed:,} with spans of one token and longer ones: all equal")
     print(f"{copies:,} prefixes were found in the cache")

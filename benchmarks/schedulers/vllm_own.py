@@ -40,14 +40,14 @@ UNSEEN: Final = 999
 
 def own_steps(grid: TokenGrid, arrivals: Sequence[int], budget: int, most: int, block: int | None) -> Steps:
     """The steps that it makes of these sequences; each request ends with its last token."""
-    own = _Own(grid, budget, most, block)
+    engine = _Own(grid, budget, most, block)
     waiting = sorted(range(grid.sequences), key=lambda sequence: arrivals[sequence])
     steps: Steps = []
     clock = 0
-    while waiting or own.scheduler.has_unfinished_requests():
+    while waiting or engine.scheduler.has_unfinished_requests():
         while waiting and arrivals[waiting[0]] <= clock:
-            own.add(waiting.pop(0))
-        step = own.step()
+            engine.add(waiting.pop(0))
+        step = engine.step()
         steps += [step] if step else []
         clock += 1
     return steps
@@ -83,8 +83,8 @@ class _Own:
         """What it schedules next; then it is told what was sampled."""
         planned = self.scheduler.schedule()
         starts = {new.req_id: new.num_computed_tokens for new in planned.scheduled_new_reqs}
-        known = planned.scheduled_cached_reqs
-        starts |= dict(zip(known.req_ids, known.num_computed_tokens, strict=True))
+        cached = planned.scheduled_cached_reqs
+        starts |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         names = list(planned.num_scheduled_tokens)
         if not names:
             return []

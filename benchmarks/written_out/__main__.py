@@ -52,9 +52,9 @@ def main() -> int:
         ids = tokens(folder)
         while finished < options.recipes:
             family = FAMILIES[seed % len(FAMILIES)]
-            own = folder / str(seed)
-            own.mkdir()
-            path = draw.write(own, folder / family, ids, models[family].graph, seed)
+            recipe_folder = folder / str(seed)
+            recipe_folder.mkdir()
+            path = draw.write(recipe_folder, folder / family, ids, models[family].graph, seed)
             seed += 1
             try:
                 rows = compared(path, models[family])

@@ -81,20 +81,20 @@ class Writer:
 
     def _set(self, base: str, source: str, places: Sequence[Place]) -> dict[str, Any]:
         """A side whose own lines name single nodes: its own ones, and those that are moved or go along."""
-        own, other = self.values[base], self.values[source]
-        lines = {place: value.value for place, value in own.items() if self._is_own_line(base, value)}
+        base_values, source_values = self.values[base], self.values[source]
+        lines = {place: value.value for place, value in base_values.items() if self._is_own_line(base, value)}
         lines |= {
-            place: other[place].value
+            place: source_values[place].value
             for place in self.differing
-            if own[place].line is None and not self._is_printed(place)
+            if base_values[place].line is None and not self._is_printed(place)
         }
-        lines |= {place: other[place].value for place in places}
+        lines |= {place: source_values[place].value for place in places}
         side = {key: value for key, value in self.recipe[base].items() if key != "set"}
         return side | {"set": {f"{node}:{name}": value for (node, name), value in lines.items()}}
 
     def _is_own_line(self, side: str, value: Value) -> bool:
-        own = {address.rpartition(":")[0] for address in self.recipe[side].get("set", {})}
-        return value.line is not None and value.line.label in own
+        own_addresses = {address.rpartition(":")[0] for address in self.recipe[side].get("set", {})}
+        return value.line is not None and value.line.label in own_addresses
 
     def _places(self, name: str) -> list[Place]:
         """What a printed name stands for."""
@@ -116,8 +116,8 @@ class Writer:
         _, arrow, readers = attribute.partition("->")
         if not arrow or readers in self.op_of.values():
             return of_nodes
-        named = {node.name for node in matches(readers, self.graph)}
-        return [place for place in of_nodes if place[1].partition("->")[2] in named]
+        readers_there = {node.name for node in matches(readers, self.graph)}
+        return [place for place in of_nodes if place[1].partition("->")[2] in readers_there]
 
     def _is_printed(self, place: Place) -> bool:
         return any(name in self.printed for name in self._names(place))

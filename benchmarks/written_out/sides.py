@@ -149,12 +149,12 @@ def _fused(entry: Mapping[str, Any], graph: Graph) -> Settings:
     return result
 
 
-def _placed(placement: Mapping[str, Any], graph: Graph, known: Settings) -> Settings:
+def _placed(placement: Mapping[str, Any], graph: Graph, settings: Settings) -> Settings:
     names = {"tensor": placement.get("tensor", 1), "expert": placement.get("expert", 1)}
     result: Settings = {}
     for name, ranks in names.items():
         for node in graph.nodes if ranks > 1 else ():
             whole = name == "tensor" and names["expert"] > 1 and node.op.name == "experts"
-            if (node.name, name) in known and not whole:
+            if (node.name, name) in settings and not whole:
                 result[node.name, name] = Value(ranks, Line(f"placement {name}", 0))
     return result

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from benchmarks.written_out.plain import CannotBeWrittenError, Printed, Writer
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.trials import alone, restored, toggle_trials, walker
 from moeparity.engine.view import NodeView
@@ -83,10 +85,10 @@ def compared(path: Path, model: Model, subsets: int = SUBSETS) -> list[Compared]
     swaps = [swap.selector for swap in report.swaps if swap.toggle is not None]
     mixtures = [*_trials(plan, writer), *_swapped(plan, writer, swaps), *_subsets(plan, writer, subsets)]
     graph = model.graph
-    kept = Kept(tuple(dict.fromkeys((graph.output, graph.scores))))
+    logits = Kept(tuple(dict.fromkeys((graph.output, graph.scores))))
     # All in one pass, as bisect runs them.
-    plan.passes().run([walker(plan, m.name, m.side) for m in mixtures if m.side is not None], [kept])
-    return [_compared(mixture, kept, recipe, path, opener) for mixture in mixtures]
+    plan.passes().run([walker(plan, m.name, m.side) for m in mixtures if m.side is not None], [logits])
+    return [_compared(mixture, logits, recipe, path, opener) for mixture in mixtures]
 
 
 def _trials(plan: Plan, writer: Writer) -> Iterator[Mixture]:
@@ -126,7 +128,7 @@ def _subsets(plan: Plan, writer: Writer, count: int) -> Iterator[Mixture]:
 
 
 def _compared(
-    mixture: Mixture, kept: Kept, recipe: Mapping[str, Any], path: Path, opener: Callable[..., Model]
+    mixture: Mixture, logits: Kept, recipe: Mapping[str, Any], path: Path, opener: Callable[..., Model]
 ) -> Compared:
     try:
         written = mixture.write()
@@ -137,12 +139,12 @@ def _compared(
     plain.write_text(json.dumps(head | {"reference": written, "candidate": written}), "utf-8")
     try:
         plan = prepare(plain, device="cpu", options=replace(CODE, attribution=False), opener=opener)
-        own = Kept(kept.names)
-        plan.passes().run([walker(plan, mixture.name, plan.candidate)], [own])
+        alone = Kept(logits.names)
+        plan.passes().run([walker(plan, mixture.name, plan.candidate)], [alone])
     except SpecError:
         return Compared(mixture.name, "refused by both" if mixture.side is None else "refused by one", written)
     if mixture.side is None:
         return Compared(mixture.name, "refused by one", written)
-    pairs = zip(kept.of(mixture.name), own.of(mixture.name), strict=True)
+    pairs = zip(logits.of(mixture.name), alone.of(mixture.name), strict=True)
     equal = all(same_bits(ours, theirs) for ours, theirs in pairs)
     return Compared(mixture.name, "equal" if equal else "other bits", written)

@@ -10,14 +10,15 @@ from moeparity.errors import SpecError, Where, display_path
 from moeparity.evidence.weights.part import part
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.choices import choices
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.schedule.settings import possible_phases, settings
 from moeparity.plan.sides import REFERENCE, bound_side, cases_of
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.base import Side
-from moeparity.plan.spec.schema import Engine, Variant
+from moeparity.plan.spec.profile_schema import Engine
+from moeparity.plan.spec.variant_schema import Variant
 from moeparity.progress import Callback, Progress
 from moeparity.ranks.contract import (
     Contract,
@@ -110,8 +111,8 @@ def _weights(model: Model, plan: BoundGraph, progress: Callback | None) -> Weigh
     names = _kept(model)
     for done, (name, keeps) in enumerate(names.items(), 1):
         tensor = model.weights.checkpoint.tensor(name).to(torch_dtype("fp32" if keeps else plan.dtype))
-        own = part(name, tensor)
-        claims[name] = TensorClaim(dtype=own.dtype, shape=own.shape, bits=f"{own.total:016x}")
+        tensor_sum = part(name, tensor)
+        claims[name] = TensorClaim(dtype=tensor_sum.dtype, shape=tensor_sum.shape, bits=f"{tensor_sum.total:016x}")
         if progress is not None:
             progress(
                 Progress(step="sums of the weights", at=name, done=done, total=len(names), work=done, unit="tensors")

@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 
 from moeparity.bisection.observe import Observation, bytes_per_token
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.sample import sampled_length
 from moeparity.engine.calibration import measured_rates
 from moeparity.engine.duration import DRAWN, MADE, MOVED, READ, Amounts, Rates
@@ -73,7 +74,7 @@ def expected(
     sample = plan.recipe.tokens.sample
     sequences, length = plan.tokens.input_ids.shape
     new_tokens = 0 if sample is None else sample.new_tokens
-    footprint = estimate(walkers, store, sequences, length + new_tokens, kept=bytes_per_token(plan))
+    footprint = estimate(walkers, store, sequences, length + new_tokens, kept_bytes=bytes_per_token(plan))
     rates = rates or measured_rates(sorted({d for walker in walkers for d in walker.plan.dtypes}), store.device)
     amounts = footprint.amounts.repeated(plan.recipe.envelope)
     side = [walker for walker in walkers if sample is not None and walker.name == sample.source]

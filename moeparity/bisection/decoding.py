@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.errors import SpecError, Where, counted
 from moeparity.inputs.tokens.grid import grid_of
 from moeparity.plan.schedule.grid import fillers
@@ -45,7 +45,7 @@ class Decoding:
         schedule = replace(self.whole, steps=(*steps, *fillers(steps, grid)))
         return schedule, length, torch.tensor(rows)
 
-    def _possible_steps(self, known: Sequence[int]) -> Iterator[Step]:
+    def _possible_steps(self, known_columns: Sequence[int]) -> Iterator[Step]:
         there = [first for first, _ in self.plan.grid.spans]
         for step in self.whole.steps:
             after = [*there]
@@ -54,7 +54,12 @@ class Decoding:
             copied = {copy.sequence: copy.last for copy in step.copies}
             starts = all(span.first <= max(there[span.sequence], copied.get(span.sequence, 0)) for span in step.spans)
             sources = all(copy.last + copy.shift <= after[copy.source] for copy in step.copies)
-            if not step.filler and starts and sources and all(span.last <= known[span.sequence] for span in step.spans):
+            if (
+                not step.filler
+                and starts
+                and sources
+                and all(span.last <= known_columns[span.sequence] for span in step.spans)
+            ):
                 there = after
                 yield step
 

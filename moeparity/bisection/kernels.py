@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import Side

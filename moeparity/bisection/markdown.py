@@ -41,11 +41,11 @@ def drawing(report: Report) -> str | None:
         return bars(WATERFALL, [Bar(name=row.name, value=row.share, number=f"{row.of_whole:.0%}") for row in shares])
     errors = [(layer.name, layer.carried.relative_l2) for layer in report.growth]
     step = -(-len(errors) // _LAYERS) or 1
-    kept = [*errors[::step], *errors[-1:]] if step > 1 else errors
-    if not any(error for _, error in kept):
+    drawn = [*errors[::step], *errors[-1:]] if step > 1 else errors
+    if not any(error for _, error in drawn):
         return None
     title = f"{GROWTH} (relative L2, logarithmic)"
-    return bars(title, [Bar(name=name, value=error, number=f"{error:.1e}") for name, error in kept], log=True)
+    return bars(title, [Bar(name=name, value=error, number=f"{error:.1e}") for name, error in drawn], log=True)
 
 
 def _title(report: Report) -> str:

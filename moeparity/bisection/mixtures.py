@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from moeparity.bisection.observed import MixturePass, Observed
 from moeparity.bisection.observers import Changes, Logits
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.trials import TrialKey, alone, restored, walker
 from moeparity.engine.lockstep import Counts
@@ -34,7 +34,7 @@ class Mixtures:
 
     `routes` says how much of the reference's routes the mixtures' routers are forced to take over.
     walked, passes, counts, seconds: what the calls have cost so far; `walked` are mixtures.
-    Each pass is kept in `kept` under `name` and its number; those of a run that was killed are taken over.
+    Each pass is kept in `store` under `name` and its number; those of a run that was killed are taken over.
     """
 
     def __init__(
@@ -43,18 +43,18 @@ class Mixtures:
         *,
         routes: Routes = NATURAL,
         progress: Callback | None = None,
-        kept: Passes | None = None,
+        store: Passes | None = None,
         name: str = "mixtures",
     ) -> None:
         """Nothing is evaluated yet but what was kept."""
-        self._kept, self._name = kept, name
+        self._kept, self._name = store, name
         self._plan, self._progress = plan, progress
         self._forced = None if routes == NATURAL else Forced(of=REFERENCE, what=routes)
         self._toggles = {toggle.name: toggle for toggle in plan.toggles}
         self._known: dict[Coalition, Outcome | None] = {}
         self.walked, self.passes, self.counts, self.seconds = 0, 0, Counts(), 0.0
-        while (known := self._kept_pass()) is not None:
-            self._take_over(known)
+        while (stored_pass := self._kept_pass()) is not None:
+            self._take_over(stored_pass)
 
     def learn(self, observed: Observed) -> None:
         """Take over what the passes of a bisection saw of this plan: toggles thrown alone, and restored alone.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from moeparity.bisection.observed import Cost, Observed
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.bisection.oracle.side import ORACLE
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.sections import modules
 from moeparity.bisection.trials import Trials, shadow, sides, toggle_trials, walker
 from moeparity.engine.lockstep import Counts
@@ -100,7 +100,7 @@ class Observation:
         plan, first = self.plan, self.first
         with Peak(plan.model.device) as peak:
             passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0, waves=waves)
-            run = passes.run(self.walkers, self.observers, kept=bytes_per_token(plan) if first else 0)
+            run = passes.run(self.walkers, self.observers, kept_bytes=bytes_per_token(plan) if first else 0)
         return run.counts, Memory(estimated=run.footprint.total, held_before=peak.before, peak=peak.bytes)
 
     @property
@@ -136,8 +136,8 @@ def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
 def _beside(plan: Plan) -> list[Walker]:
     """The oracle, and the shadow that shows local errors; the latter only where toggles are tried."""
     oracle = [] if plan.oracle is None else [walker(plan, ORACLE, plan.oracle)]
-    own = shadow(plan)
-    return [*oracle, *([] if own is None else [own])]
+    shadow_walker = shadow(plan)
+    return [*oracle, *([] if shadow_walker is None else [shadow_walker])]
 
 
 def _sections(plan: Plan, trials: Trials) -> dict[str, SectionObserver]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from moeparity.bisection.expectations import Expectation, expectations, refuse_unknown, refuse_unshared
 from moeparity.errors import Where, display_path, listed
 from moeparity.plan.address import ranges, role
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.choices import choices
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.engine_profile import load_profile

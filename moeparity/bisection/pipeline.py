@@ -10,7 +10,9 @@ from pathlib import Path
 
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed, codec
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.real_ranks.report import REAL
 from moeparity.bisection.real_ranks.run import job, on_real_ranks
 from moeparity.bisection.report import Report
@@ -107,13 +109,13 @@ def bisected(
     workforce: Workforce = HERE,
 ) -> Report:
     """The report of a plan; in a run's folder, read back where it is kept."""
-    with piece_store(plan, folder, Report) as kept:
+    with piece_store(plan, folder, Report) as store:
 
         def make() -> Report:
-            whole, observed = passes_over(plan, kept, progress, workforce)
-            return summarise(whole, searched(whole, observed, progress, kept))
+            whole, observed = passes_over(plan, store, progress, workforce)
+            return summarise(whole, searched(whole, observed, progress, store))
 
-        return make() if folder is None or kept is None else folder.once(kept, POINT, make)
+        return make() if folder is None or store is None else folder.once(store, POINT, make)
 
 
 def ready(
@@ -139,8 +141,8 @@ def passes(
 ) -> tuple[Plan, Observed]:
     """`bisect` up to its last step: the plan, and what all passes over it saw."""
     plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
-    with piece_store(plan) as kept:
-        return passes_over(plan, kept, progress)
+    with piece_store(plan) as store:
+        return passes_over(plan, store, progress)
 
 
 def first_toggles(plan: Plan) -> list[Toggle]:
@@ -149,12 +151,12 @@ def first_toggles(plan: Plan) -> list[Toggle]:
 
 
 def passes_over(
-    plan: Plan, kept: Passes | None, progress: Callback | None = None, workforce: Workforce = HERE
+    plan: Plan, store: Passes | None, progress: Callback | None = None, workforce: Workforce = HERE
 ) -> tuple[Plan, Observed]:
     """The plan with the parts of toggles that were taken apart, and what all passes over it saw."""
     parents: tuple[tuple[str, ...], ...] = ()
     first_pass = ShardedPass(plan=plan, toggles=first_toggles(plan), parents=parents)
-    observed = _observed(kept, first_pass, workforce, progress)
+    observed = _observed(store, first_pass, workforce, progress)
     for _ in range(plan.recipe.split):
         worth = _worth_taking_apart(plan, observed)
         parts = [part for toggle in worth for part in split(toggle)]
@@ -162,13 +164,13 @@ def passes_over(
             break
         plan, parents = plan.with_toggles(parts), (*parents, tuple(toggle.name for toggle in worth))
         further = ShardedPass(plan=plan, toggles=parts, parents=parents)
-        observed = observed.joined(_observed(kept, further, workforce, progress))
+        observed = observed.joined(_observed(store, further, workforce, progress))
     return plan, observed
 
 
-def searched(plan: Plan, observed: Observed, progress: Callback | None = None, kept: Passes | None = None) -> Observed:
+def searched(plan: Plan, observed: Observed, progress: Callback | None = None, store: Passes | None = None) -> Observed:
     """With what the sections looked for in passes of their own: shares and fixes."""
-    answers = {name: section.search(plan, observed, progress, kept) for name, section in modules("search").items()}
+    answers = {name: section.search(plan, observed, progress, store) for name, section in modules("search").items()}
     return replace(observed, answers={name: answer for name, answer in answers.items() if answer is not None})
 
 
@@ -186,18 +188,18 @@ def piece_store(plan: Plan, folder: RunFolder | None = None, *results: type) -> 
     return Passes(fingerprint(plan), codec(plan.model.graph))
 
 
-def _observed(kept: Passes | None, wanted: ShardedPass, workforce: Workforce, progress: Callback | None) -> Observed:
+def _observed(store: Passes | None, wanted: ShardedPass, workforce: Workforce, progress: Callback | None) -> Observed:
     """One pass, or what was kept of it; in shards where others compute, and where some are kept."""
     name = str(wanted.number)
-    stored_pass = None if kept is None else kept.load(name)
+    stored_pass = None if store is None else store.load(name)
     if isinstance(stored_pass, Observed):
         return stored_pass
-    if workforce.crew is not None or (kept is not None and kept.has_any(SHARD.format(name))):
-        observed = wanted.observed(kept, workforce, progress)
+    if workforce.crew is not None or (store is not None and store.has_any(SHARD.format(name))):
+        observed = wanted.observed(store, workforce, progress)
     else:
         observed = observe(wanted.plan, wanted.toggles, first=not wanted.parents, progress=progress)
-    if kept is not None:
-        kept.save(name, observed)
+    if store is not None:
+        store.save(name, observed)
     return observed
 
 

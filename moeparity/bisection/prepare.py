@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from moeparity import user_code
+from moeparity.bisection.options import Options
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
-from moeparity.bisection.real_ranks.report import SIMULATED, RanksKind, RealRanks
-from moeparity.engine.passes import PassRunner
+from moeparity.bisection.plan import Plan
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.maps.side import RecordedSide, recorded_side, refuse_without_logits
 from moeparity.inputs.model import Model, checked_tokens, open_model
@@ -21,12 +19,8 @@ from moeparity.inputs.tokens.continuation import widened_grid
 from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.read import recipe_tokens
 from moeparity.inputs.tokens.tokenset import check_fits
-from moeparity.metrics.gated import needed
-from moeparity.metrics.gating import declared, parity
-from moeparity.metrics.registry import METRICS
-from moeparity.metrics.verdict import Gate
 from moeparity.paths import LIMIT_FACTOR, limit
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.schedule.cases import Case
@@ -34,144 +28,16 @@ from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
-from moeparity.plan.schedule.steps import PHASES, MicroBatches, Phase, Schedule
+from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, walked
-from moeparity.plan.spec import gates, reader, schema
-from moeparity.plan.spec.base import By
+from moeparity.plan.spec import reader, recipe_schema, variant_schema
 from moeparity.plan.spec.overrides import HERE as OVER
-from moeparity.plan.spec.overrides import Override, addresses
+from moeparity.plan.spec.overrides import addresses
 from moeparity.plan.toggles import Toggle, swap, toggles
 from moeparity.progress import Callback
 
 _MOST_DRAWS = 1000
 """Of legal orders: one more falls outside the band of so many with a probability of some 2 in 1,000."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a caller may say on top of a recipe; None and () leave it as it is.
-
-    `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
-    None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
-    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local
-    error. `phases` are those that both sides are to be bound for beside those of the recipe's own schedules. `digests`
-    asks for one of each node's values. `ranks` says whether placed sides also run on the ranks of a live job.
-    """
-
-    by: By | None = None
-    split: int | None = None
-    swap: tuple[str, ...] = ()
-    floor: bool | None = None
-    oracle: bool | None = None
-    replay: bool | None = None
-    envelope: int | None = None
-    attribute: bool | None = None
-    allow_code: bool = False
-    memory_limit: float | None = None
-    overrides: tuple[Override, ...] = ()
-    attribution: bool = True
-    phases: tuple[Phase, ...] = ()
-    digests: bool = False
-    ranks: RanksKind = SIMULATED
-
-    def applied(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
-        """The recipe with these options in place of its own."""
-        choices: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
-        choices |= {"replay": self.replay, "envelope": self.envelope, "attribute": self.attribute}
-        update = {key: value for key, value in choices.items() if value is not None}
-        update["swap"] = [*recipe.swap, *self.swap]
-        if not self.attribution:
-            update |= {"split": 0, "swap": [], "envelope": 0}
-            update |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
-        for override in self.overrides:
-            recipe = override.apply(recipe)
-        return recipe.model_copy(update=update)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """A recipe made ready: both sides bound, and every difference between them as a toggle.
-
-    `swaps` are the blocks the recipe asks to restore, by selector: the nodes, and all that differs there as one
-    toggle (None: nothing does). `functions` are users' functions by `module:function`. `recorded` is what the candidate
-    is where it is a trace: then both sides are bound alike, and its values are what was recorded. `real_ranks` is what
-    a live job computed of it.
-    """
-
-    path: Path
-    recipe: schema.RecipeFile
-    model: Model
-    tokens: TokenSet
-    grid: TokenGrid
-    reference: Side
-    candidate: Side
-    oracle: Side | None
-    toggles: tuple[Toggle, ...]
-    swaps: Mapping[str, tuple[tuple[str, ...], Toggle | None]]
-    functions: Mapping[str, Callable[..., Any]]
-    memory_limit: float | None
-    attribution: bool
-    digests: bool
-    recorded: RecordedSide | None = None
-    real_ranks: RealRanks | None = None
-
-    @property
-    def trial_toggles(self) -> tuple[Toggle, ...]:
-        """The toggles that trials are run of: all of them, or none without attribution."""
-        return self.toggles if self.attribution else ()
-
-    def refuse_recorded(self, what: str) -> None:
-        """Raises SpecError where the candidate is a trace, which `what` would have to run."""
-        if self.recorded is not None:
-            where = Where(self.path, self.recipe.candidate.line_of("trace"))
-            raise SpecError(
-                f"{where}: {what} runs both sides, and a trace can't be run. Name a profile in its place, or use "
-                "`moeparity bisect`."
-            )
-
-    @property
-    def gate(self) -> Gate:
-        """What decides the verdict on the candidate against the reference."""
-        return _gate(self.recipe.reference_gate)
-
-    @property
-    def record_gate(self) -> Gate | None:
-        """What bounds the distance to what was recorded; None where the recipe does not."""
-        return None if self.recipe.record_gate is None else _gate(self.recipe.record_gate)
-
-    @property
-    def gated(self) -> tuple[str, ...]:
-        """The quantities of a token that the gate's metric is made of."""
-        return needed(declared(self.gate))
-
-    @property
-    def tokens_on_device(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids [B, T] int64, the attention mask and the scored tokens [B, T] bool, where the run computes."""
-        tokens, device = self.tokens, self.model.device
-        return tokens.input_ids.to(device), tokens.attention_mask.to(device), tokens.loss_mask.to(device)
-
-    def walked(self, side: Side) -> Schedule | MicroBatches:
-        """The schedule of a side, or a mixture, on this plan's tokens. Raises SpecError."""
-        return walked(side.schedule, self.grid, Where(self.path))
-
-    def on(self, tokens: TokenSet) -> Plan:
-        """The same plan on other tokens."""
-        return replace(self, tokens=tokens, grid=token_grid(tokens, with_ids=self.grid.ids is not None))
-
-    def passes(self, progress: Callback | None = None) -> PassRunner:
-        """What runs passes over this plan's tokens."""
-        ids, mask, _ = self.tokens_on_device
-        return PassRunner(
-            weights=self.model.weights,
-            input_ids=ids,
-            attention_mask=mask,
-            memory_limit=self.memory_limit,
-            progress=progress,
-        )
-
-    def with_toggles(self, toggles: list[Toggle]) -> Plan:
-        """The same plan with further toggles."""
-        return replace(self, toggles=(*self.toggles, *toggles))
 
 
 def prepare(
@@ -224,7 +90,7 @@ def prepare(
 
 
 def _recorded(
-    recipe: schema.RecipeFile, path: Path, model: Model, tokens: TokenSet, plan: BoundGraph
+    recipe: recipe_schema.RecipeFile, path: Path, model: Model, tokens: TokenSet, plan: BoundGraph
 ) -> RecordedSide | None:
     """The trace that is the candidate, held to the tokens; None where it is a profile.
 
@@ -250,7 +116,7 @@ def _recorded(
     return replace(side, grafts=whole)
 
 
-def _recipe(path: Path, options: Options) -> schema.RecipeFile:
+def _recipe(path: Path, options: Options) -> recipe_schema.RecipeFile:
     """The recipe as it is to be run. Raises SpecError for more legal orders of an op than say anything further."""
     recipe = options.applied(reader.read_recipe(path))
     over = [override for override in options.overrides if override.is_address and CANDIDATE in override.sides]
@@ -269,7 +135,7 @@ def _recipe(path: Path, options: Options) -> schema.RecipeFile:
 
 
 def _schedules(
-    variants: Sequence[schema.Variant], tokens: TokenSet, sample: schema.Sample | None, path: Path
+    variants: Sequence[variant_schema.Variant], tokens: TokenSet, sample: recipe_schema.Sample | None, path: Path
 ) -> tuple[TokenGrid, tuple[ScheduleSettings, ...]]:
     """How the schedule of each side is made, and for which tokens, those among them that are still to be sampled.
 
@@ -305,14 +171,7 @@ def _phases(
     return tuple(phase for phase in PHASES if phase in there)
 
 
-def _gate(gate: gates.Gate) -> Gate:
-    metric = METRICS[gate.metric or gate.recorded or ""]
-    over_sequences = gate.reduce == "sequence" or metric.reduce.kind != "token mean"
-    reduce = "sequence" if over_sequences else "token"
-    return Gate(metric=metric.name, below=gate.below - parity(metric), reduce=reduce)
-
-
-def _check_gate(recipe: schema.RecipeFile, tokens: TokenSet, path: Path) -> None:
+def _check_gate(recipe: recipe_schema.RecipeFile, tokens: TokenSet, path: Path) -> None:
     """Raises SpecError where the record is bounded, and no scored token has one."""
     if recipe.record_gate is None or bool(tokens.recorded.any()):
         return
@@ -324,7 +183,7 @@ def _check_gate(recipe: schema.RecipeFile, tokens: TokenSet, path: Path) -> None
     )
 
 
-def _profiles(path: Path, variants: tuple[schema.Variant, ...]) -> list[Profile]:
+def _profiles(path: Path, variants: tuple[variant_schema.Variant, ...]) -> list[Profile]:
     """The profile of each side; one that both name is read once."""
     profiles: dict[str, Profile] = {}
     for variant in variants:
@@ -341,7 +200,7 @@ def _check_tokens(tokens: TokenSet, model: Model, where: Where) -> None:
 
 def _side(
     model: Model,
-    variant: schema.Variant,
+    variant: variant_schema.Variant,
     profile: Profile,
     path: Path,
     grid: TokenGrid,
@@ -356,7 +215,7 @@ def _side(
 
 
 def _swaps(
-    recipe: schema.RecipeFile, reference: Side, candidate: Side, path: Path
+    recipe: recipe_schema.RecipeFile, reference: Side, candidate: Side, path: Path
 ) -> dict[str, tuple[tuple[str, ...], Toggle | None]]:
     """The blocks to restore by selector. Raises GraphError for a selector without a node."""
     where = Where(path, recipe.line_of("swap"))
@@ -364,14 +223,14 @@ def _swaps(
     return {selector: (nodes, swap(selector, nodes, reference, candidate)) for selector, nodes in blocks.items()}
 
 
-def _toggles(recipe: schema.RecipeFile, reference: Side, candidate: Side, path: Path) -> tuple[Toggle, ...]:
+def _toggles(recipe: recipe_schema.RecipeFile, reference: Side, candidate: Side, path: Path) -> tuple[Toggle, ...]:
     """All that differs between the sides. Raises SpecError for costs that are not one for each toggle."""
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
     return recipe_toggles
 
 
-def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:
+def _check_costs(recipe: recipe_schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:
     """Raises SpecError for costs that are not one for each toggle."""
     where = Where(path, recipe.line_of("costs"))
     for name in recipe.costs:
@@ -385,7 +244,9 @@ def _check_costs(recipe: schema.RecipeFile, toggles: Sequence[str], path: Path) 
         raise SpecError(f"{where}: costs has nothing for {listed(unpriced)}. Give each toggle what restoring it costs.")
 
 
-def _functions(path: Path, variants: tuple[schema.Variant, ...], *, allow_code: bool) -> dict[str, Callable[..., Any]]:
+def _functions(
+    path: Path, variants: tuple[variant_schema.Variant, ...], *, allow_code: bool
+) -> dict[str, Callable[..., Any]]:
     """The users' functions of both sides, imported. Raises SpecError where that is not allowed or fails."""
     impls = [impl for variant in variants for impl in variant.impl]
     if impls and not allow_code:

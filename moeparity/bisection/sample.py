@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.decoding import Decoding, refuse_found
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import walker
 from moeparity.engine.duration import FASTEST, require_time
 from moeparity.engine.footprint import estimate, require
@@ -27,7 +27,7 @@ from moeparity.inputs.tokens.continuation import ends, widened
 from moeparity.inputs.weights.store import WeightStore, fits
 from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import Side
-from moeparity.plan.spec.schema import Sample
+from moeparity.plan.spec.recipe_schema import Sample
 from moeparity.progress import Callback, Progress
 
 NAME = "sampler"
@@ -88,8 +88,8 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
     drawn = torch.zeros_like(lasts)
     while bool((drawn < sample.new_tokens).any()):
         columns = lasts + drawn
-        known = slice(0, int(columns.max()))
-        rows, logits = forward(ids[:, known], mask[:, known], columns - 1)
+        known_columns = slice(0, int(columns.max()))
+        rows, logits = forward(ids[:, known_columns], mask[:, known_columns], columns - 1)
         waiting = drawn[rows] < sample.new_tokens
         rows, logits = rows[waiting], logits[waiting]
         cells = rows, columns[rows]

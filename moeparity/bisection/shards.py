@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.observed import ShardPart
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.engine.grid import Grid
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Cost, Report, Run, Variant
 from moeparity.bisection.sections import modules
 from moeparity.bisection.tokens.measure import sampling
@@ -16,7 +16,7 @@ from moeparity.errors import display_path
 from moeparity.inputs.machine import cpu_name
 from moeparity.plan.schedule.settings import described
 from moeparity.plan.sides import CANDIDATE, Side
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 
 
 def summarise(plan: Plan, observed: Observed) -> Report:
@@ -38,11 +38,13 @@ def _candidate(plan: Plan) -> Variant:
     recorded = plan.recorded
     if recorded is None:
         return variant(plan.recipe.candidate, plan.candidate)
-    named = plan.recipe.candidate.named
-    return Variant(profile=named, dtype=recorded.dtype, micro_batch=None, schedule=f"forwards: {forwards(recorded)}")
+    profile_name = plan.recipe.candidate.named
+    return Variant(
+        profile=profile_name, dtype=recorded.dtype, micro_batch=None, schedule=f"forwards: {forwards(recorded)}"
+    )
 
 
-def variant(variant: schema.Variant, side: Side) -> Variant:
+def variant(variant: variant_schema.Variant, side: Side) -> Variant:
     """One side as it ran."""
     return Variant(
         profile=variant.profile,

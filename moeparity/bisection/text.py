@@ -14,11 +14,11 @@ from moeparity.errors import MoeparityError, did_you_mean, listed
 from moeparity.output.tables import Words, plain_grid
 
 
-def print_report(report: Report, console: Console, asked: Collection[str] = ()) -> None:
+def print_report(report: Report, console: Console, sections: Collection[str] = ()) -> None:
     """Print a report: the first of its sections, which comes again at the end, all that are short, and of the long ones
-    those in `asked`; of each other one a line.
+    those in `sections`; of each other one a line.
     """
-    for title, body in _screen(report, asked):
+    for title, body in _screen(report, sections):
         if title:
             console.print(Text(f"\n{title}", style="bold"))
         console.print(Padding(body, (0, 0, 0, 2 if title else 0), expand=False))
@@ -35,26 +35,26 @@ def asked_for(names: Sequence[str], *, all_of_them: bool) -> Collection[str]:
     return ON_REQUEST if all_of_them else tuple(names)
 
 
-def _screen(report: Report, asked: Collection[str]) -> Shown:
+def _screen(report: Report, sections: Collection[str]) -> Shown:
     first, *others = SCREEN
     yield from _shown(first, report)
     for name in others:
-        if not PARTS[name].asked or PARTS[name].asked in asked:
+        if not PARTS[name].asked or PARTS[name].asked in sections:
             yield from _shown(name, report)
     present = {PARTS[name].asked: PARTS[name].holds for name in reversed(others) if any(_shown(name, report))}
-    yield from _absent(asked, present)
-    left = {name: present[name] for name in ON_REQUEST if name in present and name not in asked}
-    if left:
-        yield "On request (-v for all of them)", _listed(left.items())
+    yield from _absent(sections, present)
+    unshown = {name: present[name] for name in ON_REQUEST if name in present and name not in sections}
+    if unshown:
+        yield "On request (-v for all of them)", _listed(unshown.items())
     yield "", Text("\n", end="")
     yield from _shown(first, report)
 
 
-def _absent(asked: Collection[str], present: Collection[str]) -> Iterator[tuple[str, RenderableType]]:
+def _absent(sections: Collection[str], present: Collection[str]) -> Iterator[tuple[str, RenderableType]]:
     """What was asked for by name and is not in this report; of all that there are, nobody misses one."""
-    if set(asked) == set(ON_REQUEST):
+    if set(sections) == set(ON_REQUEST):
         return
-    for name in dict.fromkeys(asked):
+    for name in dict.fromkeys(sections):
         if name not in present:
             yield (
                 "",

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.engine.routes import NATURAL, Forced, Routes
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
@@ -77,8 +77,8 @@ def sides(plan: Plan) -> list[Walker]:
 
 def candidate(plan: Plan) -> Walker:
     """The candidate, or what was recorded of it."""
-    own = walker(plan, CANDIDATE, plan.candidate)
-    return own if plan.recorded is None else replace(own, grafts=plan.recorded.grafts, shows="recorded")
+    own_walker = walker(plan, CANDIDATE, plan.candidate)
+    return own_walker if plan.recorded is None else replace(own_walker, grafts=plan.recorded.grafts, shows="recorded")
 
 
 def shadow(plan: Plan) -> Walker | None:

@@ -122,25 +122,25 @@ class _Item(pytest.Item):
 class ExpectationItem(_Item):
     """One thing that a recipe expects; all of a check of logs."""
 
-    def __init__(self, *, number: int, **named: Any) -> None:
+    def __init__(self, *, number: int, **node_fields: Any) -> None:
         """The expectation of this number."""
-        super().__init__(**named)
+        super().__init__(**node_fields)
         self.number = number
 
     def runtest(self) -> None:
         """Run the recipe, unless another item has, and judge what was found."""
         from moeparity.check.baseline.compare import KEPT
 
-        found = [finding for finding in self.findings() if not finding.expectation.startswith(KEPT)]
-        self.judge(found if self.name == "log" else found[self.number : self.number + 1])
+        expectations = [finding for finding in self.findings() if not finding.expectation.startswith(KEPT)]
+        self.judge(expectations if self.name == "log" else expectations[self.number : self.number + 1])
 
 
 class BaselineItem(_Item):
     """What a lock keeps of a recipe: its bits, or all else."""
 
-    def __init__(self, *, bits: bool = False, **named: Any) -> None:
+    def __init__(self, *, bits: bool = False, **node_fields: Any) -> None:
         """The item of the bits, or that of the rest."""
-        super().__init__(**named)
+        super().__init__(**node_fields)
         self.bits = bits
 
     def runtest(self) -> None:
@@ -149,10 +149,10 @@ class BaselineItem(_Item):
             raise ParityError(self.file.lock)
         from moeparity.check.baseline.compare import BITS, KEPT
 
-        kept = [finding for finding in self.findings() if finding.expectation.startswith(KEPT)]
-        own = [finding for finding in kept if finding.expectation.startswith(BITS) == self.bits]
-        self.judge(own)
-        for finding in own:
+        kept_findings = [finding for finding in self.findings() if finding.expectation.startswith(KEPT)]
+        item_findings = [finding for finding in kept_findings if finding.expectation.startswith(BITS) == self.bits]
+        self.judge(item_findings)
+        for finding in item_findings:
             if finding.status == "not judged":
                 pytest.skip(finding.found)
 

@@ -107,8 +107,8 @@ def _recipe(
     outline, recipe = outline_recipe(path), reader.read_recipe(path)
     if baseline is not None:
         baseline.refuse_unkept(path)
+    from moeparity.bisection.options import Options
     from moeparity.bisection.pipeline import bisect
-    from moeparity.bisection.prepare import Options
 
     options = Options(**limits, digests=baseline is not None)
     report = bisect(path, device=device, options=options, progress=progress)
@@ -118,8 +118,8 @@ def _recipe(
         return report, findings, None
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     present = now(report, outline, folder, sampled=recipe.tokens.sample is not None)
-    kept = baseline.lock.recipes.get(baseline.key(path))
-    return report, (*findings, *baseline.findings(path, present)), updated(kept, present)
+    lock_entry = baseline.lock.recipes.get(baseline.key(path))
+    return report, (*findings, *baseline.findings(path, present)), updated(lock_entry, present)
 
 
 def _refuse_baseline(path: Path, baseline: Baseline | None) -> None:

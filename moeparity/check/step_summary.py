@@ -47,8 +47,8 @@ def picture(results: Sequence[Checked]) -> str | None:
 
 def _findings(result: Checked) -> str:
     order = {status: number for number, status in enumerate(("fail", "inconclusive", "updated", "not judged", "ok"))}
-    found = sorted(result.findings, key=lambda finding: order[finding.status])
-    cells = [(finding.expectation, finding.found) for finding in found]
+    ordered = sorted(result.findings, key=lambda finding: order[finding.status])
+    cells = [(finding.expectation, finding.found) for finding in ordered]
     head, rule, *rows = table(["", "expected", "found"], [("", *row) for row in cells]).split("\n")
-    marked = (f"| {_WORDS[finding.status]} |{row[4:]}" for finding, row in zip(found, rows, strict=True))
+    marked = (f"| {_WORDS[finding.status]} |{row[4:]}" for finding, row in zip(ordered, rows, strict=True))
     return "\n".join([head, rule, *marked])

@@ -122,9 +122,9 @@ def _fitted(rows: Sequence[tuple[Amounts, float]]) -> dict[Amount, float]:
     )
     shares = torch.tensor([[row.of.get(amount, 0) / seconds for amount in amounts] for row, seconds in rows]).double()
     scale = shares.amax(0)
-    left = list(range(len(amounts)))
+    positive = list(range(len(amounts)))
     while True:
-        solution = torch.linalg.lstsq((shares / scale)[:, left], torch.ones(len(rows), 1).double()).solution[:, 0]
+        solution = torch.linalg.lstsq((shares / scale)[:, positive], torch.ones(len(rows), 1).double()).solution[:, 0]
         if bool((solution >= 0).all()):
-            return {amounts[i]: float(x / scale[i]) for i, x in zip(left, solution, strict=True)}
-        del left[int(solution.argmin())]
+            return {amounts[i]: float(x / scale[i]) for i, x in zip(positive, solution, strict=True)}
+        del positive[int(solution.argmin())]

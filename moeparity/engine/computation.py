@@ -15,7 +15,7 @@ from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined import Steps
 from moeparity.ops.declaration import RefusedError
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 
@@ -87,8 +87,8 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
 
 
 def weights_of(loaded: Loaded, node: Node, dtype: str) -> Weights:
-    """The weights of a node as it is run."""
-    return loaded[node.name, dtype] if node.own_weights else loaded.of(node, dtype)
+    """The weights of a node as it is run; none of one that has none, whichever segment was loaded."""
+    return loaded.of(node, dtype) if node.weights else {}
 
 
 def region_numerics(plan: BoundGraph, node: Node, region: Region, function: Callable[..., Any]) -> Numerics:

@@ -71,11 +71,15 @@ class Rates:
         """Seconds that so much takes, one after the other."""
         return sum(n * self._unit(*key) for key, n in amounts.of.items())
 
-    def _unit(self, what: str, dtype: str) -> float:
-        if (what, dtype) in self.seconds:
-            return self.seconds[what, dtype]
-        known = [(abs(BYTES[other] - BYTES[dtype]), s) for (w, other), s in self.seconds.items() if w == what and other]
-        return min(known)[1] if dtype and known else 0.0
+    def _unit(self, amount: str, dtype: str) -> float:
+        if (amount, dtype) in self.seconds:
+            return self.seconds[amount, dtype]
+        nearest_dtypes = [
+            (abs(BYTES[of_dtype] - BYTES[dtype]), s)
+            for (w, of_dtype), s in self.seconds.items()
+            if w == amount and of_dtype
+        ]
+        return min(nearest_dtypes)[1] if dtype and nearest_dtypes else 0.0
 
 
 FASTEST = {
@@ -88,7 +92,7 @@ FASTEST = {
 def amounts_of(values: Values) -> Amounts:
     """What a pass consists of whose values were followed, but for its weights on their way."""
     of: dict[Amount, float] = {}
-    one: dict[Amount, float] = {}
+    of_evaluation: dict[Amount, float] = {}
     for node in values.graph.nodes:
         for i, calls in enumerate(values.calls.get(node.name, {}).values()):
             evaluation: dict[Amount, float] = {}
@@ -96,20 +100,20 @@ def amounts_of(values: Values) -> Amounts:
                 _put(evaluation, _times(_of_call(node, call), times))
             _put(of, evaluation)
             if i == 0:
-                _put(one, evaluation)
+                _put(of_evaluation, evaluation)
             if node.name == values.graph.scores:
                 tokens = values.sequences * values.length
                 _put(of, {(MOVED, ""): 8.0 * _REPORTED * calls[0][0].outputs[0] * tokens})
-    return Amounts(of=of, one=one)
+    return Amounts(of=of, one=of_evaluation)
 
 
 def amounts_of_loading(weights: WeightStore, dtypes: Sequence[str]) -> Amounts:
     """What a pass does to have all weights in each of `dtypes`."""
     refs = weights.unread(dtypes)
     made_bytes = sum(weights.made_bytes(ref, dtypes) for ref in refs)
-    taken = weights.unread_bytes(dtypes)
+    unread_bytes = weights.unread_bytes(dtypes)
     if isinstance(weights.checkpoint, Checkpoint):
-        return Amounts(of={(MADE, ""): made_bytes, (READ, ""): taken})
+        return Amounts(of={(MADE, ""): made_bytes, (READ, ""): unread_bytes})
     drawn = sum(math.prod(ref.shape) * ref.count for ref in refs if len(ref.shape) > 1) * len(dtypes)
     return Amounts(of={(MADE, ""): made_bytes, (DRAWN, ""): drawn})
 
@@ -152,13 +156,13 @@ def _times(of: Mapping[Amount, float], factor: float) -> dict[Amount, float]:
     return {key: n * factor for key, n in of.items()}
 
 
-def require_time(seconds: float, what: str, advice: str) -> None:
+def require_time(seconds: float, action: str, advice: str) -> None:
     """Raises MoeparityError where the estimate of `what` lies above the hours that may be asked for."""
     most = most_hours()
     if seconds > most * 3600:
         hours = seconds / 3600
         raise MoeparityError(
-            f"{what} would take at least {hours:,.0f} hours, more than {most:g} ({HOURS} raises that). {advice}"
+            f"{action} would take at least {hours:,.0f} hours, more than {most:g} ({HOURS} raises that). {advice}"
         )
 
 

@@ -55,12 +55,12 @@ def estimate(
     sequences: int,
     length: int,
     saved: Iterable[str] | None = None,
-    kept: int = 0,
+    kept_bytes: int = 0,
 ) -> Footprint:
     """The most that a pass over [sequences, length] tokens needs beside what the process holds already.
 
     On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `saved` are
-    nodes whose values an observer keeps; the logits and routes are kept with them. `kept` are bytes that observers keep
+    nodes whose values an observer keeps; the logits and routes are kept with them, and `kept_bytes`
     of each token beside.
     """
     values = Values(walkers, weights.graph, sequences, length)
@@ -68,10 +68,10 @@ def estimate(
         _segment_bytes(weights, segment, values.dtypes) + _rewritten_bytes(walkers, segment)
         for segment in weights.graph.segments
     ]
-    other = _FIXED[weights.device.type]
+    further_bytes = _FIXED[weights.device.type]
     if weights.device.type == "cpu":
-        other += _KERNEL * values.kernels()
-    saved_bytes = kept * sequences * length + (0 if saved is None else values.saved(set(saved)))
+        further_bytes += _KERNEL * values.kernels()
+    saved_bytes = kept_bytes * sequences * length + (0 if saved is None else values.saved(set(saved)))
     amounts = amounts_of(values) + amounts_of_loading(weights, values.dtypes)
     peaks = []
     for i, segment in enumerate(weights.graph.segments):
@@ -82,7 +82,7 @@ def estimate(
                 at=segment.name,
                 weights=loaded_bytes,
                 values=size + saved_bytes,
-                other=other,
+                other=further_bytes,
                 work=values.work,
                 amounts=amounts,
             )
@@ -98,7 +98,7 @@ def require(
     *,
     limit: float | None = None,
     saved: Iterable[str] | None = None,
-    kept: int = 0,
+    kept_bytes: int = 0,
 ) -> Footprint:
     """The estimate of a pass. Raises MoeparityError where it does not fit.
 
@@ -107,7 +107,7 @@ def require(
     allowed_bytes = available_bytes(weights.device) if limit is None else limit
 
     def needed(walkers: Sequence[Walker], sequences: int) -> Footprint:
-        return estimate(walkers, weights, sequences, length, saved, kept)
+        return estimate(walkers, weights, sequences, length, saved, kept_bytes)
 
     footprint = needed(walkers, sequences)
     if allowed_bytes is not None and footprint.total > allowed_bytes:

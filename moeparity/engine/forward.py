@@ -25,7 +25,7 @@ from moeparity.plan.schedule.settings import settings
 from moeparity.plan.schedule.steps import Groups, MicroBatches, Schedule
 from moeparity.plan.sides import walked
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.progress import Callback
 
 
@@ -59,14 +59,14 @@ def forward(
     """
     _refuse(dtype, micro_batch, schedule)
     where = Where(Path("forward"))
-    rules, own, placing = _rules(profile, settings or {}, placement or {}, where)
+    rules, own_rules, placing = _rules(profile, settings or {}, placement or {}, where)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")
     mask = None if attention_mask is None else checked_mask(attention_mask, input_ids, "forward")
     steps = _walked(schedule, micro_batch, placing.groups, tokens, mask, where)
     placed = placement_rules(placing, where)
-    plan = bind(model.graph, rules, dtype or model.dtype, own, placement=placed, phases=steps.phases)
+    plan = bind(model.graph, rules, dtype or model.dtype, own_rules, placement=placed, phases=steps.phases)
     recorder = _Recorder(model.graph, list(save))
     walker = Walker(name="forward", plan=plan, schedule=steps)
     passes = PassRunner(
@@ -80,8 +80,8 @@ def _rules(
     profile: str, settings: Mapping[str, str | float], placement: Mapping[str, int | bool | str], where: Where
 ) -> tuple[Profile, tuple[Rule, ...], Placement]:
     """What is asked for, read: a profile, settings on top of it, and where it lies. Raises MoeparityError."""
-    rules, own = load_profile(profile, where), overrides(dict(settings), where)
-    return rules, own, reader.read_placement(placement, where)
+    rules, own_rules = load_profile(profile, where), overrides(dict(settings), where)
+    return rules, own_rules, reader.read_placement(placement, where)
 
 
 def _walked(
@@ -97,12 +97,12 @@ def _walked(
         return MicroBatches(micro_batch or len(tokens), groups)
     if isinstance(schedule, Schedule):
         return replace(schedule, groups=groups)
-    own = settings(reader.read_scheduling(schedule, where), None, len(tokens), where, groups)
+    scheduling = settings(reader.read_scheduling(schedule, where), None, len(tokens), where, groups)
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-    ids = None if own.block is None else tuple(map(tuple, tokens.tolist()))
+    ids = None if scheduling.block is None else tuple(map(tuple, tokens.tolist()))
     grid = grid_of(real, real.sum(1), ids)
-    refuse_unfit(own, grid, where)
-    return walked(own, grid, where)
+    refuse_unfit(scheduling, grid, where)
+    return walked(scheduling, grid, where)
 
 
 def _refuse(dtype: str | None, micro_batch: int | None, schedule: object) -> None:

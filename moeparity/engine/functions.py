@@ -68,21 +68,23 @@ def call(
 
     Raises SpecError for whatever it raises or returns amiss.
     """
-    what = f"{region.where}: impl {region.call} at {node.name}"
+    function_there = f"{region.where}: impl {region.call} at {node.name}"
     try:
         out = function(*inputs, node=node)
     except Exception as error:
-        raise SpecError(f"{what} raised {error_line(error, __file__)}.") from error
+        raise SpecError(f"{function_there} raised {error_line(error, __file__)}.") from error
     values = out if isinstance(out, tuple) else (out,)
     if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values)
-        raise SpecError(f"{what} returned {kinds}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}.")
+        raise SpecError(
+            f"{function_there} returned {kinds}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}."
+        )
     device = inputs[-1].device
     for value in values:
         rows = value.movedim(replaced.op.token_axis, 1) if value.dim() > 2 else value
         if rows.shape[:2] != size or value.device != device:
             raise SpecError(
-                f"{what} returned {list(value.shape)} on {value.device}; expected "
+                f"{function_there} returned {list(value.shape)} on {value.device}; expected "
                 f"[{size[0]}, {size[1]}, ...] on {device}, as its inputs."
             )
     return values

@@ -34,7 +34,7 @@ def grafted(block: Block, graft: Graft) -> tuple[torch.Tensor, torch.Tensor]:
     Raises TraceError where the trace has another number of values for each token.
     """
     rows = graft.read()[block.batch.index].to(block.tensor.device)
-    known = graft.known[block.batch.index].to(block.tensor.device)
+    is_known = graft.known[block.batch.index].to(block.tensor.device)
     by_token = block.tensor.movedim(block.axis, 1)
     wide = by_token.shape[2:].numel()
     if rows.shape[1] != wide:
@@ -42,21 +42,21 @@ def grafted(block: Block, graft: Graft) -> tuple[torch.Tensor, torch.Tensor]:
             f"{graft.where}: {rows.shape[1]:,} values for each token; this model's node has {wide:,}. Is it a trace of "
             "this checkpoint, and of one rank?"
         )
-    shown = _put(block, rows, known)
+    shown = _put(block, rows, is_known)
     if rows.dtype == block.tensor.dtype or not graft.cast:
         return shown, shown
-    return shown, _put(block, rows.to(block.tensor.dtype), known)
+    return shown, _put(block, rows.to(block.tensor.dtype), is_known)
 
 
-def _put(block: Block, rows: torch.Tensor, known: torch.Tensor) -> torch.Tensor:
-    own = block.tensor
-    laid_out = all(step or size < 2 for size, step in zip(own.shape, own.stride(), strict=True))
-    value = torch.empty_strided(own.shape, own.stride() if laid_out else _contiguous(own), dtype=rows.dtype)
-    value = value.to(own.device)
-    value.copy_(own)
+def _put(block: Block, rows: torch.Tensor, is_known: torch.Tensor) -> torch.Tensor:
+    tensor = block.tensor
+    laid_out = all(step or size < 2 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    value = torch.empty_strided(tensor.shape, tensor.stride() if laid_out else _contiguous(tensor), dtype=rows.dtype)
+    value = value.to(tensor.device)
+    value.copy_(tensor)
     by_token = value.movedim(block.axis, 1)
     recorded = rows.view(by_token.shape)
-    real = known.view(by_token.shape[:2])
+    real = is_known.view(by_token.shape[:2])
     by_token[real] = recorded[real]
     return value
 

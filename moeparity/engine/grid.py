@@ -187,29 +187,39 @@ class Grid:
         self._batches: dict[tuple[tuple[Span, ...], Shape], Batch] = {}
         self._rectangles: dict[Rectangle, Batch] = {}
         self._wholes: dict[Rows, Batch] = {}
-        self.schedules = {one: one.on(sequences, length) for one in schedules}
-        steps = {one: _with_filled_phases(schedule) for one, schedule in self.schedules.items()}
-        starts = {one: _starts(own) for one, own in steps.items()}
-        turns = {one: [turn for step in own for turn in self._turns(step, starts[one])] for one, own in steps.items()}
-        head_turns = {one: [turn for step in own for turn in self._head_turns(step)] for one, own in steps.items()}
+        self.schedules = {schedule: schedule.on(sequences, length) for schedule in schedules}
+        steps = {key: _with_filled_phases(schedule) for key, schedule in self.schedules.items()}
+        starts = {key: _starts(filled) for key, filled in steps.items()}
+        turns = {
+            key: [turn for step in filled for turn in self._turns(step, starts[key])] for key, filled in steps.items()
+        }
+        head_turns = {
+            key: [turn for step in filled for turn in self._head_turns(step)] for key, filled in steps.items()
+        }
         grouped = {
-            one: _of_groups(own.groups, steps[one]) for one, own in self.schedules.items() if own.groups.count > 1
+            key: _of_groups(schedule.groups, steps[key])
+            for key, schedule in self.schedules.items()
+            if schedule.groups.count > 1
         }
         apart = {
-            one: [replace(turn, group=group) for own, group in parts for turn in self._turns(own, starts[one])]
-            for one, parts in grouped.items()
+            key: [
+                replace(turn, group=group)
+                for group_step, group in parts
+                for turn in self._turns(group_step, starts[key])
+            ]
+            for key, parts in grouped.items()
         }
         head_apart = {
-            one: [replace(turn, group=group) for own, group in parts for turn in self._head_turns(own)]
-            for one, parts in grouped.items()
+            key: [replace(turn, group=group) for group_step, group in parts for turn in self._head_turns(group_step)]
+            for key, parts in grouped.items()
         }
         every = [*turns.values(), *head_turns.values(), *apart.values(), *head_apart.values()]
-        self._placed = [[turn.batch for turn in one] for one in every]
-        self.waves = self._cut_into_waves([turn.rows for one in every for turn in one])
-        self.turns = {one: self._by_wave(placed) for one, placed in turns.items()}
-        self.head_turns = {one: self._by_wave(placed) for one, placed in head_turns.items()}
-        self.apart = {one: self._by_wave(placed) for one, placed in apart.items()}
-        self.head_apart = {one: self._by_wave(placed) for one, placed in head_apart.items()}
+        self._placed = [[turn.batch for turn in schedule_turns] for schedule_turns in every]
+        self.waves = self._cut_into_waves([turn.rows for schedule_turns in every for turn in schedule_turns])
+        self.turns = {key: self._by_wave(placed) for key, placed in turns.items()}
+        self.head_turns = {key: self._by_wave(placed) for key, placed in head_turns.items()}
+        self.apart = {key: self._by_wave(placed) for key, placed in apart.items()}
+        self.head_apart = {key: self._by_wave(placed) for key, placed in head_apart.items()}
 
     def batch(self, spans: tuple[Span, ...], shape: Shape) -> Batch:
         """These tokens in this shape."""
@@ -253,8 +263,8 @@ class Grid:
     def _turns(self, step: Step, starts: Mapping[int, int] | None = None) -> Iterator[Turn]:
         """What a step computes, and what it copies."""
         if step.spans:
-            batch, own = self.batch(step.spans, step.shape), starts if step.shape == "flat" else None
-            yield Turn(batch, step.phase, step.isolated, step.padding, starts=own or {})
+            batch, own_starts = self.batch(step.spans, step.shape), starts if step.shape == "flat" else None
+            yield Turn(batch, step.phase, step.isolated, step.padding, starts=own_starts or {})
         yield from self._copies(step)
 
     def _copies(self, step: Step) -> Iterator[Turn]:
@@ -268,10 +278,10 @@ class Grid:
         if step.scored is None:
             yield from self._turns(step)
             return
-        kept = step.scored_spans
-        firsts = {span.sequence: span.first for span in kept}
+        scored_spans = step.scored_spans
+        firsts = {span.sequence: span.first for span in scored_spans}
         rest = [span._replace(last=firsts.get(span.sequence, span.last)) for span in step.spans]
-        for spans in (kept, [span for span in rest if span.tokens]):
+        for spans in (scored_spans, [span for span in rest if span.tokens]):
             if spans:
                 yield Turn(self.batch(tuple(spans), step.shape if _alike(spans) else "flat"), step.phase)
         yield from self._copies(step)

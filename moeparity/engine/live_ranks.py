@@ -77,25 +77,25 @@ class LiveRanks(Ranks):
         if pieces == 1:
             return super().gathered(outputs, pieces)
         size = min(pieces, self.width)
-        own = [output for output in outputs if output is not None]
+        own_outputs = [output for output in outputs if output is not None]
         parts: list[list[torch.Tensor]] = [[]] * size
         # By way of the CPU: a tensor that is unpickled goes to the device that it has on its sender.
-        dist.all_gather_object(parts, [output.cpu() for output in own], group=self._group(size))
+        dist.all_gather_object(parts, [output.cpu() for output in own_outputs], group=self._group(size))
         return [part.to(self.device) for of_rank in parts for part in of_rank]
 
     def reduced(self, partials: Sequence[torch.Tensor], simulated: Reduce, *, scattered: bool) -> torch.Tensor:
         """The backend's sum of the ranks' partial sums, in their dtype; it is held to the simulated one."""
         pieces = len(partials)
         size = min(pieces, self.width)
-        own = [partial if self.holds(i, pieces) else None for i, partial in enumerate(partials)]
-        every = self.gathered(own, pieces)
+        own_partials = [partial if self.holds(i, pieces) else None for i, partial in enumerate(partials)]
+        every = self.gathered(own_partials, pieces)
         expected = simulated(every)
         first, name = every[0], name_of(every[0].dtype) or str(every[0].dtype)
         if pieces > size:
             # No library's all-reduce adds several pieces of a rank: each rank is sent all of them.
             self._reductions.append(Reduction("all_gather", size, first.numel() * (pieces // size), name, 0))
             return expected
-        total = self._sum(next(partial for partial in own if partial is not None), size, scattered=scattered)
+        total = self._sum(next(partial for partial in own_partials if partial is not None), size, scattered=scattered)
         differing = int((int_view(rounded(total, expected.dtype)) != int_view(expected)).sum())
         orders = _orders(every, total, scattered=scattered) if differing else frozenset()
         call = "reduce_scatter_tensor" if scattered else "all_reduce"
@@ -108,9 +108,9 @@ class LiveRanks(Ranks):
         if groups == 1:
             return compute()
         every, ranks = self.width, self.width // groups
-        own = self.rank // ranks == number
+        is_mine = self.rank // ranks == number
         outputs: tuple[torch.Tensor, ...] = ()
-        if own:
+        if is_mine:
             self.width = ranks
             try:
                 outputs = compute()
@@ -118,7 +118,7 @@ class LiveRanks(Ranks):
                 self.width = every
         sent: list[tuple[torch.Tensor, ...]] = [tuple(output.cpu() for output in outputs)]
         dist.broadcast_object_list(sent, src=number * ranks)
-        if own:
+        if is_mine:
             return outputs
         received = tuple(output.to(self.device) for output in sent[0])
         # Partial sums stay where they are: those of another group stand for something that nothing here may read.

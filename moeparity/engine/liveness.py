@@ -36,9 +36,9 @@ class Values:
         grid = Grid(sequences, length, dict.fromkeys(walker.schedule for walker in walkers))
         self.wave = max(last - first for first, last in grid.waves)
         # By schedule, how many rows its steps have, and how many steps have so many.
-        self.rows = {one: Counter(step.rows for step in schedule.steps) for one, schedule in grid.schedules.items()}
+        self.rows = {key: Counter(step.rows for step in schedule.steps) for key, schedule in grid.schedules.items()}
         # By schedule, the most rows that go through an op that computes several steps at once.
-        self.joined = {one: max(*rows, joined_rows(rows)) for one, rows in self.rows.items()}
+        self.joined = {key: max(*rows, joined_rows(rows)) for key, rows in self.rows.items()}
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.widths, self.heads = widths(graph)
         # By walker and name.

@@ -131,8 +131,8 @@ class _Lockstep:
         for name in SOURCES:
             identities = Identities()
             for holder in self.work.holders(name):
-                own = name == "positions"
-                source = self.grid.positions(self.schedules[holder], mask) if own else sources[name]
+                of_positions = name == "positions"
+                source = self.grid.positions(self.schedules[holder], mask) if of_positions else sources[name]
                 for wave in self.grid.waves:
                     block = identities.block(source[slice(*wave)], self.grid.whole(wave))
                     self.values[holder, name, wave] = [block]
@@ -168,8 +168,8 @@ class _Lockstep:
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
         again = partial(self._again, visit)
-        packs = {name: own for name, own in self._of_all(self.grid.open_packs, wave) if name in outputs}
-        turns = {name: own for name, own in self._of_all(self._steps, node, wave) if name in outputs}
+        packs = {name: batches for name, batches in self._of_all(self.grid.open_packs, wave) if name in outputs}
+        turns = {name: steps for name, steps in self._of_all(self._steps, node, wave) if name in outputs}
         entered = self.entered[wave]
         view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs, turns)
         for observer in self.observers:

@@ -55,15 +55,17 @@ class PassRunner:
         *,
         until: str | None = None,
         saved: Iterable[str] | None = None,
-        kept: int = 0,
+        kept_bytes: int = 0,
     ) -> Pass:
         """One pass with all of these walkers, up to the node `until`; `saved` are nodes whose values an observer keeps,
-        `kept` bytes that observers keep of each token beside.
+        `kept_bytes` that observers keep of each token beside.
 
         Raises MoeparityError where it does not fit into memory, SpecError where a kernel refuses a walker.
         """
         sequences, length = self.input_ids.shape
-        footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit, saved=saved, kept=kept)
+        footprint = require(
+            walkers, self.weights, sequences, length, limit=self.memory_limit, saved=saved, kept_bytes=kept_bytes
+        )
         return self._ran(walkers, walkers, observers, footprint, until)
 
     def try_all(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from moeparity.errors import SpecError
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 
 Replayed = Literal["ids", "ids+weights", "ids+weights+order"]
 Routes = Literal["natural", Replayed]
@@ -60,6 +60,8 @@ def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
     followed = {name for node in plan.graph.nodes for name in node.op.told}
     routers = [node for node in plan.graph.nodes if node.op.routes]
     places = [(node.name, a.name) for node in routers for a in node.attributes if a.name in followed]
-    own = {place: plan.settings[place] for place in places}
-    alike = all(one.settings[place].value == own[place].value for one in source.distinct for place in places)
-    return source if alike else source.in_all_phases(own)
+    own_settings = {place: plan.settings[place] for place in places}
+    alike = all(
+        in_phase.settings[place].value == own_settings[place].value for in_phase in source.distinct for place in places
+    )
+    return source if alike else source.in_all_phases(own_settings)

@@ -10,7 +10,7 @@ from moeparity.engine.routes import IDS, ORDER, Forced, replayed_plan
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
 from moeparity.ops.declaration import EDGE
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of

@@ -114,8 +114,8 @@ class Identities:
         """The tensor with its identities; an equal block made before is returned instead."""
         bits = _Bits(tensor, batch, axis)
         ids = np.full(len(batch.cells), -1, dtype=np.int64)
-        for known in self._met(bits):
-            _take_equal(ids, bits, known)
+        for met_value in self._met(bits):
+            _take_equal(ids, bits, met_value)
             if ids.min() >= 0:
                 break
         is_fresh = ids < 0
@@ -132,13 +132,13 @@ class Identities:
             self._next = np.concatenate([self._next, np.zeros(int(cells[-1]) + 1 - len(self._next), dtype=np.int64)])
         ids[is_fresh] = self._next[cells]
         self._next[cells] += 1
-        known = _Known(bits, ids.copy(), frozenset(cells.tolist()))
+        numbered = _Known(bits, ids.copy(), frozenset(cells.tolist()))
         if len(cells) > NARROW:
-            self._wide.append(known)
+            self._wide.append(numbered)
             return
-        self._narrow.append(known)
-        for cell in known.fresh:
-            self._by_cell.setdefault(cell, []).append(known)
+        self._narrow.append(numbered)
+        for cell in numbered.fresh:
+            self._by_cell.setdefault(cell, []).append(numbered)
 
     def _met(self, bits: _Bits) -> list[_Known]:
         """What has something of the same kind in the same cells, of the same batch first; of many only what may have
@@ -146,38 +146,38 @@ class Identities:
         """
         batch = bits.batch
         if len(batch.cells) > NARROW:
-            every = [known for known in self._narrow if not batch.cell_set.isdisjoint(known.fresh)]
+            every = [numbered for numbered in self._narrow if not batch.cell_set.isdisjoint(numbered.fresh)]
         else:
-            there = (known for cell in batch.cells for known in self._by_cell.get(cell, ()))
-            every = list({id(known): known for known in there}.values())
-        every += [known for known in self._wide if not batch.cell_set.isdisjoint(known.fresh)]
-        met = [known for known in every if known.bits.kind == bits.kind]
+            there = (numbered for cell in batch.cells for numbered in self._by_cell.get(cell, ()))
+            every = list({id(numbered): numbered for numbered in there}.values())
+        every += [numbered for numbered in self._wide if not batch.cell_set.isdisjoint(numbered.fresh)]
+        met = [numbered for numbered in every if numbered.bits.kind == bits.kind]
         if len(met) > FEW:
             prints = bits.prints.items()
-            met = [known for known in met if not prints.isdisjoint(known.bits.prints.items())]
-        return sorted(met, key=lambda known: known.bits.batch is not batch)
+            met = [numbered for numbered in met if not prints.isdisjoint(numbered.bits.prints.items())]
+        return sorted(met, key=lambda numbered: numbered.bits.batch is not batch)
 
 
-def _take_equal(ids: IntArray, bits: _Bits, known: _Known) -> None:
+def _take_equal(ids: IntArray, bits: _Bits, numbered: _Known) -> None:
     """Fill in the numbers of the cells in which both have the same bits."""
-    batch, other = bits.batch, known.bits
-    if batch is other.batch:
-        if torch.equal(bits.bits, other.bits):
-            np.copyto(ids, known.numbers, where=ids < 0)
+    batch, theirs_bits = bits.batch, numbered.bits
+    if batch is theirs_bits.batch:
+        if torch.equal(bits.bits, theirs_bits.bits):
+            np.copyto(ids, numbered.numbers, where=ids < 0)
             return
         if len(ids) == 1:
             return
-        ours, theirs, places = bits.by_token, other.by_token, batch.cell_of
+        ours, theirs, places = bits.by_token, theirs_bits.by_token, batch.cell_of
     else:
-        mine, its = common(batch, other.batch)
-        ours, theirs = bits.by_token[mine.to(bits.bits.device)], other.by_token[its.to(other.bits.device)]
+        mine, its = common(batch, theirs_bits.batch)
+        ours, theirs = bits.by_token[mine.to(bits.bits.device)], theirs_bits.by_token[its.to(theirs_bits.bits.device)]
         places = batch.cell_of[mine]
     differs = (ours != theirs).any(-1).cpu().numpy()
     takes = np.zeros(len(ids), dtype=np.bool_)
     takes[places.numpy()] = True
     takes[places.numpy()[differs]] = False
     takes &= ids < 0
-    ids[takes] = known.numbers[np.searchsorted(other.batch.cell_array, batch.cell_array[takes])]
+    ids[takes] = numbered.numbers[np.searchsorted(theirs_bits.batch.cell_array, batch.cell_array[takes])]
 
 
 def common(a: Batch, b: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -212,8 +212,8 @@ def reblocked(blocks: Sequence[Block], batch: Batch, *, view: bool = False) -> B
     else:
         identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
         ids = tuple(identity[cell] for cell in batch.cells)
-    seen = view and len(blocks) == 1 and _is_part(batch, first.batch)
-    tensor = part(first, batch) if seen else assemble(blocks, batch)
+    is_view = view and len(blocks) == 1 and _is_part(batch, first.batch)
+    tensor = part(first, batch) if is_view else assemble(blocks, batch)
     return Block(tensor, batch, ids, first.partials, first.axis)
 
 

@@ -101,8 +101,8 @@ class NodeView:
             sizes, apart = turn.sizes, self.node.op.history and turn.batch.shape == "flat"
             for queries in turn.batch.apart if apart else (turn.batch,):
                 case = case_of(cases, turn.sizes_of(queries, sizes)) or turn.phase
-                own = tokens.setdefault(case, torch.zeros(last - first, self.grid.length, dtype=torch.bool))
-                own.view(-1)[queries.index - first * self.grid.length] = True
+                of_case = tokens.setdefault(case, torch.zeros(last - first, self.grid.length, dtype=torch.bool))
+                of_case.view(-1)[queries.index - first * self.grid.length] = True
         return tokens
 
     def output_ids(self, walker: Name) -> list[Ids]:
@@ -125,12 +125,12 @@ class NodeView:
                 for name, earlier, x, y in zip(*self._read(regions), self.inputs[a], self.inputs[b], strict=False)
                 if name not in SOURCES and x and y
             ]
-        own, history = ([True for _ in self.cells] for _ in range(2))
+        in_turn, history = ([True for _ in self.cells] for _ in range(2))
         for x, y, earlier in pairs:
             if x != y:
-                agree = history if earlier else own
+                agree = history if earlier else in_turn
                 agree[:] = map(operator.and_, agree, map(operator.eq, x, y))
-        return list(map(operator.and_, own, self._with_history(history, a, b)))
+        return list(map(operator.and_, in_turn, self._with_history(history, a, b)))
 
     def _read(self, regions: Sequence[Region]) -> tuple[Sequence[str], Sequence[bool]]:
         """The values that are read, and whether earlier tokens of each may be; of a function that is not known."""

@@ -77,10 +77,10 @@ class Visit:
         if key not in self._computed:
             self.evaluations[self.node.name] += 1
             size = (queries.size[0], queries.size[1] + padding)
-            taken = _as_taken(todo, turn, queries, blocks)
+            read_blocks = _as_taken(todo, turn, queries, blocks)
             tensors = current().in_group(
                 turn.group,
-                partial(numerics.compute, taken, self.loaded, size, turn.steps),
+                partial(numerics.compute, read_blocks, self.loaded, size, turn.steps),
                 whole=numerics.partials == 1,
             )
             axis = self.node.op.token_axis + (numerics.partials > 1)
@@ -122,24 +122,26 @@ class Visit:
             if value in grafts:
                 blocks = [self._recorded(port, block, grafts[value]) for block in computed[port]]
                 shown[port], handed_on[port] = [block for block, _ in blocks], [block for _, block in blocks]
-        own = len(self.node.values)
+        value_count = len(self.node.values)
         # Which consumer rounds it otherwise is a choice, and what was recorded has none.
-        shown[own:], handed_on[own:] = ([ports[0]] * (len(computed) - own) for ports in (shown, handed_on))
+        shown[value_count:], handed_on[value_count:] = (
+            [ports[0]] * (len(computed) - value_count) for ports in (shown, handed_on)
+        )
         return tuple(shown), tuple(handed_on)
 
     def _recorded(self, port: int, block: Block, graft: Graft) -> tuple[Block, Block]:
         shown, handed_on = grafted(block, graft)
-        own = self.identities[port].block(handed_on, block.batch, block.axis)
+        own_block = self.identities[port].block(handed_on, block.batch, block.axis)
         if shown is handed_on:
-            return own, own
-        return self.identities[port].block(shown, block.batch, block.axis), own
+            return own_block, own_block
+        return self.identities[port].block(shown, block.batch, block.axis), own_block
 
     def _copied(self, ports: Sequence[Sequence[Block]], source: Batch, batch: Batch) -> tuple[Block, ...]:
         # Behind a node's own ports come the roundings that single consumers are handed, of the first.
         identities = chain(self.identities, repeat(self.identities[0]))
         return tuple(
-            own.block(assemble(port, source), batch, port[0].axis, port[0].partials)
-            for port, own in zip(ports, identities, strict=False)
+            port_identities.block(assemble(port, source), batch, port[0].axis, port[0].partials)
+            for port, port_identities in zip(ports, identities, strict=False)
         )
 
     def read(self, value: list[Block], batch: Batch, *, view: bool = False) -> Block:
@@ -168,9 +170,9 @@ def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | N
     if any(todo.history):
         if queries.rectangle is not None:
             return tensors
-        seen = queries.own_sequence if turn.isolated else torch.ones_like(queries.own_sequence)
+        visible = queries.own_sequence if turn.isolated else torch.ones_like(queries.own_sequence)
         return [
-            tensor[:, None, :] & seen.to(tensor.device) if value == "mask" and tensor is not None else tensor
+            tensor[:, None, :] & visible.to(tensor.device) if value == "mask" and tensor is not None else tensor
             for value, tensor in zip(todo.reads, tensors, strict=True)
         ]
     if not turn.padding:
@@ -186,5 +188,5 @@ def _without_padding(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor
     if not rows:
         return tensor
     # A copy even of one row, of which torch would keep the strides that all of them had, and choose a GEMM by them.
-    kept = tensor.narrow(axis, 0, tensor.shape[axis] - rows)
-    return kept.clone(memory_format=torch.contiguous_format)
+    tokens_only = tensor.narrow(axis, 0, tensor.shape[axis] - rows)
+    return tokens_only.clone(memory_format=torch.contiguous_format)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from moeparity.engine.grafts import Graft
 from moeparity.engine.routes import Forced
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case, parse
 from moeparity.plan.schedule.steps import MicroBatches, Schedule

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from moeparity.engine.task import Task, knows_steps, replayed_plans, task_of
 from moeparity.engine.walker import Name, Walker
 from moeparity.ops.declaration import EDGE
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
@@ -161,7 +161,7 @@ def _cut_otherwise(node: Node, walker: Walker, source: Walker) -> bool:
     if walker is source:
         return False
     theirs = source.plans.values()
-    return any(_cut_otherwise_in(node, plan, other) for plan in walker.plans.values() for other in theirs)
+    return any(_cut_otherwise_in(node, plan, their_walker) for plan in walker.plans.values() for their_walker in theirs)
 
 
 def _cut_otherwise_in(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:

@@ -71,9 +71,9 @@ def instruction_set() -> str:
     fields = {name.strip(): text.strip() for name, _, text in (line.partition(":") for line in reversed(lines))}
     maker = fields.get("vendor_id") or fields.get("CPU implementer") or platform.machine()
     flags = {flag for name in ("flags", "Features") for flag in fields.get(name, "").split()}
-    kept = sorted(flag for flag in flags if _CHOSEN_BY.fullmatch(flag))
+    relevant_flags = sorted(flag for flag in flags if _CHOSEN_BY.fullmatch(flag))
     choices = [f"{name}={os.environ[name]}" for name in _CHOICES if os.environ.get(name)]
-    return " ".join([maker, torch.backends.cpu.get_cpu_capability(), *kept, *choices])
+    return " ".join([maker, torch.backends.cpu.get_cpu_capability(), *relevant_flags, *choices])
 
 
 def numerics_key(device: torch.device) -> dict[str, str]:

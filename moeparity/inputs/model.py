@@ -87,30 +87,31 @@ class OpenedOnce:
         return self.model
 
 
-def checked_tokens(input_ids: torch.Tensor, model: Model, what: str) -> torch.Tensor:
+def checked_tokens(input_ids: torch.Tensor, model: Model, origin: str) -> torch.Tensor:
     """The token ids on the model's device. Raises TokensError unless they are int64 [B, T] inside the vocabulary."""
     if input_ids.dtype != torch.int64 or input_ids.dim() != 2 or input_ids.numel() == 0:
         shape, dtype = list(input_ids.shape), str(input_ids.dtype).removeprefix("torch.")
-        raise TokensError(f"{what}: input_ids is {dtype} {shape}; expected int64 [sequences, tokens], not empty.")
+        raise TokensError(f"{origin}: input_ids is {dtype} {shape}; expected int64 [sequences, tokens], not empty.")
     low, high = int(input_ids.min()), int(input_ids.max())
     if low < 0 or high >= model.vocab_size:
         bad = low if low < 0 else high
         raise TokensError(
-            f"{what}: input_ids holds {bad}; the vocabulary of {model.folder} is 0..{model.vocab_size - 1}."
+            f"{origin}: input_ids holds {bad}; the vocabulary of {model.folder} is 0..{model.vocab_size - 1}."
         )
     return input_ids.to(model.device)
 
 
-def checked_mask(mask: torch.Tensor, input_ids: torch.Tensor, what: str) -> torch.Tensor:
+def checked_mask(mask: torch.Tensor, input_ids: torch.Tensor, origin: str) -> torch.Tensor:
     """The attention mask as bool. Raises TokensError unless it is 0 or 1, of the ids' shape, and padding at one end."""
     if mask.shape != input_ids.shape or mask.dtype not in {torch.bool, torch.int64}:
         shape, dtype = list(mask.shape), str(mask.dtype).removeprefix("torch.")
         raise TokensError(
-            f"{what}: attention_mask is {dtype} {shape}; expected bool or int64 {list(input_ids.shape)}, as input_ids."
+            f"{origin}: attention_mask is {dtype} {shape}; expected bool or int64 {list(input_ids.shape)}, as "
+            "input_ids."
         )
     if bool(((mask != 0) & (mask != 1)).any()):
-        raise TokensError(f"{what}: attention_mask holds values other than 0 and 1.")
+        raise TokensError(f"{origin}: attention_mask holds values other than 0 and 1.")
     reason = defect(mask.bool())
     if reason is not None:
-        raise TokensError(f"{what}: attention_mask: {reason}.")
+        raise TokensError(f"{origin}: attention_mask: {reason}.")
     return mask.bool()

@@ -20,7 +20,7 @@ from moeparity.logs.series.pictures import refuse_unplottable, save_series
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.verdict import Gate
 from moeparity.paths import present
-from moeparity.plan.spec.schema import LogCheck
+from moeparity.plan.spec.log_schema import LogCheck
 from moeparity.progress import Callback, Progress
 
 

@@ -63,8 +63,8 @@ class Measurement:
         self.totals = Accumulator(self.metrics)
         self.groups = tuple(Groups(by) for by in self.request.ways())
         self.steps = next((groups for groups in self.groups if groups.by == "step"), Groups("step"))
-        own = next((groups for groups in self.groups if groups.by == "position"), Groups("position"))
-        self.positions = own if self.request.plots else None
+        by_position = next((groups for groups in self.groups if groups.by == "position"), Groups("position"))
+        self.positions = by_position if self.request.plots else None
 
     def add(self, chunk: Chunk) -> None:
         """Take in whole sequences, each of which `noted` has seen."""

@@ -34,7 +34,7 @@ def _section(blocks: list[Block]) -> PageSection | None:
 def _sequences(report: LogReport, plots: LogPlots) -> Iterator[Block]:
     if not plots.sequences:
         return
-    line = Line(label=f"{plots.metric} of a sequence", values=[one.value for one in plots.sequences], look="points")
+    line = Line(label=f"{plots.metric} of a sequence", values=[each.value for each in plots.sequences], look="points")
     verdict = report.verdict
     series = Series(
         name="sequences",
@@ -44,7 +44,10 @@ def _sequences(report: LogReport, plots: LogPlots) -> Iterator[Block]:
         y_label=_labelled(plots.metric, plots.unit),
         lines=[line],
         bound=None if verdict is None else (f"gate {verdict.below:g}, on the mean", verdict.below),
-        words=[[one.id, f"{plots.metric} {number(one.value)}", f"{one.tokens} tokens"] for one in plots.sequences],
+        words=[
+            [sequence.id, f"{plots.metric} {number(sequence.value)}", f"{sequence.tokens} tokens"]
+            for sequence in plots.sequences
+        ],
     )
     left_out = report.sequences - len(plots.sequences)
     note = f"The {MOST_DRAWN} with the greatest mean; {left_out} others are not drawn." if left_out else ""

@@ -93,7 +93,7 @@ def check(sequence: Sequence) -> Sequence:
     _check_further(sequence)
     for name, values in scored.items():
         zeros = len(values) >= FEWEST and not bool(values.any())
-        if zeros and any(bool(other.any()) for other in scored.values()):
+        if zeros and any(bool(mask.any()) for mask in scored.values()):
             raise LogError(
                 f"{sequence.where}: {name} log-probabilities are 0 at all {len(values)} scored tokens: a placeholder, "
                 "as trainers write where they computed none. Log them with log-probabilities, or mask the tokens."

@@ -41,7 +41,7 @@ class Exact(float):
 
 def _grow(parts: list[float], number: float) -> None:
     """Add a number to parts that do not overlap, in place; what is not finite is all there is then."""
-    kept = []
+    remainders = []
     for part in parts:
         total = number + part
         if not math.isfinite(total):
@@ -50,6 +50,6 @@ def _grow(parts: list[float], number: float) -> None:
         larger, smaller = (number, part) if abs(number) >= abs(part) else (part, number)
         remainder = smaller - (total - larger)
         if remainder:
-            kept.append(remainder)
+            remainders.append(remainder)
         number = total
-    parts[:] = [*kept, number] if number or not kept else kept
+    parts[:] = [*remainders, number] if number or not remainders else remainders

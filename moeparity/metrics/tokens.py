@@ -81,13 +81,13 @@ class SequenceSums:
         """Without the sequences that repeat another, whose index `first` int64 [B] gives; what shows in any of the same
         sequences, unequal bits and values that are not finite, shows in the one that stays.
         """
-        kept = (first == torch.arange(len(first))).nonzero().flatten()
-        if len(kept) == len(first):
+        first_places = (first == torch.arange(len(first))).nonzero().flatten()
+        if len(first_places) == len(first):
             return self
-        once = {field.name: getattr(self, field.name)[kept] for field in fields(self)}
+        once = {field.name: getattr(self, field.name)[first_places] for field in fields(self)}
         for name in ("unequal", "nonfinite"):
             greatest = torch.zeros_like(getattr(self, name)).scatter_reduce(0, first, getattr(self, name), "amax")
-            once[name] = greatest[kept]
+            once[name] = greatest[first_places]
         return type(self)(**once)
 
     @classmethod

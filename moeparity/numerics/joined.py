@@ -164,10 +164,10 @@ class JoinedGemm:
         row, weight, bias = _cancelling(like, self.weight, self.bias, seed)
         few = self.alone(row.expand(rows, -1).contiguous(), weight, bias)
         many = self.blocks(row.expand(block, -1).contiguous(), weight, bias)
-        one = many[:1]
+        one_row = many[:1]
         # Where nothing is left of the sums, nothing was seen of their order.
-        shows = 2 * int((int_view(one) != 0).sum()) >= one.numel()
-        return shows and all(same_bits(of, one.expand_as(of).contiguous()) for of in (few, many))
+        shows = 2 * int((int_view(one_row) != 0).sum()) >= one_row.numel()
+        return shows and all(same_bits(of, one_row.expand_as(of).contiguous()) for of in (few, many))
 
 
 def _cancelling(

@@ -33,6 +33,21 @@ _FLASH = {"implementation": (FLASH,)}
 _ABSORBED = {"projection": ("absorbed",)}
 _EXPANDED = {"projection": ("expanded",)}
 _WITH_LATENT = {"projection": ("context", "absorbed")}
+_SCALE = (
+    Parameter(
+        name="softmax_scale",
+        type=float,
+        required=False,
+        says="what the softmax scale, 1 / sqrt(D), is multiplied by; null: 1",
+    ),
+    Parameter(
+        name="scale_width",
+        type=int,
+        required=False,
+        says="the width D that the softmax scale is made of; null: that of a query",
+    ),
+    Parameter(name="scaled", type=int, required=False, default=1, says="how often scores are multiplied by that"),
+)
 _KV_B = WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values")
 
 
@@ -123,6 +138,8 @@ ATTENTION = Op(
             default=0,
             says="so many tokens behind a query are seen too; -1: it does not see itself",
         ),
+        Parameter(name="sinks", type=int, required=False, default=1, says="how often a head's sink is counted"),
+        *_SCALE,
     ),
     attributes=(
         *FORMS,
@@ -232,6 +249,7 @@ MLA = Op(
         Parameter(name="heads", type=int, says="number of heads H"),
         Parameter(name="value_dim", type=int, says="width V of one head's value"),
         Parameter(name="rope", type=dict, says="rope_parameters: yarn's mscale_all_dim enters the softmax scale"),
+        *_SCALE,
     ),
     attributes=(
         Attribute(

@@ -131,7 +131,7 @@ def sum_order(
     *,
     default: str = NATIVE,
     when: Condition | None = None,
-    given: Condition | None = None,
+    condition: Condition | None = None,
     parameter: str | None = None,
 ) -> Attribute:
     """The order a sum is added in: torch's own, where that is the default, or any written out.
@@ -147,7 +147,7 @@ def sum_order(
         redrawn=False,
         says=says,
         when=when or {},
-        given=given or {},
+        given=condition or {},
         parameter=parameter,
     )
 

@@ -59,11 +59,11 @@ def refuse_pieces(values: Mapping[str, Value], sizes: Mapping[str, int]) -> tupl
     tensor, blocks, pieces = int(values["tensor"]), int(values["blocks"]), cut(values)
     if blocks % tensor:
         return "blocks", f"{blocks} blocks cannot be shared by {tensor} ranks. Set a multiple of {tensor}."
-    for what, size in sizes.items():
+    for noun, size in sizes.items():
         if size % pieces:
             name = "blocks" if blocks else "tensor"
             unit = "blocks" if blocks else "ranks"
-            return name, f"{size} {what} do not divide by {pieces} {unit}."
+            return name, f"{size} {noun} do not divide by {pieces} {unit}."
     return None
 
 

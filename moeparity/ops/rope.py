@@ -83,6 +83,12 @@ ROPE = Op(
             default=False,
             says="cos and sin cover the first columns only; the others are copied behind the rotated ones",
         ),
+        Parameter(
+            name="width",
+            type=int,
+            required=False,
+            says="so many columns, the first, are rotated, by the first frequencies; null: as many as cos has",
+        ),
     ),
     attributes=(
         site(

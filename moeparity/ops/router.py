@@ -35,8 +35,8 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     by_logits = "rank_on" if values.get("rank_on") == "logits" else None
     by_logits = "timing" if values.get("timing") == AFTER else by_logits
     if by_logits is not None and (biased or grouped):
-        what = "a bias is added to the scores" if biased else "groups are chosen by their scores"
-        return by_logits, f"{what} before experts are ranked, and logits have none."
+        reason = "a bias is added to the scores" if biased else "groups are chosen by their scores"
+        return by_logits, f"{reason} before experts are ranked, and logits have none."
     if values.get("renormalize_eps_at") == START and values["renormalize_order"] == NATIVE:
         return "renormalize_eps_at", "torch's own sum has no start. Set renormalize_order: sequential, or another."
     if values.get("scaling") in SHARED_SCALINGS and not shapes["shared"][0]:
@@ -136,7 +136,7 @@ ROUTER = Op(
         sum_order(
             "denominator",
             "in which order exp(x - max) is added up, in fp32: torch's own sum, or one written out",
-            given={"score": ("softmax",)},
+            condition={"score": ("softmax",)},
             when={"softmax": ("divide", "reciprocal")},
         ),
         Attribute(

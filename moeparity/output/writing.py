@@ -114,8 +114,8 @@ def _defect(path: Path) -> str | None:
         kind = path.lstat().st_mode if paths.present(path) else None
         if kind is not None and not stat.S_ISREG(kind):
             links = stat.S_ISLNK(kind)
-            what = "a folder" if stat.S_ISDIR(kind) else "a link" if links else "no regular file"
-            return f"it is {what}"
+            kind_found = "a folder" if stat.S_ISDIR(kind) else "a link" if links else "no regular file"
+            return f"it is {kind_found}"
         if not path.parent.is_dir():
             return f"there is no folder {display_path(path.parent)}"
         if not os.access(path.parent, os.W_OK | os.X_OK):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import role
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.difference import by_phase
 from moeparity.plan.engine_profile import BY_RECIPE, UNKNOWN
 from moeparity.plan.graph import Node

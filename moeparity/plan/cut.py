@@ -35,7 +35,7 @@ def refuse_other_phases(rule: Rule, in_rows: Sequence[Rule], phases: tuple[Case,
     """Raise SpecError for an override that no step would run under, by its cases `in_rows`: it would be lost in
     silence.
     """
-    if not any(one.holds_in(phase) for one in in_rows for phase in phases):
+    if not any(row_rule.holds_in(phase) for row_rule in in_rows for phase in phases):
         raise SpecError(
             f"{rule.where}: {rule.label}:{rule.values[0][0]} is set for steps of {described(rule.cases or ())}, and "
             f"the schedules here have none; they have {described(phases)}. Leave it out, or name a phase that there is."

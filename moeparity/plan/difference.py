@@ -9,7 +9,7 @@ from typing import Literal
 from moeparity.numerics.dtypes import MODEL
 from moeparity.ops.declaration import EDGE, Kind
 from moeparity.plan.address import PHASE
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region

@@ -18,7 +18,7 @@ from moeparity.plan.address import split
 from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import OF_ATTENTION, Case, contains, parse
 from moeparity.plan.schedule.steps import TOGETHER, Groups
-from moeparity.plan.spec import reader, schema
+from moeparity.plan.spec import profile_schema, reader, variant_schema
 
 EVIDENCE_LEVELS: Final = get_args(Level)
 """The surest first."""
@@ -66,12 +66,12 @@ class Rule:
 
     def holds_in(self, case: Case) -> bool:
         """Whether it says anything of the steps of this case, which is cut where it begins and ends."""
-        return self.cases is None or any(contains(own, case) for own in self.cases)
+        return self.cases is None or any(contains(own_case, case) for own_case in self.cases)
 
     def may_concern(self, model_type: str, ops: Container[str]) -> bool:
         """Whether it may set anything in a graph of this type with these ops."""
-        named = self.chain or (() if self.op is None else (self.op,))
-        return (self.model_types is None or model_type in self.model_types) and all(op in ops for op in named)
+        needed_ops = self.chain or (() if self.op is None else (self.op,))
+        return (self.model_types is None or model_type in self.model_types) and all(op in ops for op in needed_ops)
 
     @property
     def by_sequence(self) -> bool:
@@ -155,7 +155,7 @@ class Profile:
     """
 
     name: str
-    engine: schema.Engine | None
+    engine: profile_schema.Engine | None
     layers: tuple[tuple[Rule, ...], ...]
 
 
@@ -173,7 +173,7 @@ def load_profile(name: str, where: Where) -> Profile:
 _LATEST: Final[Latest[Profile]] = Latest(64)
 
 
-def _profile(paths: Sequence[Path], specs: Sequence[schema.ProfileFile]) -> Profile:
+def _profile(paths: Sequence[Path], specs: Sequence[profile_schema.ProfileFile]) -> Profile:
     """The profile whose file and those of all that it extends these are."""
     chain = list(zip(paths, specs, strict=True))
     profile = specs[0]
@@ -186,9 +186,9 @@ def _profile(paths: Sequence[Path], specs: Sequence[schema.ProfileFile]) -> Prof
     return Profile(name=profile.name, engine=engine, layers=tuple(layers))
 
 
-def _chain(name: str, where: Where) -> list[tuple[Path, schema.ProfileFile]]:
+def _chain(name: str, where: Where) -> list[tuple[Path, profile_schema.ProfileFile]]:
     """The profile and all it extends, the profile first."""
-    chain: list[tuple[Path, schema.ProfileFile]] = []
+    chain: list[tuple[Path, profile_schema.ProfileFile]] = []
     path = reader.find_profile(name, where)
     while True:
         paths = [earlier for earlier, _ in chain]
@@ -203,7 +203,7 @@ def _chain(name: str, where: Where) -> list[tuple[Path, schema.ProfileFile]]:
         path = reader.find_profile(spec.extends, where)
 
 
-def _about(rule: Rule, theirs: schema.Engine | None, engine: schema.Engine | None) -> Rule:
+def _about(rule: Rule, theirs: profile_schema.Engine | None, engine: profile_schema.Engine | None) -> Rule:
     """A rule as evidence for `engine`: that of a profile of another one is none."""
     if theirs is None or engine is None or engine.name in (theirs.name, NO_ENGINE):
         return rule
@@ -226,7 +226,7 @@ def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY
     return tuple(rules)
 
 
-def placement_rules(placement: schema.Placement, where: Where) -> tuple[Rule, ...]:
+def placement_rules(placement: variant_schema.Placement, where: Where) -> tuple[Rule, ...]:
     """A variant's placement as rules: what lies on one rank, or is not scattered, needs none.
 
     Experts that lie on ranks as wholes (`expert`) are not cut by `tensor`, as in vLLM and SGLang. Of groups that attend
@@ -298,7 +298,7 @@ def _check_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribut
     return choice, value
 
 
-def _fusion(path: Path, profile: str, fusion: schema.Fusion) -> Rule:
+def _fusion(path: Path, profile: str, fusion: profile_schema.Fusion) -> Rule:
     where = Where(path, fusion.line)
     at = Where(path, fusion.line_of("chain"))
     for op in fusion.chain:
@@ -333,7 +333,7 @@ def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None
     for member in (op, edge[1]) if edge else (op,):
         if chain.count(member) != 1:
             has = "twice" if member in chain else "not at all"
-            once = [one for one in chain if chain.count(one) == 1]
+            once = [op_name for op_name in chain if chain.count(op_name) == 1]
             raise SpecError(
                 f"{where}: {key!r} names op {member!r}, which stands in the chain {has}; expected one of "
                 f"{listed(once)}.{did_you_mean(member, once)}"
@@ -343,7 +343,7 @@ def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None
     check_value(OPS[op], name, value, where)
 
 
-def _rule(path: Path, profile: str, rule: schema.Rule) -> Rule:
+def _rule(path: Path, profile: str, rule: profile_schema.Rule) -> Rule:
     where = Where(path, rule.line)
     if rule.op is not None and rule.op not in OPS:
         raise SpecError(

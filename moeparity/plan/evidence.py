@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.difference import Difference
 from moeparity.plan.engine_profile import BY_RECIPE, EVIDENCE_LEVELS, UNKNOWN
 from moeparity.plan.graph import Node
@@ -23,8 +23,8 @@ def evidence(members: Sequence[Difference], reference: BoundGraph, candidate: Bo
     A value that takes no effect on a side is nothing to rest on there. Without differences (another micro-batch), and
     where no profile speaks, what the recipe says.
     """
-    lowest, other = (_lowest(members, plan) for plan in (reference, candidate))
-    return lowest, other
+    lowest, of_candidate = (_lowest(members, plan) for plan in (reference, candidate))
+    return lowest, of_candidate
 
 
 def in_words(levels: tuple[str, str]) -> str:
@@ -41,8 +41,8 @@ def levels(members: Iterable[Difference], plan: BoundGraph) -> tuple[str, ...]:
 def _lowest(members: Sequence[Difference], plan: BoundGraph) -> str:
     phased = ((member, plan.at_phase(phase)) for member in members for phase in member.phases)
     levels_there = list(dict.fromkeys(level for member, in_phase in phased for level in _rests_on(member, in_phase)))
-    known = [level for level in levels_there if level in LOWEST_FIRST]
-    return min(known, key=LOWEST_FIRST.index, default=levels_there[0] if levels_there else BY_RECIPE)
+    ranked = [level for level in levels_there if level in LOWEST_FIRST]
+    return min(ranked, key=LOWEST_FIRST.index, default=levels_there[0] if levels_there else BY_RECIPE)
 
 
 def _rests_on(member: Difference, plan: BoundGraph) -> Iterator[str]:

@@ -47,16 +47,16 @@ def _expanded(path: Path, spec: graph_schema.GraphFile, config: Config) -> Graph
 
 def _shipped_graph(config: Config) -> tuple[Path, graph_schema.GraphFile]:
     """The shipped graph of a checkpoint's model_type."""
-    known: list[str] = []
+    model_types: list[str] = []
     # Most are called after the one kind of model they are of: reading all takes longer than what is done with one.
     for path in sorted(reader.shipped("models").values(), key=lambda path: path.stem != config.model_type):
         spec = reader.read_graph(path)
         if config.model_type in spec.model_type:
             return path, spec
-        known += spec.model_type
+        model_types += spec.model_type
     raise CheckpointError(
         f"{config.where('model_type')}: no graph for model_type {config.model_type!r}; there is one for "
-        f"{listed(known)}.{did_you_mean(config.model_type, known, cutoff=_MISSPELT)} "
+        f"{listed(model_types)}.{did_you_mean(config.model_type, model_types, cutoff=_MISSPELT)} "
         "A new model is a YAML file: see CONTRIBUTING.md."
     )
 

@@ -60,14 +60,14 @@ def in_phases(
     selector matches nothing.
     """
     # Many cases differ in rules of the other side alone.
-    known: dict[tuple[object, ...], Layered] = {}
+    of_holding: dict[tuple[object, ...], Layered] = {}
     of_phase: dict[Case, Layered] = {}
     for phase, below in base.items():
         holding = (id(below), *(rule.holds_in(phase) for layer in layers for rule in layer))
-        if holding not in known:
+        if holding not in of_holding:
             in_phase = [[rule for rule in layer if rule.holds_in(phase)] for layer in layers]
-            known[holding] = _settings(graph, below, in_phase, regions, faults)
-        of_phase[phase] = known[holding]
+            of_holding[holding] = _settings(graph, below, in_phase, regions, faults)
+        of_phase[phase] = of_holding[holding]
     return of_phase
 
 
@@ -106,11 +106,11 @@ def _layer(graph: Graph, rules: Iterable[Rule], graph_places: Container[Place]) 
 
 def _refuse_sequences(graph: Graph, rule: Rule, nodes: Container[str]) -> None:
     """Keys and queries are a sequence's own, and no op but attention takes sequences apart."""
-    other = next((node for node in graph.nodes if node.name in nodes and not node.op.history), None)
-    if rule.by_sequence and other is not None:
+    blind_node = next((node for node in graph.nodes if node.name in nodes and not node.op.history), None)
+    if rule.by_sequence and blind_node is not None:
         raise SpecError(
             f"{rule.where}: {rule.label} goes by {listed(OF_ATTENTION)}, and sets a value of "
-            f"{other.name}, op {other.op.name}, which sees rows only. Say `rows`, or select attention alone."
+            f"{blind_node.name}, op {blind_node.op.name}, which sees rows only. Say `rows`, or select attention alone."
         )
 
 
@@ -138,11 +138,11 @@ def _absence(node: Node, attribute: Attribute) -> str:
 
 def _refuse_conflict(place: Place, earlier: Setting | None, rule: Rule, value: Value) -> None:
     if earlier is not None and earlier.value != value and earlier.rule is not None:
-        what = "phases" if rule.cases or earlier.rule.cases else "selectors"
+        narrowed = "phases" if rule.cases or earlier.rule.cases else "selectors"
         raise SpecError(
             f"{rule.where}: {rule.label} sets {place[0]}:{place[1]} to {value!r}, but "
             f"{_other_place(earlier.rule.where, rule)} ({earlier.rule.label}) sets it to {earlier.value!r}. "
-            f"Narrow their {what} so that they do not overlap."
+            f"Narrow their {narrowed} so that they do not overlap."
         )
 
 

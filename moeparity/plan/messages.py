@@ -36,12 +36,12 @@ class RowMessage:
         """Of a side in a dtype; `placed` are the rules of its placement."""
         (head,) = (node for node in graph.whole.nodes if node.name == graph.output)
         cut = [rule for rule in placed if rule.placement in ("tensor", "expert")]
-        own, every = (
+        own_ranks, every = (
             max((1, *(int(value) for rule in cut if rule.apart == apart for _, value in rule.values)))
             for apart in (True, False)
         )
         groups = next((rule.groups for rule in cut if rule.groups.count > 1), TOGETHER)
-        return cls(head.weights["weight"].shape[-1] * ITEMSIZE[dtype], every, own, groups)
+        return cls(head.weights["weight"].shape[-1] * ITEMSIZE[dtype], every, own_ranks, groups)
 
     def in_rows(self, rule: Rule) -> tuple[Rule, ...]:
         """The rule with cases that go by rows; with none where it holds in no step of such a side. Where groups attend
@@ -70,8 +70,8 @@ class RowMessage:
         last = min(ends, default=None)
         if last is not None and last <= max(first, 1):
             return None
-        own = {name: numbers for name, numbers in ranges.items() if name not in MESSAGE}
-        return write(phase, {**own, "rows": Range(first, last)})
+        own_ranges = {name: numbers for name, numbers in ranges.items() if name not in MESSAGE}
+        return write(phase, {**own_ranges, "rows": Range(first, last)})
 
 
 def is_by_message(rule: Rule) -> bool:
@@ -83,12 +83,12 @@ def refuse_other_messages(rules: Iterable[Rule], dtype: str, messages: Iterable[
     """Raise SpecError where a rule by bytes holds beside partial sums of other bytes than the side's dtype has;
     `messages` are nodes and the dtypes of their partial sums.
     """
-    other = next(((node, name) for node, name in messages if ITEMSIZE.get(name) != ITEMSIZE[dtype]), None)
+    unlike_message = next(((node, name) for node, name in messages if ITEMSIZE.get(name) != ITEMSIZE[dtype]), None)
     by_bytes = next(_by_bytes(rules), None)
-    if other is not None and by_bytes is not None:
+    if unlike_message is not None and by_bytes is not None:
         raise SpecError(
             f"{by_bytes.where}: {by_bytes.label} goes by the bytes of a message in {dtype}, and the partial sums at "
-            f"{other[0]} are {other[1]}. Say `rows` there, or leave partial sums in {dtype}."
+            f"{unlike_message[0]} are {unlike_message[1]}. Say `rows` there, or leave partial sums in {dtype}."
         )
 
 

@@ -5,7 +5,7 @@ for.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from moeparity.errors import SpecError
@@ -30,17 +30,30 @@ class Known:
     partials: Partials
 
 
-def told(graph: Graph, values: Mapping[str, Mapping[str, Value]], known: Known | None = None) -> Told:
-    """The choices of others that nodes go along with, from the values set on all nodes; what is `known` of a plan is
-    not worked out again where nothing is otherwise.
+class NodeValues(dict[str, Mapping[str, Value]]):
+    """By node, the values of its attributes, made where they are asked for: of a mixture, few are."""
+
+    def __init__(self, graph: Graph, values: Callable[[Node], Mapping[str, Value]]) -> None:
+        super().__init__()
+        self._values = values
+        self._nodes = {node.name: node for node in graph.nodes}
+
+    def __missing__(self, name: str) -> Mapping[str, Value]:
+        values = self[name] = self._values(self._nodes[name])
+        return values
+
+
+def told(graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: Known | None = None) -> Told:
+    """The choices of others that nodes go along with, from the values set on all nodes; what is so of an `earlier_plan`
+    is not worked out again where nothing is otherwise.
     """
     choices: dict[str, dict[str, Value]] = {}
     for node in graph.nodes:
         for name, by in node.op.told.items():
             ports = dict(zip(node.ports, node.inputs, strict=True))
             maker = _through(graph.makers, ports.get(by.port))
-            if known is not None and (maker is None or _chooses_alike(maker, known, choices)):
-                choice = known.told[node.name][name]
+            if earlier_plan is not None and (maker is None or _chooses_alike(maker, earlier_plan, choices)):
+                choice = earlier_plan.told[node.name][name]
             else:
                 maker_choices = {} if maker is None else {**choices.get(maker.name, {}), **values[maker.name]}
                 choice = maker_choices.get(name, by.default)
@@ -48,9 +61,9 @@ def told(graph: Graph, values: Mapping[str, Mapping[str, Value]], known: Known |
     return choices
 
 
-def _chooses_alike(node: Node, known: Known, choices: Told) -> bool:
+def _chooses_alike(node: Node, earlier_plan: Known, choices: Told) -> bool:
     """Whether a node is set alike and told the same as in a plan that is known."""
-    return node.name not in known.otherwise and choices.get(node.name) == known.told.get(node.name)
+    return node.name not in earlier_plan.otherwise and choices.get(node.name) == earlier_plan.told.get(node.name)
 
 
 def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
@@ -72,21 +85,23 @@ def partials(
     values: Mapping[str, Mapping[str, Value]],
     region_nodes: Container[str],
     choices: Told,
-    known: Known | None = None,
+    earlier_plan: Known | None = None,
 ) -> Partials:
     """Of every value of a graph, from the values set on its nodes and what these are told by others.
 
     A user's function takes and gives whole values; an input that is not read, or that no node of the graph makes,
-    counts as whole. What is `known` of a plan is not worked out again where nothing is otherwise.
+    counts as whole. What is so of an `earlier_plan` is not worked out again where nothing is otherwise.
 
     Raises SpecError where a node would read partial sums that it cannot.
     """
-    if known is None:
+    recounted: set[str] = set()
+    if earlier_plan is None:
         counts = dict.fromkeys((*SOURCES, *(value for node in graph.nodes for value in node.inputs)), 1)
-        open_nodes, recounted = {node.name for node in graph.nodes}, set[str]()
+        open_nodes = frozenset(node.name for node in graph.nodes)
     else:
-        counts, open_nodes, recounted = dict(known.partials), set(known.otherwise), set[str]()
-        open_nodes |= {name for name, own in choices.items() if own != known.told.get(name)}
+        counts, told_before = dict(earlier_plan.partials), earlier_plan.told
+        told_otherwise = {name for name, told_now in choices.items() if told_now != told_before.get(name)}
+        open_nodes = earlier_plan.otherwise | told_otherwise
     for node in graph.nodes:
         if node.name not in open_nodes and recounted.isdisjoint(node.inputs):
             continue
@@ -126,17 +141,17 @@ def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str,
     that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
     on, how many these are.
     """
-    known: dict[str, tuple[int, ...]] = {"partials": (counts[node.values[0]],)}
-    known |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
+    numbers: dict[str, tuple[int, ...]] = {"partials": (counts[node.values[0]],)}
+    numbers |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
     for port, value in zip(node.ports, node.inputs, strict=True):
-        known[f"partials of {port}"] = (counts[value],)
+        numbers[f"partials of {port}"] = (counts[value],)
         maker = makers.get(value)
         if maker is not None and maker.op.routes:
-            known[port] = (maker.params["top_k"],)
+            numbers[port] = (maker.params["top_k"],)
         heads = _heads(maker, value, makers)
         if heads is not None:
-            known[f"heads of {port}"] = (heads,)
-    return known
+            numbers[f"heads of {port}"] = (heads,)
+    return numbers
 
 
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:

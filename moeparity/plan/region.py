@@ -9,7 +9,7 @@ from moeparity.errors import SpecError, Where, listed
 from moeparity.plan.address import select
 from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Region:
         return self.rule.where
 
 
-def regions(graph: Graph, impls: Sequence[schema.Impl], where: Where) -> tuple[Region, ...]:
+def regions(graph: Graph, impls: Sequence[variant_schema.Impl], where: Where) -> tuple[Region, ...]:
     """The regions of a variant's `impl:`, one per layer its selectors match.
 
     Raises GraphError for a selector that matches nothing, SpecError for regions that overlap or that hand out more

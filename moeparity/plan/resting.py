@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from moeparity.ops.declaration import Attribute, Value, holds
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Rule, edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.latest import Latest
@@ -53,8 +53,10 @@ class Pair:
         self.nodes = {node.name: node for node in first.graph.nodes}
         self.replaced = (first.replaced(), second.replaced())
         plans = {phase: (first.at_phase(phase), second.at_phase(phase)) for phase in self.phases}
-        distinct = {(id(reference), id(other)): InPhase(reference, other) for reference, other in plans.values()}
-        self._in = {phase: distinct[id(reference), id(other)] for phase, (reference, other) in plans.items()}
+        distinct = {
+            (id(reference), id(candidate)): InPhase(reference, candidate) for reference, candidate in plans.values()
+        }
+        self._in = {phase: distinct[id(reference), id(candidate)] for phase, (reference, candidate) in plans.items()}
         self._distinct = tuple(distinct.values())
 
     @cached_property
@@ -107,9 +109,9 @@ class InPhase:
         pairs = ((place, ours, theirs[place]) for place, ours in self.plans[0].settings.items())
         # Most settings are the very same ones.
         unlike = (
-            (place, ours.value, other.value)
-            for place, ours, other in pairs
-            if ours is not other and ours.value != other.value
+            (place, ours.value, theirs.value)
+            for place, ours, theirs in pairs
+            if ours is not theirs and ours.value != theirs.value
         )
         return {place: None for place, first, second in unlike if self._resolve_unlike(place[0], first, second)}
 

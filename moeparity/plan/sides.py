@@ -8,7 +8,8 @@ from itertools import chain, combinations
 from typing import Final
 
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
 from moeparity.plan.faults.stated import stated
@@ -20,7 +21,7 @@ from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule as made
 from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
 from moeparity.plan.schedule.steps import FORWARD, PHASES, MicroBatches, Phase, Schedule
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 
 REFERENCE: Final = "reference"
 CANDIDATE: Final = "candidate"
@@ -38,7 +39,7 @@ class Side:
 
 def bound_side(
     graph: Graph,
-    variant: schema.Variant,
+    variant: variant_schema.Variant,
     profile: Profile,
     dtype: str,
     where: Where,
@@ -63,7 +64,7 @@ def cases_of(
     graph: Graph,
     dtype: str,
     phases: Sequence[Phase],
-    variants: Sequence[schema.Variant],
+    variants: Sequence[variant_schema.Variant],
     profiles: Sequence[Profile],
     where: Where,
     over: Sequence[tuple[Rule, ...]] = (),
@@ -73,10 +74,10 @@ def cases_of(
     Raises SpecError.
     """
     rules: list[Rule] = []
-    for variant, profile, own in zip(variants, profiles, over or ((),) * len(variants), strict=True):
+    for variant, profile, own_layer in zip(variants, profiles, over or ((),) * len(variants), strict=True):
         at = Where(where.path, variant.line)
         message = RowMessage.of(graph, variant.dtype or dtype, placement_rules(variant.placement, at))
-        every = (*chain.from_iterable(profile.layers), *overrides(variant.set, at), *own)
+        every = (*chain.from_iterable(profile.layers), *overrides(variant.set, at), *own_layer)
         rules += chain.from_iterable(map(message.in_rows, every))
     return cut_by(graph, phases, rules)
 
@@ -91,12 +92,12 @@ def micro_batches(side: Side) -> MicroBatches:
 def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Where) -> tuple[Phase, ...]:
     """The phases of some schedules of one grid, and of all mixtures of two of them. Raises SpecError."""
     every = dict.fromkeys(schedules)
-    for schedule, other in combinations(schedules, 2):
-        names = parts(schedule, other)
+    for schedule, second in combinations(schedules, 2):
+        names = parts(schedule, second)
         # Of many parts not every mixture: it is single parts and pairs that bring a phase.
         most = len(names) if len(names) <= _MANY else 3
-        taken = chain.from_iterable(combinations(names, count) for count in range(1, most))
-        every |= dict.fromkeys(mixed(schedule, other, some) for some in taken)
+        moved = chain.from_iterable(combinations(names, count) for count in range(1, most))
+        every |= dict.fromkeys(mixed(schedule, second, some) for some in moved)
     phases = {phase for schedule in every for phase in walked(schedule, grid, where).phases}
     return tuple(phase for phase in PHASES if phase in phases)
 

@@ -186,7 +186,7 @@ def _said(difference: Difference) -> str:
     edge, rule = edge_of(difference.attribute), difference.rule
     if edge is None or rule is None:
         return difference.attribute
-    names = [name for name, _ in rule.values if (own := edge_of(name)) is not None and own[0] == edge[0]]
+    names = [name for name, _ in rule.values if (site_edge := edge_of(name)) is not None and site_edge[0] == edge[0]]
     return names[0] if len(names) == 1 else difference.attribute
 
 

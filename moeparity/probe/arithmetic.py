@@ -91,13 +91,13 @@ def _contracted_leaves(masks: Masks, shape: Shape) -> frozenset[int] | None:
     for merge in shape.merges:
         for value in merge:
             if value < shape.leaves:
-                other = next(child for child in merge if child != value)
-                pairs.append((value, lowest[other]))
+                sibling = next(child for child in merge if child != value)
+                pairs.append((value, lowest[sibling]))
     rows = torch.zeros(len(pairs), masks.n, dtype=masks.dtype)
-    leaves, other = torch.tensor(pairs).t()
+    leaves, sibling = torch.tensor(pairs).t()
     every = torch.arange(len(pairs))
     rows[every, leaves] = 1 + _TIE
-    rows[every, other] = -1.0
+    rows[every, sibling] = -1.0
     out = masks.sums(rows, torch.full((masks.n,), 1 + _TIE, dtype=masks.dtype))
     exact = out.double() / masks.scale == _TIE + _TIE * _TIE
     return frozenset(leaf for (leaf, _), is_exact in zip(pairs, exact.tolist(), strict=True) if is_exact)

@@ -165,19 +165,21 @@ def _first(out: torch.Tensor, expected: torch.Tensor) -> str:
     if not differ.any():
         return ""
     at = int(differ.int().argmax())
-    number, other = (x[at].item() for x in (out, expected))
-    return f"sum {at} is {number:.9g} and was to be {other:.9g}, {int(ulps(out, expected)[at])} ulp"
+    number, wanted = (x[at].item() for x in (out, expected))
+    return f"sum {at} is {number:.9g} and was to be {wanted:.9g}, {int(ulps(out, expected)[at])} ulp"
 
 
 def _gives(masks: Masks, orders: Sequence[Order], claim: Claim, fits: Callable[[Way], bool]) -> str:
     """The stated order and the one found, with products contracted or not, and other roundings of additions."""
     for order, accumulate in product(dict.fromkeys(orders), dict.fromkeys((claim.accumulate, "fp32", "bf16", "fp16"))):
-        for one in (order, contracted(order) if masks.of.products else None, uncontracted(order)):
-            ways = [Way(one, accumulate, after) for after in AFTER] if one is not None else []
+        for written_order in (order, contracted(order) if masks.of.products else None, uncontracted(order)):
+            ways = [Way(written_order, accumulate, after) for after in AFTER] if written_order is not None else []
             for way in (way for plain in ways for way in (by_product(plain) if masks.of.products else [plain])):
                 if fits(way):
                     narrow = f", products rounded to {way.product}" if way.product else ""
-                    return f"{one}, additions rounded to {accumulate}{narrow}{' ' * bool(way.after)}{way.after}"
+                    return (
+                        f"{written_order}, additions rounded to {accumulate}{narrow}{' ' * bool(way.after)}{way.after}"
+                    )
     return ""
 
 

@@ -130,10 +130,10 @@ def _chain(shape: Shape) -> list[int]:
         merge = shape.merges[taken_by[value]]
         if value == 0 and len(merge) > 2 and max(merge) < shape.leaves:
             return sorted(merge)
-        other = [leaf for leaf in merge if leaf != value]
-        if len(other) != 1 or other[0] >= shape.leaves:
+        leaves = [leaf for leaf in merge if leaf != value]
+        if len(leaves) != 1 or leaves[0] >= shape.leaves:
             break
-        chain.append(other[0])
+        chain.append(leaves[0])
         value = shape.leaves + taken_by[value]
     return chain
 

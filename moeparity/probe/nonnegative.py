@@ -67,10 +67,10 @@ class Squares(Calls):
         n = self.setup.n
         places = [(0, n - 1), (n - 1, 0), (n // 2, n // 3 if n > 2 else 0)]
         rows = torch.zeros(9, n, dtype=self.setup.dtype)
-        for i, (k, other) in enumerate(places):
+        for i, (k, k_beside) in enumerate(places):
             rows[3 * i : 3 * i + 3, k] = self.large
-            rows[3 * i + 1, other] = self.small
-            rows[3 * i + 2, other] = two
+            rows[3 * i + 1, k_beside] = self.small
+            rows[3 * i + 2, k_beside] = two
         finite = self._finite(rows, torch.tensor([k for k, _ in places for _ in range(3)]))
         return finite == [False, False, True] * 3
 

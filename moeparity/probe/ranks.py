@@ -28,15 +28,15 @@ from moeparity.probe.target import Function
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def start(what: str, command: str, *, on_gpu: bool = False) -> None:
+def start(action: str, command: str, *, on_gpu: bool = False) -> None:
     """Join the processes that torchrun started, by NCCL on a GPU of each process's own, else by gloo.
 
-    Raises MoeparityError where torchrun did not start this one: `what` needs them, and `command` would.
+    Raises MoeparityError where torchrun did not start this one: `action` needs them, and `command` would.
     """
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
         raise MoeparityError(
-            f"{what} needs its processes, and {missing[0]} is not set: start them with `torchrun --nproc-per-node 4 "
+            f"{action} needs its processes, and {missing[0]} is not set: start them with `torchrun --nproc-per-node 4 "
             f"-m moeparity.cli {command}`."
         )
     if on_gpu:

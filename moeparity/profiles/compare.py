@@ -7,7 +7,8 @@ from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.ops.measured import Share
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.cut import cut_by
 from moeparity.plan.difference import Difference
@@ -18,13 +19,13 @@ from moeparity.plan.messages import RowMessage
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.sides import Side
-from moeparity.plan.spec import reader, schema
+from moeparity.plan.spec import profile_schema, reader, variant_schema
 from moeparity.plan.toggles import Toggle, toggles
 from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
 
 NOT_STATED = "Not stated:"
 """What opens the part of a profile's comment that lists what it leaves open."""
-UNNAMED = schema.Engine(name="-", version="-", says="")
+UNNAMED = profile_schema.Engine(name="-", version="-", says="")
 
 _KINDS = ("semantics", "rounding", "dtype", "implementation", "several", "form", "order", "placement")
 """Where no table speaks: another model first, then what rounds, then what only reorders or moves."""
@@ -56,7 +57,7 @@ def architectures() -> Mapping[str, Path]:
 
 
 def compare(
-    first: str, second: str, architecture: str = "qwen3_moe", placement: schema.Placement | None = None
+    first: str, second: str, architecture: str = "qwen3_moe", placement: variant_schema.Placement | None = None
 ) -> EngineDifference:
     """The difference of two profiles on a shipped architecture, dearest first where anything says so.
 
@@ -71,12 +72,18 @@ def compare(
     config = Config(configs[architecture])
     graph = expand(config)
     where = Where(Path("--tensor"))
-    placement = placement or schema.Placement()
+    placement = placement or variant_schema.Placement()
     ranks = placement_rules(placement, where)
     profiles = [load_profile(name, _place()) for name in (first, second)]
     dtype = config.dtype or UNDECLARED_DTYPE
     message = RowMessage.of(graph, dtype, ranks)
-    rules = (one for profile in profiles for layer in profile.layers for rule in layer for one in message.in_rows(rule))
+    rules = (
+        row_rule
+        for profile in profiles
+        for layer in profile.layers
+        for rule in layer
+        for row_rule in message.in_rows(rule)
+    )
     cases = cut_by(graph, PHASES, rules)
     plans = [bind(graph, profile, dtype, placement=ranks, phases=cases) for profile in profiles]
     one_side, other_side = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)
@@ -105,7 +112,7 @@ def _path(name: str) -> Path:
     return reader.find_profile(name, _place())
 
 
-def _description(path: Path, spec: schema.ProfileFile) -> EngineProfile:
+def _description(path: Path, spec: profile_schema.ProfileFile) -> EngineProfile:
     inherited = load_profile(str(path), _place()).engine or UNNAMED
     # What is taken over is whose engine it is, not in which setup.
     engine = spec.engine or inherited.model_copy(update={"says": ""})
@@ -195,7 +202,9 @@ def _agreements(first: BoundGraph, second: BoundGraph) -> tuple[int, tuple[str, 
     """Choices with one value on both sides: how many both state, and those that only one or neither does."""
     statements: dict[str, list[set[bool]]] = {}
     in_phases = ((first.at_phase(phase), second.at_phase(phase)) for phase in first.phases)
-    for plans in {(id(reference), id(other)): (reference, other) for reference, other in in_phases}.values():
+    for plans in {
+        (id(reference), id(candidate)): (reference, candidate) for reference, candidate in in_phases
+    }.values():
         for node in first.graph.nodes:
             active = [plan.active(node) for plan in plans]
             for attribute in node.attributes:

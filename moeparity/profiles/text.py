@@ -81,13 +81,14 @@ def _print_toggles(difference: EngineDifference, out: Console) -> None:
 
 def _print_silence(difference: EngineDifference, out: Console) -> None:
     out.print(f"\n{difference.alike} choices are stated by both, with the same value.")
-    for profile, other, choices in (
+    for profile, silent, choices in (
         (difference.first, difference.second, difference.known_of_first),
         (difference.second, difference.first, difference.known_of_second),
     ):
         if choices:
             out.print(
-                f"Stated by {profile.name} only; {other.name} is silent, so that they may differ: {', '.join(choices)}."
+                f"Stated by {profile.name} only; {silent.name} is silent, so that they may differ: "
+                f"{', '.join(choices)}."
             )
     if difference.known_of_neither:
         out.print(f"Stated by neither: {', '.join(difference.known_of_neither)}.")

@@ -67,8 +67,8 @@ class Barriers:
         if not self._arrived.any():
             return np.zeros(0, np.int64)
         due = running & ~(self._arrived & ~self._opened)
-        held = np.bincount(self._cluster[due], minlength=self._cluster[-1] + 1) > 0
-        self._opened |= self._arrived & ~held[self._cluster]
+        is_full = np.bincount(self._cluster[due], minlength=self._cluster[-1] + 1) > 0
+        self._opened |= self._arrived & ~is_full[self._cluster]
         lanes = np.flatnonzero((self.waiting == _CLUSTER) & self._opened)
         self._arrived[lanes] = False
         self.waiting[lanes] = -1

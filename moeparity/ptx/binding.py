@@ -66,8 +66,8 @@ def writer(operand: Operand, type_: str, statement: Statement, layout: Layout) -
     _matching(register, type_, operand.text, statement)
     if register == "pred":
         return lambda machine, active, value: _put(machine.registers[slot], active, value)
-    own, wide = dtype_of(type_), REGISTERS[dtype_of(register).itemsize]
-    if own.itemsize == wide.itemsize:
+    stored, wide = dtype_of(type_), REGISTERS[dtype_of(register).itemsize]
+    if stored.itemsize == wide.itemsize:
         return lambda machine, active, value: _put(machine.registers[slot], active, value.view(wide))
     return lambda machine, active, value: _put(machine.registers[slot], active, value.astype(wide))
 
@@ -89,10 +89,10 @@ def _register(slot: int, register: str, type_: str, *, negated: bool) -> Read:
         plain = _register(slot, register, type_, negated=False)
         return lambda machine, active: np.negative(plain(machine, active))
     wanted = dtype_of("b64" if type_ == "address" else type_)
-    held = REGISTERS[dtype_of(register).itemsize]
-    if wanted.itemsize == held.itemsize:
+    stored = REGISTERS[dtype_of(register).itemsize]
+    if wanted.itemsize == stored.itemsize:
         return lambda machine, active: machine.registers[slot][active].view(wanted)
-    if type_ == "address" or wanted.itemsize < held.itemsize:
+    if type_ == "address" or wanted.itemsize < stored.itemsize:
         narrow = REGISTERS[wanted.itemsize]
         return lambda machine, active: machine.registers[slot][active].astype(narrow).view(wanted)
     raise PtxError(f"A register of type {register} is too narrow for {type_}.")

@@ -60,14 +60,14 @@ def contracted(kernel: Kernel) -> Contraction:
             key = _key(kernel, statement, statement.operands[0].text)
             readers = list(uses[key])
             readers.remove(at)
-            if readers and all(_fuses(kernel, at, other, key, block) for other in readers):
-                for other in readers:
-                    fusable.setdefault(other, {})[key] = at
+            if readers and all(_fuses(kernel, at, reader, key, block) for reader in readers):
+                for reader in readers:
+                    fusable.setdefault(reader, {})[key] = at
     statements, pairs = list(kernel.statements), []
     for at, products in fusable.items():
-        one = _one(kernel, statements[at], products)
-        statements[at] = one[0]
-        pairs.append((kernel.statements[one[1]].line, statements[at].line))
+        fused = _one(kernel, statements[at], products)
+        statements[at] = fused[0]
+        pairs.append((kernel.statements[fused[1]].line, statements[at].line))
     return Contraction(replace(kernel, statements=tuple(statements)), tuple(sorted(pairs)))
 
 
@@ -96,7 +96,7 @@ def _changed(kernel: Kernel, product: int, until: int) -> bool:
     statement = kernel.statements[product]
     read = set(_names(kernel, statement, statement.operands))
     between = kernel.statements[product + 1 : until]
-    return any(read & set(_names(kernel, other, other.operands[:1])) for other in between)
+    return any(read & set(_names(kernel, step, step.operands[:1])) for step in between)
 
 
 def _one(kernel: Kernel, total: Statement, products: dict[_Register, int]) -> tuple[Statement, int]:
@@ -104,13 +104,13 @@ def _one(kernel: Kernel, total: Statement, products: dict[_Register, int]) -> tu
     root, *parts = total.opcode.split(".")
     result, left, right = total.operands
     first = isinstance(left, Name) and _key(kernel, total, left.text) in products
-    product, other = (left, right) if first else (right, left)
+    product, addend = (left, right) if first else (right, left)
     assert isinstance(product, Name)
     at = products[_key(kernel, total, product.text)]
     _, a, b = kernel.statements[at].operands
     if root == "sub":
-        a, other = (a, _negated(other)) if first else (_negated(a), other)
-    return replace(total, opcode=".".join(("fma", "rn", *parts)), operands=(result, a, b, other)), at
+        a, addend = (a, _negated(addend)) if first else (_negated(a), addend)
+    return replace(total, opcode=".".join(("fma", "rn", *parts)), operands=(result, a, b, addend)), at
 
 
 def _fuses(kernel: Kernel, product: int, total: int, key: _Register, block: list[int]) -> bool:

@@ -39,10 +39,10 @@ class Globals:
     """Variables outside of kernels, `.global` and `.const`: they keep what a launch wrote for the next one."""
 
     def __init__(self, variables: Mapping[str, Variable]) -> None:
-        kept = [variable for variable in variables.values() if variable.space in {"global", "const"}]
-        self._arrays = {variable.name: zeros(max(variable.size, 1)) for variable in kept}
+        static = [variable for variable in variables.values() if variable.space in {"global", "const"}]
+        self._arrays = {variable.name: zeros(max(variable.size, 1)) for variable in static}
         self.addresses = dict(zip(self._arrays, self._placed(Buffers()), strict=True))
-        for variable in kept:
+        for variable in static:
             octets = _initial(variable, self.addresses)
             self._arrays[variable.name][: octets.size] = octets
 

@@ -73,8 +73,8 @@ class Lanes:
 
     def mate(self, number: Array) -> Array:
         """Of the resident blocks each one's own where `number` is 0, or block `number` - 1 of its cluster; -1: none."""
-        own, mates = self.block, self.machine.shape.mates
-        return np.where(number == 0, own, np.where(number <= mates, own // mates * mates + number - 1, -1))
+        own_block, mates = self.block, self.machine.shape.mates
+        return np.where(number == 0, own_block, np.where(number <= mates, own_block // mates * mates + number - 1, -1))
 
     def order(self) -> Any:
         """In which order they reach memory: as numbered, or as the seed has it."""
@@ -164,7 +164,7 @@ class Machine:
         for place in places:
             standing = self._place == place
             if self.rng is None:
-                self._ahead = min((other for other in places if other > place), default=_ENDED)
+                self._ahead = min((next_place for next_place in places if next_place > place), default=_ENDED)
             if self.rng is None and standing.all() and segments[place].sync is not Sync.WARP:
                 return place, _ALL
             active = standing.nonzero()[0]
@@ -283,8 +283,8 @@ class Machine:
         lane = int(stuck[0])
         place = int(self._place[lane])
         self._line = segments[int(self._resume[lane]) - 1 if place == _WAITING else place].line
-        what = "at a barrier" if place == _WAITING else "at an instruction of its warp"
-        return f"{self.named(lane)} waits {what} for threads that never come; {stuck.size} threads wait in all."
+        place_words = "at a barrier" if place == _WAITING else "at an instruction of its warp"
+        return f"{self.named(lane)} waits {place_words} for threads that never come; {stuck.size} threads wait in all."
 
 
 def chosen(machine: Machine, active: Active, goes: Array) -> Array:

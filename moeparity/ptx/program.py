@@ -118,8 +118,8 @@ def _starts(bound: list[_Bound], layout: Layout, *, interleaved: bool) -> list[i
     starts = {0, *layout.kernel.labels.values()} - {len(bound)}
     for at, each in enumerate(bound):
         waits = each.operation is not None and each.operation.sync is not Sync.NOBODY
-        seen = interleaved and each.operation is not None and each.operation.memory
-        if waits or seen:
+        is_read = interleaved and each.operation is not None and each.operation.memory
+        if waits or is_read:
             starts.add(at)
         if (each.operation is None or waits) and at + 1 < len(bound):
             starts.add(at + 1)
@@ -149,8 +149,8 @@ def _jump(segment: Segment, last: _Bound, layout: Layout, number: Mapping[int, i
     statement = last.statement
     root = statement.opcode.split(".")[0]
     if root in {"trap", "call"}:
-        what = f"`{statement.opcode}`" + (" (functions are not built)" if root == "call" else "")
-        return replace(segment, fails=f"Line {statement.line}: a thread reached {what}", jump_guard=last.guard)
+        instruction = f"`{statement.opcode}`" + (" (functions are not built)" if root == "call" else "")
+        return replace(segment, fails=f"Line {statement.line}: a thread reached {instruction}", jump_guard=last.guard)
     if root in {"ret", "exit"}:
         return replace(segment, ends=True, jump_guard=last.guard)
     operands = statement.operands

@@ -284,8 +284,8 @@ class Reader:
             return Immediate(int.from_bytes(struct.pack("<d", float(word)), "little"), 8)
         return Immediate(self._integer(word))
 
-    def _fail(self, what: str) -> NoReturn:
-        raise PtxError(f"Line {self._lines[min(self._at, len(self._lines) - 1)]}: {what}.")
+    def _fail(self, problem: str) -> NoReturn:
+        raise PtxError(f"Line {self._lines[min(self._at, len(self._lines) - 1)]}: {problem}.")
 
     def _ended(self) -> bool:
         return self._at >= len(self._tokens)

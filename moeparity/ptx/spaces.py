@@ -81,7 +81,7 @@ class Buffers:
         key = (octets.ctypes.data, octets.size)
         if key not in self._by_pointer:
             begin, end = key[0], key[0] + key[1]
-            if any(begin < other + size and other < end for other, size in self._by_pointer):
+            if any(begin < first + size and first < end for first, size in self._by_pointer):
                 raise PtxError("Two arguments share a part of their memory: give both as the same array, or as copies.")
             self._by_pointer[key] = self._end
             self._arrays.append(octets)
@@ -130,9 +130,9 @@ class Memory:
         self._start["local"] = self._start["shared"] + blocks * self._stride["shared"]
         self._start["param"] = self._start["local"] + blocks * lanes * self._stride["local"]
         self.octets = zeros(self._start["param"] + len(parameters) * self._stride["param"])
-        for rank, own in enumerate(parameters):
+        for rank, parameter in enumerate(parameters):
             start = self._start["param"] + rank * self._stride["param"]
-            self.octets[start : start + len(own)] = np.frombuffer(own, np.uint8)
+            self.octets[start : start + len(parameter)] = np.frombuffer(parameter, np.uint8)
         buffers.copy_to(self.octets)
 
     def forget_blocks(self) -> None:
@@ -190,10 +190,10 @@ class Memory:
             )
 
     @staticmethod
-    def _error(what: str, space: str, addresses: Array, wrong: Array, lanes: Lanes) -> PtxError:
+    def _error(problem: str, space: str, addresses: Array, wrong: Array, lanes: Lanes) -> PtxError:
         at = int(np.flatnonzero(np.broadcast_to(wrong, lanes.index.shape))[0])
         address = int(np.broadcast_to(addresses, lanes.index.shape)[at])
-        return PtxError(f"{lanes.named(at)}: the {space or 'generic'} address {address:#x} {what}.")
+        return PtxError(f"{lanes.named(at)}: the {space or 'generic'} address {address:#x} {problem}.")
 
 
 def view(memory: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> Array:

@@ -52,9 +52,9 @@ class Clock:
 
     def turn(self) -> None:
         """It is looked now."""
-        now = time.monotonic()
-        self.now += min(now - self._last, self._most)
-        self._last = now
+        now_s = time.monotonic()
+        self.now += min(now_s - self._last, self._most)
+        self._last = now_s
 
 
 def state(beat: Beat) -> str:

@@ -30,7 +30,7 @@ def flat(fields: Mapping[str, object], head: str) -> dict[str, str]:
     spelled: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            spelled |= flat({str(key): held for key, held in value.items()}, f"{head}.{name}")
+            spelled |= flat({str(key): item for key, item in value.items()}, f"{head}.{name}")
         else:
             spelled[f"{head}.{name}"] = canonical(value, f"{head}.{name}")
     return spelled
@@ -70,15 +70,15 @@ def named_tensors(value: object, head: str = "") -> dict[str, torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return {head or "0": value}
     if isinstance(value, Mapping):
-        items = sorted((str(key), held) for key, held in value.items())
+        items = sorted((str(key), item) for key, item in value.items())
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        items = [(str(place), held) for place, held in enumerate(value)]
+        items = [(str(place), item) for place, item in enumerate(value)]
     else:
         return {}
     return {
         name: tensor
-        for key, held in items
-        for name, tensor in named_tensors(held, f"{head}.{key}" if head else key).items()
+        for key, item in items
+        for name, tensor in named_tensors(item, f"{head}.{key}" if head else key).items()
     }
 
 
@@ -91,11 +91,11 @@ def _plain(value: object, where: str) -> Any:
         number = float(value)
         return number if number - number == 0 else str(number)
     if isinstance(value, Mapping):
-        return {str(key): _plain(held, f"{where}.{key}") for key, held in value.items()}
+        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, AbstractSet):
-        return sorted((_plain(held, where) for held in value), key=json.dumps)
+        return sorted((_plain(item, where) for item in value), key=json.dumps)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return [_plain(held, f"{where}[{place}]") for place, held in enumerate(value)]
+        return [_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
     return _named(value, where)
 
 

@@ -113,7 +113,7 @@ class CollectiveLog:
     def tails(self) -> dict[str, str]:
         """By `collectives.GROUP`, the last collectives, one a line: number, what, where."""
         return {
-            f"collectives.{name}": "\n".join(f"{number}\t{what}\t{where}" for number, what, where in list(log.last))
+            f"collectives.{name}": "\n".join(f"{number}\t{call}\t{where}" for number, call, where in list(log.last))
             for name, log in self._all().items()
         }
 
@@ -126,8 +126,8 @@ class CollectiveLog:
         for name, log in list(self.groups.items()):
             running = log.running
             if running is not None:
-                number, what, site, since = running
-                return f"collectives.{name}", f"in collective {number} of {name}, {what} at {site}", since
+                number, call, site, since = running
+                return f"collectives.{name}", f"in collective {number} of {name}, {call} at {site}", since
         return None
 
     def _method(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -160,29 +160,29 @@ class CollectiveLog:
         log = self.groups.get(group)
         if log is None:
             log = self.groups[group] = GroupLog(_ranks(group))
-        what = f"{op}({', '.join(_signature(args))})"
+        call_text = f"{op}({', '.join(_signature(args))})"
         site = _site()
         number = log.count
         if self._before is not None:
             self._inside.depth = 1
             try:
-                self._before(group, f"{what} at {site}", number)
+                self._before(group, f"{call_text} at {site}", number)
             finally:
                 self._inside.depth = 0
         log.count += 1
-        log.history = blake2b(log.history + what.encode(), digest_size=8).digest()
+        log.history = blake2b(log.history + call_text.encode(), digest_size=8).digest()
         where = site if self._place is None else f"{site}, {self._place()}"
-        log.last.append((number, what, where))
+        log.last.append((number, call_text, where))
         if self.notes is not None:
-            self.notes.write(group, number, what, where)
-        log.running = (number, what, site, time.monotonic())
+            self.notes.write(group, number, call_text, where)
+        log.running = (number, call_text, site, time.monotonic())
         self._inside.depth = 1
         try:
             work = call()
         finally:
             self._inside.depth = 0
             log.running = None
-        return _watched(work, log, (number, what, site))
+        return _watched(work, log, (number, call_text, site))
 
 
 def _signature(args: tuple[Any, ...]) -> Iterator[str]:
@@ -245,9 +245,9 @@ def _ranks(group: str) -> tuple[int, ...]:
 
 def _own_groups() -> Iterator[tuple[str, tuple[int, ...]]]:
     """Names and ranks of the groups of this process; groups that it is not in are kept by torch as a number."""
-    for known, ranks in _world.pg_group_ranks.items():
-        if isinstance(known, dist.ProcessGroup):
-            yield known.group_name, tuple(sorted(ranks))
+    for process_group, ranks in _world.pg_group_ranks.items():
+        if isinstance(process_group, dist.ProcessGroup):
+            yield process_group.group_name, tuple(sorted(ranks))
 
 
 def _site() -> str:

@@ -112,14 +112,18 @@ def report(modules: Iterable[torch.nn.Module] = (), extra: Mapping[str, str] | N
 
 def _dtypes(module: torch.nn.Module) -> str:
     """The floating-point dtypes of a model's parameters."""
-    names = {str(own.dtype).removeprefix("torch.") for own in module.parameters() if own.is_floating_point()}
+    names = {
+        str(parameter.dtype).removeprefix("torch.")
+        for parameter in module.parameters()
+        if parameter.is_floating_point()
+    }
     return ", ".join(sorted(names)) or "none"
 
 
 def pin(records: Records) -> list[str]:
     """Set what rank 0 has in effect on this rank, where a switch can be set; the names of those that were set."""
-    own = report()
-    changed = [name for name in _PINS if records[0].get(f"switch.{name}") not in (None, own[f"switch.{name}"])]
+    own_fields = report()
+    changed = [name for name in _PINS if records[0].get(f"switch.{name}") not in (None, own_fields[f"switch.{name}"])]
     for name in changed:
         _PINS[name](records[0][f"switch.{name}"])
     return changed

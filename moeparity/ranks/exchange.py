@@ -74,8 +74,8 @@ class Exchange:
             return
         records = self._records(f"{moment}/whole", at, record)
         moments = self._records(f"{moment}/places", at, {"at": at, "place": place})
-        if len({told["at"] for told in moments.values()}) > 1:
-            words = difference({rank: {"at": told["place"]} for rank, told in moments.items()})
+        if len({moment["at"] for moment in moments.values()}) > 1:
+            words = difference({rank: {"at": moment["place"]} for rank, moment in moments.items()})
         else:
             words = judge(records)
         words = words or "Their records differ in no field that is compared."

@@ -38,34 +38,34 @@ def fingerprint(
     `sharded` and `replicated` are globs of names that each rank has its own part of, or all of. A DTensor says so
     itself, and so does a parameter with Megatron's `tensor_model_parallel`. One transfer from the device.
     """
-    named = list(_named(modules))
-    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for _, tensor in named]
+    named_tensors = list(_named(modules))
+    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for _, tensor in named_tensors]
     sums = [row_digests(tensor.detach().reshape(1, -1))[0] for tensor in local]
     constants = [bool((flat := tensor.detach().reshape(-1)).numel() < 2 or (flat == flat[0]).all()) for tensor in local]
     numbers = torch.stack([total.cpu() for total in sums]).tolist() if sums else []
     return {
         name: Held(
-            shape=tuple(own.shape),
-            dtype=str(own.dtype).removeprefix("torch."),
+            shape=tuple(own_tensor.shape),
+            dtype=str(own_tensor.dtype).removeprefix("torch."),
             bits=f"{number & (2**64 - 1):016x}",
             part=_part(name, tensor, rank, sharded, replicated),
             constant=constant,
         )
-        for (name, tensor), own, number, constant in zip(named, local, numbers, constants, strict=True)
+        for (name, tensor), own_tensor, number, constant in zip(named_tensors, local, numbers, constants, strict=True)
     }
 
 
-def bits_of(held: Mapping[str, Held]) -> dict[str, str]:
+def bits_of(tensors: Mapping[str, Held]) -> dict[str, str]:
     """The fingerprint as fields of a record, for all ranks to read."""
     return {
         name: f"{tensor.bits} {tensor.dtype}{list(tensor.shape)}|{tensor.part}|{'constant' if tensor.constant else ''}"
-        for name, tensor in held.items()
+        for name, tensor in tensors.items()
     }
 
 
-def changed(before: Mapping[str, Held], now: Mapping[str, Held]) -> list[str]:
+def changed(before: Mapping[str, Held], after: Mapping[str, Held]) -> list[str]:
     """Names of tensors whose bits are others than before, or that came or went."""
-    return [name for name in dict.fromkeys((*before, *now)) if _bits(before, name) != _bits(now, name)]
+    return [name for name in dict.fromkeys((*before, *after)) if _bits(before, name) != _bits(after, name)]
 
 
 def misplaced(records: Records) -> str | None:
@@ -88,8 +88,8 @@ def _unequal(name: str, parts: Mapping[str, Mapping[str, list[int]]]) -> str | N
     for part, by_bits in parts.items():
         if len(by_bits) > 1:
             holders = ", ".join(f"{ranks_in_words(ranks)} {bits}" for bits, ranks in by_bits.items())
-            what = "every rank holds all of it" if part == WHOLE else f"they hold the same part, {part}"
-            return f"weights.{name}: {holders}; {what}"
+            holding = "every rank holds all of it" if part == WHOLE else f"they hold the same part, {part}"
+            return f"weights.{name}: {holders}; {holding}"
     return None
 
 
@@ -100,7 +100,7 @@ def _equal(name: str, parts: Mapping[str, Mapping[str, list[int]]]) -> str | Non
             owners.setdefault(bits, []).append(ranks)
     for bits, holders in owners.items():
         if len(holders) > 1:
-            everyone = ranks_in_words(rank for held in holders for rank in held)
+            everyone = ranks_in_words(rank for rank_group in holders for rank in rank_group)
             return (
                 f"weights.{name}: {everyone} have the same bits {bits.split()[0]}, and should hold different parts. The"
                 " same shard was loaded twice, or it is no shard"
@@ -130,5 +130,5 @@ def _part(name: str, tensor: torch.Tensor, rank: int, sharded: Sequence[str], re
     return ""
 
 
-def _bits(held: Mapping[str, Held], name: str) -> str | None:
-    return held[name].bits if name in held else None
+def _bits(tensors: Mapping[str, Held], name: str) -> str | None:
+    return tensors[name].bits if name in tensors else None

@@ -56,18 +56,18 @@ def hold(
     """
     place = layout or WeightLayout()
     configured = _Configured(launch, role, explained, schedule, micro_batch)
-    claims, started, traced, said = _read(contract, place, configured)
+    claims, started, traced, scheduling = _read(contract, place, configured)
     fields = environment.report(modules, extra)
-    held = hold_weights(claims.weights, place, modules)
-    held.add(_environment(claims, fields))
-    held.add(_profile(claims.profile, fields, started, traced))
-    held.add(_placement(claims.placement, place, started))
-    held.add(_schedule(claims.schedule, said))
-    answers = gathered([str(breach) for breach in held.breaches])
+    holding = hold_weights(claims.weights, place, modules)
+    holding.add(_environment(claims, fields))
+    holding.add(_profile(claims.profile, fields, started, traced))
+    holding.add(_placement(claims.placement, place, started))
+    holding.add(_schedule(claims.schedule, scheduling))
+    answers = gathered([str(breach) for breach in holding.breaches])
     words = refusal(dict(enumerate(answers)))
     if words is not None and refuse:
         raise ContractError(f"contract of {claims.recipe}, {claims.side}: broken. {words}.")
-    return held
+    return holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,12 @@ def _read(contract: str | Path | Contract, layout: WeightLayout, configured: _Co
         traced: Traced = {}
         if configured.explained is not None:
             traced = trace_choices(Path(configured.explained), layout.checkpoint, claims.profile)
-        said = None
+        scheduled = None
         if schedule is not None or micro_batch is not None:
             where = Where(Path("schedule="))
             scheduling = None if schedule is None else reader.read_scheduling(schedule, where)
-            said = schedule_words(settings(scheduling, micro_batch, None, where))
-        read = claims, started, traced, said
+            scheduled = schedule_words(settings(scheduling, micro_batch, None, where))
+        read = claims, started, traced, scheduled
     except MoeparityError as error:
         failure = str(error)
     words = refusal({rank: [text] if text else [] for rank, text in enumerate(gathered(failure))})
@@ -117,54 +117,61 @@ def _read(contract: str | Path | Contract, layout: WeightLayout, configured: _Co
 
 
 def _environment(claims: Contract, fields: Mapping[str, str]) -> Holding:
-    held = Holding(breaches=differing("environment", claims.environment.fields, fields))
-    kept = len(claims.environment.fields) - len(held.breaches)
-    if kept:
-        held.keep("environment", counted(kept, "field"))
+    holding = Holding(breaches=differing("environment", claims.environment.fields, fields))
+    kept_count = len(claims.environment.fields) - len(holding.breaches)
+    if kept_count:
+        holding.keep("environment", counted(kept_count, "field"))
     rest = [name for name in fields if name not in claims.environment.fields]
     if rest:
-        held.unchecked.append(f"environment: {counted(len(rest), 'field')} that the contract does not claim")
-    return held
+        holding.unchecked.append(f"environment: {counted(len(rest), 'field')} that the contract does not claim")
+    return holding
 
 
 def _profile(claim: ProfileClaim, fields: Mapping[str, str], started: Launched | None, traced: Traced) -> Holding:
     """Every choice that the process shows, that a trace of it showed, or that its launch file asks for."""
-    held = Holding()
+    holding = Holding()
     if started is not None:
-        held.breaches += differing("profile", {"dtype": claim.dtype}, {"dtype": started.dtype})
-        held.unchecked += [f"launch file: {words}" for words in started.warnings]
+        holding.breaches += differing("profile", {"dtype": claim.dtype}, {"dtype": started.dtype})
+        holding.unchecked += [f"launch file: {words}" for words in started.warnings]
     sources = {
         "as the process shows": list(_shown(claim, fields)),
-        "as its trace shows": [(node, name, value) for node, own in traced.items() for name, value in own.items()],
+        "as its trace shows": [
+            (node, name, value) for node, choices in traced.items() for name, value in choices.items()
+        ],
         "as the launch file asks": list(_asked(claim, started)),
     }
-    for by, here in sources.items():
-        held.add(_compared(claim, here, by))
-    seen = {(node, choice) for here in sources.values() for node, choice, _ in here}
-    rest = [f"{node}:{name}" for node, own in claim.nodes.items() for name in own.choices if (node, name) not in seen]
+    for by, triples in sources.items():
+        holding.add(_compared(claim, triples, by))
+    shown_places = {(node, choice) for triples in sources.values() for node, choice, _ in triples}
+    rest = [
+        f"{node}:{name}"
+        for node, node_claim in claim.nodes.items()
+        for name in node_claim.choices
+        if (node, name) not in shown_places
+    ]
     if rest:
-        held.unchecked.append(f"profile: {counted(len(rest), 'choice')} that nothing here shows: {few(rest, 3)}")
-    return held
+        holding.unchecked.append(f"profile: {counted(len(rest), 'choice')} that nothing here shows: {few(rest, 3)}")
+    return holding
 
 
-def _compared(claim: ProfileClaim, here: Iterable[tuple[str, str, str]], by: str) -> Holding:
+def _compared(claim: ProfileClaim, shown: Iterable[tuple[str, str, str]], by: str) -> Holding:
     """Node, choice and value held to the contract; nodes with the same difference share a breach."""
-    held = Holding()
-    kept = 0
+    holding = Holding()
+    kept_count = 0
     apart: dict[tuple[str, str, str], list[str]] = {}
-    for node, choice, value in here:
+    for node, choice, value in shown:
         claimed = claim.nodes[node].choices.get(choice, _NONE) if node in claim.nodes else _NONE
         if claimed == value:
-            kept += 1
+            kept_count += 1
         else:
             apart.setdefault((choice, claimed, value), []).append(node)
     for (choice, claimed, value), nodes in apart.items():
         more = f" and at {counted(len(nodes) - 1, 'more node')}" if len(nodes) > 1 else ""
         place = f"{nodes[0]}:{choice}{more}"
-        held.breaches.append(Breach(section="profile", choice=place, claimed=claimed, here=value, by=by))
-    if kept:
-        held.keep("profile", f"{counted(kept, 'choice')}, {by}")
-    return held
+        holding.breaches.append(Breach(section="profile", choice=place, claimed=claimed, here=value, by=by))
+    if kept_count:
+        holding.keep("profile", f"{counted(kept_count, 'choice')}, {by}")
+    return holding
 
 
 _NONE = "without effect"
@@ -174,8 +181,8 @@ _NONE = "without effect"
 def _shown(claim: ProfileClaim, fields: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Choices that the environment shows at nodes that have them; what differs by phase is not one value to compare."""
     for choice in shown(fields):
-        for node, own in claim.nodes.items():
-            if own.op == choice.op and "@" not in own.choices.get(choice.attribute, "@"):
+        for node, node_claim in claim.nodes.items():
+            if node_claim.op == choice.op and "@" not in node_claim.choices.get(choice.attribute, "@"):
                 yield node, choice.attribute, choice.value
 
 
@@ -193,35 +200,37 @@ def _asked(claim: ProfileClaim, started: Launched | None) -> Iterator[tuple[str,
 
 def _placement(claim: SettingsClaim, layout: WeightLayout, started: Launched | None) -> Holding:
     """Over how many ranks, by the layout, the launch file and the size of the job."""
-    held = Holding()
-    here = {name: str(over) for name, (_, over) in layout.ranks.items() if over > 1}
-    here |= {} if started is None else started.placement
-    claimed = {name: value for name, value in claim.settings.items() if name in here}
-    held.breaches += differing("placement", claimed, here)
-    if len(claimed) > len(held.breaches):
-        held.keep("placement", counted(len(claimed) - len(held.breaches), "setting"))
+    holding = Holding()
+    own_settings = {name: str(over) for name, (_, over) in layout.ranks.items() if over > 1}
+    own_settings |= {} if started is None else started.placement
+    claimed = {name: value for name, value in claim.settings.items() if name in own_settings}
+    holding.breaches += differing("placement", claimed, own_settings)
+    if len(claimed) > len(holding.breaches):
+        holding.keep("placement", counted(len(claimed) - len(holding.breaches), "setting"))
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     for name, value in claim.settings.items():
         if name in claimed or not value.isdigit():
             continue
         if ranks % int(value):
-            held.breaches.append(
+            holding.breaches.append(
                 Breach(section="placement", choice=name, claimed=value, here=f"a job of {counted(ranks, 'rank')}")
             )
     rest = [name for name in claim.settings if name not in claimed]
     if rest:
-        held.unchecked.append(f"placement: {', '.join(rest)}, but for the number of ranks")
-    return held
+        holding.unchecked.append(f"placement: {', '.join(rest)}, but for the number of ranks")
+    return holding
 
 
-def _schedule(claim: SettingsClaim, said: Mapping[str, str] | None) -> Holding:
+def _schedule(claim: SettingsClaim, own_words: Mapping[str, str] | None) -> Holding:
     """What the program says of its own schedule: nothing shows it."""
-    held = Holding()
-    if said is None:
-        held.unchecked.append("schedule: a process does not show it. Say how it is configured: schedule=, micro_batch=")
-        return held
-    held.breaches += differing("schedule", claim.settings, said)
-    kept = len(claim.settings) - len(held.breaches)
-    if kept:
-        held.keep("schedule", f"{counted(kept, 'setting')}, as the program says")
-    return held
+    holding = Holding()
+    if own_words is None:
+        holding.unchecked.append(
+            "schedule: a process does not show it. Say how it is configured: schedule=, micro_batch="
+        )
+        return holding
+    holding.breaches += differing("schedule", claim.settings, own_words)
+    kept_count = len(claim.settings) - len(holding.breaches)
+    if kept_count:
+        holding.keep("schedule", f"{counted(kept_count, 'setting')}, as the program says")
+    return holding

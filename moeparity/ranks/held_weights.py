@@ -38,38 +38,38 @@ class Sum:
 
 def hold_weights(claim: WeightsClaim, layout: WeightLayout, modules: Sequence[nn.Module]) -> Holding:
     """What the ranks of this job hold together, tensor by tensor. A collective, where there are several ranks."""
-    held = Holding()
+    holding = Holding()
     if not modules:
-        held.unchecked.append("weights: no module was given")
-        return held
+        holding.unchecked.append("weights: no module was given")
+        return holding
     ranks, failures = _gathered(layout, modules)
-    held.breaches += [
+    holding.breaches += [
         Breach(section="weights", choice="layout", claimed="one that fits", here=words) for words in failures
     ]
     if failures:
-        return held
+        return holding
     by_tensor: dict[str, list[Sum]] = {}
-    for own in ranks:
-        for part in own:
+    for rank_parts in ranks:
+        for part in rank_parts:
             by_tensor.setdefault(part.tensor, []).append(part)
     parallel = max(over for _, over in layout.ranks.values())
     torn: list[str] = []
     same = 0
     for name, tensor in claim.tensors.items():
         parts = by_tensor.get(name)
-        here = "no rank has it" if parts is None else _here(tensor, parts)
-        if here == _TORN or (parts is None and parallel > len(ranks)):
+        own_sum = "no rank has it" if parts is None else _here(tensor, parts)
+        if own_sum == _TORN or (parts is None and parallel > len(ranks)):
             torn.append(name)
-        elif here is not None:
-            held.breaches.append(Breach(section="weights", choice=name, claimed=_claimed(tensor), here=here))
+        elif own_sum is not None:
+            holding.breaches.append(Breach(section="weights", choice=name, claimed=_claimed(tensor), here=own_sum))
         else:
             same += 1
     if same:
-        held.keep("weights", f"{counted(same, 'tensor')}, by the sums of {counted(len(ranks), 'rank')}")
+        holding.keep("weights", f"{counted(same, 'tensor')}, by the sums of {counted(len(ranks), 'rank')}")
     if torn:
-        held.unchecked.append(f"weights: {few(torn, 3)}, which the ranks that were asked do not hold whole")
-    _unclaimed(claim, by_tensor, held)
-    return held
+        holding.unchecked.append(f"weights: {few(torn, 3)}, which the ranks that were asked do not hold whole")
+    _unclaimed(claim, by_tensor, holding)
+    return holding
 
 
 _TORN = "torn"
@@ -92,29 +92,31 @@ def _here(claim: TensorClaim, parts: Sequence[Sum]) -> str | None:
 
 def _meet(a: Sum, b: Sum) -> bool:
     axes = zip(a.start, a.size, b.start, b.size, strict=True)
-    return all(low < other + width and other < low + own for low, own, other, width in axes)
+    return all(
+        low < second_low + width and second_low < low + first_width for low, first_width, second_low, width in axes
+    )
 
 
 def _claimed(claim: TensorClaim) -> str:
     return f"{claim.dtype} {list(claim.shape)}, bits {claim.bits}"
 
 
-def _unclaimed(claim: WeightsClaim, by_tensor: dict[str, list[Sum]], held: Holding) -> None:
+def _unclaimed(claim: WeightsClaim, by_tensor: dict[str, list[Sum]], holding: Holding) -> None:
     """Parameters that the contract knows nothing of are breaches; a second name of one that it knows is none."""
-    known = {(tensor.shape, tensor.bits) for tensor in claim.tensors.values()}
+    claimed_sums = {(tensor.shape, tensor.bits) for tensor in claim.tensors.values()}
     buffers = []
     for name, parts in by_tensor.items():
         if name in claim.tensors:
             continue
-        whole = parts[0].size == matrix(parts[0].shape) and (parts[0].shape, f"{parts[0].total:016x}") in known
+        whole = parts[0].size == matrix(parts[0].shape) and (parts[0].shape, f"{parts[0].total:016x}") in claimed_sums
         if parts[0].kind != "parameter":
             buffers.append(name)
         elif not whole:
-            held.breaches.append(
+            holding.breaches.append(
                 Breach(section="weights", choice=name, claimed="no such parameter", here="there is one")
             )
     if buffers:
-        held.unchecked.append(
+        holding.unchecked.append(
             f"weights: {counted(len(buffers), 'buffer')} that the checkpoint has not: {few(buffers, 3)}"
         )
 
@@ -123,10 +125,10 @@ def _gathered(layout: WeightLayout, modules: Sequence[nn.Module]) -> tuple[list[
     """By rank the parts it holds, and why some could not be taken."""
     failure = ""
     try:
-        own = [_sum(part) for part in layout.parts(modules)]
+        own_parts = [_sum(part) for part in layout.parts(modules)]
     except WeightsError as error:
-        own, failure = [], str(error)
-    answers = gathered((own, failure))
+        own_parts, failure = [], str(error)
+    answers = gathered((own_parts, failure))
     return [parts for parts, _ in answers], sorted({words for _, words in answers if words})
 
 
@@ -134,10 +136,10 @@ def _sum(part: Part) -> Sum:
     return Sum(part.tensor, part.kind, part.dtype, part.shape, part.start, part.size, part.total)
 
 
-def gathered(own: Answer) -> list[Answer]:
+def gathered(own_answer: Answer) -> list[Answer]:
     """Every rank's answer, on every rank; of a process alone its own."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return [own]
-    answers: list[Answer] = [own] * dist.get_world_size()
-    dist.all_gather_object(answers, own)
+        return [own_answer]
+    answers: list[Answer] = [own_answer] * dist.get_world_size()
+    dist.all_gather_object(answers, own_answer)
     return answers

@@ -41,27 +41,31 @@ class Holding:
         """Note what was looked at and is as claimed."""
         self.kept.setdefault(section, []).append(words)
 
-    def add(self, other: Holding) -> None:
+    def add(self, addend: Holding) -> None:
         """Take over what a part of the checks found."""
-        self.breaches += other.breaches
-        self.unchecked += other.unchecked
-        for section, words in other.kept.items():
+        self.breaches += addend.breaches
+        self.unchecked += addend.unchecked
+        for section, words in addend.kept.items():
             self.kept.setdefault(section, []).extend(words)
 
     def __str__(self) -> str:
         """A line for everything: broken, kept, not checked."""
-        kept = [f"kept: {section}: {words}" for section, lines in self.kept.items() for words in lines]
+        kept_lines = [f"kept: {section}: {words}" for section, lines in self.kept.items() for words in lines]
         return "\n".join(
-            [*(f"broken: {breach}" for breach in self.breaches), *kept, *(f"not checked: {w}" for w in self.unchecked)]
+            [
+                *(f"broken: {breach}" for breach in self.breaches),
+                *kept_lines,
+                *(f"not checked: {w}" for w in self.unchecked),
+            ]
         )
 
 
-def differing(section: str, claimed: Mapping[str, str], here: Mapping[str, str]) -> list[Breach]:
+def differing(section: str, claimed: Mapping[str, str], own_values: Mapping[str, str]) -> list[Breach]:
     """Breaches of claimed fields; what is here and not claimed is none."""
     return [
-        Breach(section=section, choice=name, claimed=value, here=here.get(name, "absent"))
+        Breach(section=section, choice=name, claimed=value, here=own_values.get(name, "absent"))
         for name, value in claimed.items()
-        if here.get(name) != value
+        if own_values.get(name) != value
     ]
 
 
@@ -75,8 +79,8 @@ def refusal(by_rank: Mapping[int, Iterable[str]]) -> str | None:
         return None
     alone = len(by_rank) == 1
     lines = [
-        words if alone or len(own) == len(by_rank) else f"rank {', '.join(map(str, own))}: {words}"
-        for words, own in ranks.items()
+        words if alone or len(holders) == len(by_rank) else f"rank {', '.join(map(str, holders))}: {words}"
+        for words, holders in ranks.items()
     ]
     more = f"; and {len(lines) - _MOST} more" if len(lines) > _MOST else ""
     return "; ".join(lines[:_MOST]) + more

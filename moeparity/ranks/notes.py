@@ -29,9 +29,9 @@ class Notes:
             file.truncate(SLOTS * SLOT)
             self._memory = mmap.mmap(file.fileno(), SLOTS * SLOT)
 
-    def write(self, group: str, number: int, what: str, where: str) -> None:
+    def write(self, group: str, number: int, call: str, where: str) -> None:
         """A collective is about to run."""
-        line = f"{group}\t{number}\t{what}\t{where}".encode()
+        line = f"{group}\t{number}\t{call}\t{where}".encode()
         if self._memory is not None and len(line) < SLOT - 10:
             start = self._count % SLOTS * SLOT
             self._memory[start : start + SLOT] = (b"%08x %s\n" % (crc32(line), line)).ljust(SLOT, b"\0")
@@ -46,12 +46,12 @@ class Notes:
 
     def elected(self, verdict: str) -> str:
         """The first verdict that a rank on this host came to, where there is no store to say it."""
-        own, first = (self._file(f"{self._rank}.verdict"), self._file("verdict"))
+        own_file, first = (self._file(f"{self._rank}.verdict"), self._file("verdict"))
         with suppress(OSError):
-            own.write_text(verdict, "utf-8")
+            own_file.write_text(verdict, "utf-8")
             with suppress(FileExistsError):
-                first.hardlink_to(own)
-            own.unlink()
+                first.hardlink_to(own_file)
+            own_file.unlink()
             return first.read_text("utf-8")
         return verdict
 
@@ -85,6 +85,6 @@ def _tails(file: Path) -> dict[str, str]:
         # A note that is just being written fails its sum.
         total, _, line = content[start : start + SLOT].partition(b"\n")[0].partition(b" ")
         if line and total == b"%08x" % crc32(line):
-            group, _, told = line.decode().partition("\t")
-            lines.setdefault(f"collectives.{group}", []).append(told)
-    return {name: "\n".join(told) for name, told in lines.items()}
+            group, _, entry = line.decode().partition("\t")
+            lines.setdefault(f"collectives.{group}", []).append(entry)
+    return {name: "\n".join(entries) for name, entries in lines.items()}

@@ -17,14 +17,14 @@ _SHOWN_ASIDE = ("dtype", "compiled")
 
 def environment_of(folder: Path) -> Mapping[str, str]:
     """The environment report that all ranks of a job wrote. Raises RankError where one has none, or they differ."""
-    told = stories(folder)
-    without = [story.rank for story in told if not story.environment]
+    job_stories = stories(folder)
+    without = [story.rank for story in job_stories if not story.environment]
     if without:
         raise RankError(f"{Where(folder)}: {ranks_in_words(without)} wrote no environment report. Did it end at start?")
-    words = list(differing({story.rank: story.environment for story in told}))
+    words = list(differing({story.rank: story.environment for story in job_stories}))
     if words:
         raise RankError(f"{Where(folder)}: the ranks' environments differ, so that they are not one: {words[0]}.")
-    return told[0].environment
+    return job_stories[0].environment
 
 
 def profile_text(folder: Path, name: str) -> str:

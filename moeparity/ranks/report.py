@@ -52,13 +52,13 @@ class JobReport:
 
 def job_report(folder: Path) -> JobReport:
     """What the journals in a folder tell. Raises RankError for a folder without any, and for a damaged one."""
-    told = stories(folder)
-    expected = max(story.ranks for story in told)
+    job_stories = stories(folder)
+    expected = max(story.ranks for story in job_stories)
     return JobReport(
         folder=display_path(folder),
-        ranks=tuple(_line(story) for story in told),
-        missing=tuple(sorted(set(range(expected)) - {story.rank for story in told})),
-        difference=next((story.difference for story in told if story.difference), "") or _compared(told),
+        ranks=tuple(_line(story) for story in job_stories),
+        missing=tuple(sorted(set(range(expected)) - {story.rank for story in job_stories})),
+        difference=next((story.difference for story in job_stories if story.difference), "") or _compared(job_stories),
     )
 
 
@@ -67,10 +67,10 @@ def _line(story: RankStory) -> RankLine:
     return RankLine(rank=story.rank, host=story.host, pid=story.pid, calls=len(story.calls), last=story.last, end=end)
 
 
-def _compared(told: list[RankStory]) -> str:
+def _compared(job_stories: list[RankStory]) -> str:
     """The first call at which the journals differ, where nobody was left to say so."""
-    for call in sorted({call for story in told for call in story.calls}):
-        records = {story.rank: story.calls[call] for story in told if call in story.calls}
+    for call in sorted({call for story in job_stories for call in story.calls}):
+        records = {story.rank: story.calls[call] for story in job_stories if call in story.calls}
         words = difference(records)
         if words is not None:
             return f"call {call}: {words}"

@@ -18,15 +18,15 @@ _PHILOX = 16
 
 def states(generators: Mapping[str, torch.Generator]) -> dict[str, bytes]:
     """The states of torch's and the given generators, by name, and of the current CUDA device's where it is used."""
-    kept = {"torch": torch.get_rng_state().numpy().tobytes()}
+    generator_states = {"torch": torch.get_rng_state().numpy().tobytes()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        kept["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
-    return kept | {name: generator.get_state().numpy().tobytes() for name, generator in generators.items()}
+        generator_states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return generator_states | {name: generator.get_state().numpy().tobytes() for name, generator in generators.items()}
 
 
-def digests(kept: Mapping[str, bytes]) -> dict[str, str]:
+def digests(generator_states: Mapping[str, bytes]) -> dict[str, str]:
     """By `rng.NAME`, 16 hexadecimal digits."""
-    return {f"rng.{name}": blake2b(state, digest_size=8).hexdigest() for name, state in kept.items()}
+    return {f"rng.{name}": blake2b(state, digest_size=8).hexdigest() for name, state in generator_states.items()}
 
 
 def apart(name: str, of_rank: Mapping[int, bytes]) -> str:

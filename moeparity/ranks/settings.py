@@ -39,7 +39,7 @@ class Settings:
     watchdog_s: float = 30.0
 
 
-def settings(given: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
+def settings(arguments: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
     """The settings of this process: arguments before the environment before the defaults.
 
     Raises RankError for a name or a value that is none.
@@ -51,7 +51,7 @@ def settings(given: Mapping[str, Any] | None = None, environment: Mapping[str, s
         for key, value in variables.items()
         if key.startswith(PREFIX)
     }
-    read |= {name: (value, f"{name}=") for name, value in (given or {}).items()}
+    read |= {name: (value, f"{name}=") for name, value in (arguments or {}).items()}
     for name, (_, where) in read.items():
         if name not in names:
             raise RankError(

@@ -44,23 +44,23 @@ class Tails:
         """Where control flow diverged, in words: the first collective that ranks called differently. Of ranks that
         wait, what they have not called counts as well. A store whose process is stopped must not be asked.
         """
-        told = self._of_store() if has_store else {}
+        tails_of = self._of_store() if has_store else {}
         words = first_disagreement(self.notes.read() | {self._rank: self._log.tails()})
         words = (
             words
-            or first_disagreement(told)
-            or first_disagreement({rank: tails for rank, tails in told.items() if rank in waiting}, waiting)
+            or first_disagreement(tails_of)
+            or first_disagreement({rank: tails for rank, tails in tails_of.items() if rank in waiting}, waiting)
         )
         return f"control flow diverged. {words}" if words else None
 
     def _of_store(self) -> Records:
         """What ranks have told; it may be some time ago."""
-        told = {self._rank: self._log.tails()}
+        tails_of = {self._rank: self._log.tails()}
         with suppress(DistNetworkError, DistStoreError):
             for rank in range(self._ranks):
                 if rank != self._rank and self._store.check([f"{_TAIL}/{rank}"]):
-                    told[rank] = json.loads(self._store.get(f"{_TAIL}/{rank}"))
-        return told
+                    tails_of[rank] = json.loads(self._store.get(f"{_TAIL}/{rank}"))
+        return tails_of
 
 
 def first_disagreement(tails: Records, waiting: Mapping[int, Waiting] | None = None) -> str | None:
@@ -79,23 +79,23 @@ def first_disagreement(tails: Records, waiting: Mapping[int, Waiting] | None = N
 
 def _first(group: str, tails: Records, places: Mapping[int, str]) -> str | None:
     lines = {rank: _parsed(record[group]) for rank, record in sorted(tails.items()) if group in record}
-    first = max((min(own, default=0) for own in lines.values()), default=0)
-    last = max((max(own, default=-1) for own in lines.values()), default=-1)
+    first = max((min(calls, default=0) for calls in lines.values()), default=0)
+    last = max((max(calls, default=-1) for calls in lines.values()), default=-1)
     for number in range(first, last + 1):
-        called = {rank: own.get(number) for rank, own in lines.items() if rank in places or number in own}
-        if len({what and what[0] for what in called.values()}) > 1:
+        called = {rank: calls.get(number) for rank, calls in lines.items() if rank in places or number in calls}
+        if len({call and call[0] for call in called.values()}) > 1:
             return f"{group}: the first that differs is number {number}: " + "; ".join(_callers(called, places))
     return None
 
 
 def _callers(called: Mapping[int, tuple[str, str] | None], places: Mapping[int, str]) -> Iterator[str]:
     by_words: dict[str, list[int]] = {}
-    for rank, what in called.items():
-        by_words.setdefault(f"none, {places[rank]}" if what is None else f"{what[0]} at {what[1]}", []).append(rank)
+    for rank, call in called.items():
+        by_words.setdefault(f"none, {places[rank]}" if call is None else f"{call[0]} at {call[1]}", []).append(rank)
     for words, ranks in by_words.items():
         yield f"{ranks_in_words(ranks)} {words}"
 
 
 def _parsed(lines: str) -> dict[int, tuple[str, str]]:
     entries = (line.split("\t") for line in lines.splitlines())
-    return {int(number): (what, site) for number, what, site in entries}
+    return {int(number): (call, site) for number, call, site in entries}

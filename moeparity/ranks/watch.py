@@ -160,13 +160,13 @@ class Watch:
             self._tails.tell()
         while (waited := time.monotonic() - begun) < allowed:
             verdict = self._told() or self._parted()
-            for rank, seen in list(self._seen.items()) if verdict is None else ():
+            for rank, watched in list(self._seen.items()) if verdict is None else ():
                 # Other ranks have some time to say what they have called.
                 if rank != self._rank and waited > patience_s * 2 / 3:
-                    if seen.beat.closed:
-                        verdict = f"rank {rank} is not there any more: it {seen.beat.place}. {self._others(rank)}"
-                    elif (now := state(seen.beat)) in LOST:
-                        verdict = f"rank {rank} {LOST[now]}. {self._where(rank)}"
+                    if watched.beat.closed:
+                        verdict = f"rank {rank} is not there any more: it {watched.beat.place}. {self._others(rank)}"
+                    elif (fate := state(watched.beat)) in LOST:
+                        verdict = f"rank {rank} {LOST[fate]}. {self._where(rank)}"
             if verdict is not None:
                 self.verdict = self._elected(verdict)
                 return self.verdict
@@ -177,26 +177,26 @@ class Watch:
         """A rank that gives no sign of life: it was killed, stopped, or can't be reached. A stopped one that others
         wait for is lost after half the time. The backend may have killed it for what others called.
         """
-        now, (_, _, waits, _, since) = self._clock.now, self._position()
+        now_s, (_, _, waits, _, since) = self._clock.now, self._position()
         half = self._watchdog_s / 2
         # Signs of life of others are not read any more, or not yet.
         watched = {rank: self._seen[rank] for rank in self._watched() if rank in self._seen}
-        for rank, seen in watched.items():
-            if seen.beat.closed or rank == self._rank:
+        for rank, member in watched.items():
+            if member.beat.closed or rank == self._rank:
                 continue
-            how = state(seen.beat)
+            how = state(member.beat)
             if how == "gone":
-                seen.gone = now if seen.gone is None else seen.gone
-                if now - seen.gone > 2 * self._heartbeat_s:
+                member.gone = now_s if member.gone is None else member.gone
+                if now_s - member.gone > 2 * self._heartbeat_s:
                     return self._parted() or f"rank {rank} {LOST[how]}. {self._where(rank)}"
-            elif now - seen.at > (half if how == "stopped" and waits and since > half else self._watchdog_s):
+            elif now_s - member.at > (half if how == "stopped" and waits and since > half else self._watchdog_s):
                 return f"rank {rank} {LOST.get(how, 'gives no sign of life')}. {self._where(rank)}"
         return None
 
     def _hang(self) -> str | None:
         """Ranks that wait for longer than the watchdog's time, and what they wait for."""
-        live = {rank: seen.beat for rank, seen in self._seen.items() if not seen.beat.closed}
-        ago = {rank: self._clock.now - seen.waits for rank, seen in self._seen.items() if seen.waits is not None}
+        live = {rank: member.beat for rank, member in self._seen.items() if not member.beat.closed}
+        ago = {rank: self._clock.now - member.waits for rank, member in self._seen.items() if member.waits is not None}
         if not any(min(ago.get(rank, 0), beat.since) > self._watchdog_s for rank, beat in live.items()):
             return None
         missing = set(range(self._ranks)) - self._seen.keys()
@@ -207,9 +207,9 @@ class Watch:
         still = {rank: beat for rank, beat in live.items() if beat.waits and beat.since > half}
         if words := self._tails.diverged({rank: Waiting(beat.place, beat.within) for rank, beat in still.items()}):
             return words
-        for rank, seen in self._seen.items():
-            if seen.beat.closed:
-                return f"rank {rank} is not there any more: it {seen.beat.place}. {self._others(rank)}"
+        for rank, member in self._seen.items():
+            if member.beat.closed:
+                return f"rank {rank} is not there any more: it {member.beat.place}. {self._others(rank)}"
         late = {rank: beat for rank, beat in live.items() if not beat.waits}
         if late:
             rank, beat = next(iter(late.items()))
@@ -220,7 +220,7 @@ class Watch:
     def _parted(self) -> str | None:
         """Where control flow diverged, if it did: the backend may have ended a rank for it."""
         words = self._tails.diverged({}, has_store=self._has_store)
-        gone = [rank for rank, seen in self._seen.items() if not seen.beat.closed and state(seen.beat) == "gone"]
+        gone = [rank for rank, member in self._seen.items() if not member.beat.closed and state(member.beat) == "gone"]
         return f"{words}. {ranks_in_words(gone)} was killed" if words and gone else words
 
     def _guard_store(self) -> None:
@@ -236,15 +236,15 @@ class Watch:
     def _lost_store(self, error: str) -> None:
         """The store is gone or silent: who held it, as far as can be told."""
         self._has_store = False
-        seen = self._seen.get(0)
+        member = self._seen.get(0)
         silent = time.monotonic() - self._answered
-        how = state(seen.beat) if seen is not None else "unknown"
+        how = state(member.beat) if member is not None else "unknown"
         if self._closed.is_set() or (silent < self._watchdog_s and how != "gone"):
             return
-        if seen is None:
+        if member is None:
             reason = f"the job's store does not answer for {silent:.0f} s, and rank 0 was not in its guard: {error}"
-        elif seen.beat.closed:
-            reason = f"rank 0 is not there any more, nor the job's store: it {seen.beat.place}. {self._others(0)}"
+        elif member.beat.closed:
+            reason = f"rank 0 is not there any more, nor the job's store: it {member.beat.place}. {self._others(0)}"
         elif how in LOST:
             reason = self._parted() or f"rank 0 {LOST[how]}. {self._where(0)}"
         else:
@@ -285,15 +285,15 @@ class Watch:
 
     def _clear(self) -> None:
         """Ranks on this host that are stopped can't end themselves, and are killed; nobody reads notes any more."""
-        for rank, seen in self._seen.items():
-            if rank != self._rank and not seen.beat.closed and state(seen.beat) == "stopped":
+        for rank, member in self._seen.items():
+            if rank != self._rank and not member.beat.closed and state(member.beat) == "stopped":
                 with suppress(OSError):
-                    os.kill(seen.beat.pid, signal.SIGKILL)
+                    os.kill(member.beat.pid, signal.SIGKILL)
         self._tails.notes.clear()
 
     def _can_speak(self, rank: int) -> bool:
-        seen = self._seen.get(rank)
-        return rank == self._rank or (seen is not None and state(seen.beat) == "running")
+        member = self._seen.get(rank)
+        return rank == self._rank or (member is not None and state(member.beat) == "running")
 
     def _where(self, rank: int) -> str:
         """Where a rank was when it last said so, and where the others are."""
@@ -303,12 +303,12 @@ class Watch:
     def _others(self, but: int | None) -> str:
         call, place = self._position()[:2]
         words = [
-            f"rank {rank}: {seen.beat.place}, {self._last(rank, seen.beat)}"
-            for rank, seen in sorted(self._seen.items())
+            f"rank {rank}: {member.beat.place}, {self._last(rank, member.beat)}"
+            for rank, member in sorted(self._seen.items())
             if rank not in (but, self._rank)
         ]
-        own = "no call finished" if call is None else f"finished call {call}"
-        return "; ".join([*words, f"rank {self._rank}: {place}, {own}"])
+        own_call = "no call finished" if call is None else f"finished call {call}"
+        return "; ".join([*words, f"rank {self._rank}: {place}, {own_call}"])
 
     def _last(self, rank: int, beat: Beat) -> str:
         """The last call that a rank finished by its last sign of life, and how far it came since."""

@@ -48,15 +48,15 @@ def _mixtures(a: Cell, b: Cell) -> tuple[Coalition, Coalition, Coalition]:
 
 
 def _offset_each_other(memo: Memo, a: Cell, b: Cell, bounds: Bounds) -> bool:
-    first, second, both = _mixtures(a, b)
-    return all(Contrast({both: OFFSET, alone: -1}).interval(memo, bounds)[1] < 0 for alone in (first, second))
+    first, second, together = _mixtures(a, b)
+    return all(Contrast({together: OFFSET, alone: -1}).interval(memo, bounds)[1] < 0 for alone in (first, second))
 
 
 def _pair(memo: Memo, a: Cell, b: Cell) -> OffsettingPair:
-    first, second, both = memo.ask(_mixtures(a, b))
+    first, second, together = memo.ask(_mixtures(a, b))
     assert first is not None, "an interval is bounded where all mixtures ran"
     assert second is not None, "an interval is bounded where all mixtures ran"
-    assert both is not None, "an interval is bounded where all mixtures ran"
+    assert together is not None, "an interval is bounded where all mixtures ran"
     return OffsettingPair(
-        first=name(a), second=name(b), first_alone=first.value, second_alone=second.value, together=both.value
+        first=name(a), second=name(b), first_alone=first.value, second_alone=second.value, together=together.value
     )

@@ -15,7 +15,7 @@ from moeparity.inputs.machine import cpu_name
 from moeparity.ops.declaration import Value
 from moeparity.plan.engine_profile import NO_ENGINE, UNKNOWN
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import toggles
 from moeparity.profiles.compare import statements
 from scripts.pages.engine_pairs import (
@@ -100,32 +100,32 @@ def page(_: str = "") -> str:
     """Measure, and the page, some minutes on one thread."""
     torch.set_num_threads(1)
     start = time.process_time()
-    one = opened()
-    four = replace(one, placement=TENSOR)
+    single = opened()
+    four = replace(single, placement=TENSOR)
     whole, overlays = engines()
-    reducing = [name for name in whole if reduces(one, name)]
+    reducing = [name for name in whole if reduces(single, name)]
     ranks = [name for name in reducing if runs(four, name)]
     refused = ", ".join(f"`{name}`" for name in reducing if name not in ranks)
     parts = [
         "\n## One rank\n",
-        *matrix(one, whole, pairs := pairs_of(one, whole)),
-        *listed(one, pairs),
+        *matrix(single, whole, pairs := pairs_of(single, whole)),
+        *listed(single, pairs),
         "\n## Tensor parallel over four ranks\n",
         f"Engines whose profile states an all-reduce{f'; an op refuses {refused} on four ranks' * bool(refused)}.\n",
         *matrix(four, ranks, pairs := pairs_of(four, ranks)),
         *listed(four, pairs),
-        *overlay_table(one, overlays),
-        *sanity(one, four, whole, ranks),
+        *overlay_table(single, overlays),
+        *sanity(single, four, whole, ranks),
     ]
-    return head(one, time.process_time() - start) + "\n".join(parts) + "\n"
+    return head(single, time.process_time() - start) + "\n".join(parts) + "\n"
 
 
 def engines() -> tuple[list[str], dict[str, str]]:
     """The profiles that stand for a whole engine, and the overlays with what each lies on."""
     read = [reader.read_profile(path) for path in reader.shipped("profiles").values()]
-    found = [spec for spec in read if spec.engine is not None and spec.engine.name != NO_ENGINE]
-    whole = [spec.name for spec in found if spec.extends is None or spec.name in MODES]
-    return whole, {spec.name: spec.extends for spec in found if spec.extends and spec.name not in whole}
+    engine_specs = [spec for spec in read if spec.engine is not None and spec.engine.name != NO_ENGINE]
+    whole = [spec.name for spec in engine_specs if spec.extends is None or spec.name in MODES]
+    return whole, {spec.name: spec.extends for spec in engine_specs if spec.extends and spec.name not in whole}
 
 
 def head(bench: Bench, seconds: float) -> str:
@@ -160,9 +160,9 @@ def runs(bench: Bench, name: str) -> bool:
     return False
 
 
-def matrix(bench: Bench, names: Sequence[str], found: Sequence[Pair]) -> Iterator[str]:
+def matrix(bench: Bench, names: Sequence[str], pairs: Sequence[Pair]) -> Iterator[str]:
     """k3 above the diagonal, flips below it."""
-    by = {(pair.first, pair.second): pair for pair in found}
+    by = {(pair.first, pair.second): pair for pair in pairs}
     drawn = {name for name in names if draws(bench, name)}
     yield "k3 above the diagonal, flips below it.\n"
     yield f"| | | {' | '.join(map(str, range(1, len(names) + 1)))} |"
@@ -183,11 +183,11 @@ def _k3(pair: Pair) -> str:
 COLUMNS = ("first", "second", "k3", "KL", "flips", "first divergence", "most guilty alone", "unsure")
 
 
-def listed(bench: Bench, found: Sequence[Pair]) -> Iterator[str]:
+def listed(bench: Bench, pairs: Sequence[Pair]) -> Iterator[str]:
     """A line for each pair."""
     yield from ("", f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}")
-    drawn = {name: draws(bench, name) for name in dict.fromkeys(n for pair in found for n in (pair.first, pair.second))}
-    yield from (line(pair, drawn=drawn[pair.first] or drawn[pair.second]) for pair in found)
+    drawn = {name: draws(bench, name) for name in dict.fromkeys(n for pair in pairs for n in (pair.first, pair.second))}
+    yield from (line(pair, drawn=drawn[pair.first] or drawn[pair.second]) for pair in pairs)
 
 
 def line(pair: Pair, *, drawn: bool = False) -> str:
@@ -232,28 +232,28 @@ def overlay_table(bench: Bench, overlays: Mapping[str, str]) -> Iterator[str]:
 def ranks_of(bench: Bench, overlay: str, base: str) -> Placement | None:
     """The ranks on which an overlay is compared: several where it states an all-reduce, or differs on those only."""
     reducing = any(statement.attribute.endswith("collective") for statement in statements(overlay))
-    found: dict[bool, Placement] = {}
+    of_effect: dict[bool, Placement] = {}
     for placement in (Placement(), FEW_RANKS, MANY_RANKS)[reducing:]:
         there = replace(bench, placement=placement)
         if runs(there, base) and runs(there, overlay):
-            found.setdefault(bool(toggles(there.side(base), there.side(overlay))), placement)
-    return found.get(True, found.get(False))
+            of_effect.setdefault(bool(toggles(there.side(base), there.side(overlay))), placement)
+    return of_effect.get(True, of_effect.get(False))
 
 
-def sanity(one: Bench, four: Bench, whole: Sequence[str], ranks: Sequence[str]) -> Iterator[str]:
+def sanity(bench: Bench, four: Bench, whole: Sequence[str], ranks: Sequence[str]) -> Iterator[str]:
     """The same engine twice, and each at other micro-batches."""
-    same = same_twice(one.part(), whole)
-    sequences, length = one.tokens.input_ids.shape
-    other = ", ".join(f"`{name}`" for name, holds in same.items() if not holds)
+    same = same_twice(bench.part(), whole)
+    sequences, length = bench.tokens.input_ids.shape
+    unequal = ", ".join(f"`{name}`" for name, holds in same.items() if not holds)
     yield SANE.format(
         same=sum(same.values()),
         all=len(same),
-        others=f"; not {other}" * bool(other),
+        others=f"; not {unequal}" * bool(unequal),
         batch=MICRO_BATCH,
         sequences=sequences,
         length=length,
     ).rstrip("\n")
-    single, placed = batches(one, whole, SIZES), batches(four, ranks, SIZES)
+    single, placed = batches(bench, whole, SIZES), batches(four, ranks, SIZES)
     columns = [f"{where}, micro-batch {size}" for where in ("one rank", "four ranks") for size in SIZES]
     yield f"\n| profile | {' | '.join(columns)} |"
     yield f"|{'---|' * (len(columns) + 1)}"
@@ -264,9 +264,9 @@ def sanity(one: Bench, four: Bench, whole: Sequence[str], ranks: Sequence[str]) 
     invariant = [name for name in whole if "invariant" in name or name.startswith(("sglang-det", "sglang-rl"))]
     equal = [name for name in invariant if not any(single[name, s] or placed.get((name, s)) for s in SIZES)]
     moved = [name for name in invariant if name not in equal]
-    written = batches(replace(one, settings=WRITTEN), moved, (1,))
-    told = ", ".join(f"`{name}` {_root(node)}" for (name, _), node in written.items())
-    yield CLAIMS.format(equal=", ".join(f"`{name}`" for name in equal), written=told).rstrip("\n")
+    written = batches(replace(bench, settings=WRITTEN), moved, (1,))
+    root_lines = ", ".join(f"`{name}` {_root(node)}" for (name, _), node in written.items())
+    yield CLAIMS.format(equal=", ".join(f"`{name}`" for name in equal), written=root_lines).rstrip("\n")
 
 
 def _root(node: str | None) -> str:

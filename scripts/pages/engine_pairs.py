@@ -30,7 +30,7 @@ from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import Side, micro_batches
 from moeparity.plan.spec.reader import shipped
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from scripts.pages.page import ROOT
 
@@ -96,13 +96,13 @@ class Bench:
     def side(self, profile: str, micro_batch: int = MICRO_BATCH) -> Side:
         """A profile bound to the checkpoint."""
         ranks = placement_rules(self.placement, HERE)
-        own = overrides(self.settings, HERE)
+        settings = overrides(self.settings, HERE)
         # All are cut alike, so that any two can be compared.
         message = RowMessage.of(self.model.graph, self.model.dtype, ranks)
-        rules = (one for rule in _rules_of_all() for one in message.in_rows(rule))
+        rules = (row_rule for rule in _rules_of_all() for row_rule in message.in_rows(rule))
         phases = cut_by(self.model.graph, (FORWARD,), rules)
         plan = bind(
-            self.model.graph, load_profile(profile, HERE), self.model.dtype, own, placement=ranks, phases=phases
+            self.model.graph, load_profile(profile, HERE), self.model.dtype, settings, placement=ranks, phases=phases
         )
         return Side(plan=plan, schedule=ScheduleSettings(batch=micro_batch))
 
@@ -142,7 +142,7 @@ def pairs_of(bench: Bench, names: Sequence[str], wanted: Sequence[tuple[str, str
     logits = {a: bench.logits_of(a, others) for a, others in seconds.items() if others}
     bench.walk(sides, [changes, *routes.values(), *logits.values()])
     order = [node.name for node in bench.model.graph.nodes]
-    found = []
+    pairs = []
     for first, others in seconds.items():
         differing = {second: toggles(sides[first], sides[second]) for second in others}
         guilty = _guilty(bench.part(), first, sides, differing) if others else {}
@@ -150,7 +150,7 @@ def pairs_of(bench: Bench, names: Sequence[str], wanted: Sequence[tuple[str, str
             sums, flips = logits[first].sums(second), routes[first].total(second)
             roots = changes.roots[first, second]
             levels = [_levels(toggle, sides[first], sides[second]) for toggle in differing[second]]
-            found.append(
+            pairs.append(
                 Pair(
                     first=first,
                     second=second,
@@ -164,7 +164,7 @@ def pairs_of(bench: Bench, names: Sequence[str], wanted: Sequence[tuple[str, str
                     guilty=guilty.get(second),
                 )
             )
-    return found
+    return pairs
 
 
 def _root(node: str, differing: Iterable[Toggle]) -> str:
@@ -185,8 +185,8 @@ def _guilty(
 ) -> dict[str, Guilty]:
     """For each second profile the choice that, taken alone into the first, moves it most; one pass for all."""
     walkers = {name: sides[name] for name in (first, *differing)}
-    for second, found in differing.items():
-        for toggle in found:
+    for second, choices in differing.items():
+        for toggle in choices:
             # An op may refuse a mixture of both.
             with suppress(SpecError):
                 walkers[f"{second}: {toggle.name}"] = mixed(sides[first], [toggle], sides[second])
@@ -199,8 +199,8 @@ def _guilty(
         return float(sums.kl_candidate_reference.sum() / sums.tokens.sum())
 
     guilty = {}
-    for second, found in differing.items():
-        costs = [(kl(name), toggle) for toggle in found if (name := f"{second}: {toggle.name}") in walkers]
+    for second, choices in differing.items():
+        costs = [(kl(name), toggle) for toggle in choices if (name := f"{second}: {toggle.name}") in walkers]
         most = max(costs, key=lambda cost: cost[0], default=None)
         if most is not None and most[0] > 0:
             cost, toggle = most
@@ -209,7 +209,7 @@ def _guilty(
                 name=toggle.name,
                 share=cost / whole,
                 levels=_levels(toggle, sides[first], sides[second]),
-                rivals=sum(other >= whole / 2 for other, its in costs if its is not toggle),
+                rivals=sum(cost >= whole / 2 for cost, its in costs if its is not toggle),
             )
     return guilty
 
@@ -236,9 +236,9 @@ def same_twice(bench: Bench, names: Sequence[str]) -> dict[str, bool]:
     """Whether each profile gives the same log-probabilities when it is run again on its own, bit for bit."""
 
     def walked(these: Sequence[str]) -> dict[str, torch.Tensor]:
-        kept = _Kept(bench.model.graph.scores, {})
-        bench.walk({name: bench.side(name) for name in these}, [kept])
-        return {name: torch.cat(parts) for name, parts in kept.parts.items()}
+        logits = _Kept(bench.model.graph.scores, {})
+        bench.walk({name: bench.side(name) for name in these}, [logits])
+        return {name: torch.cat(parts) for name, parts in logits.parts.items()}
 
     together = walked(names)
     return {name: same_bits(together[name], walked([name])[name]) for name in names}

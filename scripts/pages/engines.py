@@ -45,10 +45,10 @@ against what is named here, on 2026-11-21.
 
 def page(_: str = "") -> str:
     """The whole page."""
-    found = sorted(profiles(), key=lambda profile: (profile.engine.lower(), profile.name))
-    overview = "\n".join(f"| `{p.name}` | {p.engine} | {p.version} | {_cell(p.says)} |" for p in found)
+    ordered = sorted(profiles(), key=lambda profile: (profile.engine.lower(), profile.name))
+    overview = "\n".join(f"| `{p.name}` | {p.engine} | {p.version} | {_cell(p.says)} |" for p in ordered)
     head = HEAD.format(architectures="\n".join(map(_sizes, architectures().values())), overview=overview)
-    return "\n".join([head.rstrip(), *(line for profile in found for line in _section(profile)), ""])
+    return "\n".join([head.rstrip(), *(line for profile in ordered for line in _section(profile)), ""])
 
 
 def _sizes(path: Path) -> str:

@@ -47,8 +47,8 @@ def run(folder: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MOEPARITY_EVIDENCE": str(folder)}
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=False)  # noqa: S603
     if done.returncode or "SKIPPED" in done.stdout:
-        what = "were skipped" if done.returncode == 0 else "failed"
-        sys.exit(f"{done.stdout}\nNothing was written: tests {what}, and their evidence would be missing.")
+        outcome = "were skipped" if done.returncode == 0 else "failed"
+        sys.exit(f"{done.stdout}\nNothing was written: tests {outcome}, and their evidence would be missing.")
 
 
 def seen(folder: Path) -> list[dict[str, Any]]:

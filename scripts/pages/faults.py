@@ -28,9 +28,9 @@ def _row(fault: Fault) -> str:
     if spec.sits.without:
         sits += f", without {', '.join(spec.sits.without)}"
     values = "; ".join(f"`{name}`: {free.says}" for name, free in spec.values.items())
-    known = "; ".join(f"{_link(source.where)}: {source.says}" for source in spec.known_from)
+    issues = "; ".join(f"{_link(source.where)}: {source.says}" for source in spec.known_from)
     says = re.sub(r"{(\w+)}", r"`\1`", spec.says)
-    cells = (f"`{fault.name}`", says, sits, values, spec.looks_like.rstrip("."), known)
+    cells = (f"`{fault.name}`", says, sits, values, spec.looks_like.rstrip("."), issues)
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 

@@ -15,11 +15,11 @@ def tables(_: str = "") -> str:
     return tables_of(fidelity.findings())
 
 
-def tables_of(found: list[Finding]) -> str:
+def tables_of(values: list[Finding]) -> str:
     """The kernels that were run, how many values stand where, and a table for each op."""
     tests: dict[str, set[str]] = {}
     how: dict[str, str] = {}
-    for proof in (proof for finding in found for proof in finding.proofs):
+    for proof in (proof for finding in values for proof in finding.proofs):
         tests.setdefault(proof.says, set()).update(test.partition("::")[0] for test in proof.tests)
         how[proof.says] = proof.how.replace("_", " ")
     number = {says: f"V{i}" for i, says in enumerate(sorted(tests), 1)}
@@ -28,16 +28,16 @@ def tables_of(found: list[Finding]) -> str:
     parts[0] += "".join(
         f"\n| {short} | {says} | {how[says]} | {', '.join(sorted(tests[says]))} |" for says, short in number.items()
     )
-    parts.append("## How many values\n\n" + _counts(found))
-    for op, of in groupby(fidelity.lines(found), key=lambda line: line.op):
+    parts.append("## How many values\n\n" + _counts(values))
+    for op, of in groupby(fidelity.lines(values), key=lambda line: line.op):
         rows = "".join(f"\n{_row(line, number)}" for line in of)
         parts.append(f"## {op}\n\n| attribute | value | level | rests on |\n|---|---|---|---|{rows}")
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _counts(found: list[Finding]) -> str:
+def _counts(values: list[Finding]) -> str:
     rows = [f"| op | {' | '.join(LEVELS)} |", f"|---|{'---|' * len(LEVELS)}"]
-    for op, of in groupby(found, key=lambda finding: finding.op):
+    for op, of in groupby(values, key=lambda finding: finding.op):
         levels = [finding.level for finding in of]
         rows.append(f"| {op} | {' | '.join(str(levels.count(level)) for level in LEVELS)} |")
     return "\n".join(rows)

@@ -52,9 +52,11 @@ def _row(path: Path) -> str:
 
 def _parts(launch: Launch) -> Iterator[list[str]]:
     yield [f"{side.role}: {', '.join([f'`{side.variant}`', *side.further])}" for side in launch.sides]
-    given = [setting for setting in launch.settings if setting.given]
-    yield [str(sum(not setting.value.startswith("unresolved: ") for setting in given))]
-    yield [f"`{s.name}`: {s.value.removeprefix('unresolved: ')}" for s in given if s.value.startswith("unresolved: ")]
+    settings = [setting for setting in launch.settings if setting.given]
+    yield [str(sum(not setting.value.startswith("unresolved: ") for setting in settings))]
+    yield [
+        f"`{s.name}`: {s.value.removeprefix('unresolved: ')}" for s in settings if s.value.startswith("unresolved: ")
+    ]
     yield [f"{note.says} ({note.where})" for note in launch.notes]
 
 

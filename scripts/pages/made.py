@@ -69,10 +69,10 @@ def weight_sync(folder: Path) -> None:
     (folder / "new").symlink_to(CHECKPOINT)
     _step_back(CHECKPOINT, folder / "old")
     ids = sampled(folder)
-    before, now = (chosen(logits(ids, "hf-default", folder / name), ids) for name in ("old", "new"))
+    before, after = (chosen(logits(ids, "hf-default", folder / name), ids) for name in ("old", "new"))
     stale = torch.arange(len(ids)) % 4 == 0
     scored = chosen(logits(ids, "hf-eager"), ids)
-    server = torch.where(stale[:, None], before, now)
+    server = torch.where(stale[:, None], before, after)
     versions = (8 - stale.long()).tolist()
     write_log(folder / "unsaid.jsonl", ids, server, scored)
     write_log(folder / "rollouts.jsonl", ids, server, scored, versions=versions)

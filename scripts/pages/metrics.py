@@ -14,12 +14,12 @@ def tables(_: str = "") -> str:
 
 
 def _set(name: str) -> Iterator[str]:
-    found = [metric for metric in METRICS.values() if metric.set == name]
+    of_set = [metric for metric in METRICS.values() if metric.set == name]
     yield f"## {'Of no framework' if name == 'common' else name}\n"
     yield "| metric | reduction | definition | estimates | healthy; alarm |"
     yield "|---|---|---|---|---|"
-    yield from map(_row, found)
-    yield f"\nSources: {'; '.join(dict.fromkeys(str(metric.source) for metric in found))}.\n"
+    yield from map(_row, of_set)
+    yield f"\nSources: {'; '.join(dict.fromkeys(str(metric.source) for metric in of_set))}.\n"
 
 
 def _row(metric: Metric) -> str:

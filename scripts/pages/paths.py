@@ -80,15 +80,15 @@ def excerpt(name: str, text: str) -> list[str]:
     if name == "top":
         return [*head.splitlines(), CUT]
     wanted = SECTIONS.get(name)
-    kept = [
+    paragraphs = [
         section
         for section in sections
         if (wanted is None and not ALWAYS.match(section)) or (wanted and wanted.match(section))
     ]
-    if not kept:
+    if not paragraphs:
         sys.exit(f"nothing of the block `{name}` is in\n{text}")
     above = head.splitlines()[:2] if name in {"diagnosis", "metrics"} else []
-    return [*above, CUT, *"\n\n".join(kept).splitlines(), CUT]
+    return [*above, CUT, *"\n\n".join(paragraphs).splitlines(), CUT]
 
 
 def printed(words: list[str], folder: Path) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from moeparity.errors import Where
 from moeparity.ops.declaration import EDGE
 from moeparity.plan.address import role
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import UNKNOWN, load_profile
 from moeparity.plan.evidence import LOWEST_FIRST
@@ -99,13 +100,13 @@ class Choice:
 def page(_: str = "") -> str:
     """The whole page."""
     counted = {(profile, model): choices(profile, model) for profile in PROFILES for model in MODELS}
-    rows = "\n".join(_row(*key, found) for key, found in counted.items())
+    rows = "\n".join(_row(*key, of) for key, of in counted.items())
     head = HEAD.format(models=" and ".join(MODELS), levels=" | ".join(LEVELS), rules="---|" * len(LEVELS), rows=rows)
     without = "\n".join(_without(*key, of) for key, of in counted.items())
     parts = [head.rstrip(), WITHOUT_A_RUN.format(rows=without).rstrip()]
     for profile in PROFILES:
-        own = [choice for model in MODELS for choice in counted[profile, model]]
-        parts += [f"\n## {profile}: what no run verifies\n", *_rest(own)]
+        of_models = [choice for model in MODELS for choice in counted[profile, model]]
+        parts += [f"\n## {profile}: what no run verifies\n", *_rest(of_models)]
     return "\n".join((*parts, ""))
 
 
@@ -140,42 +141,42 @@ def _choice(node: str, op: str, name: str, stands: Sequence[tuple[str, str, str]
     _, level, source = min(stands, key=lambda stand: LOWEST_FIRST.index(stand[1]))
     values = tuple(dict.fromkeys(value for value, _, _ in stands))
     proofs = [fidelity.verified().get((op, name, value), ()) for value in values]
-    own = [[p.against for p in of if engine and engine in p.against] for of in proofs]
-    claimable = tuple(dict.fromkeys(against for of in own for against in of)) if all(own) else ()
+    engine_proofs = [[p.against for p in of if engine and engine in p.against] for of in proofs]
+    claimable = tuple(dict.fromkeys(against for of in engine_proofs for against in of)) if all(engine_proofs) else ()
     return Choice(
         node=node, op=op, attribute=name, values=values, level=level, source=source,
         claimable=() if level in fidelity.PROVED else claimable,
     )  # fmt: skip
 
 
-def _row(profile: str, model: str, found: Sequence[Choice]) -> str:
-    levels = Counter(choice.level for choice in found)
-    stated = [choice for choice in found if choice.level != UNKNOWN]
+def _row(profile: str, model: str, choices: Sequence[Choice]) -> str:
+    levels = Counter(choice.level for choice in choices)
+    stated = [choice for choice in choices if choice.level != UNKNOWN]
     outside = [choice for choice in stated if choice.attribute not in TENSOR_CORES.get(choice.op, ())]
     counts = " | ".join(str(levels[level]) for level in LEVELS)
-    shares = " | ".join(f"{100 * _by_run(of) / len(of):.0f} %" for of in (found, stated, outside))
-    return f"| `{profile}` | {model} | {len(found)} | {counts} | {shares} |"
+    shares = " | ".join(f"{100 * _by_run(of) / len(of):.0f} %" for of in (choices, stated, outside))
+    return f"| `{profile}` | {model} | {len(choices)} | {counts} | {shares} |"
 
 
-def _by_run(found: Sequence[Choice]) -> int:
-    return sum(choice.by_run for choice in found)
+def _by_run(choices: Sequence[Choice]) -> int:
+    return sum(choice.by_run for choice in choices)
 
 
-def _without(profile: str, model: str, found: Sequence[Choice]) -> str:
+def _without(profile: str, model: str, choices: Sequence[Choice]) -> str:
     """How many choices rest on no run, by why."""
-    left = [choice for choice in found if not choice.by_run]
-    inside = [choice for choice in left if choice.attribute in TENSOR_CORES.get(choice.op, ())]
+    open_choices = [choice for choice in choices if not choice.by_run]
+    inside = [choice for choice in open_choices if choice.attribute in TENSOR_CORES.get(choice.op, ())]
     kernels = [sum(choice.op in ops for choice in inside) for ops in INSIDE]
-    opaque = sum(choice.level == "opaque" for choice in left)
-    silent = sum(choice.level == UNKNOWN and choice not in inside for choice in left)
-    further = len(left) - len(inside) - opaque - silent
+    opaque = sum(choice.level == "opaque" for choice in open_choices)
+    silent = sum(choice.level == UNKNOWN and choice not in inside for choice in open_choices)
+    further = len(open_choices) - len(inside) - opaque - silent
     return f"| `{profile}` | {model} | {' | '.join(map(str, (*kernels, opaque, further, silent)))} |"
 
 
-def _rest(found: Sequence[Choice]) -> Iterator[str]:
+def _rest(choices: Sequence[Choice]) -> Iterator[str]:
     """The choices without a run, alike ones in one line, the least sure last."""
     lines: dict[tuple[str, str, str], dict[str, None]] = {}
-    for choice in sorted((c for c in found if not c.by_run), key=lambda c: LEVELS.index(c.level)):
+    for choice in sorted((c for c in choices if not c.by_run), key=lambda c: LEVELS.index(c.level)):
         value = ", ".join(f"{choice.op}:{choice.attribute}={value}" for value in choice.values)
         lines.setdefault((choice.level, _why(choice), "; ".join(choice.claimable)), {})[f"`{value}`"] = None
     yield "| level | choices | why |\n|---|---|---|"

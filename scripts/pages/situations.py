@@ -95,10 +95,10 @@ def log(folder: Path) -> None:
             "id": f"s{row}",
             "input_ids": of_row.tolist(),
             "mask": [1] * len(of_row),
-            "logprobs": one.tolist(),
-            "trainer_logprobs": other.tolist(),
+            "logprobs": of_sampler.tolist(),
+            "trainer_logprobs": of_trainer.tolist(),
         }
-        for row, (of_row, one, other) in enumerate(zip(ids, sampled, scored, strict=True))
+        for row, (of_row, of_sampler, of_trainer) in enumerate(zip(ids, sampled, scored, strict=True))
     )
     (folder / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
 
@@ -132,8 +132,8 @@ def logprobs(profile: str = "hf-default", temperature: float = 1.0) -> torch.Ten
     ids = load_file(TOKENS)["input_ids"][:SEQUENCES, :POSITIONS].contiguous()
     logits = forward(CHECKPOINT, ids, profile=profile, micro_batch=8, device="cpu")["logits"]
     scores = log_probs(logits.double() / temperature, False)[:, :-1]
-    found = scores.gather(-1, ids[:, 1:, None]).squeeze(-1)
-    return torch.nn.functional.pad(found, (1, 0)).float()
+    of_tokens = scores.gather(-1, ids[:, 1:, None]).squeeze(-1)
+    return torch.nn.functional.pad(of_tokens, (1, 0)).float()
 
 
 BISECT = "moeparity bisect recipe.yaml"

@@ -41,14 +41,14 @@ def on_page_markdown(markdown: str, page: Page, files: Files, config: MkDocsConf
     """The text with links in place of the names of pages, outside of code blocks."""
     there = page.file.src_uri
 
-    def link(named: re.Match[str]) -> str:
-        name = named[1]
+    def link(match: re.Match[str]) -> str:
+        name = match[1]
         place = (
             AT_THE_TOP.get(name) or MADE.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else "")
         )
         if not place or place == there or files.get_file_from_path(place) is None:
-            return named[0]
-        return f"[{named[0]}]({posixpath.relpath(place, posixpath.dirname(there) or '.')})"
+            return match[0]
+        return f"[{match[0]}]({posixpath.relpath(place, posixpath.dirname(there) or '.')})"
 
     return "\n".join(line if fenced else NAMED.sub(link, _row(line)) for line, fenced in _lines(markdown))
 

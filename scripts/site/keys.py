@@ -24,16 +24,16 @@ KINDS = {
 def keys() -> str:
     """Every key of every kind of file; a model that several kinds share stands under the first."""
     lines = ["# Keys of files", "", HEAD]
-    told: set[str] = set()
+    described: set[str] = set()
     for kind, says in KINDS.items():
         schema = json_schema(kind)
         models = {name: model for name, model in schema["$defs"].items() if "properties" in model}
         links = {name: f"[{name}](#{name.lower()})" for name in models}
         lines += ["", f"## {kind}", "", says, *_model(schema, links)]
         for name, model in models.items():
-            if name not in told:
+            if name not in described:
                 lines += ["", f"### {name}", *_model(model, links)]
-        told |= models.keys()
+        described |= models.keys()
     return "\n".join(lines)
 
 

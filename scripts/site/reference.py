@@ -36,7 +36,7 @@ def _parameters(name: str, command: Any) -> list[tuple[str, ...]]:
     """Arguments and options as help prints them, with what it says of each."""
     context = command.make_context(name, [], resilient_parsing=True)
     records = (parameter.get_help_record(context) for parameter in command.params)
-    return [(f"`{named}`", says) for named, says in filter(None, records)]
+    return [(f"`{parameter}`", says) for parameter, says in filter(None, records)]
 
 
 def ops() -> str:

@@ -14,12 +14,12 @@ from tests.check.baseline.project import Project
 
 def test_the_cost_is_of_the_lock_that_is_written(tmp_path: Path) -> None:
     project = Project.made(tmp_path / "project")
-    found = cost(project.folder / "a.parity.yaml", project.lock, runs=1)
+    costs = cost(project.folder / "a.parity.yaml", project.lock, runs=1)
     data = project.lock.read_bytes()
-    assert (found.lock, found.packed) == (len(data), len(zlib.compress(data)))
+    assert (costs.lock, costs.packed) == (len(data), len(zlib.compress(data)))
     assert list(json.loads(data)["recipes"]) == ["a.parity.yaml"]
-    assert found.nodes > 10
-    assert min(found.plain, found.written, found.held) > 0
+    assert costs.nodes > 10
+    assert min(costs.plain, costs.written, costs.held) > 0
 
 
 def test_a_recipe_that_cannot_be_checked_has_no_cost(tmp_path: Path) -> None:

@@ -15,7 +15,12 @@ from benchmarks.explained.page import page
 
 def drawn(kind: str, name: str, model: str) -> Case:
     """A case of some seed at a model that is opened anyway."""
-    case = next(one for seed in range(9) for one in cases(seed) if (one.kind, one.name.split()[0]) == (kind, name))
+    case = next(
+        drawn_case
+        for seed in range(9)
+        for drawn_case in cases(seed)
+        if (drawn_case.kind, drawn_case.name.split()[0]) == (kind, name)
+    )
     return replace(case, model=model)
 
 

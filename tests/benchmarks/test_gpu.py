@@ -62,9 +62,9 @@ def test_what_modules_show_is_what_nodes_hold(request: pytest.FixtureRequest, na
     """Where all bits are equal no pair may differ: none is of two things. Linears read and write, so half is shown."""
     model = open_model(request.getfixturevalue(name), device="cpu", residency="resident")
     sides = equality.Sides(model=model, profile="hf-eager", dtype="bf16", case=equality.CASES[3])
-    found = find(model, sides.ours(("**",)), "hf-eager", torch.bfloat16, sides.ids, sides.case.mask)
-    assert found.node is None
-    assert 2 * found.compared > len(model.graph.nodes)
+    difference = find(model, sides.ours(("**",)), "hf-eager", torch.bfloat16, sides.ids, sides.case.mask)
+    assert difference.node is None
+    assert 2 * difference.compared > len(model.graph.nodes)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_planted_choice_is_found(
     model = open_model(qwen3_moe, device="cpu", residency="resident")
     sides = equality.Sides(model=model, profile="hf-eager", dtype="bf16", case=equality.CASES[2])
     ours = run_forward(model, sides.ids, settings={setting: value}, save=["**"])
-    found = find(model, ours, "hf-eager", torch.bfloat16, sides.ids, None)
-    assert (found.node, found.or_before) == (node, or_before)
-    assert found.share > 0
+    difference = find(model, ours, "hf-eager", torch.bfloat16, sides.ids, None)
+    assert (difference.node, difference.or_before) == (node, or_before)
+    assert difference.share > 0
 
 
 # Each part
@@ -109,17 +109,17 @@ def test_a_planted_choice_is_found(
 
 def test_other_bits_and_refusals_are_rows(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One case differs, one is refused; no exception ends the part, and the page says both."""
-    other = {"layers[1].attention.norm:normalized": "fp32"}
+    settings = {"layers[1].attention.norm:normalized": "fp32"}
 
     def refusing(*arguments: Any, **options: Any) -> Any:
         if options["mask"] is not None:
             raise RuntimeError("CUDA error: | no kernel\nfor this device")
         return reference(*arguments, **options)
 
-    monkeypatch.setattr(equality, "forward", partial(run_forward, settings=other))
+    monkeypatch.setattr(equality, "forward", partial(run_forward, settings=settings))
     monkeypatch.setattr(equality, "reference", refusing)
     row = equality.compared("qwen3_moe", qwen3_moe, "hf-eager", "bf16", CPU, equality.CASES[1:4])
-    assert [one.case for one in row.different] == ["2x5", "3x19"]
+    assert [difference.case for difference in row.different] == ["2x5", "3x19"]
     assert row.different[0].first.node == "layers[1].attention.norm"
     assert row.different[1].first is None
     assert "logits" in row.different[0].where
@@ -238,11 +238,11 @@ def test_finished_parts_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first run loses one part; the second runs that one only, and the page loses its complaint."""
-    asked = []
+    parts_run = []
 
     def run(part_name: str, folder: Path, device: str, tiny: bool) -> str | None:
-        asked.append(part_name)
-        if part_name == "lockstep" and len(asked) == 2:
+        parts_run.append(part_name)
+        if part_name == "lockstep" and len(parts_run) == 2:
             return "ended with code 139: Segmentation fault"
         in_this_process(part_name, folder, device, tiny)
         return None
@@ -254,7 +254,7 @@ def test_finished_parts_are_not_run_again(
     assert "**Not measured**: ended with code 139: Segmentation fault." in (tmp_path / "gpu.md").read_text("utf-8")
     first = (tmp_path / "sums.json").read_bytes()
     assert call(monkeypatch, *arguments) == 1, "three parts were never asked for"
-    assert asked == ["sums", "lockstep", "lockstep"]
+    assert parts_run == ["sums", "lockstep", "lockstep"]
     assert (tmp_path / "sums.json").read_bytes() == first
     text = (tmp_path / "gpu.md").read_text("utf-8")
     assert "Segmentation" not in text
@@ -305,18 +305,18 @@ print(*shipped('models'))
 def test_settings_that_decide_bits_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    told = surroundings.settings()
-    assert told["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
-    assert told["torch.backends.cudnn.deterministic"] == "True"
-    assert told["torch.backends.cuda.matmul.allow_tf32"] in {"True", "False"}
-    assert told["NVIDIA_TF32_OVERRIDE"] == "not set"
+    environment = surroundings.settings()
+    assert environment["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert environment["torch.backends.cudnn.deterministic"] == "True"
+    assert environment["torch.backends.cuda.matmul.allow_tf32"] in {"True", "False"}
+    assert environment["NVIDIA_TF32_OVERRIDE"] == "not set"
     monkeypatch.setattr(surroundings, "SWITCHES", ("backends.cuda.of_another_version",))
     assert surroundings.settings()["torch.backends.cuda.of_another_version"] == "not told (AttributeError)"
 
 
 def test_parts_from_two_machines_are_told_apart() -> None:
-    other = measured("streaming", machine={"device": "NVIDIA H200"})
-    parts = {"sums": measured("sums"), "streaming": other}
+    elsewhere = measured("streaming", machine={"device": "NVIDIA H200"})
+    parts = {"sums": measured("sums"), "streaming": elsewhere}
     assert page.common(parts, "machine") == [("device (sums)", "NVIDIA H100"), ("device (streaming)", "NVIDIA H200")]
     assert page.common(parts, "settings") == [("CUBLAS_WORKSPACE_CONFIG", "not set")]
 
@@ -338,8 +338,8 @@ def test_numbers_that_are_not_finite_stay_words() -> None:
     ],
 )
 def test_what_is_not_as_it_should_be_is_told(fields: dict[str, Any], wrong: str) -> None:
-    (told,) = page.wrongs(measured("sums", **fields))
-    assert told.startswith(wrong)
+    (complaint,) = page.wrongs(measured("sums", **fields))
+    assert complaint.startswith(wrong)
 
 
 def test_sums_on_a_gpu_have_a_second_table() -> None:

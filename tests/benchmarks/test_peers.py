@@ -32,15 +32,15 @@ def sglang(*tensors: dict[str, Any], failed: int) -> Result:
 
 
 def test_comparator_first_failed_and_first_nonzero_are_told_apart() -> None:
-    found = sglang(
+    result = sglang(
         tensor("model.layers.2.mlp.gate.output.0", 0.0, 0.0, passed=True),
         tensor("model.layers.2.mlp.experts.output", 1e-5, 0.1, passed=True),
         tensor("model.layers.3.mlp.gate.output.2", 1e-2, 9.0, passed=False),
         failed=1,
     )
-    assert found.verdict == "exit 1, 2 passed, 1 failed"
-    assert found.location == "first failed: model.layers.3.mlp.gate.output.2"
-    assert (named(ROUNDING, found.places), named(ROUNDING, found.first_places)) == ("0 of 1", "1 of 1")
+    assert result.verdict == "exit 1, 2 passed, 1 failed"
+    assert result.location == "first failed: model.layers.3.mlp.gate.output.2"
+    assert (named(ROUNDING, result.places), named(ROUNDING, result.first_places)) == ("0 of 1", "1 of 1")
 
 
 def test_comparator_a_shape_mismatch_is_a_difference_and_an_input_is_no_module_of_its_own() -> None:
@@ -50,13 +50,13 @@ def test_comparator_a_shape_mismatch_is_a_difference_and_an_input_is_no_module_o
         "diff": None,
         "errors": [],
     }
-    found = sglang(mismatch, failed=1)
-    assert (found.places, found.first_places) == (("before a",), ("before a",))
+    result = sglang(mismatch, failed=1)
+    assert (result.places, result.first_places) == (("before a",), ("before a",))
 
 
 def test_comparator_equal_tensors_name_nothing() -> None:
-    found = sglang(tensor("model.norm.output", 0.0, 0.0, passed=True), failed=0)
-    assert (found.location, found.places, found.first_places) == ("-", (), ())
+    result = sglang(tensor("model.norm.output", 0.0, 0.0, passed=True), failed=0)
+    assert (result.location, result.places, result.first_places) == ("-", (), ())
 
 
 def row(name: str, error: str, result: str) -> dict[str, str]:
@@ -70,10 +70,10 @@ def test_msprobe_rows_what_could_not_be_compared_is_no_difference() -> None:
         row("model.layers.2.mlp.experts.Qwen3MoeExperts.forward.0.output.0", "0.125", "pass"),
         row("model.layers.3.mlp.gate.Qwen3MoeTopKRouter.forward.0.output.2", "9.0", "error"),
     ]
-    found = msprobe_compare.read_rows(rows, tool="msprobe", code=0)
-    assert found.verdict == "exit 0, 3 pass, 1 error"
-    assert found.places == ("model.layers.3.mlp.gate",)
-    assert found.first_places == ("model.layers.2.mlp.experts",)
+    result = msprobe_compare.read_rows(rows, tool="msprobe", code=0)
+    assert result.verdict == "exit 0, 3 pass, 1 error"
+    assert result.places == ("model.layers.3.mlp.gate",)
+    assert result.first_places == ("model.layers.2.mlp.experts",)
 
 
 def test_msprobe_rows_another_shape_is_a_difference() -> None:
@@ -85,23 +85,23 @@ def test_msprobe_analysis_a_call_is_placed_in_its_module() -> None:
     call, parent = "Tensor.index_add_.48.forward", "Module.model.layers.2.mlp.experts.Qwen3MoeExperts.forward.0"
     analysis = {"rank_0": [{"op_name": call}]}
     compared = {"Tensor.mul.0.forward": {"is_same": True}, call: {"is_same": False}}
-    found = msprobe_compare.read_analysis(analysis, compared, {call: parent}, tool="msprobe", code=0)
-    assert found.verdict == "exit 0, 1 diff node"
-    assert found.location == "diff node: Tensor.index_add_.48 in model.layers.2.mlp.experts"
-    assert named(ROUNDING, found.places) == named(ROUNDING, found.first_places) == "1 of 1"
+    result = msprobe_compare.read_analysis(analysis, compared, {call: parent}, tool="msprobe", code=0)
+    assert result.verdict == "exit 0, 1 diff node"
+    assert result.location == "diff node: Tensor.index_add_.48 in model.layers.2.mlp.experts"
+    assert named(ROUNDING, result.places) == named(ROUNDING, result.first_places) == "1 of 1"
 
 
 def test_msprobe_analysis_without_a_file_is_no_node() -> None:
-    found = msprobe_compare.read_analysis({}, {"a": {"is_same": True}}, {}, tool="msprobe", code=0)
-    assert (found.verdict, found.location, found.first) == ("exit 0, no diff node", "-", "-")
+    result = msprobe_compare.read_analysis({}, {"a": {"is_same": True}}, {}, tool="msprobe", code=0)
+    assert (result.verdict, result.location, result.first) == ("exit 0, no diff node", "-", "-")
 
 
 def test_debug_mode_an_error_is_no_verdict() -> None:
     difference = {"call": "aten::to", "module": "Model.model.norm", "source": "m.py:3"}
-    found = debug_mode.read({"raised": "ValueError: lengths", "difference": difference}, tool="DebugMode")
-    assert (found.verdict, found.location) == ("no verdict: ValueError: lengths", "-")
-    assert found.first == "aten::to in model.norm (m.py:3)"
-    assert named(TWO, found.first_places) == "1 of 2"
+    result = debug_mode.read({"raised": "ValueError: lengths", "difference": difference}, tool="DebugMode")
+    assert (result.verdict, result.location) == ("no verdict: ValueError: lengths", "-")
+    assert result.first == "aten::to in model.norm (m.py:3)"
+    assert named(TWO, result.first_places) == "1 of 2"
 
 
 def test_debug_mode_counts_mismatches() -> None:
@@ -125,16 +125,16 @@ def test_moeparity_blames_what_restoring_lowers_largest_first() -> None:
         toggle("norm:eps", 3e-4, -1e-5),
         toggle("layers[1].moe.router:renormalize_eps", 1e-4, -2e-4),
     )
-    found = moeparity_bisect.read(report(*toggles), code=1)
-    assert found.attributes == ("layers[1].moe.router:renormalize_eps", "norm:eps")
-    assert "renormalize_eps (restoring it removes 75%)" in found.attribute
-    assert named(TWO, found.places) == named_attributes(TWO, found.attributes) == "2 of 2"
-    assert named(TWO, found.first_places) == "0 of 2"
+    result = moeparity_bisect.read(report(*toggles), code=1)
+    assert result.attributes == ("layers[1].moe.router:renormalize_eps", "norm:eps")
+    assert "renormalize_eps (restoring it removes 75%)" in result.attribute
+    assert named(TWO, result.places) == named_attributes(TWO, result.attributes) == "2 of 2"
+    assert named(TWO, result.first_places) == "0 of 2"
 
 
 def test_moeparity_without_a_culprit_says_how_many_toggles_act() -> None:
-    found = moeparity_bisect.read(report(toggle("a:b", 4e-4, 1e-6), toggle("c:d", 4e-4, 1e-6)), code=1)
-    assert found.attribute == "none: 2 toggles act, restoring any one removes nothing that shows"
+    result = moeparity_bisect.read(report(toggle("a:b", 4e-4, 1e-6), toggle("c:d", 4e-4, 1e-6)), code=1)
+    assert result.attribute == "none: 2 toggles act, restoring any one removes nothing that shows"
 
 
 def test_traces_say_where_differences_begin_and_in_what_way() -> None:

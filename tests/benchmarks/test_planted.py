@@ -25,6 +25,7 @@ from benchmarks.planted.score import score
 from benchmarks.planted.truth import judged, unclear
 from moeparity.evidence.explain import inquiry
 from moeparity.numerics.bits import same_bits
+from moeparity.plan.faults.reader import shipped_faults
 
 FOLDER = Path(checkpoints.__file__).parent
 INDEPENDENT = ("attributes", "cases", "checkpoints", "factorial", "fix", "hidden_cases", "ops", "patches", "program")
@@ -48,18 +49,20 @@ def test_the_truth_knows_nothing_of_moeparity(name: str) -> None:
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     assert not [module for module in imported if module.startswith(("moeparity", "tests"))]
-    own = [module.rpartition(".")[2] for module in imported if module.startswith("benchmarks.planted.")]
-    assert {*own} <= {*INDEPENDENT, "patching", "planted", "truth", "submodules"}
+    modules = [module.rpartition(".")[2] for module in imported if module.startswith("benchmarks.planted.")]
+    assert {*modules} <= {*INDEPENDENT, "patching", "planted", "truth", "submodules"}
 
 
-@pytest.mark.parametrize(("family", "dtype"), [(family, dtype) for family, own in SETTINGS.items() for dtype in own])
+@pytest.mark.parametrize(
+    ("family", "dtype"), [(family, dtype) for family, settings in SETTINGS.items() for dtype in settings]
+)
 def test_the_plain_forward_has_moeparitys_bits(tmp_path: Path, family: str, dtype: str) -> None:
     checkpoints.write(tmp_path, family, seed=3, layers=2, dtype="bfloat16", damped=0.5)
     program, settings = Program(tmp_path, dtype), SETTINGS[family][dtype]
     ids = sample(program, settings, sequences=4, tokens=7, seed=0)
-    for own in ({}, settings):
-        other = moeparity.forward(str(tmp_path), ids, dtype=dtype, settings=own)["logits"]
-        assert same_bits(program.logits(ids, own), other)
+    for settings_here in ({}, settings):
+        logits = moeparity.forward(str(tmp_path), ids, dtype=dtype, settings=settings_here)["logits"]
+        assert same_bits(program.logits(ids, settings_here), logits)
 
 
 @pytest.fixture(scope="module")
@@ -124,16 +127,20 @@ def test_moeparity_is_held_to_the_truth(planted: tuple[Case, Path]) -> None:
     assert [row.idle for row in truth.rows] == [False, True, False, True]
     assert read_case(case.data()) == case
     answer = decoys.ask(case, folder, 26)
-    found = score(case, truth, answer)
-    assert found.right
-    assert found.top
-    assert found.shares == found.shares_given == (True,)
+    outcome = score(case, truth, answer)
+    assert outcome.outcome == "right"
+    assert outcome.top
+    assert outcome.shares == outcome.shares_given == (True,)
     assert answer.whole == pytest.approx(truth.given, rel=1e-9)
     assert answer.roles["layers[1].attention.norm:mean"] == "had no effect"
     wrong = decoys.Answer(**{**vars_of(answer), "roles": {**answer.roles, "lm_head:output": "contributes"}})
     assert score(case, truth, wrong).missed == ("lm_head:output",)
+    unsure = decoys.Answer(**{**vars_of(answer), "roles": {**answer.roles, "lm_head:output": "undecided"}})
+    assert score(case, truth, unsure).outcome == "undecided"
+    assert not score(case, truth, unsure).named
     wrong = decoys.Answer(**{**vars_of(answer), "roles": dict.fromkeys(answer.roles, "culprit")})
     assert len(score(case, truth, wrong).blamed) == 3
+    assert score(case, truth, wrong).outcome == "wrong"
 
 
 def vars_of(answer: decoys.Answer) -> dict[str, Any]:
@@ -143,8 +150,8 @@ def vars_of(answer: decoys.Answer) -> dict[str, Any]:
 def test_two_that_stand_in_for_each_other_are_saturated_and_one_is_not() -> None:
     either = np.array([0.0, 1.0, 1.0, 1.1])[:, None] * np.linspace(0.9, 1.1, 5)
     assert judged(["a", "b"], either, 5).saturated == {"a", "b"}
-    one = np.array([0.0, 1.0, 0.0, 1.0])[:, None] * np.linspace(0.9, 1.1, 5)
-    truth = judged(["a", "b"], one, 5)
+    costs = np.array([0.0, 1.0, 0.0, 1.0])[:, None] * np.linspace(0.9, 1.1, 5)
+    truth = judged(["a", "b"], costs, 5)
     assert (truth.culprits, truth.saturated, truth.rows[1].idle) == ({"a"}, frozenset(), True)
     assert unclear(truth, "fp32") == ""
     half = np.array([0.0, 0.5, 0.5, 1.0])[:, None] * np.linspace(0.9, 1.1, 5)
@@ -157,7 +164,7 @@ def test_a_draw_is_the_same_every_time_and_holds_enough() -> None:
         draft = draw(number, 0, background(number))
         assert draft == draw(number, 0, background(number))
         nodes = {place.selector for place in (*draft.large, *draft.small, *draft.idle)}
-        assert not [one for one in nodes if "[L]" in one]
+        assert not [name for name in nodes if "[L]" in name]
     assert matches("layers[*].moe.gate", "layers[11].moe.gate")
     assert not matches("layers[*].moe", "layers[1].moe.gate")
 
@@ -168,12 +175,39 @@ def test_a_hidden_change_is_found_and_named(tmp_path: Path, name: str | None, mo
         # What no choice gives is looked for to the end, which may come sooner; a trial of a fault takes more work than
         # one of a choice.
         monkeypatch.setattr(inquiry, "WORK", 1024)
-    known = map(hidden_case, range(FIRST, FIRST + len(PATCHES) + 10))
-    case = next(case for case in known if (case.patch.name if case.patch else None) == name)
+    hidden_cases = map(hidden_case, range(FIRST, FIRST + len(PATCHES) + 10))
+    case = next(case for case in hidden_cases if (case.patch.name if case.patch else None) == name)
     answer = hidden.ask(case, tmp_path)
     assert answer.faithful
     assert answer.right_node(case)
-    assert answer.right_name(case)
+    assert answer.name(case) == "right"
     assert answer.acts == (name is not None)
     assert bool(answer.named) == (name == "combine: accumulated in fp32")
     assert (answer.tried > 150) == (name == UNNAMED)
+
+
+def test_what_the_vocabulary_has_no_word_for_is_right_without_a_name_only() -> None:
+    hiddens = list(map(hidden_case, range(FIRST, FIRST + 60)))
+    swapped = next(case for case in hiddens if case.patch and case.patch.name == "experts: gate and up swapped")
+    wordless = next(case for case in hiddens if case.patch and not case.patch.answers)
+    exchanged = "layers[0].moe.experts:fault=gate-and-up-exchanged"
+    for case, named, name in (
+        (swapped, (exchanged,), "right"),
+        (swapped, ("layers[0].moe.experts:activation=fp32", exchanged), "right"),
+        (swapped, (f"{exchanged} with layers[0].moe.experts:activation=fp32",), "another"),
+        (swapped, (), "none"),
+        (wordless, (), "right"),
+        (wordless, (exchanged,), "another"),
+    ):
+        answer = hidden.Answer(
+            faithful=True, acts=True, status="fail", roots=(case.node,), named=named, nearest="", equal=1.0, tried=1,
+            seconds=0.0, bytes=0,
+        )  # fmt: skip
+        assert answer.name(case) == name
+        assert answer.right_node(case)
+
+
+def test_answers_that_are_faults_are_shipped_ones() -> None:
+    words = [answer.removeprefix("fault=") for patch in PATCHES for answer in patch.answers if "fault=" in answer]
+    assert len(words) >= 5
+    assert {word.partition("(")[0] for word in words} <= set(shipped_faults())

@@ -40,8 +40,8 @@ def test_every_token_goes_through_one_step_but_the_last() -> None:
 
 
 def test_other_bits_are_no_row_of_the_table(rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
-    other = replace(rows[0], same=False)
-    monkeypatch.setattr(rollout, "measured", lambda *_: iter([other]))
+    unequal_row = replace(rows[0], same=False)
+    monkeypatch.setattr(rollout, "measured", lambda *_: iter([unequal_row]))
     monkeypatch.setattr("sys.argv", ["rollout", "--sequences", "2", "--prompt", "3", "--new", "4"])
     threads = torch.get_num_threads()
     try:

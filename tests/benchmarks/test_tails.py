@@ -34,9 +34,9 @@ def test_which_part_of_the_sequences_carries_it() -> None:
 
 
 def test_shares_are_held_to_those_of_the_sequences_that_are_not_given() -> None:
-    found = a_case(0)
-    (row,) = rows(found)
-    assert row.share == shapley(found[:, :LARGER], 2).mean(1)[1]
+    costs = a_case(0)
+    (row,) = rows(costs)
+    assert row.share == shapley(costs[:, :LARGER], 2).mean(1)[1]
     assert row.role is Role.CULPRIT
     low, high = row.intervals["moeparity's"]
     narrow_low, narrow_high = row.intervals["bootstrap-t"]
@@ -46,9 +46,9 @@ def test_shares_are_held_to_those_of_the_sequences_that_are_not_given() -> None:
 
 
 def test_a_share_of_which_nothing_was_given_is_a_miss() -> None:
-    found = a_case(0)
-    found[2, LARGER:], found[3, LARGER:] = 0.0, found[1, LARGER:]
-    (row,) = rows(found)
+    costs = a_case(0)
+    costs[2, LARGER:], costs[3, LARGER:] = 0.0, costs[1, LARGER:]
+    (row,) = rows(costs)
     assert row.share > 0
     assert not row.covered("moeparity's")
 

@@ -28,9 +28,9 @@ def test_every_trial_is_the_recipe_written_of_it(request: pytest.FixtureRequest,
     if seed != SOLVED:
         # Their trials are the same however long nearest looks for what their functions are.
         request.getfixturevalue("brief_search")
-    found = rows(tmp_path, seed)
-    others = [row for row in found if row.outcome != "equal"]
-    assert len(found) - len(others) >= 16
+    trials = rows(tmp_path, seed)
+    others = [row for row in trials if row.outcome != "equal"]
+    assert len(trials) - len(others) >= 16
     # A recipe has one dtype for a whole side.
     assert all(row.outcome == "cannot be written" and row.trial.startswith("swapped") for row in others), others
 

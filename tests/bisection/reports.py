@@ -18,11 +18,11 @@ from moeparity.metrics.verdict import Interval, Verdict
 T = TypeVar("T")
 
 
-def made(cls: type[T], **given: Any) -> T:
+def made(cls: type[T], **values: Any) -> T:
     """A dataclass with the fields given; the others are None, empty, zero, or made in turn."""
     hints = get_type_hints(cls)
     assert is_dataclass(cls)
-    return cls(**{field.name: given.pop(field.name, _empty(hints[field.name])) for field in fields(cls)}, **given)
+    return cls(**{field.name: values.pop(field.name, _empty(hints[field.name])) for field in fields(cls)}, **values)
 
 
 def _empty(hint: Any) -> Any:

@@ -9,8 +9,8 @@ import pytest
 import typer.testing
 
 from moeparity.bisection import cost
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
-from moeparity.bisection.prepare import Options
 from moeparity.cli.commands import app
 from moeparity.engine.duration import CALLS, DRAWN, MADE, MOVED, Rates
 from tests.errors.base import BASE

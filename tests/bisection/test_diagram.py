@@ -118,8 +118,8 @@ def test_a_hostile_name_in_mermaid_is_text_and_nothing_else() -> None:
     assert [kind.partition("[")[0] for kind in kinds[:6]] == ["flowchart", "one", "two", "subgraph", "end", "one"]
     assert not set("%`'\\\x1b\u202e") & set(body)
     labels = re.findall('"(.*?)"', body)
-    told = [shown(re.sub(r"#(\d+);", r"&#\1;", label)) for label in labels]
-    assert told == [f"{READ} | op | {READ}", "two | op", READ, READ]
+    texts = [shown(re.sub(r"#(\d+);", r"&#\1;", label)) for label in labels]
+    assert texts == [f"{READ} | op | {READ}", "two | op", READ, READ]
 
 
 def test_a_hostile_name_in_graphviz_is_text_and_nothing_else() -> None:

@@ -30,21 +30,21 @@ ACTS, MASKED, IDLE, REFUSED = REPORT.toggles
 
 
 def judged(expect: dict[str, Any], report: Report = REPORT) -> list[tuple[str, str]]:
-    found = expectations(Expect.model_validate(expect), GRAPH, WHERE)
-    return [(one.says, one.judge(report)[0]) for one in found]
+    expected = expectations(Expect.model_validate(expect), GRAPH, WHERE)
+    return [(expectation.says, expectation.judge(report)[0]) for expectation in expected]
 
 
 def findings(expect: dict[str, Any], report: Report) -> list[Finding]:
-    return [one.finding(report) for one in expectations(Expect.model_validate(expect), GRAPH, WHERE)]
+    return [expectation.finding(report) for expectation in expectations(Expect.model_validate(expect), GRAPH, WHERE)]
 
 
 def status(expect: dict[str, Any], report: Report = REPORT) -> str:
-    ((_, found),) = judged(expect, report)
-    return found
+    ((_, judgement),) = judged(expect, report)
+    return judgement
 
 
-def with_verdict(found: Status) -> Report:
-    return replace(REPORT, verdict=replace(REPORT.verdict, status=found))
+def with_verdict(status: Status) -> Report:
+    return replace(REPORT, verdict=replace(REPORT.verdict, status=status))
 
 
 def with_interval(low: float, high: float, **changes: Any) -> Report:
@@ -54,14 +54,14 @@ def with_interval(low: float, high: float, **changes: Any) -> Report:
 
 
 @pytest.mark.parametrize("expected", ["pass", "fail", "inconclusive"])
-@pytest.mark.parametrize("found", ["pass", "fail", "inconclusive"])
-def test_a_verdict_that_is_not_decided_leaves_the_expectation_open(expected: str, found: Status) -> None:
-    wanted = "ok" if expected == found else "inconclusive" if found == "inconclusive" else "fail"
-    assert status({"verdict": expected}, with_verdict(found)) == wanted
+@pytest.mark.parametrize("actual", ["pass", "fail", "inconclusive"])
+def test_a_verdict_that_is_not_decided_leaves_the_expectation_open(expected: str, actual: Status) -> None:
+    wanted = "ok" if expected == actual else "inconclusive" if actual == "inconclusive" else "fail"
+    assert status({"verdict": expected}, with_verdict(actual)) == wanted
 
 
-def with_record(found: Record) -> Report:
-    return replace(with_verdict("pass"), record=found)
+def with_record(record: Record) -> Report:
+    return replace(with_verdict("pass"), record=record)
 
 
 CONTRADICTED = made(Record, status="not reproduced", side="candidate", reading=("",))
@@ -82,37 +82,37 @@ CONTRADICTED = made(Record, status="not reproduced", side="candidate", reading=(
 def test_nothing_is_met_while_a_record_contradicts(expect: dict[str, Any]) -> None:
     (of_simulations,) = findings(expect, with_record(replace(CONTRADICTED, status="reproduced")))
     assert of_simulations.status == "ok"
-    (found,) = findings(expect, with_record(CONTRADICTED))
-    assert found.status == "inconclusive"
-    assert found.found == f"{of_simulations.found}; of two simulations, the record is not reproduced"
+    (finding,) = findings(expect, with_record(CONTRADICTED))
+    assert finding.status == "inconclusive"
+    assert finding.found == f"{of_simulations.found}; of two simulations, the record is not reproduced"
 
 
 def test_what_is_not_met_is_not_met_with_a_record_too() -> None:
-    (found,) = findings({"metrics": {"k3": {"below": 1e-9}}}, with_record(CONTRADICTED))
-    assert found.status == "fail"
+    (finding,) = findings({"metrics": {"k3": {"below": 1e-9}}}, with_record(CONTRADICTED))
+    assert finding.status == "fail"
 
 
 def test_a_record_that_is_not_to_be_reproduced_leaves_the_rest_to_the_simulations() -> None:
-    found = findings({"record": "not reproduced", "metrics": {"k3": {"below": 1}}}, with_record(CONTRADICTED))
-    assert [(one.expectation, one.status) for one in found] == [
+    judgements = findings({"record": "not reproduced", "metrics": {"k3": {"below": 1}}}, with_record(CONTRADICTED))
+    assert [(finding.expectation, finding.status) for finding in judgements] == [
         ("record not reproduced", "ok"),
         ("k3 below 1", "ok"),
     ]
 
 
 @pytest.mark.parametrize("expected", ["reproduced", "not reproduced", "no record"])
-@pytest.mark.parametrize("found", ["reproduced", "not reproduced", "no record"])
-def test_what_becomes_of_a_record_can_be_expected(expected: str, found: Any) -> None:
-    (finding,) = findings({"record": expected}, with_record(replace(CONTRADICTED, status=found)))
-    assert finding.status == ("ok" if expected == found else "fail")
-    assert finding.found == found
+@pytest.mark.parametrize("actual", ["reproduced", "not reproduced", "no record"])
+def test_what_becomes_of_a_record_can_be_expected(expected: str, actual: Any) -> None:
+    (finding,) = findings({"record": expected}, with_record(replace(CONTRADICTED, status=actual)))
+    assert finding.status == ("ok" if expected == actual else "fail")
+    assert finding.found == actual
 
 
 def test_a_record_within_its_bound_contradicts_nothing() -> None:
     bounded = replace(CONTRADICTED, gate=replace(REPORT.verdict, status="pass"))
-    assert [one.status for one in findings({}, with_record(bounded))] == ["ok"]
+    assert [finding.status for finding in findings({}, with_record(bounded))] == ["ok"]
     over = replace(CONTRADICTED, gate=replace(REPORT.verdict, status="inconclusive"))
-    assert [one.status for one in findings({}, with_record(over))] == ["inconclusive"]
+    assert [finding.status for finding in findings({}, with_record(over))] == ["inconclusive"]
 
 
 def test_without_expectations_the_gate_is_to_be_passed() -> None:
@@ -246,8 +246,8 @@ def test_no_divergence() -> None:
 
 def test_a_toggle_acts_when_a_trial_changes_a_bit() -> None:
     names = [toggle.name for toggle in REPORT.toggles]
-    acting = [found for _, found in judged({"culprits": names})]
-    idle = [found for _, found in judged({"no_effect": names})]
+    acting = [judgement for _, judgement in judged({"culprits": names})]
+    idle = [judgement for _, judgement in judged({"no_effect": names})]
     assert acting == ["ok", "ok", "fail", "inconclusive"]
     assert idle == ["fail", "fail", "ok", "inconclusive"]
 
@@ -302,7 +302,7 @@ def test_exit_codes_combine(codes: list[int], wanted: int) -> None:
 
 def test_the_exit_code_of_a_recipe() -> None:
     def code(*statuses: Any, error: str | None = None) -> int:
-        findings = tuple(Finding(expectation="x", status=one, found="y") for one in statuses)
+        findings = tuple(Finding(expectation="x", status=status, found="y") for status in statuses)
         return Checked(recipe="r", findings=findings, error=error, report=None, seconds=0.0).exit_code
 
     assert [code("ok"), code("ok", "fail", "inconclusive"), code("ok", "inconclusive"), code(error="no")] == [

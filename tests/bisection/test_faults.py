@@ -9,7 +9,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import parts
 from moeparity.plan.toggles import SEMANTICS
@@ -82,16 +83,16 @@ def test_a_fault_that_takes_one_rare_expert_touches_its_tokens_alone(tmp_path: P
 
 
 def test_weights_of_another_checkpoint_are_part_of_what_a_run_is_known_by(tmp_path: Path, qwen3_moe: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
+    doubled = tmp_path / "other"
+    doubled.mkdir()
     tensors = load_file(qwen3_moe / "model.safetensors")
-    save_file({name: x * 2 for name, x in tensors.items()}, other / "model.safetensors")
+    save_file({name: x * 2 for name, x in tensors.items()}, doubled / "model.safetensors")
     faults: Faults = [
         {"name": "weights-of-another-checkpoint", "nodes": "layers[1].moe.gate", "values": {"checkpoint": "other"}}
     ]
     path = recipe_of(tmp_path, qwen3_moe, faults)
     before = parts(prepare(path, device="cpu"))["other weights"]
-    save_file({name: x * 3 for name, x in tensors.items()}, other / "model.safetensors")
+    save_file({name: x * 3 for name, x in tensors.items()}, doubled / "model.safetensors")
     assert parts(prepare(path, device="cpu"))["other weights"] != before
 
 

@@ -41,20 +41,20 @@ def observed(bands: dict[str, NodeBands] | None) -> Observed:
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Toggle]:
+def choices() -> list[Toggle]:
     graph = expand(Config(architectures()["qwen3_moe"]))
-    own = overrides({key: value for key, (_, value) in SETTINGS.items()}, HERE)
-    plans = [bind(graph, load_profile("hf-eager", HERE), "bf16", rules) for rules in ((), own)]
+    settings = overrides({key: value for key, (_, value) in SETTINGS.items()}, HERE)
+    plans = [bind(graph, load_profile("hf-eager", HERE), "bf16", rules) for rules in ((), settings)]
     reference, candidate = (
         Side(plan=plan, schedule=ScheduleSettings(batch=size)) for size, plan in enumerate(plans, 1)
     )
     return toggles(reference, candidate)
 
 
-def test_all_but_another_model_is_legal(found: list[Toggle]) -> None:
-    kinds = {toggle.kind: is_legal(toggle, observed(None)) for toggle in found}
+def test_all_but_another_model_is_legal(choices: list[Toggle]) -> None:
+    kinds = {toggle.kind: is_legal(toggle, observed(None)) for toggle in choices}
     assert kinds == {"semantics": False, "rounding": True, "order": True, "form": True, "schedule": True}
-    several = replace(found[0], kind="several", members=tuple(m for toggle in found for m in toggle.members))
+    several = replace(choices[0], kind="several", members=tuple(m for toggle in choices for m in toggle.members))
     assert not is_legal(several, observed(None)), "one that holds another model is another model"
 
 
@@ -70,10 +70,10 @@ def test_all_but_another_model_is_legal(found: list[Toggle]) -> None:
     ],
 )
 def test_a_users_function_is_legal_inside_the_envelope_only(
-    found: list[Toggle], bands: NodeBands | dict[str, NodeBands] | None, legal: bool
+    choices: list[Toggle], bands: NodeBands | dict[str, NodeBands] | None, legal: bool
 ) -> None:
-    member = replace(found[0].members[0], kind="implementation")
-    toggle = replace(found[0], kind="implementation", members=(member,))
+    member = replace(choices[0].members[0], kind="implementation")
+    toggle = replace(choices[0], kind="implementation", members=(member,))
     drawn = {member.node.name: bands} if isinstance(bands, NodeBands) else bands
     assert is_legal(toggle, observed(drawn)) is legal
 
@@ -82,6 +82,6 @@ def test_a_part_of_the_schedule_that_decides_what_is_computed_is_no_legal_choice
     graph = expand(Config(architectures()["qwen3_moe"]))
     plan = bind(graph, load_profile("hf-eager", HERE), "bf16", ())
     packed = ScheduleSettings(pack=64)
-    for other, legal in ((replace(packed, mask="none"), False), (replace(packed, pack=32), True)):
-        (toggle,) = toggles(Side(plan=plan, schedule=packed), Side(plan=plan, schedule=other))
+    for changed_schedule, legal in ((replace(packed, mask="none"), False), (replace(packed, pack=32), True)):
+        (toggle,) = toggles(Side(plan=plan, schedule=packed), Side(plan=plan, schedule=changed_schedule))
         assert (is_legal(toggle, observed(None)), toggle.kind) == (legal, "schedule" if legal else "semantics")

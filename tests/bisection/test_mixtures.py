@@ -12,7 +12,9 @@ import pytest
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.trials import walker
 from moeparity.engine import passes
 from moeparity.engine.footprint import estimate
@@ -50,14 +52,14 @@ def subsets(plan: Plan) -> list[Coalition]:
 def test_every_mixture_in_one_pass_is_what_it_is_alone(tmp_path: Path, qwen3_moe: Path) -> None:
     plan = prepared(tmp_path, qwen3_moe, micro_batch=2)
     together = Mixtures(plan)
-    asked = subsets(plan)
-    assert len(asked) == 32, "four choices and the micro-batch"
-    found = together(asked)
-    assert (list(found), together.passes) == (asked, 1)
-    for coalition in asked[::5]:
+    coalitions = subsets(plan)
+    assert len(coalitions) == 32, "four choices and the micro-batch"
+    outcomes = together(coalitions)
+    assert (list(outcomes), together.passes) == (coalitions, 1)
+    for coalition in coalitions[::5]:
         alone = Mixtures(plan)
-        assert alone([coalition])[coalition] == found[coalition]
-    empty, whole = found[asked[0]], found[asked[-1]]
+        assert alone([coalition])[coalition] == outcomes[coalition]
+    empty, whole = outcomes[coalitions[0]], outcomes[coalitions[-1]]
     assert (empty.value, empty.k3, empty.upper, empty.exact) == (0.0, 0.0, 0.0, True)
     assert whole.value > 0
     assert not whole.exact
@@ -88,17 +90,17 @@ def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path,
 def test_with_too_few_sequences_for_a_verdict_only_equal_bits_are_under_a_gate(tmp_path: Path, qwen3_moe: Path) -> None:
     plan = prepared(tmp_path, qwen3_moe, sequences=24, micro_batch=4)
     names = [toggle.name for toggle in plan.toggles]
-    found = Mixtures(plan)([frozenset(), frozenset({"micro_batch"}), frozenset(names)])
-    assert [(found[c].upper, found[c].exact) for c in found] == [(0.0, True), (0.0, True), (math.inf, False)]
+    outcomes = Mixtures(plan)([frozenset(), frozenset({"micro_batch"}), frozenset(names)])
+    assert [(outcomes[c].upper, outcomes[c].exact) for c in outcomes] == [(0.0, True), (0.0, True), (math.inf, False)]
 
 
 def test_nothing_is_evaluated_twice(tmp_path: Path, qwen3_moe: Path) -> None:
-    oracle, asked = Mixtures(plan := prepared(tmp_path, qwen3_moe)), subsets(plan)
-    first = oracle(asked[:6])
+    oracle, coalitions = Mixtures(plan := prepared(tmp_path, qwen3_moe)), subsets(plan)
+    first = oracle(coalitions[:6])
     spent = oracle.counts.evaluations.total()
-    assert oracle([*asked[:6], *asked[:6]]) == first
+    assert oracle([*coalitions[:6], *coalitions[:6]]) == first
     assert (oracle.passes, oracle.counts.evaluations.total()) == (1, spent)
-    oracle(asked[:7])
+    oracle(coalitions[:7])
     assert oracle.passes == 2
 
 
@@ -107,17 +109,17 @@ def test_what_a_bisection_saw_is_not_evaluated_again(tmp_path: Path, qwen3_moe: 
     fresh, knowing = Mixtures(plan), Mixtures(plan)
     knowing.learn(observe(plan, plan.toggles))
     names = [toggle.name for toggle in plan.toggles]
-    asked = [frozenset({name}) for name in names] + [frozenset(names) - {name} for name in names]
-    assert knowing(asked) == fresh(asked)
+    coalitions = [frozenset({name}) for name in names] + [frozenset(names) - {name} for name in names]
+    assert knowing(coalitions) == fresh(coalitions)
     assert (knowing.passes, fresh.passes) == (0, 1)
 
 
 def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = prepared(tmp_path, qwen3_moe)
-    asked = subsets(plan)
+    coalitions = subsets(plan)
     whole = Mixtures(plan)
-    expected = whole(asked)
-    sides = [mixed(plan.reference, [t for t in plan.toggles if t.name in c], plan.candidate) for c in asked]
+    expected = whole(coalitions)
+    sides = [mixed(plan.reference, [t for t in plan.toggles if t.name in c], plan.candidate) for c in coalitions]
     walkers = [walker(plan, i, side) for i, side in enumerate([plan.reference, *sides])]
     few = estimate(walkers[:5], plan.model.weights, *plan.tokens.input_ids.shape).total
     assert few < estimate(walkers, plan.model.weights, *plan.tokens.input_ids.shape).total
@@ -129,9 +131,9 @@ def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, mo
         return run(walkers, *args, **more)
 
     monkeypatch.setattr(passes, "run", counting)
-    assert limited(asked) == expected
+    assert limited(coalitions) == expected
     assert batches[0] == 4, "what fits, and not one less"
-    assert sum(batches) == len(asked)
+    assert sum(batches) == len(coalitions)
 
 
 def test_too_little_memory_for_one_is_refused(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -142,22 +144,22 @@ def test_too_little_memory_for_one_is_refused(tmp_path: Path, qwen3_moe: Path) -
 
 def test_a_mixture_that_an_op_refuses_is_none(tmp_path: Path, qwen3_moe_even: Path) -> None:
     # Rows of 36 elements are whole 16 bytes in fp32 only, and the grouped GEMM takes no others.
-    own = {"layers[*].moe.experts:implementation": "grouped", "layers[*].moe.experts:projections": "fp32"}
-    own |= {"layers[*].moe.experts:product": "fp32", "lm_head:output": "fp32"}
-    plan = prepared(tmp_path, qwen3_moe_even, own=own)
-    found = Mixtures(plan)(subsets(plan))
-    refused = [coalition for coalition, outcome in found.items() if outcome is None]
+    settings = {"layers[*].moe.experts:implementation": "grouped", "layers[*].moe.experts:projections": "fp32"}
+    settings |= {"layers[*].moe.experts:product": "fp32", "lm_head:output": "fp32"}
+    plan = prepared(tmp_path, qwen3_moe_even, own=settings)
+    outcomes = Mixtures(plan)(subsets(plan))
+    refused = [coalition for coalition, outcome in outcomes.items() if outcome is None]
     grouped = next(t.name for t in plan.toggles if "implementation" in t.name)
     assert refused
     assert all(grouped in coalition for coalition in refused)
-    assert found[frozenset(t.name for t in plan.toggles)] is not None
+    assert outcomes[frozenset(t.name for t in plan.toggles)] is not None
 
 
 def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
     tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = prepared(tmp_path, qwen3_moe)
-    asked = subsets(plan)
+    coalitions = subsets(plan)
     bad = plan.toggles[1]
 
     def refusing(walkers: list[Walker], *args: Any, **more: Any) -> Any:
@@ -170,10 +172,10 @@ def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
                 raise SpecError("refused")
         return run(walkers, *args, **more)
 
-    expected = Mixtures(plan)(asked)
+    expected = Mixtures(plan)(coalitions)
     monkeypatch.setattr(passes, "run", refusing)
-    found = Mixtures(plan)(asked)
-    assert found == {c: None if bad.name in c else expected[c] for c in asked}
+    outcomes = Mixtures(plan)(coalitions)
+    assert outcomes == {c: None if bad.name in c else expected[c] for c in coalitions}
 
 
 def test_a_name_that_is_no_toggle(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -182,8 +184,8 @@ def test_a_name_that_is_no_toggle(tmp_path: Path, qwen3_moe: Path) -> None:
 
 
 def test_forced_routes_take_the_routers_part_away(tmp_path: Path, qwen3_moe: Path) -> None:
-    own = {"layers[*].moe.router:scores": "bf16", "layers[1].moe.combine:accumulate": "fp32"}
-    plan = prepared(tmp_path, qwen3_moe, own=own)
+    settings = {"layers[*].moe.router:scores": "bf16", "layers[1].moe.combine:accumulate": "fp32"}
+    plan = prepared(tmp_path, qwen3_moe, own=settings)
     router, combine = (next(t.name for t in plan.toggles if part in t.name) for part in ("router", "combine"))
     natural, forced = (
         Mixtures(plan, routes=routes)([frozenset({router}), frozenset({combine})]) for routes in (NATURAL, ORDER)

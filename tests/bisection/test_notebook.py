@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from moeparity.bisection.notebook import FRAMES, WIDTH
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.bisection.text import print_report
 from moeparity.errors import MoeparityError

@@ -47,7 +47,7 @@ def one_by_one(length: int) -> Grid:
 
 def blocks(values: Values, *, first: int = 0) -> list[Block]:
     """One block per cell."""
-    return [one for i, value in enumerate(values) for one in block([value], first=first + i)]
+    return [each_block for i, value in enumerate(values) for each_block in block([value], first=first + i)]
 
 
 def node(op: str = "add") -> Node:
@@ -68,10 +68,18 @@ def view(
     outputs: dict[str, list[Block]], inputs: dict[str, list[Block] | None], *, first: int = 0, op: str = "add"
 ) -> NodeView:
     wave = (first, first + 2)
-    given = {name: (blocks_, *[None] * (len(OPS[op].inputs) - 1)) for name, blocks_ in inputs.items()}
+    inputs_by_name = {name: (blocks_, *[None] * (len(OPS[op].inputs) - 1)) for name, blocks_ in inputs.items()}
     length = next(b[0].batch.grid.length for b in outputs.values())
     return NodeView(
-        node(op), wave, one_by_one(length), {name: (b,) for name, b in outputs.items()}, given, {}, {}, {}, unasked
+        node(op),
+        wave,
+        one_by_one(length),
+        {name: (b,) for name, b in outputs.items()},
+        inputs_by_name,
+        {},
+        {},
+        {},
+        unasked,
     )
 
 
@@ -81,8 +89,8 @@ OTHER = blocks([([1.0, 1.0], 0), ([9.0, 9.0], 1)])
 
 def seen(*views: NodeView) -> NodeRecord:
     observer = Divergence(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW))
-    for one in views:
-        observer.see(one)
+    for each_view in views:
+        observer.see(each_view)
     (record,) = observer.records.values()
     return record
 
@@ -221,12 +229,14 @@ LOGITS: dict[str, object] = {"form": "unrounded", "temperature": 1.0}
 REPORTED: dict[str, object] = {"form": "shifted", "temperature": 1.0}
 
 
-def at_log_probs(made: Made) -> NodeView:
+def at_log_probs(by_side: Made) -> NodeView:
     cut = grid(3, 0, 1, 2)
-    outputs = {name: ([placed(tensor, 0, [own, own], cut)],) for name, (tensor, own, _) in made.items()}
-    given: dict[str, tuple[list[Block] | None, ...]] = dict.fromkeys(made, (SAME,))
-    active = {name: choices for name, (_, _, choices) in made.items()}
-    return NodeView(node("log_softmax"), (0, 2), cut, outputs, given, active, {}, {}, unasked)
+    outputs = {
+        name: ([placed(tensor, 0, [identity, identity], cut)],) for name, (tensor, identity, _) in by_side.items()
+    }
+    inputs_by_name: dict[str, tuple[list[Block] | None, ...]] = dict.fromkeys(by_side, (SAME,))
+    active = {name: choices for name, (_, _, choices) in by_side.items()}
+    return NodeView(node("log_softmax"), (0, 2), cut, outputs, inputs_by_name, active, {}, {}, unasked)
 
 
 def some_logits(seed: int = 0) -> torch.Tensor:
@@ -252,8 +262,8 @@ def test_the_error_of_log_probs_is_of_what_is_reported(monkeypatch: pytest.Monke
         ({REFERENCE: (second, 1, REPORTED), CANDIDATE: (logits, 0, LOGITS)}, second, exact.float()),
         ({REFERENCE: (first, 0, REPORTED), CANDIDATE: (second, 1, REPORTED)}, first, second),
     ]
-    for made, ours, theirs in cases:
-        record = seen(at_log_probs({**made, SHADOW: made[CANDIDATE]}))
+    for by_side, ours, theirs in cases:
+        record = seen(at_log_probs({**by_side, SHADOW: by_side[CANDIDATE]}))
         assert record.carried is not None
         assert record.local is not None
         expected = compare(ours, theirs)

@@ -57,11 +57,11 @@ def test_every_part_of_the_screen_answers_a_question() -> None:
 def test_the_page_says_every_line_that_the_terminal_prints(drawn_report: Report) -> None:
     console = Console(width=10_000, record=True, file=io.StringIO())
     print_report(drawn_report, console, ON_REQUEST)
-    said = words("".join(Text(page(drawn_report).to_html()).words))
+    page_words = words("".join(Text(page(drawn_report).to_html()).words))
     for line in console.export_text().splitlines():
         # Cells of a row stand apart on the screen; on the page each is by itself.
         for cell in filter(None, map(words, re.split(r"\s{2,}", re.sub(r"^\s*- ", "", line)))):
-            assert cell in said, line
+            assert cell in page_words, line
 
 
 def test_questions_come_in_their_order(drawn_report: Report) -> None:
@@ -72,8 +72,8 @@ def test_questions_come_in_their_order(drawn_report: Report) -> None:
 
 
 def test_nothing_that_others_wrote_becomes_markup(drawn_report: Report) -> None:
-    own, spoilt = (Text(page(report).to_html()) for report in (drawn_report, hostile(drawn_report)))
-    assert {tag for tag, _ in spoilt.tags} <= {tag for tag, _ in own.tags}
+    clean, spoilt = (Text(page(report).to_html()) for report in (drawn_report, hostile(drawn_report)))
+    assert {tag for tag, _ in spoilt.tags} <= {tag for tag, _ in clean.tags}
     assert "img" not in {tag for tag, _ in spoilt.tags}
     assert len([tag for tag, _ in spoilt.tags if tag == "script"]) == 2
     assert not [attribute for _, attributes in spoilt.tags for attribute in attributes if attribute.startswith("on")]

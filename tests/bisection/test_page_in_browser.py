@@ -43,8 +43,8 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as one:
-        yield one
+    with chromium() as page_browser:
+        yield page_browser
 
 
 def open_page(browser: Any, file: Path, **options: Any) -> Opened:
@@ -103,12 +103,12 @@ def test_pointing_at_a_flip_tells_its_experts_and_margins(opened: Opened, drawn_
     token = sequence * TOKENS + position
     x = 34 + (token + 0.5) / (SEQUENCES * TOKENS) * (box["width"] - 34)
     opened.tab.locator("#plot-flipmap canvas").hover(position={"x": x, "y": row * (layer + 0.5)})
-    told = opened.text("#hover")
-    assert f"layer {tokens.layers[layer]}, sequence {sequence}, position {position}" in told
-    assert f"reference {' '.join(map(str, ours))}" in told
-    assert f"candidate {' '.join(map(str, theirs))}" in told
-    assert "margin" in told
-    assert "perturbation" in told
+    hover_words = opened.text("#hover")
+    assert f"layer {tokens.layers[layer]}, sequence {sequence}, position {position}" in hover_words
+    assert f"reference {' '.join(map(str, ours))}" in hover_words
+    assert f"candidate {' '.join(map(str, theirs))}" in hover_words
+    assert "margin" in hover_words
+    assert "perturbation" in hover_words
     opened.tab.mouse.move(2, 2)
     assert opened.tab.locator("#hover").is_hidden()
 
@@ -200,13 +200,13 @@ def test_dark_pages_are_printed_light(browser: Any, file: Path) -> None:
         const canvas = document.querySelector('#plot-flipmap canvas');
         return [...canvas.getContext('2d').getImageData(canvas.width - 40, 8, 1, 1).data].slice(0, 3);
     }"""
-    seen = dark.tab.evaluate(corner)
+    colour = dark.tab.evaluate(corner)
     # What a browser says when it prints.
     dark.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     printed = dark.tab.evaluate(corner)
-    assert max(seen) < 180 < min(printed), (seen, printed)
+    assert max(colour) < 180 < min(printed), (colour, printed)
     dark.tab.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert dark.tab.evaluate(corner) == seen
+    assert dark.tab.evaluate(corner) == colour
     dark.tab.emulate_media(media="print")
     assert dark.tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     dark.tab.close()

@@ -47,8 +47,10 @@ def report_of(
     tokens: Tensors | None = None,
     **gate: Any,
 ) -> Report:
-    given = tokens or {"input_ids": random_tokens(SEQUENCES, 8)}
-    return bisect(write_recipe(folder, checkpoint, given, reference, candidate, **gate), device="cpu", opener=opened)
+    token_fields = tokens or {"input_ids": random_tokens(SEQUENCES, 8)}
+    return bisect(
+        write_recipe(folder, checkpoint, token_fields, reference, candidate, **gate), device="cpu", opener=opened
+    )
 
 
 def strict(report: Report) -> dict[str, Any]:
@@ -106,8 +108,8 @@ def test_local_errors_are_the_nodes_own(tmp_path: Path, qwen3_moe: Path) -> None
     node = "layers[0].moe.combine"
     report = report_of(tmp_path, qwen3_moe, {}, {"set": {f"{node}:accumulate": "fp32"}})
     assert [error.node for error in report.nodes if error.local.equal_share < 1] == [node]
-    (own,) = (error for error in report.nodes if error.node == node)
-    assert own.local == own.carried
+    (node_error,) = (error for error in report.nodes if error.node == node)
+    assert node_error.local == node_error.carried
     carried = [error.node for error in report.nodes if error.carried.equal_share < 1]
     assert (carried[0], carried[-1]) == (node, "lm_head")
     assert [growth.largest_local_node for growth in report.growth if growth.largest_local] == [node]
@@ -115,8 +117,12 @@ def test_local_errors_are_the_nodes_own(tmp_path: Path, qwen3_moe: Path) -> None
 
 def test_toggles_that_meet_in_one_node_are_all_named(tmp_path: Path, qwen3_moe: Path) -> None:
     node = "layers[1].moe.combine"
-    own = {f"{node}:accumulate": "fp32", f"{node}:leaves": "slot", "layers[1].moe.experts:implementation": "grouped"}
-    report = report_of(tmp_path, qwen3_moe, {}, {"set": own})
+    settings = {
+        f"{node}:accumulate": "fp32",
+        f"{node}:leaves": "slot",
+        "layers[1].moe.experts:implementation": "grouped",
+    }
+    report = report_of(tmp_path, qwen3_moe, {}, {"set": settings})
     assert [(root.node, [c.attribute for c in root.choices]) for root in report.roots] == [
         (node, ["accumulate", "leaves"])
     ]
@@ -124,16 +130,16 @@ def test_toggles_that_meet_in_one_node_are_all_named(tmp_path: Path, qwen3_moe: 
 
 def test_a_choice_without_effect_at_a_root_is_not_named(tmp_path: Path, qwen3_moe: Path) -> None:
     node = "layers[1].moe.experts"
-    own = {f"{node}:implementation": "grouped", f"{node}:activation": "fp32"}
-    report = report_of(tmp_path, qwen3_moe, {}, {"set": own})
+    settings = {f"{node}:implementation": "grouped", f"{node}:activation": "fp32"}
+    report = report_of(tmp_path, qwen3_moe, {}, {"set": settings})
     assert [(root.node, [c.attribute for c in root.choices]) for root in report.roots] == [(node, ["activation"])]
     assert [toggle.name for toggle in report.toggles if toggle.had_no_effect] == [f"{node}:implementation"]
 
 
 def test_choices_of_which_none_acts_alone_are_all_named(tmp_path: Path, qwen3_moe: Path) -> None:
     node = "layers[1].moe.combine"
-    own = {"set": {f"{node}:accumulate": "fp32", f"{node}:leaves": "slot"}}
-    recipe = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(3, 5)}, {}, own)
+    candidate = {"set": {f"{node}:accumulate": "fp32", f"{node}:leaves": "slot"}}
+    recipe = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(3, 5)}, {}, candidate)
     ready = prepare(recipe, device="cpu", opener=opened)
     observed = observe(ready, ready.toggles)
     for nodes in observed.changes.roots.values():
@@ -182,8 +188,8 @@ def last_of_five_is_rounded_its_own_way(checkpoint: Path, tokens: int) -> bool:
     x = weights["model.embed_tokens.weight"][random_tokens(5, tokens)].float()
     x = torch.nn.functional.rms_norm(x, x.shape[-1:])
     w = weights["model.layers.0.self_attn.q_proj.weight"].float()
-    five, four, one = (torch.nn.functional.linear(part, w) for part in (x, x[:4], x[4:]))
-    return same_bits(five[:4], four) and not same_bits(five[4:], one)
+    five, four, fifth = (torch.nn.functional.linear(part, w) for part in (x, x[:4], x[4:]))
+    return same_bits(five[:4], four) and not same_bits(five[4:], fifth)
 
 
 def test_micro_batch_is_not_blamed_where_it_acts_in_other_sequences(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -193,9 +199,9 @@ def test_micro_batch_is_not_blamed_where_it_acts_in_other_sequences(tmp_path: Pa
     reference = {"dtype": "fp32", "micro_batch": 5}
     candidate = {"dtype": "fp32", "micro_batch": 4, "set": {f"{rope}:products": "bf16"}}
     report = report_of(tmp_path, qwen3_moe, reference, candidate, tokens={"input_ids": random_tokens(5, length)})
-    named = {root.node: ([c.attribute for c in root.choices], root.sequences) for root in report.roots}
-    assert named[rope] == (["products"], 4)
-    assert named["layers[0].attention.q_proj"] == (["micro_batch"], 1)
+    by_node = {root.node: ([c.attribute for c in root.choices], root.sequences) for root in report.roots}
+    assert by_node[rope] == (["products"], 4)
+    assert by_node["layers[0].attention.q_proj"] == (["micro_batch"], 1)
 
 
 # -- dtype -----------------------------------------------------------------------------------------------------------
@@ -213,10 +219,10 @@ def test_dtype(tmp_path: Path, qwen3_moe: Path) -> None:
 
 def test_an_attribute_that_only_the_dtype_switches_on(tmp_path: Path, qwen3_moe: Path) -> None:
     """In fp32 `normalized: model` is fp32, so that `association` takes effect."""
-    own = {"set": {"norm:association": "weight_rstd_first"}}
-    report = report_of(tmp_path, qwen3_moe, {"dtype": "fp32"}, {"dtype": "fp32", **own})
+    candidate = {"set": {"norm:association": "weight_rstd_first"}}
+    report = report_of(tmp_path, qwen3_moe, {"dtype": "fp32"}, {"dtype": "fp32", **candidate})
     assert [root.node for root in report.roots] == ["norm"]
-    report = report_of(tmp_path, qwen3_moe, {}, {"dtype": "fp32", **own})
+    report = report_of(tmp_path, qwen3_moe, {}, {"dtype": "fp32", **candidate})
     assert [(t.name, t.restored.kl) for t in report.toggles] == [("dtype", 0.0)]
 
 
@@ -316,12 +322,15 @@ def test_json_holds_the_report(tmp_path: Path, qwen3_moe: Path) -> None:
     data = strict(report)
     assert data.pop("schema") == SCHEMA == "moeparity.report/3"
     assert data.pop("digest") == digest(strict(report))
-    held = asdict(report)
-    assert held.pop("per_token") is not None, "arrays, which no JSON holds"
+    fields_left = asdict(report)
+    assert fields_left.pop("per_token") is not None, "arrays, which no JSON holds"
     # How many sequences an interval is from stands with the run.
-    intervals = [held["verdict"]["value"], *(trial["value"] for trial in (held["floor"] or {"trials": ()})["trials"])]
+    intervals = [
+        fields_left["verdict"]["value"],
+        *(trial["value"] for trial in (fields_left["floor"] or {"trials": ()})["trials"]),
+    ]
     assert all(interval.pop("sequences") == SEQUENCES and interval.pop("tokens") for interval in intervals)
-    assert data == json.loads(json.dumps(held)), "every field, every number to the last bit"
+    assert data == json.loads(json.dumps(fields_left)), "every field, every number to the last bit"
 
 
 def test_gate_per_sequence(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -412,8 +421,8 @@ def test_a_root_that_only_widens_says_so(tmp_path: Path, qwen3_moe: Path) -> Non
     report = report_of(tmp_path, qwen3_moe, {}, {"set": {"embed:output": "fp32"}})
     assert (report.roots[0].node, report.roots[0].same_values) == ("embed", True)
     assert report.reading
-    other = report_of(tmp_path, qwen3_moe, {}, ACCUMULATE)
-    assert not other.roots[0].same_values
+    narrow = report_of(tmp_path, qwen3_moe, {}, ACCUMULATE)
+    assert not narrow.roots[0].same_values
 
 
 def test_other_experts_of_the_same_weights_are_no_equal_values(tmp_path: Path, qwen3_moe: Path) -> None:

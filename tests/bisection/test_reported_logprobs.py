@@ -54,14 +54,18 @@ def test_equals_scalar_loop(
 ) -> None:
     x, y, ids, mask = block(seed, 2, 4, v)
     reference, candidate = told(x, dtypes[0], reported[0]), told(y, dtypes[1], reported[1])
-    found = token_metrics(reference, candidate, ids, mask, sampled_from=sampled_from, reported=reported)
-    for b, t in found.scored.nonzero().tolist():
+    metrics = token_metrics(reference, candidate, ids, mask, sampled_from=sampled_from, reported=reported)
+    for b, t in metrics.scored.nonzero().tolist():
         ours, theirs = of(reference[b, t - 1], reported[0]), of(candidate[b, t - 1], reported[1])
         delta = ours[int(ids[b, t])] - theirs[int(ids[b, t])]
-        assert found.delta[b, t].item() == pytest.approx(delta if sampled_from == "candidate" else -delta, abs=1e-13)
-        assert found.kl_candidate_reference[b, t].item() == pytest.approx(measures(theirs, ours), rel=1e-11, abs=1e-13)
-        assert found.kl_reference_candidate[b, t].item() == pytest.approx(measures(ours, theirs), rel=1e-11, abs=1e-13)
-        assert found.top1[b, t].item() == (ours.index(max(ours)) == theirs.index(max(theirs)))
+        assert metrics.delta[b, t].item() == pytest.approx(delta if sampled_from == "candidate" else -delta, abs=1e-13)
+        assert metrics.kl_candidate_reference[b, t].item() == pytest.approx(
+            measures(theirs, ours), rel=1e-11, abs=1e-13
+        )
+        assert metrics.kl_reference_candidate[b, t].item() == pytest.approx(
+            measures(ours, theirs), rel=1e-11, abs=1e-13
+        )
+        assert metrics.top1[b, t].item() == (ours.index(max(ours)) == theirs.index(max(theirs)))
 
 
 def one_token(reference: list[float], candidate: list[float], reported: Kinds) -> TokenMetrics:
@@ -72,26 +76,26 @@ def one_token(reference: list[float], candidate: list[float], reported: Kinds) -
 
 def test_both_reported_by_hand() -> None:
     """e^-1 + e^-2 and e^-1.5 + e^-1 are no 1, and nothing is made of that but what the formula says."""
-    found = one_token([-1.0, -2.0], [-1.5, -1.0], (True, True))
-    assert found.delta.tolist() == [[0.0, 0.5]]
+    metrics = one_token([-1.0, -2.0], [-1.5, -1.0], (True, True))
+    assert metrics.delta.tolist() == [[0.0, 0.5]]
     e = [math.exp(-x) for x in (1.0, 1.5, 2.0)]
-    assert found.kl_candidate_reference[0, 1].item() == pytest.approx(-0.5 * e[1] + e[0] - e[1] + e[2], rel=1e-14)
-    assert found.kl_reference_candidate[0, 1].item() == pytest.approx(0.5 * e[0] - e[2] - e[2] + e[1], rel=1e-13)
-    assert (found.top1[0, 1].item(), found.unequal[0, 1].item()) == (0.0, True)
+    assert metrics.kl_candidate_reference[0, 1].item() == pytest.approx(-0.5 * e[1] + e[0] - e[1] + e[2], rel=1e-14)
+    assert metrics.kl_reference_candidate[0, 1].item() == pytest.approx(0.5 * e[0] - e[2] - e[2] + e[1], rel=1e-13)
+    assert (metrics.top1[0, 1].item(), metrics.unequal[0, 1].item()) == (0.0, True)
 
 
 @pytest.mark.parametrize("reported", [(True, False), (False, True)])
 def test_one_side_reported_by_hand(reported: Kinds) -> None:
     """Logits (log 3, 0) are 3/4 and 1/4; reported are 1/2 and 1/8, of which 3/8 are missing."""
     rows = [-math.log(2), -math.log(8)], [math.log(3), 0.0]
-    found = one_token(*(rows if reported[0] else rows[::-1]), reported)
-    assert found.delta[0, 1].item() == pytest.approx(math.log(2 / 3) * (1 if reported[0] else -1), rel=1e-14)
+    metrics = one_token(*(rows if reported[0] else rows[::-1]), reported)
+    assert metrics.delta[0, 1].item() == pytest.approx(math.log(2 / 3) * (1 if reported[0] else -1), rel=1e-14)
     to_reported = 0.75 * math.log(1.5) + 0.25 * math.log(2) - 3 / 8
     to_logits = 0.5 * math.log(2 / 3) + 0.125 * math.log(0.5) + 3 / 8
     expected = (to_reported, to_logits) if reported[0] else (to_logits, to_reported)
-    kls = (found.kl_candidate_reference[0, 1].item(), found.kl_reference_candidate[0, 1].item())
+    kls = (metrics.kl_candidate_reference[0, 1].item(), metrics.kl_reference_candidate[0, 1].item())
     assert kls == pytest.approx(expected, rel=1e-13)
-    assert (found.top1[0, 1].item(), found.unequal[0, 1].item()) == (1.0, True)
+    assert (metrics.top1[0, 1].item(), metrics.unequal[0, 1].item()) == (1.0, True)
 
 
 def test_reported_values_are_not_normalised() -> None:
@@ -107,8 +111,8 @@ def test_mass_that_is_off_makes_no_kl_negative(dtype: torch.dtype) -> None:
     near = x + (y - x) * 1e-4
     reference, candidate = told(x, dtype, reported=True), told(near, dtype, reported=True)
     mask = torch.ones(4, 30, dtype=torch.bool)
-    found = token_metrics(reference, candidate, ids, mask, reported=(True, True))
-    for kl in (found.kl_candidate_reference, found.kl_reference_candidate):
+    metrics = token_metrics(reference, candidate, ids, mask, reported=(True, True))
+    for kl in (metrics.kl_candidate_reference, metrics.kl_reference_candidate):
         assert (kl > -1e-15).all()
         assert (kl > 0).any()
     p, q = candidate[:, :-1].double(), reference[:, :-1].double()
@@ -122,40 +126,40 @@ def test_of_distributions_it_is_the_usual_kl() -> None:
     logits = token_metrics(x, y, ids, mask)
     for reported in KINDS[1:]:
         ours, theirs = (told(values, torch.float64, kind) for values, kind in zip((x, y), reported, strict=True))
-        found = token_metrics(ours, theirs, ids, mask, reported=reported)
+        metrics = token_metrics(ours, theirs, ids, mask, reported=reported)
         for name in ("delta", "kl_candidate_reference", "kl_reference_candidate"):
-            assert torch.allclose(getattr(found, name), getattr(logits, name), rtol=0, atol=1e-13), name
+            assert torch.allclose(getattr(metrics, name), getattr(logits, name), rtol=0, atol=1e-13), name
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_equal_bits_of_one_kind_give_exactly_zero(dtype: torch.dtype) -> None:
     x, _, ids, mask = block(1, 4, 40, 3001)
     values = told(x, dtype, reported=True)
-    found = token_metrics(values, values.clone(), ids, mask, reported=(True, True))
+    metrics = token_metrics(values, values.clone(), ids, mask, reported=(True, True))
     for name in ("delta", "kl_candidate_reference", "kl_reference_candidate"):
-        assert torch.equal(getattr(found, name), torch.zeros(4, 40, dtype=torch.float64)), name
-    assert not found.sums().k3.any()
-    assert not found.unequal.any()
-    assert torch.equal(found.top1.bool(), found.scored)
+        assert torch.equal(getattr(metrics, name), torch.zeros(4, 40, dtype=torch.float64)), name
+    assert not metrics.sums().k3.any()
+    assert not metrics.unequal.any()
+    assert torch.equal(metrics.top1.bool(), metrics.scored)
 
 
 @pytest.mark.parametrize("reported", [(True, False), (False, True)])
 def test_values_of_two_kinds_are_never_equal(reported: Kinds) -> None:
     """Even where the bits are."""
     x, _, ids, mask = block(2, 2, 5, 11)
-    found = token_metrics(x, x.clone(), ids, mask, reported=reported)
-    assert torch.equal(found.unequal, found.scored)
-    assert (found.delta[found.scored] != 0).all()
+    metrics = token_metrics(x, x.clone(), ids, mask, reported=reported)
+    assert torch.equal(metrics.unequal, metrics.scored)
+    assert (metrics.delta[metrics.scored] != 0).all()
     assert not token_metrics(x, x.clone(), ids, mask, reported=(True, True)).unequal.any()
 
 
 def test_a_probability_that_underflowed_is_finite_and_far() -> None:
     """SGLang's least finite number: the other side's share of that token, times the distance."""
     least = torch.finfo(torch.float32).min
-    found = one_token([math.log(0.5), math.log(0.5)], [0.0, least], (True, True))
-    assert found.kl_candidate_reference[0, 1].item() == pytest.approx(math.log(2), rel=1e-15)
-    assert found.kl_reference_candidate[0, 1].item() == pytest.approx(-0.5 * least, rel=1e-15)
-    assert not found.nonfinite.any()
+    metrics = one_token([math.log(0.5), math.log(0.5)], [0.0, least], (True, True))
+    assert metrics.kl_candidate_reference[0, 1].item() == pytest.approx(math.log(2), rel=1e-15)
+    assert metrics.kl_reference_candidate[0, 1].item() == pytest.approx(-0.5 * least, rel=1e-15)
+    assert not metrics.nonfinite.any()
     assert one_token([-1.0, -2.0], [0.0, -math.inf], (True, True)).nonfinite.tolist() == [[False, True]]
 
 
@@ -174,10 +178,10 @@ def test_reported_values_of_chosen_tokens(dtype: torch.dtype) -> None:
     x, _, ids, _ = block(4, 2, 6, 13)
     values = told(x, dtype, reported=True)
     where = torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 1]], dtype=torch.bool)
-    found = chosen_logprobs(values, ids, where, reported=True)
+    chosen = chosen_logprobs(values, ids, where, reported=True)
     places = [(0, 1), (0, 3), (1, 2), (1, 5)]
-    assert found.dtype == torch.float64
-    assert found.tolist() == [values[b, t - 1, int(ids[b, t])].double().item() for b, t in places]
+    assert chosen.dtype == torch.float64
+    assert chosen.tolist() == [values[b, t - 1, int(ids[b, t])].double().item() for b, t in places]
     # In fp64 taken of themselves log-probabilities change by their mass that is off, and not at all if none is.
     again = chosen_logprobs(values, ids, where)
-    assert torch.allclose(found, again, rtol=0, atol=1e-14) == (dtype == torch.float64)
+    assert torch.allclose(chosen, again, rtol=0, atol=1e-14) == (dtype == torch.float64)

@@ -22,7 +22,7 @@ from moeparity.inputs.tokens.tensorfile import file_contents
 from moeparity.inputs.tokens.tokenset import defect
 from moeparity.inputs.weights import store
 from moeparity.output.writing import write_tensors
-from moeparity.plan.spec.schema import Sample
+from moeparity.plan.spec.recipe_schema import Sample
 from moeparity.progress import Progress
 
 V = 11
@@ -58,22 +58,22 @@ def expected(row: list[int], new: int) -> list[int]:
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_each_sequence_goes_on_where_it_ends(side: str) -> None:
     rows = [[1, 2, 3], [4], [5, 6]]
-    found = continued(prompts(*rows, side=side), sample(), counting)
+    tokens = continued(prompts(*rows, side=side), sample(), counting)
     for i, row in enumerate(rows):
-        real = found.attention_mask[i]
-        assert found.input_ids[i][real].tolist() == expected(row, 3)
-        assert found.loss_mask[i][real].tolist() == [False] * len(row) + [True] * 3
-        assert bool((found.input_ids[i][~real] == 9).all())
-        assert not bool(found.loss_mask[i][~real].any())
-    assert found.input_ids.shape == (3, 6)
-    assert found.pads == 3
-    assert bool(found.attention_mask[:, 0 if side == "right" else -1].all())
+        real = tokens.attention_mask[i]
+        assert tokens.input_ids[i][real].tolist() == expected(row, 3)
+        assert tokens.loss_mask[i][real].tolist() == [False] * len(row) + [True] * 3
+        assert bool((tokens.input_ids[i][~real] == 9).all())
+        assert not bool(tokens.loss_mask[i][~real].any())
+    assert tokens.input_ids.shape == (3, 6)
+    assert tokens.pads == 3
+    assert bool(tokens.attention_mask[:, 0 if side == "right" else -1].all())
 
 
 def test_columns_of_pads_alone_are_dropped() -> None:
-    given = prompts([1, 2])
+    asked_tokens = prompts([1, 2])
     wider = TokenSet(
-        input_ids=torch.cat((given.input_ids, torch.zeros(1, 4, dtype=torch.int64)), 1),
+        input_ids=torch.cat((asked_tokens.input_ids, torch.zeros(1, 4, dtype=torch.int64)), 1),
         loss_mask=torch.zeros(1, 6, dtype=torch.bool),
         attention_mask=torch.tensor([[1, 1, 0, 0, 0, 0]], dtype=torch.bool),
     )
@@ -81,18 +81,18 @@ def test_columns_of_pads_alone_are_dropped() -> None:
 
 
 def test_new_tokens_are_labelled_as_the_last_of_their_prompt() -> None:
-    given = prompts([1, 2], [3])
+    asked_tokens = prompts([1, 2], [3])
     labelled = TokenSet(
-        input_ids=given.input_ids,
-        loss_mask=given.loss_mask,
-        attention_mask=given.attention_mask,
+        input_ids=asked_tokens.input_ids,
+        loss_mask=asked_tokens.loss_mask,
+        attention_mask=asked_tokens.attention_mask,
         labels=torch.tensor([[0, 1], [2, 0]]),
         label_names=("a", "b", "c"),
     )
-    found = continued(labelled, sample(new_tokens=2), counting)
-    assert found.labels is not None
-    assert found.labels[found.attention_mask].tolist() == [0, 1, 1, 1, 2, 2, 2]
-    assert found.label_names == ("a", "b", "c")
+    tokens = continued(labelled, sample(new_tokens=2), counting)
+    assert tokens.labels is not None
+    assert tokens.labels[tokens.attention_mask].tolist() == [0, 1, 1, 1, 2, 2, 2]
+    assert tokens.label_names == ("a", "b", "c")
 
 
 def test_progress_hears_of_every_token() -> None:
@@ -111,8 +111,8 @@ def test_a_draw_inverts_the_cumulative_probabilities(temperature: float) -> None
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(200, V, dtype=torch.float64, generator=generator) * 3
     uniform = torch.rand(200, dtype=torch.float64, generator=generator)
-    found = draw(logits, temperature, uniform).tolist()
-    for row, u, token in zip(logits.tolist(), uniform.tolist(), found, strict=True):
+    drawn_tokens = draw(logits, temperature, uniform).tolist()
+    for row, u, token in zip(logits.tolist(), uniform.tolist(), drawn_tokens, strict=True):
         weights = [math.exp((x - max(row)) / temperature) for x in row]
         below, upto = (math.fsum(weights[:n]) / math.fsum(weights) for n in (token, token + 1))
         assert below - 1e-12 <= u < upto + 1e-12
@@ -128,12 +128,14 @@ def test_seeds_decide() -> None:
     def flat(ids: Tensor, mask: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
         return torch.arange(len(ids)), torch.zeros(len(ids), 1000)
 
-    given = prompts([1], [2], [3])
-    one, same, other = (continued(given, sample(temperature=1.0, new_tokens=8, seed=s), flat) for s in (0, 0, 1))
-    assert torch.equal(one.input_ids, same.input_ids)
-    assert not torch.equal(one.input_ids, other.input_ids)
+    asked_tokens = prompts([1], [2], [3])
+    first, same, second = (
+        continued(asked_tokens, sample(temperature=1.0, new_tokens=8, seed=s), flat) for s in (0, 0, 1)
+    )
+    assert torch.equal(first.input_ids, same.input_ids)
+    assert not torch.equal(first.input_ids, second.input_ids)
     table = torch.rand(3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(one.input_ids[:, 1:], (table * 1000).floor().long())
+    assert torch.equal(first.input_ids[:, 1:], (table * 1000).floor().long())
 
 
 Write = Callable[..., Path]
@@ -164,20 +166,20 @@ def test_a_side_samples_from_its_own_forward(
 ) -> None:
     monkeypatch.setattr(store, "available_bytes", lambda _: 2**40 if resident else None)
     path = recipe(f"{{file: prompts.jsonl, sample: {{from: {side}, new_tokens: 4, temperature: 0}}}}")
-    found = generate(prepare(path, device="cpu")).tokens
+    tokens = generate(prepare(path, device="cpu")).tokens
     for step in range(4):
-        seen = slice(0, 5 + step)
-        mask = found.attention_mask & ~(found.loss_mask.cumsum(1) > step)
+        columns = slice(0, 5 + step)
+        mask = tokens.attention_mask & ~(tokens.loss_mask.cumsum(1) > step)
         logits = forward(
             qwen3_moe,
-            found.input_ids[:, seen],
-            attention_mask=mask[:, seen],
+            tokens.input_ids[:, columns],
+            attention_mask=mask[:, columns],
             profile=profile,
             micro_batch=2,
             device="cpu",
         )["logits"]
         for row, length in enumerate((5, 3, 4)):
-            assert found.input_ids[row, length + step] == logits[row, length + step - 1].argmax()
+            assert tokens.input_ids[row, length + step] == logits[row, length + step - 1].argmax()
 
 
 def test_sampled_tokens_written_and_read_give_the_same_report(recipe: Write, tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_sampled_tokens_written_and_read_give_the_same_report(recipe: Write, tmp
 
 
 @pytest.mark.parametrize(
-    ("sampled", "reference", "candidate", "said"),
+    ("sampled", "reference", "candidate", "message"),
     [
         (0, 1, 1, "The tokens are sampled at temperature 0, log-probabilities taken at 1: .* 1 for a gate.$"),
         (
@@ -210,16 +212,18 @@ def test_sampled_tokens_written_and_read_give_the_same_report(recipe: Write, tmp
     ],
 )
 def test_another_temperature_than_the_log_probabilities_is_warned_of(
-    recipe: Write, sampled: float, reference: float, candidate: float, said: str | None
+    recipe: Write, sampled: float, reference: float, candidate: float, message: str | None
 ) -> None:
     path = recipe(f"{{file: prompts.jsonl, sample: {{from: candidate, new_tokens: 2, temperature: {sampled}}}}}")
     text = path.read_text("utf-8")
-    for profile, taken in (("hf-eager", reference), ("hf-default", candidate)):
-        text = text.replace(f"profile: {profile},", f'profile: {profile}, set: {{"log_probs:temperature": {taken}}},')
+    for profile, temperature in (("hf-eager", reference), ("hf-default", candidate)):
+        text = text.replace(
+            f"profile: {profile},", f'profile: {profile}, set: {{"log_probs:temperature": {temperature}}},'
+        )
     path.write_text(text, "utf-8")
     warnings = bisect(path, device="cpu").warnings
-    assert len(warnings) == (said is not None)
-    assert said is None or re.search(said, warnings[0])
+    assert len(warnings) == (message is not None)
+    assert message is None or re.search(message, warnings[0])
 
 
 def test_nothing_to_sample(recipe: Write) -> None:

@@ -18,22 +18,22 @@ EPILOGUE: dict[str, Value] = {
 
 def test_the_score_site_is_a_toggle_beside_what_is_set_for_another(tmp_path: Path, qwen3_moe: Path) -> None:
     ids = {"input_ids": random_tokens(4, 48)}
-    found = bisected(write_recipe(tmp_path, qwen3_moe, ids, {}, {"set": EPILOGUE}))
-    assert {t.members[0].attribute for t in found.plan.toggles} == {"score_site", "weighted", "accumulate"}
-    assert {root.node for root in found.report.roots} == {"layers[1].moe.experts"}
-    (both,) = [t for t in found.report.toggles if t.name.endswith("score_site")]
-    assert not both.had_no_effect
-    assert not both.restores_all, "the accumulator differs too"
+    bisection = bisected(write_recipe(tmp_path, qwen3_moe, ids, {}, {"set": EPILOGUE}))
+    assert {t.members[0].attribute for t in bisection.plan.toggles} == {"score_site", "weighted", "accumulate"}
+    assert {root.node for root in bisection.report.roots} == {"layers[1].moe.experts"}
+    (score_site,) = [t for t in bisection.report.toggles if t.name.endswith("score_site")]
+    assert not score_site.had_no_effect
+    assert not score_site.restores_all, "the accumulator differs too"
 
 
 @pytest.mark.parametrize("scaling", ["accumulator", "output", "shared_add", "shared_fma"])
 def test_the_scale_is_one_toggle(tmp_path: Path, deepseek_v3: Path, scaling: str) -> None:
     ids = {"input_ids": random_tokens(4, 48)}
-    own = {"layers[1].moe.router:scaling": scaling}
-    found = bisected(write_recipe(tmp_path, deepseek_v3, ids, {}, {"set": own}))
-    (toggle,) = found.report.toggles
+    settings = {"layers[1].moe.router:scaling": scaling}
+    bisection = bisected(write_recipe(tmp_path, deepseek_v3, ids, {}, {"set": settings}))
+    (toggle,) = bisection.report.toggles
     assert toggle.restores_all
-    assert [root.node for root in found.report.roots] == ["layers[1].moe.router"]
+    assert [root.node for root in bisection.report.roots] == ["layers[1].moe.router"]
     # The same sum in exact arithmetic: a scale that was lost or applied twice would be seen.
     assert toggle.alone.kl < 1e-3
 
@@ -41,9 +41,9 @@ def test_the_scale_is_one_toggle(tmp_path: Path, deepseek_v3: Path, scaling: str
 @pytest.mark.parametrize("shared", ["first", "last", "slot"])
 def test_the_shared_expert_is_added_once(tmp_path: Path, deepseek_v3: Path, shared: str) -> None:
     ids = {"input_ids": random_tokens(4, 48)}
-    own = {"layers[1].moe.combine:shared": shared}
-    found = bisected(write_recipe(tmp_path, deepseek_v3, ids, {}, {"set": own}))
-    (toggle,) = found.report.toggles
+    settings = {"layers[1].moe.combine:shared": shared}
+    bisection = bisected(write_recipe(tmp_path, deepseek_v3, ids, {}, {"set": settings}))
+    (toggle,) = bisection.report.toggles
     assert toggle.restores_all
-    assert [root.node for root in found.report.roots] == ["layers[1].moe.combine"]
+    assert [root.node for root in bisection.report.roots] == ["layers[1].moe.combine"]
     assert toggle.alone.kl < 1e-3

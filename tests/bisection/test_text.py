@@ -178,9 +178,9 @@ PASS = replace(
 )
 
 
-def rendered(report: Report, width: int = 240, asked: Collection[str] = ON_REQUEST) -> str:
+def rendered(report: Report, width: int = 240, sections: Collection[str] = ON_REQUEST) -> str:
     console = Console(file=io.StringIO(), width=width, highlight=False, markup=False)
-    print_report(report, console, asked)
+    print_report(report, console, sections)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -223,8 +223,8 @@ def test_the_first_root_is_shown_with_its_choices_and_the_others_by_name() -> No
 
 
 def test_a_choice_is_shown_with_the_flag_and_the_profile_that_set_it() -> None:
-    told = replace(CHOICE, reference_set_by='experts_implementation="eager" (hf-eager)')
-    shown = lines(replace(FAIL, roots=(replace(ROOTS[0], choices=(told,)),)))
+    choice = replace(CHOICE, reference_set_by='experts_implementation="eager" (hf-eager)')
+    shown = lines(replace(FAIL, roots=(replace(ROOTS[0], choices=(choice,)),)))
     stand = 'model (bf16) (verified), experts_implementation="eager" (hf-eager), hf-eager.yaml:9 (op combine)'
     assert f"accumulate reference {stand}" in shown
 
@@ -343,8 +343,8 @@ def test_narrow_terminals_lose_nothing(width: int) -> None:
     text = rendered(FAIL, width)
     assert all(len(line) <= width for line in text.splitlines())
     squeezed = re.sub(r"\s", "", text)
-    for kept in (VERDICT.reason, ROOTS[0].node, "lies above", "FAIL", *FAIL.reading):
-        assert re.sub(r"\s", "", kept) in squeezed
+    for piece in (VERDICT.reason, ROOTS[0].node, "lies above", "FAIL", *FAIL.reading):
+        assert re.sub(r"\s", "", piece) in squeezed
 
 
 def test_a_trial_that_cannot_run_and_a_root_that_only_widens() -> None:
@@ -398,27 +398,27 @@ def test_an_estimate_that_was_exceeded_is_not_called_a_bound() -> None:
 def test_long_sections_are_a_line_each_until_they_are_asked_for() -> None:
     """What is listed and what is printed are together everything, whichever is asked for."""
     asking = re.compile(r"--section (\w+)  ")
-    listed = asking.findall(rendered(FAIL, asked=()))
+    listed = asking.findall(rendered(FAIL, sections=()))
     assert listed == ["metrics", "starts", "growth", "flips", "toggles", "words", "cost"]
     whole = rendered(FAIL)
     assert "--section" not in whole
     titles = ("Metrics", "Where it starts", "Growth over layers", "Routing flips", "Toggles", "In words", "Cost")
     for name, title in zip(listed, titles, strict=True):
-        some = rendered(FAIL, asked=(name,))
+        some = rendered(FAIL, sections=(name,))
         assert f"\n{title}\n" in whole
-        assert [other for other in titles if f"\n{other}\n" in some] == [title]
-        assert asking.findall(some) == [other for other in listed if other != name]
+        assert [heading for heading in titles if f"\n{heading}\n" in some] == [title]
+        assert asking.findall(some) == [section for section in listed if section != name]
 
 
 def test_a_report_opens_and_closes_with_its_summary_whatever_is_asked() -> None:
-    for asked in ((), ("toggles",), ON_REQUEST):
-        shown = rendered(FAIL, asked=asked).splitlines()
+    for sections in ((), ("toggles",), ON_REQUEST):
+        shown = rendered(FAIL, sections=sections).splitlines()
         assert shown[:7] == shown[-7:]
         assert shown[0].startswith("FAIL")
 
 
 def test_a_section_that_this_report_has_not_is_said() -> None:
-    assert "--section oracle: nothing; the recipe does not ask for it" in rendered(FAIL, asked=("oracle",))
+    assert "--section oracle: nothing; the recipe does not ask for it" in rendered(FAIL, sections=("oracle",))
 
 
 def test_a_mistyped_section_is_refused() -> None:

@@ -80,15 +80,15 @@ CHECK = "moeparity check recipes/*.parity.yaml --baseline parity.lock.json"
 def test_the_job_passes_fails_and_says_why(folder: Path, shell: Shell) -> None:
     (command,) = (step["run"] for step in workflow() if "moeparity check" in step.get("run", ""))
     assert " ".join(command.split()).startswith(CHECK)
-    said = {**shell, "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
-    done = run(command, folder, said)
+    environment = {**shell, "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+    done = run(command, folder, environment)
     assert done.returncode == 0, done.stderr
     assert "PASS    1 recipe held to what it expects" in done.stderr
     assert (folder / "summary.md").read_text("utf-8").startswith("### moeparity check: PASS\n")
     assert ET.parse(folder / "parity.xml").getroot().get("failures") == "0"
     assert [step["with"]["path"] for step in workflow() if "upload" in step.get("uses", "")] == ["parity.xml"]
     change(folder, "a.parity.yaml", FP32)
-    assert run(command, folder, said).returncode == 1
+    assert run(command, folder, environment).returncode == 1
     summary = (folder / "summary.md").read_text("utf-8")
     assert summary.count("### moeparity check: ") == 2, "a summary is added to"
     assert "| **FAIL** | kept choices of candidate | layers\\[0\\].moe.gate output: bf16 -&gt; fp32, set by" in summary
@@ -102,9 +102,9 @@ def test_what_the_page_prints_is_what_is_printed(folder: Path, shell: Shell) -> 
     done = run(first.removeprefix("$ "), folder, shell)
     assert done.returncode == 1
     # How many nodes have other bits is this machine's; budgets of another may be met or not.
-    told = [re.sub(r"\d+ (of 43|met|not met)", r"N \1", line.strip()) for line in done.stdout.splitlines()]
+    printed = [re.sub(r"\d+ (of 43|met|not met)", r"N \1", line.strip()) for line in done.stdout.splitlines()]
     for line in lines:
-        assert line == "..." or re.sub(r"\d+ (of 43|met|not met)", r"N \1", line.strip()) in told, line
+        assert line == "..." or re.sub(r"\d+ (of 43|met|not met)", r"N \1", line.strip()) in printed, line
 
 
 def test_a_change_is_read_in_git_diff(folder: Path, shell: Shell) -> None:

@@ -9,8 +9,8 @@ from moeparity.output.findings import Finding, Status
 from tests.bisection.reports import REPORT
 
 
-def finding(status: Status, found: str = "0.5") -> Finding:
-    return Finding(expectation=f"k3 {status}", status=status, found=found)
+def finding(status: Status, value: str = "0.5") -> Finding:
+    return Finding(expectation=f"k3 {status}", status=status, found=value)
 
 
 GOOD = Checked(recipe="recipes/a.yaml", findings=(finding("ok"),), error=None, report=REPORT, seconds=1.25)
@@ -51,10 +51,10 @@ def test_open_is_a_failure_of_its_own_type_and_a_broken_recipe_an_error() -> Non
 
 def test_the_machine_is_told() -> None:
     root = ET.fromstring(junit([GOOD, BROKEN]))
-    told = {one.get("name"): one.get("value") for one in root.iter("property")}
-    assert told["cpu"] == REPORT.run.cpu
-    assert told["verdict"] == "fail"
-    assert told["k3"] == "0.0013 [0.0009, 0.0017]"
+    properties = {prop.get("name"): prop.get("value") for prop in root.iter("property")}
+    assert properties["cpu"] == REPORT.run.cpu
+    assert properties["verdict"] == "fail"
+    assert properties["k3"] == "0.0013 [0.0009, 0.0017]"
     assert root[1].find("properties") is None
 
 

@@ -50,8 +50,8 @@ def test_the_entry_point_is_declared() -> None:
 
 
 def test_an_item_for_each_expectation_and_a_run_for_each_recipe(pytester: pytest.Pytester, project: Project) -> None:
-    both = "verdict: pass, first_divergence: none, metrics: {k3: {below: 1e-9, above: 1e-30}}"
-    project.change("a.parity.yaml", ("verdict: inconclusive", both))
+    expectations = "verdict: pass, first_divergence: none, metrics: {k3: {below: 1e-9, above: 1e-30}}"
+    project.change("a.parity.yaml", ("verdict: inconclusive", expectations))
     project.write("not-a-parity.yaml", RECIPE)
     from moeparity.bisection.pipeline import bisect
 

@@ -32,8 +32,8 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executa
 
 
 def blocks(language: str) -> list[str]:
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
-    return [text for tag, text in found if tag == language]
+    fences = re.findall(r"^```(\w*)\n(.*?)^```$", DOCUMENT, re.DOTALL | re.MULTILINE)
+    return [text for tag, text in fences if tag == language]
 
 
 def write_recipe(folder: Path, name: str = "parity.yaml", *, candidate: str = "hf-eager", expect: str = EQUAL) -> Path:
@@ -54,16 +54,16 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     """A recipe for each exit code."""
     folder = tmp_path_factory.mktemp("recipes")
     rounded = "set: {'layers[0].moe.gate:output': fp32}"
-    made = {
+    recipe_files = {
         0: write_recipe(folder, "met.yaml"),
         1: write_recipe(folder, "not-met.yaml", candidate=f"hf-eager, {rounded}"),
         2: write_recipe(folder, "broken.yaml", expect="expect: {culprits: [nobody]}\n"),
         # Two sequences with unequal bits pass no gate, and k3 is far from failing this one.
         3: write_recipe(folder, "open.yaml", candidate=f"hf-eager, {rounded}", expect=""),
     }
-    text = made[3].read_text().replace("below: 1e-4", "below: 1000")
-    made[3].write_text(text)
-    return {code: str(path) for code, path in made.items()}
+    text = recipe_files[3].read_text().replace("below: 1e-4", "below: 1000")
+    recipe_files[3].write_text(text)
+    return {code: str(path) for code, path in recipe_files.items()}
 
 
 def run(*arguments: str, columns: int = 400) -> Result:
@@ -79,11 +79,11 @@ def told(done: Result, recipe: str) -> list[str]:
 
 @pytest.mark.parametrize("codes", [(0,), (1,), (2,), (3,), (0, 3), (3, 1), (1, 2, 0)])
 def test_exit_codes(recipes: dict[int, str], codes: tuple[int, ...]) -> None:
-    given = [recipes[code] for code in codes]
+    files = [recipes[code] for code in codes]
     expected = next(code for code in (2, 1, 3, 0) if code in codes)
-    done = run(*given)
+    done = run(*files)
     assert done.exit_code == expected, done.output
-    for code, recipe in zip(codes, given, strict=True):
+    for code, recipe in zip(codes, files, strict=True):
         assert told(done, recipe) == {0: ["ok", "ok"], 1: ["FAIL", "FAIL"], 2: [], 3: ["inconclusive"]}[code]
     assert ("names 'nobody', which is no toggle" in done.stderr) == (2 in codes)
 
@@ -136,7 +136,7 @@ def test_junit_says_the_same(recipes: dict[int, str], tmp_path: Path) -> None:
     counts = "2 met, 2 not met, 1 undecided, 1 recipe could not be checked"
     status = f"ERROR   4 recipes held to what they expect, {counts}; exit 2"
     assert [suite.get("name") for suite in root] == list(recipes.values())
-    kinds = [[found.get("type") for found in suite.iter("failure")] for suite in root]
+    kinds = [[failure.get("type") for failure in suite.iter("failure")] for suite in root]
     assert kinds == [[], ["expectation", "expectation"], [], ["inconclusive"]]
     assert [len(list(suite.iter("error"))) for suite in root] == [0, 0, 1, 0]
     words = " ".join(done.stdout.split())
@@ -227,7 +227,7 @@ def test_git_bisect_run_names_the_commit(tmp_path: Path, shell: dict[str, str]) 
             git(folder, shell, "tag", message)
     session = next(text for text in blocks("") if text.startswith("git bisect start"))
     for line in session.splitlines():
-        said = git(folder, shell, *line.split()[1:])
-    assert "is the first bad commit" in said
+        output = git(folder, shell, *line.split()[1:])
+    assert "is the first bad commit" in output
     assert git(folder, shell, "log", "-1", "--format=%s", "refs/bisect/bad").strip() == "rounds the gate"
     assert "git bisect skip" in git(folder, shell, "bisect", "log")

@@ -29,8 +29,8 @@ def text() -> str:
 
 
 def job() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(text())["jobs"]["parity"]
-    return found
+    content: dict[str, Any] = yaml.safe_load(text())["jobs"]["parity"]
+    return content
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +38,12 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
     """A shell with moeparity, and with the pip of this interpreter, which takes nothing from a network."""
     pytest.importorskip("pip", reason="needs pip in this environment")
     folder = tmp_path_factory.mktemp("runner")
-    given = {**shell_with_moeparity(folder), "COLUMNS": "80", "PIP_NO_INDEX": "1"}
+    variables = {**shell_with_moeparity(folder), "COLUMNS": "80", "PIP_NO_INDEX": "1"}
     pip = folder / "bin" / "pip"
     pip.parent.mkdir(exist_ok=True)
     pip.write_text(f'#!/bin/sh\nexec {sys.executable} -m pip "$@"\n', "utf-8")
     pip.chmod(0o755)
-    return {**given, "PATH": f"{pip.parent}{os.pathsep}{given['PATH']}"}
+    return {**variables, "PATH": f"{pip.parent}{os.pathsep}{variables['PATH']}"}
 
 
 @pytest.fixture
@@ -128,12 +128,12 @@ def test_what_is_not_installed_fails_before_the_check(tmp_path: Path, origin: Pa
 
 
 @pytest.mark.parametrize(
-    ("key", "other", "code"), [("runs-on:", "runs-on:", 0), ("runs-on:", "run-on:", 1), ("- uses:", "- use:", 1)]
+    ("key", "replacement", "code"), [("runs-on:", "runs-on:", 0), ("runs-on:", "run-on:", 1), ("- uses:", "- use:", 1)]
 )
-def test_the_workflow_is_as_githubs_schema_asks(tmp_path: Path, key: str, other: str, code: int) -> None:
+def test_the_workflow_is_as_githubs_schema_asks(tmp_path: Path, key: str, replacement: str, code: int) -> None:
     pytest.importorskip("check_jsonschema", reason="needs check-jsonschema: pip install 'moeparity[test]'")
     file = tmp_path / "parity.yaml"
-    file.write_text(text().replace(key, other), "utf-8")
+    file.write_text(text().replace(key, replacement), "utf-8")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stdout + done.stderr

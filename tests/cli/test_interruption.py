@@ -166,21 +166,21 @@ JOBS: dict[str, tuple[str, tuple[str, str, str], signal.Signals]] = {
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended, Path]]:
     """How each job ended, and the file that it was to write."""
-    given, files = [], {}
+    jobs, files = [], {}
     for number, (name, (line, (module, function, when), sent)) in enumerate(JOBS.items()):
         folder = tmp_path_factory.mktemp(f"job-{number}")
         command, files[name] = forward_in(folder, SHORT)
         arguments = [module, function, str(int(sent)), when, *command]
-        given.append((line, arguments, str(folder / "stdout"), str(folder / "stderr")))
-    process = started([sys.executable, "-c", FORKED + AT, json.dumps(given)])
-    said, errors = process.communicate(timeout=200)
+        jobs.append((line, arguments, str(folder / "stdout"), str(folder / "stderr")))
+    process = started([sys.executable, "-c", FORKED + AT, json.dumps(jobs)])
+    output, errors = process.communicate(timeout=200)
     assert process.returncode == 0, errors
-    found = {}
-    for (name, out), told, (_, _, *printed) in zip(files.items(), said.splitlines(), given, strict=True):
-        code, seconds = told.split()
+    ends_of = {}
+    for (name, out), timing, (_, _, *printed) in zip(files.items(), output.splitlines(), jobs, strict=True):
+        code, seconds = timing.split()
         stdout, stderr = (Path(path).read_text("utf-8") for path in printed)
-        found[name] = (Ended(int(code), stdout, stderr, float(seconds)), out)
-    return found
+        ends_of[name] = (Ended(int(code), stdout, stderr, float(seconds)), out)
+    return ends_of
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -234,11 +234,11 @@ def test_a_signal_ends_the_process_where_an_exception_would_be_swallowed(place: 
 def test_what_is_left_to_do_is_done_once_newest_first() -> None:
     calls = []
 
-    def act(name: str, said: str | None) -> str | None:
+    def act(name: str, words: str | None) -> str | None:
         calls.append(name)
-        if said is None:
+        if words is None:
             raise RuntimeError("reentrant call")
-        return said
+        return words
 
     with on_interruption(lambda: act("first", "kept")), on_interruption(lambda: act("fails", None)):
         with on_interruption(lambda: act("over", "never")):

@@ -44,8 +44,8 @@ def test_decode_from_is_a_schedule() -> None:
 
 @pytest.mark.parametrize("options", [(20, FILE, None), (None, FILE, 4)])
 def test_two_schedules_are_refused(options: tuple[int | None, Path, int | None]) -> None:
-    named = "--decode-from" if options[0] else "--micro-batch"
-    with pytest.raises(MoeparityError, match=f"^--schedule batches.jsonl: .*, and so does {named}. Give one of them"):
+    option = "--decode-from" if options[0] else "--micro-batch"
+    with pytest.raises(MoeparityError, match=f"^--schedule batches.jsonl: .*, and so does {option}. Give one of them"):
         scheduling(*options)
 
 

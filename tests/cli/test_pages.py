@@ -65,7 +65,7 @@ def test_every_report_has_a_page(command: tuple[str, ...], recipe: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (("--with-text",), "--with-text is for --html and --per-token"),
         (("--with-text", "--html", "x.html"), "names no tokenizer"),
@@ -75,9 +75,9 @@ def test_every_report_has_a_page(command: tuple[str, ...], recipe: Path, tmp_pat
     ],
 )
 def test_what_cannot_be_written_is_refused_before_the_run(
-    options: tuple[str, ...], told: str, recipe: Path, tmp_path: Path
+    options: tuple[str, ...], message: str, recipe: Path, tmp_path: Path
 ) -> None:
     done = inside("bisect", recipe, *options, cwd=tmp_path)
     assert done.returncode == 2
-    assert told in " ".join(done.stderr.split())
+    assert message in " ".join(done.stderr.split())
     assert list(tmp_path.iterdir()) == []

@@ -21,8 +21,8 @@ NAME = HOSTILE.replace("/", "")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as one:
-        yield one
+    with chromium() as page_browser:
+        yield page_browser
 
 
 @pytest.fixture(scope="module")
@@ -93,14 +93,14 @@ def test_hand_and_keys_tell_every_point(opened: tuple[str, Opened, Path]) -> Non
         assert page.text("#hover").strip()
         page.tab.focus(f"#plot-series-{name}")
         page.tab.keyboard.press("Home")
-        told = [page.text(f"#say-series-{name}")]
+        points_said = [page.text(f"#say-series-{name}")]
         for _ in range(points):
             page.tab.keyboard.press("ArrowRight")
-            told.append(page.text(f"#say-series-{name}"))
-        assert len(set(told)) == points, "each says another thing, and the last is the end"
-        assert told[-1] == told[-2]
+            points_said.append(page.text(f"#say-series-{name}"))
+        assert len(set(points_said)) == points, "each says another thing, and the last is the end"
+        assert points_said[-1] == points_said[-2]
         page.tab.keyboard.press("Home")
-        assert page.text(f"#say-series-{name}") == told[0]
+        assert page.text(f"#say-series-{name}") == points_said[0]
         page.tab.mouse.move(2, 2)
 
 
@@ -124,10 +124,10 @@ def test_names_are_inert(opened: tuple[str, Opened, Path]) -> None:
 
 
 def test_a_kept_sweep_is_drawn_as_when_it_ran(folder: Path, tmp_path: Path) -> None:
-    recipe, kept, page = folder / f"{NAME}.yaml", tmp_path / "run", tmp_path / "page.html"
-    first = inside("sweep", recipe, "--over", "micro_batch=1,4", "--run", kept, "--html", tmp_path / "first.html")
+    recipe, run_folder, page = folder / f"{NAME}.yaml", tmp_path / "run", tmp_path / "page.html"
+    first = inside("sweep", recipe, "--over", "micro_batch=1,4", "--run", run_folder, "--html", tmp_path / "first.html")
     assert first.returncode in {0, 1, 3}, first.stderr
-    again = inside("report", kept, "--html", page)
+    again = inside("report", run_folder, "--html", page)
     assert again.returncode == first.returncode, again.stderr
     parts = [file.read_text("utf-8").split('id="data">')[1] for file in (tmp_path / "first.html", page)]
     assert "series-swept" in parts[0]

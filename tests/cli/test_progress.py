@@ -128,9 +128,9 @@ def test_steps_that_take_turns_keep_their_clocks(monkeypatch: pytest.MonkeyPatch
 
     line = Line(Bar())
 
-    def heard(seconds: float, what: str, done: int, total: int) -> None:
+    def heard(seconds: float, step: str, done: int, total: int) -> None:
         clock[0] = seconds
-        line(Progress(step=what, at="layers[0]", done=done, total=total, work=done, unit="units"))
+        line(Progress(step=step, at="layers[0]", done=done, total=total, work=done, unit="units"))
 
     heard(10, "waiting for weights", 0, 100)
     heard(20, "waiting for weights", 50, 100)

@@ -15,11 +15,11 @@ from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.sides import bound_side
-from moeparity.plan.spec.schema import StatedFault, Variant
+from moeparity.plan.spec.variant_schema import StatedFault, Variant
 
 WHERE = Where(Path("test"))
 Values = dict[str, Tensor]

@@ -6,6 +6,7 @@ Nothing here knows of moeparity. Layer 1 is rewritten, which has experts in ever
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,9 +70,9 @@ def put_expert(tensors: Tensors, expert: int, source: Tensors, of: int, layer: s
     """Expert number `expert` of layer 1 gets what `source` has of expert number `of` of a layer."""
     names = experts(tensors)
     if names is None:
-        for own, theirs in zip(stacks(), stacks(layer), strict=True):
-            tensors[own] = tensors[own].clone()
-            tensors[own][expert] = source[theirs][of]
+        for own_stack, theirs in zip(stacks(), stacks(layer), strict=True):
+            tensors[own_stack] = tensors[own_stack].clone()
+            tensors[own_stack][expert] = source[theirs][of]
         return
     for name in names[expert]:
         tensors[name] = source[name.replace(LAYER, layer).replace(f".experts.{expert}.", f".experts.{of}.")].clone()
@@ -113,6 +114,16 @@ def scale_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
     change_expert(tensors, 3, lambda x: x * 0.75)
 
 
+def part_of_expert(part: str, change: Callable[[Tensors, str], Tensor]) -> Callable[[Tensors, Config, Tensors], None]:
+    """One matrix of expert 3, or two, made of the tensor of the same name by `change`."""
+
+    def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
+        for name in [name for name in tensors if name.startswith(f"{LAYER}mlp.experts.3.") and re.search(part, name)]:
+            tensors[name] = change(tensors, name)
+
+    return by_hand
+
+
 def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensors, Config, Tensors], None]:
     def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
         tensors[name] = change(tensors[name])
@@ -122,8 +133,8 @@ def changed(name: str, change: Callable[[Tensor], Tensor]) -> Callable[[Tensors,
 
 def of_layer_2(name: str) -> Callable[[Tensors, Config, Tensors], None]:
     def by_hand(tensors: Tensors, config: Config, others: Tensors) -> None:
-        for own in [own for own in tensors if own.startswith(LAYER + name)]:
-            tensors[own] = tensors[own.replace(LAYER, OTHER)].clone()
+        for name_there in [name_there for name_there in tensors if name_there.startswith(LAYER + name)]:
+            tensors[name_there] = tensors[name_there.replace(LAYER, OTHER)].clone()
 
     return by_hand
 
@@ -213,6 +224,34 @@ CASES = (
         layers=[1],
         values={"expert": 3, "factor": 0.75},
         by_hand=scale_expert,
+    ),
+    Case(
+        name="expert-scaled",
+        models=("qwen3_moe",),
+        layers=[1],
+        values={"expert": 3, "part": "gate and up", "factor": 0.75},
+        by_hand=part_of_expert("gate_proj|up_proj", lambda tensors, name: tensors[name] * 0.75),
+    ),
+    Case(
+        name="expert-zeroed",
+        models=("qwen3_moe",),
+        layers=[1],
+        values={"expert": 3, "part": "up"},
+        by_hand=part_of_expert("up_proj", lambda tensors, name: torch.zeros_like(tensors[name])),
+    ),
+    Case(
+        name="expert-of-another-expert",
+        models=("qwen3_moe",),
+        layers=[1],
+        values={"expert": 3, "part": "down", "other": 5},
+        by_hand=part_of_expert("down_proj", lambda tensors, name: tensors[name.replace(".3.", ".5.")].clone()),
+    ),
+    Case(
+        name="weights-transposed",
+        models=("gpt_oss",),
+        nodes="layers[1].moe.experts",
+        values={"part": "down"},
+        by_hand=changed(f"{LAYER}mlp.experts.down_proj", lambda x: torch.stack([transposed(e) for e in x])),
     ),
     Case(
         name="weights-of-another-layer",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from moeparity.inputs.model import Model
 from moeparity.numerics.dtypes import UNROUNDED, torch_dtype
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import Phase, Schedule, Span, Step
 
@@ -60,7 +60,7 @@ class Stepwise:
         flat = [step for step in schedule.steps if step.shape == "flat" and not step.filler]
         there = [part for step in flat for part in step.parts]
         # Where the keys of a sequence begin that a server was given without its padding.
-        self.starts = {one.sequence: min(p.first for p in there if p.sequence == one.sequence) for one in there}
+        self.starts = {span.sequence: min(p.first for p in there if p.sequence == span.sequence) for span in there}
         everywhere = [(s, t) for s in range(self.ids.shape[0]) for t in range(self.ids.shape[1])]
         for name, source in (("tokens", self.ids), ("mask", self.mask), ("positions", self._positions())):
             self.rows[name] = {place: source[place] for place in everywhere}
@@ -82,10 +82,10 @@ class Stepwise:
         positions = torch.arange(length).repeat(sequences, 1)
         if self.schedule.positions == "tokens":
             for s in range(sequences):
-                seen = 0
+                real_before = 0
                 for t in range(length):
-                    seen += int(self.mask[s, t])
-                    positions[s, t] = seen - 1 if self.mask[s, t] else 1
+                    real_before += int(self.mask[s, t])
+                    positions[s, t] = real_before - 1 if self.mask[s, t] else 1
         if self.schedule.positions == "running":
             for step in self.schedule.steps:
                 for place, (s, t) in enumerate(_places(step.spans)):
@@ -131,8 +131,8 @@ class Stepwise:
         if self.by_token:
             for place in _places(step.spans):
                 keys = _before(step, place, self.starts)
-                seen = torch.tensor([[_sees(step, place, key) for key in keys]]) if _is_pack(step) else None
-                yield Call([place], (1, 1), keys, (1, len(keys)), seen)
+                visible = torch.tensor([[_sees(step, place, key) for key in keys]]) if _is_pack(step) else None
+                yield Call([place], (1, 1), keys, (1, len(keys)), visible)
         elif node.op.family == "head":
             for spans in _head_parts(step):
                 alike = len({(span.first, span.last) for span in spans}) == 1
@@ -150,23 +150,23 @@ class Stepwise:
             value if value is None or f"{value}->{node.name}" not in self.rows else f"{value}->{node.name}"
             for value in plan.read_inputs(node)
         ]
-        given = [
+        operands = [
             None if name is None else self._given(plan, node, port, name, call)
             for port, name in zip(node.ports, names, strict=False)
         ]
-        told = {**plan.told_to(node), **plan.active(node)}
+        settings = {**plan.told_to(node), **plan.active(node)}
         handed: dict[str | None, dict[str, Any]] = {None: {}, **{r: dict([site]) for r, site in edges.items()}}
         for reader, changed in handed.items():
-            out = kernel(*given, w=w, p=node.params, at=_taken(node, {**told, **changed}))
+            out = kernel(*operands, w=w, p=node.params, at=_taken(node, {**settings, **changed}))
             for value, tensor in zip(node.values, out if isinstance(out, tuple) else (out,), strict=False):
                 partials = plan.partials[node.values[0]] > 1
                 axis = node.op.token_axis + partials
                 name = value if reader is None else f"{value}->{reader}"
-                kept = tensor.narrow(axis, 0, tensor.shape[axis] - call.padding) if call.padding else tensor
+                rows = tensor.narrow(axis, 0, tensor.shape[axis] - call.padding) if call.padding else tensor
                 # In memory of its own: torch would choose the GEMM of one row by the strides of all of them.
-                kept = kept.clone(memory_format=torch.contiguous_format) if call.padding else kept
-                self.tensors[name, tuple(call.tokens)] = kept
-                by_token = kept.movedim(axis, 1).flatten(0, 1)
+                rows = rows.clone(memory_format=torch.contiguous_format) if call.padding else rows
+                self.tensors[name, tuple(call.tokens)] = rows
+                by_token = rows.movedim(axis, 1).flatten(0, 1)
                 self.rows.setdefault(name, {}).update(zip(call.tokens, by_token.unbind(), strict=True))
 
     def _given(self, plan: BoundGraph, node: Node, port: str, name: str, call: Call) -> Tensor:
@@ -175,20 +175,20 @@ class Stepwise:
         tokens, size = (call.keys, call.key_size) if earlier else (call.tokens, call.size)
         if name == "mask" and call.seen is not None:
             return torch.stack([self.rows[name][place] for place in tokens]).view(1, 1, -1) & call.seen
-        own = self.tensors.get((name, tuple(tokens)))
+        own_rows = self.tensors.get((name, tuple(tokens)))
         base = name.partition("->")[0]
         maker = next((n for n in self.model.graph.nodes if base in n.values), None)
         partials = maker is not None and plan.partials[base] > 1
         axis = (1 if maker is None else maker.op.token_axis) + partials
-        if own is None:
+        if own_rows is None:
             rows = torch.stack([self.rows[name][place] for place in tokens]).unflatten(0, size)
-            own = rows.movedim(1, axis)
-            template = next((x for (value, _), x in self.tensors.items() if value == name), own)
-            own = _laid_out_as(own, template)
+            own_rows = rows.movedim(1, axis)
+            template = next((x for (value, _), x in self.tensors.items() if value == name), own_rows)
+            own_rows = _laid_out_as(own_rows, template)
         if call.padding:
-            zeros = own.new_zeros([*own.shape[:axis], call.padding, *own.shape[axis + 1 :]])
-            own = torch.cat([own, zeros], axis)
-        return own
+            zeros = own_rows.new_zeros([*own_rows.shape[:axis], call.padding, *own_rows.shape[axis + 1 :]])
+            own_rows = torch.cat([own_rows, zeros], axis)
+        return own_rows
 
 
 def _laid_out_as(x: Tensor, template: Tensor) -> Tensor:
@@ -246,8 +246,8 @@ def _head_parts(step: Step) -> list[list[Span]]:
 def _attending(step: Step, starts: Mapping[int, int], *, varlen: bool) -> Iterator[Call]:
     if _is_pack(step) and not (varlen and step.isolated):
         tokens = _places(step.spans)
-        seen = torch.tensor([[_sees(step, a, b) for b in tokens] for a in tokens])
-        yield Call(tokens, (1, len(tokens)), tokens, (1, len(tokens)), seen)
+        visible = torch.tensor([[_sees(step, a, b) for b in tokens] for a in tokens])
+        yield Call(tokens, (1, len(tokens)), tokens, (1, len(tokens)), visible)
         return
     together = [step.spans] if step.shape == "dense" else [(span,) for span in step.spans]
     for spans in together:

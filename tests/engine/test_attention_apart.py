@@ -17,7 +17,7 @@ from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, placement_rules
 from moeparity.plan.schedule.groups import dealt
 from moeparity.plan.schedule.steps import Span, Step, rectangle
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 
 CHECKPOINT = "checkpoints/quickstart"
 IDS = torch.randint(0, 250, (7, 9), generator=torch.Generator().manual_seed(1))
@@ -47,8 +47,8 @@ def test_a_group_computes_as_if_its_sequences_were_alone(model: Model, gathered:
     apart = values(model, IDS, {"attention": 3, "tensor": 4, "gathered": gathered}, **further)
     together = values(model, IDS, {"tensor": 4}, **further)
     alone = [values(model, IDS[first:last], {"tensor": 4}, **further) for first, last in GROUPS]
-    own = [*ATTENTION, *(ROUTING if gathered == "experts" else [])]
-    for name in own:
+    ops = [*ATTENTION, *(ROUTING if gathered == "experts" else [])]
+    for name in ops:
         assert same_bits(apart[name], torch.cat([group[name] for group in alone])), name
     # The tokens of a group decide where a ring's chunks end, so that it shows who was added up with whom.
     assert not same_bits(apart[ATTENTION[-1]], together[ATTENTION[-1]])
@@ -78,12 +78,12 @@ def test_over_how_many_ranks_each_node_is_cut(
     where = Where(Path("test"))
     rules = placement_rules(Placement.model_validate(placement), where)
     plan = bind(model.graph, load_profile("hf-eager", where), "bf16", placement=rules)
-    found = {
+    counts = {
         node.name.rpartition(".")[2]: plan.settings[node.name, "tensor"].value
         for node in plan.graph.nodes
         if (node.name, "tensor") in plan.settings
     }
-    assert {name: found[name] for name in expected} == expected
+    assert {name: counts[name] for name in expected} == expected
 
 
 def test_which_nodes_are_apart(model: Model) -> None:

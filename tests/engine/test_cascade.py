@@ -32,7 +32,9 @@ def test_a_prefix_is_a_run_of_its_own_where_rows_and_keys_say_so(qwen3_moe: Path
     two = [Step(spans=tuple(Span(s, t, t + 1) for s in range(2)), shape="flat", phase="decode") for t in (6, 7)]
     last = Step(spans=(Span(2, 6, 7),), shape="flat", phase="decode")
     of = Schedule(steps=(prefill, *three, *two, last, Step(spans=(Span(2, 7, 8),), shape="flat", filler=True)))
-    plans = {name: planned(model, of, "vllm", "bf16", **own) for name, own in (("cascade", STATED), ("plain", {}))}
+    plans = {
+        name: planned(model, of, "vllm", "bf16", **settings) for name, settings in (("cascade", STATED), ("plain", {}))
+    }
     ours = {name: walked(model, [Walker(name=name, plan=p, schedule=of)], ids).of(name) for name, p in plans.items()}
     mask = torch.ones_like(ids, dtype=torch.bool)
     assert differing(ours["cascade"], Stepwise(model, plans["cascade"], ids, mask).run(of)) == []

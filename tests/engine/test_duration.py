@@ -42,12 +42,12 @@ def test_per_token_a_model_multiplies_its_active_weights(tmp_path: Path) -> None
     """
     (tmp_path / "config.json").write_bytes(shipped("configs", "json")["qwen3_moe"].read_bytes())
     model = open_model(tmp_path, device="cpu", synthetic=0)
-    one, two = (calls_of(model, 1, length).of for length in (1, 2))
+    single, two = (calls_of(model, 1, length).of for length in (1, 2))
     key, weights = (duration.MULTIPLY_ADDS, "bf16"), (duration.WEIGHT_BYTES, "bf16")
-    assert 0.42e9 < one[key] < 0.43e9
-    assert one[weights] == pytest.approx(2 * one[key], rel=0.01)
-    assert two[key] == pytest.approx(2 * one[key], rel=0.01)
-    assert two[weights] - one[weights] == pytest.approx(2 * 2 * 8 * (1 - 8 / 128) * 3 * 2048 * 768, rel=0.01)
+    assert 0.42e9 < single[key] < 0.43e9
+    assert single[weights] == pytest.approx(2 * single[key], rel=0.01)
+    assert two[key] == pytest.approx(2 * single[key], rel=0.01)
+    assert two[weights] - single[weights] == pytest.approx(2 * 2 * 8 * (1 - 8 / 128) * 3 * 2048 * 768, rel=0.01)
     # A micro-batch of one sequence each.
     assert calls_of(model, 3, 2).of[weights] == pytest.approx(3 * two[weights])
 
@@ -59,18 +59,18 @@ def test_variants_that_differ_late_add_what_is_computed_after(qwen3_moe: Path) -
     late = overrides({"layers[2].moe.experts:activation": "fp32"}, Where(Path("x")))
     plans = [bind(model.graph, profile, "bf16", rules) for rules in ((), late)]
     walkers = [Walker(name=i, plan=plan, schedule=MicroBatches(2)) for i, plan in enumerate(plans)]
-    one = duration.amounts_of(Values(walkers[:1], model.graph, 2, 5))
-    both = duration.amounts_of(Values(walkers, model.graph, 2, 5))
+    alone = duration.amounts_of(Values(walkers[:1], model.graph, 2, 5))
+    together = duration.amounts_of(Values(walkers, model.graph, 2, 5))
     calls = (duration.CALLS, "")
     names = [node.name for node in model.graph.nodes]
-    assert one.of[calls] == len(names)
-    assert both.of[calls] == 2 * len(names) - names.index("layers[2].moe.experts")
-    assert both.repeated(3).of[calls] == both.of[calls] + 3 * len(names)
+    assert alone.of[calls] == len(names)
+    assert together.of[calls] == 2 * len(names) - names.index("layers[2].moe.experts")
+    assert together.repeated(3).of[calls] == together.of[calls] + 3 * len(names)
     both_loaded = estimate(walkers, model.weights, 2, 5).amounts
     entries = model.weights.checkpoint.entries.values()
     matrices = sum(math.prod(entry.shape) for entry in entries if len(entry.shape) > 1)
     assert both_loaded.of[duration.DRAWN, ""] == matrices
-    assert both_loaded.of[calls] == both.of[calls]
+    assert both_loaded.of[calls] == together.of[calls]
 
 
 def test_rates_stand_for_each_other_by_width() -> None:

@@ -15,7 +15,8 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.registry import OPS
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import MicroBatches
 from moeparity.plan.setting import edges_of
@@ -30,8 +31,8 @@ def model(qwen3_moe: Path) -> Model:
     return open_model(qwen3_moe, device="cpu", residency="resident")
 
 
-def plan(model: Model, **own: str) -> BoundGraph:
-    return bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(own, HERE))
+def plan(model: Model, **settings: str) -> BoundGraph:
+    return bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(settings, HERE))
 
 
 class Values:
@@ -44,8 +45,8 @@ class Values:
     def see(self, view: NodeView) -> None:
         for name, ports in view.outputs.items():
             self.outputs[name, view.node.name] = [blocks[0].tensor.clone() for blocks in ports]
-        for name, given in view.inputs.items():
-            self.inputs[name, view.node.name] = [blocks[0].tensor.clone() for blocks in given if blocks]
+        for name, operands in view.inputs.items():
+            self.inputs[name, view.node.name] = [blocks[0].tensor.clone() for blocks in operands if blocks]
 
 
 def walked(model: Model, **plans: BoundGraph) -> tuple[Values, dict[str, int]]:
@@ -68,12 +69,14 @@ def test_the_consumer_reads_the_sum_before_it_is_rounded(model: Model) -> None:
 
 
 def test_an_edge_that_says_what_is_stored_changes_nothing(model: Model) -> None:
-    own = {f"{RESIDUAL}:output->{NORM}": "bf16"}
-    values, counts = walked(model, plain=plan(model), edge=plan(model, **own))
+    settings = {f"{RESIDUAL}:output->{NORM}": "bf16"}
+    values, counts = walked(model, plain=plan(model), edge=plan(model, **settings))
     assert set(counts.values()) == {1}
     for node in model.graph.nodes:
-        for one, other in zip(values.outputs["plain", node.name], values.outputs["edge", node.name], strict=True):
-            assert same_bits(one, other)
+        for plain_value, edge_value in zip(
+            values.outputs["plain", node.name], values.outputs["edge", node.name], strict=True
+        ):
+            assert same_bits(plain_value, edge_value)
 
 
 def test_where_all_consumers_are_handed_fp32_the_op_might_as_well_store_it(model: Model) -> None:
@@ -88,12 +91,12 @@ def test_sites_on_edges_are_roundings_of_one_value(request: pytest.FixtureReques
     """What is stored equals what any edge is handed, rounded once more: for every op that declares such a site."""
     model = open_model(request.getfixturevalue(name), device="cpu", residency="resident")
     plain = plan(model)
-    seen = {}
+    consumers = {}
     for node in model.graph.nodes:
         for site, consumer in edges_of(model.graph, node):
-            if node.op.name in seen or node.layer == 0:
+            if node.op.name in consumers or node.layer == 0:
                 continue
-            seen[node.op.name] = consumer
+            consumers[node.op.name] = consumer
             values, _ = walked(model, plain=plain, edge=plan(model, **{f"{node.name}:{site}->{consumer}": "fp32"}))
             (stored,) = values.outputs["plain", node.name][:1]
             handed = values.outputs["edge", node.name][1]
@@ -101,5 +104,5 @@ def test_sites_on_edges_are_roundings_of_one_value(request: pytest.FixtureReques
             assert same_bits(handed.to(torch_dtype("bf16")), stored), node.name
             assert not same_bits(handed, stored.float()), "or there would be nothing to test"
     declared = {op.name for op in OPS.values() for a in op.attributes if a.edge}
-    assert set(seen) == declared & {node.op.name for node in model.graph.nodes}
-    assert name == "qwen3_moe" or "swiglu" in seen
+    assert set(consumers) == declared & {node.op.name for node in model.graph.nodes}
+    assert name == "qwen3_moe" or "swiglu" in consumers

@@ -118,8 +118,8 @@ def test_a_stale_weight_beside_a_fresh_walker_shares_nothing(checkpoints: Checkp
     node = "layers[1].attention.o_proj"
     stale = plan_of(model, [fault("weights-of-another-layer", node, values={"layer": 2})])
     again = plan_of(model, [fault("weights-of-another-layer", node, values={"layer": 2})])
-    other = plan_of(model, [fault("weights-of-another-layer", node, values={"layer": 0})])
-    walked, counts = walk(model, {"fresh": plan_of(model), "stale": stale, "again": again, "other": other}, IDS)
+    other_plan = plan_of(model, [fault("weights-of-another-layer", node, values={"layer": 0})])
+    walked, counts = walk(model, {"fresh": plan_of(model), "stale": stale, "again": again, "other": other_plan}, IDS)
     assert counts.evaluations[node] == 3
     assert counts.evaluations["layers[1].attention.attend"] == 1
     values = [walked[name][node] for name in ("fresh", "stale", "other")]
@@ -163,14 +163,14 @@ def test_rewritten_weights_go_with_the_pass(checkpoints: Checkpoints) -> None:
 def test_two_faults_at_one_node_are_applied_in_order(checkpoints: Checkpoints) -> None:
     model = opened(checkpoints("qwen3_moe"))
     node = "layers[1].moe.experts"
-    both = [
+    plants = [
         fault("expert-of-another-expert", node, values={"expert": 3, "other": 5}),
         fault("expert-scaled", node, values={"expert": 5, "factor": 2}),
     ]
     experts = next(n for n in model.graph.nodes if n.name == node)
-    weights, own = (model.weights.node(n, "bf16") for n in (plan_of(model, both).as_run(experts), experts))
-    assert torch.equal(weights["down"][3], own["down"][5])
-    assert torch.equal(weights["down"][5], own["down"][5] * 2)
+    weights, own_weights = (model.weights.node(n, "bf16") for n in (plan_of(model, plants).as_run(experts), experts))
+    assert torch.equal(weights["down"][3], own_weights["down"][5])
+    assert torch.equal(weights["down"][5], own_weights["down"][5] * 2)
 
 
 def test_every_fault_is_planted_here_or_at_a_node() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from moeparity.errors import SpecError
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
@@ -34,6 +35,13 @@ TESTED = {
     "causal-shifted",
     "padding-seen",
     "sinks-missing",
+    "sinks-twice",
+    "rotary-width",
+    "rope-width",
+    "softmax-scale",
+    "softmax-scale-of-another-width",
+    "softmax-scale-missing",
+    "softmax-scale-twice",
 }
 IDS = random_tokens(2, 11, vocab=300)
 MASK = torch.ones(2, 11, dtype=torch.bool)
@@ -108,8 +116,8 @@ def test_the_shared_expert_twice_is_added_after_each_rounding(
     models: dict[str, Model], model: str, shared: str
 ) -> None:
     fresh, faulty = both(models[model], "shared-expert-twice", f"{LAYER}moe")
-    routed, own = fresh[f"{LAYER}moe.combine_reduce"], fresh[f"{LAYER}moe.{shared}"]
-    assert same_bits(faulty[f"{LAYER}moe.shared_add"], (routed + own) + own)
+    routed, shared_rows = fresh[f"{LAYER}moe.combine_reduce"], fresh[f"{LAYER}moe.{shared}"]
+    assert same_bits(faulty[f"{LAYER}moe.shared_add"], (routed + shared_rows) + shared_rows)
 
 
 def test_the_shared_experts_gate_left_out_leaves_its_sum(models: dict[str, Model]) -> None:
@@ -131,13 +139,13 @@ def test_a_temperature_in_the_head_divides_logits(models: dict[str, Model]) -> N
 def test_beyond_its_capacity_an_expert_drops_tokens(models: dict[str, Model], capacity: int) -> None:
     fresh, faulty = both(models["qwen3_moe"], "capacity-drop", f"{LAYER}moe.router", {"capacity": capacity})
     ids, weights = (fresh[f"{LAYER}moe.router.{port}"] for port in ("ids", "weights"))
-    expected, taken = weights.clone(), dict[int, int]()
+    expected, counts = weights.clone(), dict[int, int]()
     for row in range(2):
         for token in range(11):
             for slot in range(4):
                 expert = int(ids[row, token, slot])
-                taken[expert] = taken.get(expert, 0) + 1
-                if taken[expert] > capacity:
+                counts[expert] = counts.get(expert, 0) + 1
+                if counts[expert] > capacity:
                     expected[row, token, slot] = 0
     assert same_bits(faulty[f"{LAYER}moe.router.weights"], expected)
     assert same_bits(faulty[f"{LAYER}moe.router.ids"], ids)
@@ -151,20 +159,51 @@ def test_positions_counted_from_another_number_turn_further(models: dict[str, Mo
     assert same_bits(faulty["rotary.cos"], fresh["fresh"]["rotary.cos"][:, 3:])
 
 
-def eager(values: Values, seen: Tensor, window: int | None, ahead: int = 0) -> Tensor:
+def turned(x: Tensor, width: int, base: float, of: int) -> Tensor:
+    """The first columns of x [B, T, H, D] rotated, by the frequencies of so many columns; [B, H, T, D]."""
+    inverse = 1.0 / base ** (torch.arange(0, width, 2).float() / of)
+    angles = torch.cat([torch.arange(x.shape[1])[:, None].float() * inverse] * 2, -1)
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    x = x.transpose(1, 2)
+    first, rest = x[..., :width], x[..., width:]
+    half = torch.cat((-first[..., width // 2 :], first[..., : width // 2]), -1)
+    return torch.cat((first * cos + half * sin, rest), -1)
+
+
+@pytest.mark.parametrize(("name", "node"), [("rotary-width", "rotary"), ("rope-width", f"{LAYER}attention.rope")])
+def test_a_wrong_share_of_a_head_is_rotated(models: dict[str, Model], name: str, node: str) -> None:
+    """The table made for fewer columns has other frequencies; a whole table used in part has the first ones."""
+    model = models["qwen3_moe"]
+    rotary = next(n for n in model.graph.nodes if n.name == "rotary")
+    dim, base = rotary.params["dim"], rotary.params["rope"]["rope_theta"]
+    fresh, faulty = both(model, name, node, {"width": dim // 2}, IDS[:, :10])
+    q = faulty[f"{LAYER}attention.q_norm"]
+    by_hand = turned(q, dim // 2, base, dim // 2 if name == "rotary-width" else dim)
+    assert same_bits(faulty[f"{LAYER}attention.rope.q"], by_hand)
+    assert not same_bits(fresh[f"{LAYER}attention.rope.q"], by_hand)
+
+
+@pytest.mark.parametrize(("node", "width"), [("rotary", 3), ("rotary", 64), ("attention.rope", 3)])
+def test_what_cannot_be_rotated_is_refused(models: dict[str, Model], node: str, width: int) -> None:
+    name = "rotary-width" if node == "rotary" else "rope-width"
+    with pytest.raises(SpecError, match="columns"):
+        both(models["qwen3_moe"], name, node if node == "rotary" else f"{LAYER}{node}", {"width": width})
+
+
+def eager(values: Values, real: Tensor, window: int | None, ahead: int = 0, scale: float | None = None) -> Tensor:
     """Eager attention of layer 1 by hand, over tokens that a mask [B, T] says are seen, and so many behind a query."""
     q, k, v = (values[f"{LAYER}attention.{name}"] for name in ("rope.q", "cache.k", "cache.v"))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    scores = torch.matmul(q, k.transpose(2, 3)) * q.shape[-1] ** -0.5
+    scores = torch.matmul(q, k.transpose(2, 3)) * (q.shape[-1] ** -0.5 if scale is None else scale)
     rows, columns = torch.arange(11)[:, None], torch.arange(11)[None]
     visible = (columns <= rows + ahead) & (rows - columns < (window or 99))
-    bias = torch.where(visible & seen[:, None, None, :], 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
+    bias = torch.where(visible & real[:, None, None, :], 0.0, torch.finfo(scores.dtype).min).to(scores.dtype)
     probabilities = F.softmax(scores + bias, dim=-1, dtype=torch.float32).to(q.dtype)
     return torch.matmul(probabilities, v).transpose(1, 2).flatten(2)
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "values", "seen"),
+    ("model", "name", "values", "real"),
     [
         ("qwen3_moe", "padding-seen", {}, torch.ones_like(MASK)),
         ("qwen3_moe", "mask-shifted", {"offset": 1}, MASK[:, [0, *range(10)]]),
@@ -173,12 +212,12 @@ def eager(values: Values, seen: Tensor, window: int | None, ahead: int = 0) -> T
     ],
 )
 def test_attention_sees_what_the_mask_says(
-    models: dict[str, Model], model: str, name: str, values: dict[str, int], seen: Tensor
+    models: dict[str, Model], model: str, name: str, values: dict[str, int], real: Tensor
 ) -> None:
     node = f"{LAYER}attention.attend"
     fresh, faulty = both(models[model], name, node, values)
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
-    assert same_bits(faulty[node], eager(faulty, seen, window))
+    assert same_bits(faulty[node], eager(faulty, real, window))
     assert not same_bits(faulty[node], fresh[node])
 
 
@@ -189,3 +228,61 @@ def test_a_causal_mask_that_is_moved_shows_other_keys(models: dict[str, Model], 
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
     assert same_bits(faulty[node], eager(faulty, MASK, window, ahead))
     assert not same_bits(faulty[node], fresh[node])
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "scale"),
+    [
+        ("softmax-scale", {"factor": 0.5}, lambda width: 0.5 * width**-0.5),
+        ("softmax-scale-of-another-width", {"width": 48}, lambda width: (width - width + 48) ** -0.5),
+        ("softmax-scale-missing", {}, lambda width: width**0.0),
+        ("softmax-scale-twice", {}, lambda width: (width**-0.5) ** 2),
+    ],
+)
+def test_scores_are_scaled_by_another_number(
+    models: dict[str, Model], name: str, values: dict[str, float], scale: Callable[[int], float]
+) -> None:
+    node = f"{LAYER}attention.attend"
+    fresh, faulty = both(models["qwen3_moe"], name, node, values)
+    assert same_bits(faulty[node], eager(faulty, MASK, None, scale=scale(faulty[f"{LAYER}attention.rope.q"].shape[-1])))
+    assert not same_bits(faulty[node], fresh[node])
+
+
+@pytest.mark.parametrize("name", ["softmax-scale-missing", "softmax-scale-twice"])
+def test_the_scale_of_latent_attention_is_made_of_both_parts_of_a_query(models: dict[str, Model], name: str) -> None:
+    """Missing as if each query were one wide; twice as if it were the square of that."""
+    node = f"{LAYER}attention.attend"
+    fresh, faulty = both(models["deepseek_v3"], name, node)
+    width = sum(fresh[f"{LAYER}attention.{part}"].shape[-1] for part in ("q_split.nope", "rope.q"))
+    square = {"width": 1 if name.endswith("missing") else width**2}
+    _, same = both(models["deepseek_v3"], "softmax-scale-of-another-width", node, square)
+    assert same_bits(faulty[node], same[node])
+    assert not same_bits(faulty[node], fresh[node])
+
+
+def test_a_sink_counted_twice_is_two_columns(models: dict[str, Model]) -> None:
+    node = f"{LAYER}attention.attend"
+    fresh, faulty = both(models["gpt_oss"], "sinks-twice", node)
+    loaded = models["gpt_oss"].weights.node(next(n for n in models["gpt_oss"].graph.nodes if n.name == node), "bf16")
+    q, k, v = (fresh[f"{LAYER}attention.{name}"] for name in ("rope.q", "cache.k", "cache.v"))
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    hidden = ~(torch.ones(11, 11, dtype=torch.bool).tril() & MASK[:, None, None, :])
+    scores = torch.matmul(q, k.transpose(2, 3)) * q.shape[-1] ** -0.5
+    scores = scores + torch.zeros_like(hidden, dtype=scores.dtype).masked_fill(hidden, torch.finfo(scores.dtype).min)
+    scores = torch.cat((scores, loaded["sinks"].view(1, -1, 1, 1).expand(*scores.shape[:3], 2)), -1)
+    chances = F.softmax(scores - scores.amax(-1, keepdim=True), dim=-1, dtype=scores.dtype)[..., :-2]
+    assert same_bits(faulty[node], torch.matmul(chances, v).transpose(1, 2).flatten(2))
+    assert not same_bits(faulty[node], fresh[node])
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "values"), [("qwen3_moe", "causal-shifted", {"ahead": 1}), ("gpt_oss", "sinks-twice", {})]
+)
+def test_an_online_softmax_refuses_what_its_tiles_cannot_have(
+    models: dict[str, Model], model: str, name: str, values: dict[str, int]
+) -> None:
+    """The profile of an engine that attends by FlashAttention."""
+    node = f"{LAYER}attention.attend"
+    plan = plan_of(models[model], [fault(name, node, values=values)], "vllm")
+    with pytest.raises(SpecError, match=r"implementation.* are asked for"):
+        walk(models[model], {"faulty": plan}, IDS)

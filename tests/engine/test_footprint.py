@@ -101,12 +101,12 @@ def many(
     log_probs: Mapping[str, Value] | None = None,
 ) -> list[Walker]:
     """Variants that differ from layer 0 on, all with these settings of `log_probs`, and a shadow."""
-    other = "fp32" if dtype == "bf16" else "bf16"
-    both = {f"log_probs:{name}": value for name, value in (log_probs or {}).items()}
-    sites: list[dict[str, Value]] = [{f"layers[{layer}].{site}": other} for layer in range(2) for site in SITES]
-    own = [both | values for values in ({}, *sites)][:variants]
+    other_dtype = "fp32" if dtype == "bf16" else "bf16"
+    common = {f"log_probs:{name}": value for name, value in (log_probs or {}).items()}
+    sites: list[dict[str, Value]] = [{f"layers[{layer}].{site}": other_dtype} for layer in range(2) for site in SITES]
+    settings = [common | values for values in ({}, *sites)][:variants]
     plans = [
-        bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE), phases=PHASES) for o in own
+        bind(model.graph, load_profile(profile, HERE), dtype, overrides(dict(o), HERE), phases=PHASES) for o in settings
     ]
     sizes = [micro_batches[i % len(micro_batches)] for i in range(len(plans))]
     walkers = [
@@ -141,7 +141,7 @@ def in_steps(name: str, sequences: int, length: int) -> Schedule:
         spans[sequence].append(Span(sequence, 0, half))
         for t in range(half, length):
             spans[sequence + 1 + t - half].append(Span(sequence, t, t + 1))
-    return Schedule(steps=tuple(Step(spans=tuple(one), shape="flat", phase="chunk") for one in spans))
+    return Schedule(steps=tuple(Step(spans=tuple(spans_here), shape="flat", phase="chunk") for spans_here in spans))
 
 
 # Sequences so short that the vocabulary outweighs attention and experts.
@@ -172,8 +172,8 @@ def measurements(qwen3_moe: Path) -> list[tuple[int, int]]:
     """Of what is of a known size, then of each case, the bytes expected and the bytes taken."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("needs the kernel's maximum of a process: Linux with /proc/self/clear_refs")
-    given = [(str(qwen3_moe), *(value for key, value in vars(c).items() if key != "dominated")) for c in CASES.values()]
-    command = [sys.executable, "-c", MEASURE, str(Path(__file__).parents[2]), json.dumps([*KNOWN, *given])]
+    cases = [(str(qwen3_moe), *(value for key, value in vars(c).items() if key != "dominated")) for c in CASES.values()]
+    command = [sys.executable, "-c", MEASURE, str(Path(__file__).parents[2]), json.dumps([*KNOWN, *cases])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **MALLOC})
     assert done.returncode == 0, done.stderr
     numbers = iter(map(int, done.stdout.split()))
@@ -187,17 +187,17 @@ def measured(measurements: list[tuple[int, int]]) -> dict[str, tuple[int, int]]:
 
 
 def test_what_is_there_for_a_moment_is_measured(measurements: list[tuple[int, int]]) -> None:
-    for (expected, taken), size in zip(measurements, KNOWN, strict=False):
+    for (expected, measured_bytes), size in zip(measurements, KNOWN, strict=False):
         assert expected == size
-        assert abs(taken - size) < 2_000_000
+        assert abs(measured_bytes - size) < 2_000_000
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_estimate_bounds_the_peak_of_a_pass(measured: dict[str, tuple[int, int]], name: str) -> None:
-    estimated, taken = measured[name]
-    assert taken <= estimated
+    estimated, measured_bytes = measured[name]
+    assert measured_bytes <= estimated
     if CASES[name].dominated:
-        assert estimated <= 3 * taken
+        assert estimated <= 3 * measured_bytes
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if CASES[name].log_probs])
@@ -234,19 +234,19 @@ class Widths:
 
 
 def test_the_width_of_every_value_is_known(model: Model) -> None:
-    seen = Widths()
-    run(many(model, 1), model.weights, torch.zeros(3, 5, dtype=torch.int64), [seen])
+    observer = Widths()
+    run(many(model, 1), model.weights, torch.zeros(3, 5, dtype=torch.int64), [observer])
     expected, _ = widths(model.graph)
-    assert {value: expected[value] for value in seen.found} == seen.found
+    assert {value: expected[value] for value in observer.found} == observer.found
 
 
 def test_values_that_cannot_differ_are_counted_once(qwen3_moe: Path) -> None:
     model = open_model(qwen3_moe, device="cpu")
-    one, *_ = many(model, 1)
-    alike = [replace(one, name=str(i)) for i in range(9)]
-    assert estimate(alike, model.weights, 8, 64) == estimate([one], model.weights, 8, 64)
+    walker, *_ = many(model, 1)
+    alike = [replace(walker, name=str(i)) for i in range(9)]
+    assert estimate(alike, model.weights, 8, 64) == estimate([walker], model.weights, 8, 64)
     different = many(model, 9)
-    assert estimate(different, model.weights, 8, 64).values > estimate([one], model.weights, 8, 64).values
+    assert estimate(different, model.weights, 8, 64).values > estimate([walker], model.weights, 8, 64).values
 
 
 def test_streamed_weights_are_two_segments_and_resident_ones_all(qwen3_moe: Path) -> None:
@@ -267,8 +267,8 @@ def test_what_does_not_fit_is_refused_and_the_advice_fits(qwen3_moe: Path) -> No
     message = str(caught.value)
     assert f"needs about {shown_size(whole)} of memory" in message
     assert f"{shown_size(limit)} are allowed by --memory-limit" in message
-    said = [r"a micro-batch of (\d+)", r"with (\d+) of the 64 sequences", r"with (\d+) instead of 7 trials"]
-    size, count, trials = (int(found[1]) for found in (re.search(one, message) for one in said) if found)
+    patterns = [r"a micro-batch of (\d+)", r"with (\d+) of the 64 sequences", r"with (\d+) instead of 7 trials"]
+    size, count, trials = (int(match[1]) for match in (re.search(pattern, message) for pattern in patterns) if match)
     assert estimate([replace(w, schedule=MicroBatches(size)) for w in walkers], model.weights, 64, 256).total <= limit
     assert (
         estimate([replace(w, schedule=MicroBatches(2 * size)) for w in walkers], model.weights, 64, 256).total > limit
@@ -292,7 +292,7 @@ def test_where_nothing_fits_the_message_says_so(qwen3_moe: Path) -> None:
 def test_what_an_observer_keeps_is_counted(qwen3_moe: Path) -> None:
     model = open_model(qwen3_moe, device="cpu")
     walkers = many(model, 1, micro_batches=(1,))
-    nothing, logits = (estimate(walkers, model.weights, 64, 64, saved=kept) for kept in (None, ()))
+    nothing, logits = (estimate(walkers, model.weights, 64, 64, saved=saved) for saved in (None, ()))
     more = estimate(walkers, model.weights, 64, 64, saved=["layers[0].moe.combine"])
     routes = 3 * 4 * (8 + 2)
     assert logits.total - nothing.total == 2 * 64 * 64 * (512 * 2 + routes)

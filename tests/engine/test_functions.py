@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.errors import SpecError
 from tests.planted.places import random_tokens, write_recipe
@@ -60,21 +61,21 @@ def _module(node):
 MOE = [f"layers[*].moe.{name}" for name in ("gate", "router", "experts", "combine")]
 
 
-def recipe_with(folder: Path, checkpoint: Path, code: str, function: str, **given: Any) -> Path:
+def recipe_with(folder: Path, checkpoint: Path, code: str, function: str, **fields: Any) -> Path:
     """A recipe whose `side` (the candidate by default) runs a function of this code in place of `nodes`."""
     # Modules are imported once per process, so that each test needs a name of its own.
     module = "kernels_" + re.sub(r"\W", "_", folder.name)
     (folder / f"{module}.py").write_text(code, "utf-8")
-    side, profile = given.get("side", "candidate"), given.get("profile", "hf-eager")
+    side, profile = fields.get("side", "candidate"), fields.get("profile", "hf-eager")
     sides: dict[str, dict[str, Any]] = {name: {"profile": profile} for name in ("reference", "candidate")}
-    sides[side]["impl"] = [{"nodes": given.get("nodes", MOE), "call": f"{module}:{function}"}]
-    sides["candidate"] |= given.get("candidate", {})
+    sides[side]["impl"] = [{"nodes": fields.get("nodes", MOE), "call": f"{module}:{function}"}]
+    sides["candidate"] |= fields.get("candidate", {})
     return write_recipe(folder, checkpoint, {"input_ids": random_tokens(26, 8)}, *sides.values())
 
 
-def report_of(folder: Path, checkpoint: Path, code: str, function: str, **given: Any) -> Report:
-    options = Options(allow_code=True, swap=given.pop("swap", ()))
-    return bisect(recipe_with(folder, checkpoint, code, function, **given), device="cpu", options=options)
+def report_of(folder: Path, checkpoint: Path, code: str, function: str, **fields: Any) -> Report:
+    options = Options(allow_code=True, swap=fields.pop("swap", ()))
+    return bisect(recipe_with(folder, checkpoint, code, function, **fields), device="cpu", options=options)
 
 
 IMPLEMENTATION = {"hf-eager": "eager", "hf-default": "grouped_mm"}
@@ -106,8 +107,8 @@ def test_a_patched_block_is_localised(tmp_path: Path, qwen3_moe: Path) -> None:
 
 def test_a_function_beside_other_differences(tmp_path: Path, qwen3_moe: Path) -> None:
     code = HF_MOE.replace("IMPLEMENTATION", "eager")
-    own = {"set": {"layers[0].attention.norm:normalized": "fp32"}}
-    report = report_of(tmp_path, qwen3_moe, code, "patched", candidate=own)
+    candidate = {"set": {"layers[0].attention.norm:normalized": "fp32"}}
+    report = report_of(tmp_path, qwen3_moe, code, "patched", candidate=candidate)
     assert report.roots[0].node == "layers[0].attention.norm"
     assert {t.name.rpartition(":")[2]: t.had_no_effect for t in report.toggles} == {"normalized": False, "impl": False}
 
@@ -185,8 +186,8 @@ def test_a_function_in_place_of_attention_is_given_what_the_cache_gives(
 ) -> None:
     """And nothing more: not the keys and values as they were computed, unless some op reads them."""
     report = report_of(tmp_path, qwen3_moe, ATTEND, "attend", nodes="layers[*].attention.attend", candidate=schedule)
-    named = next(toggle for toggle in report.toggles if toggle.name.endswith(":impl"))
-    assert (report.verdict.status, named.had_no_effect) == ("pass", True)
+    toggle = next(toggle for toggle in report.toggles if toggle.name.endswith(":impl"))
+    assert (report.verdict.status, toggle.had_no_effect) == ("pass", True)
 
 
 WRONG = {

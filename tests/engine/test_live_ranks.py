@@ -28,11 +28,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[st
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as started:
         try:
-            _, said = started.communicate(timeout=240)
+            _, output = started.communicate(timeout=240)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, said
+    assert started.returncode == 0, output
     return [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(RANKS)]
 
 
@@ -43,8 +43,8 @@ def test_real_ranks_have_the_bits_of_simulated_ones(name: str, outcomes: list[di
         outcome = of_rank[name]
         assert outcome["values"] > 5
         assert outcome["unequal"] == []
-        assert all(one["differing"] == 0 for one in outcome["reductions"])
-        calls = {(one["call"], one["ranks"]) for one in outcome["reductions"]}
+        assert all(reduction["differing"] == 0 for reduction in outcome["reductions"])
+        calls = {(reduction["call"], reduction["ranks"]) for reduction in outcome["reductions"]}
         call = "reduce_scatter_tensor" if case.placement.get("sequence") else "all_reduce"
         tensor, groups = (int(case.placement.get(name, 1)) for name in ("tensor", "attention"))
         widths = {tensor, case.placement.get("expert", tensor * groups)}
@@ -55,5 +55,5 @@ def test_a_backend_of_another_order_is_seen_and_named(outcomes: list[dict[str, d
     for of_rank in outcomes:
         outcome = of_rank["another order"]
         assert "logits" in outcome["unequal"]
-        assert all(one["differing"] > 0 for one in outcome["reductions"])
-        assert all(one["orders"] == ["gloo.all_reduce"] for one in outcome["reductions"])
+        assert all(reduction["differing"] > 0 for reduction in outcome["reductions"])
+        assert all(reduction["orders"] == ["gloo.all_reduce"] for reduction in outcome["reductions"])

@@ -16,7 +16,8 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import MicroBatches
 
@@ -124,16 +125,16 @@ def test_an_input_that_is_not_read_is_not_given(model: Model) -> None:
     by_slot = Walker(
         name="slot", plan=plan(model, **{"layers[1].moe.combine:leaves": "slot"}), schedule=MicroBatches(6)
     )
-    seen: dict[str, list[bool]] = {}
+    is_given: dict[str, list[bool]] = {}
 
     class Inputs:
         def see(self, view: NodeView) -> None:
             if view.node.op.name == "combine":
-                seen[view.node.name] = [blocks is not None for blocks in view.inputs["slot"]]
+                is_given[view.node.name] = [blocks is not None for blocks in view.inputs["slot"]]
 
     run([by_slot], model.weights, IDS, [Inputs()])
     expected = {"layers[0].moe.combine": [True, True, True], "layers[1].moe.combine": [True, False, True]}
-    assert {name: seen[name] for name in expected} == expected
+    assert {name: is_given[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "qwen3"])
@@ -172,9 +173,9 @@ def test_each_micro_batch_has_its_own_part_of_the_mask(model: Model) -> None:
     for walker in walkers:
         parts = []
         size = int(walker.name.split()[-1])
-        for ids, own in zip(IDS.split(size), mask.split(size), strict=True):
+        for ids, part_mask in zip(IDS.split(size), mask.split(size), strict=True):
             alone = Outputs(nodes=("lm_head",))
-            run([walker], model.weights, ids, [alone], attention_mask=own)
+            run([walker], model.weights, ids, [alone], attention_mask=part_mask)
             parts.append(alone.of(walker.name))
         assert same_bits(together.of(walker.name), torch.cat(parts)), walker.name
     unpadded, _ = walk(model, walkers)
@@ -185,18 +186,18 @@ def test_each_micro_batch_has_its_own_part_of_the_mask(model: Model) -> None:
 @pytest.mark.parametrize("sizes", [(6, 6), (3, 2)], ids=["same batches", "other batches"])
 @pytest.mark.parametrize("node", ["layers[1].moe.norm", "layers[2].attention.q_proj", "lm_head"])
 def test_a_shadow_computes_on_the_inputs_of_the_other(model: Model, node: str, sizes: tuple[int, int]) -> None:
-    own = {f"{node}:output": "fp32", "layers[0].moe.combine:accumulate": "fp32"}
+    settings = {f"{node}:output": "fp32", "layers[0].moe.combine:accumulate": "fp32"}
     walkers = [
-        Walker(name="shadow", plan=plan(model, **own), schedule=MicroBatches(sizes[1]), inputs_of="reference"),
+        Walker(name="shadow", plan=plan(model, **settings), schedule=MicroBatches(sizes[1]), inputs_of="reference"),
         Walker(name="reference", plan=plan(model), schedule=MicroBatches(sizes[0])),
-        Walker(name="candidate", plan=plan(model, **own), schedule=MicroBatches(sizes[1])),
+        Walker(name="candidate", plan=plan(model, **settings), schedule=MicroBatches(sizes[1])),
     ]
     looked_at = next(n for n in model.graph.nodes if n.name == node)
     kernel = looked_at.op.load()
     segment = next(s for s in model.graph.segments if looked_at in s.nodes)
     weights = model.weights.load(segment, ("bf16",))[node, "bf16"]
     float_of = {"bf16": torch.bfloat16, "fp32": torch.float32}
-    at = {name: float_of.get(str(value), value) for name, value in plan(model, **own).active(looked_at).items()}
+    at = {name: float_of.get(str(value), value) for name, value in plan(model, **settings).active(looked_at).items()}
     checked: list[bool] = []
 
     class ByHand:
@@ -227,5 +228,5 @@ def test_a_walk_may_end_early(model: Model) -> None:
     assert {node for _, node in outputs.parts} == {"layers[0].moe.gate"}
     assert not [node for node in counts.evaluations if node.startswith("layers[1]")]
     for walker in walkers:
-        mine, theirs = (found.of(walker.name, "layers[0].moe.gate") for found in (outputs, whole))
+        mine, theirs = (values.of(walker.name, "layers[0].moe.gate") for values in (outputs, whole))
         assert same_bits(mine, theirs)

@@ -21,9 +21,9 @@ def logits(checkpoint: Path, profile: str, ids: torch.Tensor, mask: str) -> torc
 @pytest.mark.parametrize("profile", PROFILES)
 def test_each_token_sees_the_sequences_before_its_own(qwen3_moe: Path, profile: str) -> None:
     ids = torch.randint(0, 256, (3, 5), generator=torch.Generator().manual_seed(3))
-    one = forward(qwen3_moe, ids.view(1, 15), profile=profile, dtype="bf16", device="cpu")["logits"]
+    row = forward(qwen3_moe, ids.view(1, 15), profile=profile, dtype="bf16", device="cpu")["logits"]
     unmasked = logits(qwen3_moe, profile, ids, "none")
-    assert same_bits(unmasked.view(1, 15, -1), one)
+    assert same_bits(unmasked.view(1, 15, -1), row)
     masked = logits(qwen3_moe, profile, ids, "block")
     assert same_bits(unmasked[0], masked[0])
     assert not same_bits(unmasked[1], masked[1])

@@ -36,7 +36,7 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
 def test_the_same_bits_on_any_number_of_ranks(model: Model, *, sequence: bool) -> None:
     """Logits and routes; nodes between them too, where the value is whole."""
     ids = random_tokens(2, 9)
-    found = [
+    by_ranks = [
         forward(
             model,
             ids,
@@ -46,10 +46,10 @@ def test_the_same_bits_on_any_number_of_ranks(model: Model, *, sequence: bool) -
         )
         for ranks in RANKS
     ]
-    assert len(found[0]) > 5
-    for other in found[1:]:
-        assert other.keys() == found[0].keys()
-        assert [name for name, value in other.items() if not same_bits(value, found[0][name])] == []
+    assert len(by_ranks[0]) > 5
+    for values in by_ranks[1:]:
+        assert values.keys() == by_ranks[0].keys()
+        assert [name for name, value in values.items() if not same_bits(value, by_ranks[0][name])] == []
     # What it is worth: cut into as many parts as there are ranks, every number has bits of its own.
     cut = [forward(model, ids, placement={"tensor": ranks})["logits"] for ranks in RANKS]
-    assert not any(same_bits(one, other) for i, one in enumerate(cut) for other in cut[:i])
+    assert not any(same_bits(first, second) for i, first in enumerate(cut) for second in cut[:i])

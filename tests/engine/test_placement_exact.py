@@ -49,12 +49,12 @@ FORMS: dict[str, tuple[str, dict[str, int | bool], dict[str, Value]]] = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     """With biases where the model can have any."""
-    made = {}
+    by_name = {}
     for name in MODELS:
         folder: Path = tmp_path_factory.mktemp(name)
         make_random({**SMALL[name], "attention_bias": True}, folder)
-        made[name] = open_model(folder, device="cpu", residency="resident")
-    return made
+        by_name[name] = open_model(folder, device="cpu", residency="resident")
+    return by_name
 
 
 def logits(model: Model, placement: dict[str, int | bool], settings: dict[str, Value]) -> torch.Tensor:
@@ -63,11 +63,11 @@ def logits(model: Model, placement: dict[str, int | bool], settings: dict[str, V
 
 
 def assert_same_model(model: Model, placement: dict[str, int | bool], settings: dict[str, Value]) -> None:
-    one, placed = logits(model, {}, {}), logits(model, placement, settings)
-    assert one.dtype == placed.dtype == torch.float64
-    assert not torch.equal(one, placed), "sums were cut"
+    single, placed = logits(model, {}, {}), logits(model, placement, settings)
+    assert single.dtype == placed.dtype == torch.float64
+    assert not torch.equal(single, placed), "sums were cut"
     # The only tolerance in the tests of placement: sums of fp64 in other orders.
-    assert float((one - placed).abs().max() / one.abs().max()) < 1e-12
+    assert float((single - placed).abs().max() / single.abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -85,6 +85,6 @@ def test_any_form_of_it(models: dict[str, Model], form: str) -> None:
 def test_the_tolerance_would_show_a_wrong_model(models: dict[str, Model]) -> None:
     """An eps of 1e-9 in one renormalisation is no rounding of fp64."""
     model = models["qwen3_moe"]
-    one = logits(model, {}, {})
+    single = logits(model, {}, {})
     far = logits(model, {}, {"layers[2].moe.router:renormalize_eps": 1e-9})
-    assert float((one - far).abs().max() / one.abs().max()) > 1e-12
+    assert float((single - far).abs().max() / single.abs().max()) > 1e-12

@@ -31,18 +31,24 @@ def test_a_pass_is_followed_from_end_to_end(
     monkeypatch.setattr(ticks, "LONG", math.inf)
     heard: list[Progress] = []
     forward(qwen3_moe, torch.zeros(4, 5, dtype=torch.int64), micro_batch=2, device="cpu", progress=heard.append)
-    checked = [one for one in heard if one.step == "checking weights"]
-    walked = [one for one in heard if one.step == "pass"]
-    assert [one for one in heard if one.step != "waiting for weights"] == checked + walked
+    checked = [event for event in heard if event.step == "checking weights"]
+    walked = [event for event in heard if event.step == "pass"]
+    assert [event for event in heard if event.step != "waiting for weights"] == checked + walked
     for reports in (checked, walked):
-        assert [one.done for one in reports] == sorted(one.done for one in reports)
-        assert [one.work for one in reports] == sorted(one.work for one in reports)
+        assert [event.done for event in reports] == sorted(event.done for event in reports)
+        assert [event.work for event in reports] == sorted(event.work for event in reports)
         assert reports[-1].done == reports[-1].total
     assert checked[0].done == 0
-    assert [one.done for one in walked] == list(range(1, walked[0].total + 1))
+    assert [event.done for event in walked] == list(range(1, walked[0].total + 1))
     # One variant in two waves: as many evaluations as steps.
     assert walked[-1].work == walked[-1].total
-    assert list(dict.fromkeys(one.at for one in walked)) == ["before", "layers[0]", "layers[1]", "layers[2]", "after"]
+    assert list(dict.fromkeys(event.at for event in walked)) == [
+        "before",
+        "layers[0]",
+        "layers[1]",
+        "layers[2]",
+        "after",
+    ]
     assert checked[-1].work == pytest.approx((qwen3_moe / "model.safetensors").stat().st_size / 1e6, rel=0.05)
     assert capfd.readouterr() == ("", "")
 
@@ -61,16 +67,16 @@ def test_a_pass_says_how_far_the_weights_are_that_it_waits_for(
     monkeypatch.setattr(Synthetic, "tensor", slowly)
     heard: list[Progress] = []
     model = open_model(qwen3_moe, device="cpu", synthetic=0, progress=heard.append)
-    made = sum(entry.bytes for entry in model.weights.checkpoint.entries.values())
+    total_bytes = sum(entry.bytes for entry in model.weights.checkpoint.entries.values())
     for _ in range(2):
         heard.clear()
         forward(model, torch.zeros(4, 5, dtype=torch.int64))
-        assert {one.step for one in heard} == {"waiting for weights"}
-        assert heard[0].done < made / 3
-        assert [one.done for one in heard] == sorted(one.done for one in heard)
-        assert all(one.done <= one.total == made for one in heard)
-        assert len({one.done for one in heard}) > 10
-        assert all(one.work == one.done / 1e6 for one in heard)
+        assert {event.step for event in heard} == {"waiting for weights"}
+        assert heard[0].done < total_bytes / 3
+        assert [event.done for event in heard] == sorted(event.done for event in heard)
+        assert all(event.done <= event.total == total_bytes for event in heard)
+        assert len({event.done for event in heard}) > 10
+        assert all(event.work == event.done / 1e6 for event in heard)
 
 
 def test_a_node_that_takes_long_is_told_of_while_it_is_computed(
@@ -81,12 +87,12 @@ def test_a_node_that_takes_long_is_told_of_while_it_is_computed(
     heard: list[Progress] = []
     schedule = {"decode": {"from": 2}}
     forward(qwen3_moe, torch.zeros(2, 6, dtype=torch.int64), schedule=schedule, device="cpu", progress=heard.append)
-    walked = [one for one in heard if one.step == "pass"]
-    far = [one.done + one.part for one in walked]
+    walked = [event for event in heard if event.step == "pass"]
+    far = [event.done + event.part for event in walked]
     assert far == sorted(far)
-    assert len({one.part for one in walked}) > 3
-    assert [one.done for one in walked if one.done and not one.part][-1] == walked[-1].total
-    first = next(one for one in walked if one.part)
+    assert len({event.part for event in walked}) > 3
+    assert [event.done for event in walked if event.done and not event.part][-1] == walked[-1].total
+    first = next(event for event in walked if event.part)
     assert re.search("op evaluations/s, .* left", described(first, 1, 0.5))
 
 
@@ -94,19 +100,19 @@ def test_each_shard_is_told_of_before_it_is_opened(tmp_path: Path) -> None:
     heard: list[Progress] = []
     checkpoint = Checkpoint(make_small("qwen3_moe", tmp_path, "200KB"), heard.append)
     assert len(heard) > 2
-    assert {one.step for one in heard} == {"opening the checkpoint"}
-    assert [one.done for one in heard] == list(range(len(heard)))
-    assert {one.total for one in heard} == {len(heard)}
-    assert {one.at for one in heard} == {entry.file.name for entry in checkpoint.entries.values()}
+    assert {event.step for event in heard} == {"opening the checkpoint"}
+    assert [event.done for event in heard] == list(range(len(heard)))
+    assert {event.total for event in heard} == {len(heard)}
+    assert {event.at for event in heard} == {entry.file.name for entry in checkpoint.entries.values()}
     assert 0 < heard[-1].work < len(checkpoint.entries)
 
 
 def test_nothing_is_told_of_where_nobody_listens(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, object]] = []
-    monkeypatch.setattr(store, "Progress", lambda **fields: told.append(fields))
+    events: list[dict[str, object]] = []
+    monkeypatch.setattr(store, "Progress", lambda **fields: events.append(fields))
     model = open_model(qwen3_moe, device="cpu", synthetic=0)
     forward(model, torch.zeros(1, 2, dtype=torch.int64))
-    assert told == []
+    assert events == []
 
 
 @pytest.mark.parametrize(
@@ -124,12 +130,12 @@ def test_an_op_that_takes_long_says_how_far_it_is(choices: dict[str, object], pa
     ids = torch.tensor([[0, 1], [0, 2], [0, 2], [0, 1], [0, 2], [0, 2]]).view(1, 6, 2)
     w = {"gate_up": torch.randn(4, 8, 16, generator=make), "down": torch.randn(4, 16, 4, generator=make)}
     x = torch.randn(1, 6, 16, generator=make)
-    own = {a.name: torch.float32 if a.default in (MODEL, "fp32") else a.default for a in EXPERTS.attributes}
-    at: dict[str, Any] = {**own, "implementation": "loop", "score_site": "combine", **choices}
+    settings = {a.name: torch.float32 if a.default in (MODEL, "fp32") else a.default for a in EXPERTS.attributes}
+    at: dict[str, Any] = {**settings, "implementation": "loop", "score_site": "combine", **choices}
     silent = experts(x, ids, None, w=w, p={}, at=at)
-    told: list[float] = []
-    with telling(told.append):
+    reports: list[float] = []
+    with telling(reports.append):
         heard = experts(x, ids, None, w=w, p={}, at=at)
     assert torch.equal(silent.view(torch.int32), heard.view(torch.int32))
-    assert told == sorted(told)
-    assert told[: len(parts)] == pytest.approx(parts)
+    assert reports == sorted(reports)
+    assert reports[: len(parts)] == pytest.approx(parts)

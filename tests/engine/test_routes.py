@@ -17,11 +17,12 @@ from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.steps import MicroBatches
-from moeparity.plan.spec.schema import Impl
+from moeparity.plan.spec.variant_schema import Impl
 
 HERE = Where(Path("test"))
 MODELS = ("qwen3_moe", "qwen3_moe_mha", "deepseek_v3", "glm4_moe", "olmoe")
@@ -52,8 +53,8 @@ def opened(folder: Path) -> Model:
     return open_model(folder, device="cpu", residency="resident")
 
 
-def plan(model: Model, own: dict[str, Value] | None = None, *, profile: str = "hf-eager") -> BoundGraph:
-    return bind(model.graph, load_profile(profile, HERE), "bf16", overrides(own or {}, HERE))
+def plan(model: Model, settings: dict[str, Value] | None = None, *, profile: str = "hf-eager") -> BoundGraph:
+    return bind(model.graph, load_profile(profile, HERE), "bf16", overrides(settings or {}, HERE))
 
 
 def tokens(model: Model) -> torch.Tensor:
@@ -61,12 +62,14 @@ def tokens(model: Model) -> torch.Tensor:
 
 
 def walk(model: Model, walkers: list[Walker]) -> tuple[Seen, Counts]:
-    seen = Seen()
-    return seen, run(walkers, model.weights, tokens(model), [seen])
+    values = Seen()
+    return values, run(walkers, model.weights, tokens(model), [values])
 
 
-def forced(name: str, plan: BoundGraph, what: Replayed, micro_batch: int = 6) -> Walker:
-    return Walker(name=name, plan=plan, schedule=MicroBatches(micro_batch), routes=Forced(of="reference", what=what))
+def forced(name: str, plan: BoundGraph, replayed: Replayed, micro_batch: int = 6) -> Walker:
+    return Walker(
+        name=name, plan=plan, schedule=MicroBatches(micro_batch), routes=Forced(of="reference", what=replayed)
+    )
 
 
 def routers(model: Model) -> list[str]:
@@ -78,18 +81,18 @@ def by_expert(ids: torch.Tensor, weights: torch.Tensor) -> tuple[torch.Tensor, t
     return ids.gather(-1, order), weights.gather(-1, order)
 
 
-@pytest.mark.parametrize("what", REPLAYED)
+@pytest.mark.parametrize("replayed", REPLAYED)
 @pytest.mark.parametrize("name", MODELS)
-def test_equal_sides_stay_equal_on_every_rung(request: pytest.FixtureRequest, name: str, what: Replayed) -> None:
+def test_equal_sides_stay_equal_on_every_rung(request: pytest.FixtureRequest, name: str, replayed: Replayed) -> None:
     model = opened(request.getfixturevalue(name))
     # Ties abound, so that an order of its own would show.
     same = plan(model, {"**.router:scores": "bf16"})
-    walkers = [Walker(name="reference", plan=same, schedule=MicroBatches(6)), forced("same", same, what)]
-    seen, counts = walk(model, walkers)
-    assert same_bits(seen.of("same"), seen.of("reference"))
+    walkers = [Walker(name="reference", plan=same, schedule=MicroBatches(6)), forced("same", same, replayed)]
+    values, counts = walk(model, walkers)
+    assert same_bits(values.of("same"), values.of("reference"))
     for router in routers(model):
         for port in (0, 1):
-            assert same_bits(seen.of("same", router, port), seen.of("reference", router, port)), router
+            assert same_bits(values.of("same", router, port), values.of("reference", router, port)), router
     expected = {node.name: 1 + (node.op.name == "router") for node in model.graph.nodes}
     assert counts.evaluations == expected, "beyond the routers nothing is computed twice"
 
@@ -100,69 +103,72 @@ def test_rungs_take_over_what_they_say(
     request: pytest.FixtureRequest, name: str, micro_batches: tuple[int, int]
 ) -> None:
     model = opened(request.getfixturevalue(name))
-    own = plan(model, COARSE)
+    coarse = plan(model, COARSE)
     walkers = [Walker(name="reference", plan=plan(model, FINE), schedule=MicroBatches(micro_batches[0]))]
-    walkers += [Walker(name="natural", plan=own, schedule=MicroBatches(micro_batches[1]))]
-    walkers += [forced(what, own, what, micro_batches[1]) for what in REPLAYED]
-    seen, _ = walk(model, walkers)
+    walkers += [Walker(name="natural", plan=coarse, schedule=MicroBatches(micro_batches[1]))]
+    walkers += [forced(rung, coarse, rung, micro_batches[1]) for rung in REPLAYED]
+    values, _ = walk(model, walkers)
     for router in routers(model):
-        theirs = [seen.of("reference", router, port) for port in (0, 1)]
-        assert all(same_bits(seen.of(ORDER, router, port), theirs[port]) for port in (0, 1))
-        for what in (IDS, WEIGHTS):
-            assert torch.equal(seen.of(what, router).sort(-1).values, theirs[0].sort(-1).values), what
-        ids, weights = by_expert(seen.of(WEIGHTS, router, 0), seen.of(WEIGHTS, router, 1))
+        theirs = [values.of("reference", router, port) for port in (0, 1)]
+        assert all(same_bits(values.of(ORDER, router, port), theirs[port]) for port in (0, 1))
+        for rung in (IDS, WEIGHTS):
+            assert torch.equal(values.of(rung, router).sort(-1).values, theirs[0].sort(-1).values), rung
+        ids, weights = by_expert(values.of(WEIGHTS, router, 0), values.of(WEIGHTS, router, 1))
         assert torch.equal(ids, by_expert(theirs[0], theirs[1])[0])
         assert same_bits(weights, by_expert(theirs[0], theirs[1])[1])
     first = routers(model)[0]
-    assert torch.equal(seen.of(IDS, first), seen.of(WEIGHTS, first)), "both in the order of the own scores"
+    assert torch.equal(values.of(IDS, first), values.of(WEIGHTS, first)), "both in the order of the own scores"
     flipped = {
-        router: (seen.of("natural", router).sort(-1).values != seen.of("reference", router).sort(-1).values).any(-1)
+        router: (values.of("natural", router).sort(-1).values != values.of("reference", router).sort(-1).values).any(-1)
         for router in routers(model)
     }
     assert any(bool(there.any()) for there in flipped.values()), "or nothing was forced"
-    kept = ~flipped[first]
-    assert bool(kept.any()), "or no token kept its own"
-    assert torch.equal(seen.of(IDS, first)[kept], seen.of("natural", first)[kept])
-    assert same_bits(seen.of(IDS, first, 1)[kept], seen.of("natural", first, 1)[kept])
+    unflipped = ~flipped[first]
+    assert bool(unflipped.any()), "or no token kept its own"
+    assert torch.equal(values.of(IDS, first)[unflipped], values.of("natural", first)[unflipped])
+    assert same_bits(values.of(IDS, first, 1)[unflipped], values.of("natural", first, 1)[unflipped])
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "deepseek_v3", "glm4_moe"])
 def test_ids_are_weighted_by_the_own_scores(request: pytest.FixtureRequest, name: str) -> None:
     """Against an evaluation of the first router's logits, token by token."""
     model = opened(request.getfixturevalue(name))
-    own = plan(model, {"**.gate:output": "bf16", "**.router:slots": "sorted"})
-    seen, _ = walk(
-        model, [Walker(name="reference", plan=plan(model, COARSE), schedule=MicroBatches(6)), forced("ids", own, IDS)]
+    own_plan = plan(model, {"**.gate:output": "bf16", "**.router:slots": "sorted"})
+    values, _ = walk(
+        model,
+        [Walker(name="reference", plan=plan(model, COARSE), schedule=MicroBatches(6)), forced("ids", own_plan, IDS)],
     )
     node = next(n for n in model.graph.nodes if n.op.name == "router")
-    logits = seen.of("ids", node.inputs[0]).flatten(0, 1).float()
+    logits = values.of("ids", node.inputs[0]).flatten(0, 1).float()
     p, softmax = node.params, node.params["score"] == "softmax"
     scores = logits.softmax(-1) if softmax else logits.sigmoid()
     bias = torch.zeros(p["experts"])
     if "bias" in node.weights:
         bias = model.weights.checkpoint.tensor(node.weights["bias"].names[0]).float()
-    ids, weights = (seen.of("ids", node.name, port).flatten(0, 1) for port in (0, 1))
-    theirs = seen.of("reference", node.name).flatten(0, 1)
+    ids, weights = (values.of("ids", node.name, port).flatten(0, 1) for port in (0, 1))
+    theirs = values.of("reference", node.name).flatten(0, 1)
     for token in range(len(ids)):
         ranked = sorted(theirs[token].tolist(), key=lambda e: -float(scores[token, e] + bias[e]))
         assert ids[token].tolist() == ranked
         chosen = scores[token, ids[token]]
         if p["renormalize"]:
-            chosen = chosen / (chosen.sum(-1, keepdim=True) + float(own.settings[node.name, "renormalize_eps"].value))
+            chosen = chosen / (
+                chosen.sum(-1, keepdim=True) + float(own_plan.settings[node.name, "renormalize_eps"].value)
+            )
         assert same_bits(weights[token], (chosen * p["scale"]).to(weights.dtype))
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
 def test_a_difference_in_the_routers_alone_goes_with_their_routes(request: pytest.FixtureRequest, name: str) -> None:
     model = opened(request.getfixturevalue(name))
-    own = plan(model, COARSE)
+    coarse = plan(model, COARSE)
     walkers = [
         Walker(name="reference", plan=plan(model, FINE), schedule=MicroBatches(6)),
-        *(forced(w, own, w) for w in REPLAYED),
+        *(forced(w, coarse, w) for w in REPLAYED),
     ]
-    seen, _ = walk(model, walkers)
-    assert same_bits(seen.of(ORDER), seen.of("reference"))
-    assert not same_bits(seen.of(IDS), seen.of("reference"))
+    values, _ = walk(model, walkers)
+    assert same_bits(values.of(ORDER), values.of("reference"))
+    assert not same_bits(values.of(IDS), values.of("reference"))
 
 
 def test_another_place_of_the_scale_scales_nothing_twice(deepseek_v3: Path) -> None:
@@ -173,9 +179,9 @@ def test_another_place_of_the_scale_scales_nothing_twice(deepseek_v3: Path) -> N
         Walker(name="scaled later", plan=plan(model, later), schedule=MicroBatches(6)),
         forced(ORDER, plan(model, {**COARSE, **later}), ORDER),
     ]
-    seen, counts = walk(model, walkers)
-    assert same_bits(seen.of(ORDER, routers(model)[0], 1), seen.of("scaled later", routers(model)[0], 1))
-    assert not same_bits(seen.of(ORDER, routers(model)[0], 1), seen.of("reference", routers(model)[0], 1))
+    values, counts = walk(model, walkers)
+    assert same_bits(values.of(ORDER, routers(model)[0], 1), values.of("scaled later", routers(model)[0], 1))
+    assert not same_bits(values.of(ORDER, routers(model)[0], 1), values.of("reference", routers(model)[0], 1))
     first = next(node.name for node in model.graph.nodes if node.op.name == "combine")
     assert counts.evaluations[first] == 2, "forced and scaled later are one"
 
@@ -184,10 +190,10 @@ def test_a_hidden_router_has_no_routes_to_force(qwen3_moe: Path) -> None:
     model = opened(qwen3_moe)
     impl = Impl(nodes=["layers[1].moe.gate", "layers[1].moe.router"], call="kernels:router")
     hidden = bind(model.graph, load_profile("hf-eager", HERE), "bf16", regions=regions(model.graph, [impl], HERE))
-    for own, source in ((hidden, plan(model)), (plan(model), hidden)):
+    for forced_plan, source in ((hidden, plan(model)), (plan(model), hidden)):
         with pytest.raises(SpecError, match=r"kernels:router stands in place of layers\[1\]\.moe\.router"):
             run(
-                [Walker(name="reference", plan=source, schedule=MicroBatches(6)), forced("own", own, IDS)],
+                [Walker(name="reference", plan=source, schedule=MicroBatches(6)), forced("own", forced_plan, IDS)],
                 model.weights,
                 tokens(model),
                 [],
@@ -198,8 +204,8 @@ def test_memory_is_estimated_for_forced_routes_too(qwen3_moe: Path) -> None:
     model = opened(qwen3_moe)
     reference = Walker(name="reference", plan=plan(model), schedule=MicroBatches(6))
     natural = Walker(name="natural", plan=plan(model, COARSE), schedule=MicroBatches(6))
-    alone, both = (
-        estimate([reference, other], model.weights, 6, 40).values
-        for other in (natural, forced("forced", plan(model, COARSE), IDS))
+    alone, together = (
+        estimate([reference, second], model.weights, 6, 40).values
+        for second in (natural, forced("forced", plan(model, COARSE), IDS))
     )
-    assert both >= alone
+    assert together >= alone

@@ -40,7 +40,7 @@ def test_every_micro_batch_gives_the_same_bits(wide: Path, profile: str) -> None
 
 
 def test_with_torchs_own_gemm_they_would_not(wide: Path) -> None:
-    one, eight = (logits(wide, PROFILES[0], 1, size, UNROUNDED) for size in (1, 8))
-    assert same_bits(one, eight)
-    own = UNROUNDED | {"lm_head:rows": "all"}
-    assert not same_bits(logits(wide, PROFILES[0], 1, 1, own), logits(wide, PROFILES[0], 1, 8, own))
+    single, eight = (logits(wide, PROFILES[0], 1, size, UNROUNDED) for size in (1, 8))
+    assert same_bits(single, eight)
+    settings = UNROUNDED | {"lm_head:rows": "all"}
+    assert not same_bits(logits(wide, PROFILES[0], 1, 1, settings), logits(wide, PROFILES[0], 1, 8, settings))

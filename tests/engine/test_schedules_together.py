@@ -20,13 +20,14 @@ from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import int_view, same_bits
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import SOURCES
 from moeparity.plan.region import regions
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Schedule, Span, Step, rectangle
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Impl
+from moeparity.plan.spec.variant_schema import Impl
 from tests.engine.stepwise import Stepwise
 from tests.engine.test_schedules import HERE, SEEDS, TRIED, Draw, Values, differing, walked
 from tests.opened import opened
@@ -36,9 +37,9 @@ IDS = torch.arange(18).view(2, 9)
 MASK = torch.ones(2, 9, dtype=torch.bool)
 
 
-def planned(model: Model, profile: str = "hf-eager", **own: Any) -> BoundGraph:
+def planned(model: Model, profile: str = "hf-eager", **choices: Any) -> BoundGraph:
     """In every phase, as plans of one pass are."""
-    return bind(model.graph, load_profile(profile, HERE), "bf16", overrides(own, HERE), phases=PHASES)
+    return bind(model.graph, load_profile(profile, HERE), "bf16", overrides(choices, HERE), phases=PHASES)
 
 
 @dataclass
@@ -62,13 +63,13 @@ class BruteForce:
                     equal = _equal(view, x, y)
                     agree &= self._before(view, equal, a, b) if port in view.node.op.history else equal
             ids, inputs = zip(view.output_ids(a), view.output_ids(b), strict=True), view.inputs_agree(a, b)
-            for cell, (own, other), inputs_agree in zip(view.cells, ids, inputs, strict=True):
-                here = cells == cell
-                told = [x == y for x, y in zip(own, other, strict=True)] + [inputs_agree]
-                true = [bool(equal[here].all()) for equal in ports] + [bool(agree[here].all())]
+            for cell, (id_a, id_b), inputs_agree in zip(view.cells, ids, inputs, strict=True):
+                tokens_here = cells == cell
+                agreement = [x == y for x, y in zip(id_a, id_b, strict=True)] + [inputs_agree]
+                true = [bool(equal[tokens_here].all()) for equal in ports] + [bool(agree[tokens_here].all())]
                 self.compared += 1
-                if told != true:
-                    self.wrong.append((view.node.name, a, b, cell, told, true))
+                if agreement != true:
+                    self.wrong.append((view.node.name, a, b, cell, agreement, true))
 
     def _before(self, view: NodeView, equal: Tensor, *walkers: str) -> Tensor:
         """Equal at a token and at all that it sees."""
@@ -94,16 +95,16 @@ def _equal(view: NodeView, a: Sequence[Block], b: Sequence[Block]) -> Tensor:
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "qwen3"])
 def test_company_of_other_schedules(request: pytest.FixtureRequest, name: str, profile: str) -> None:
     model = opened(request.getfixturevalue(name))
-    own = {"layers[1].moe.router:weights": "fp32"} if name == "qwen3_moe" else {"layers[1].*.norm:output": "fp32"}
+    choices = {"layers[1].moe.router:weights": "fp32"} if name == "qwen3_moe" else {"layers[1].*.norm:output": "fp32"}
 
     @settings(max_examples=TRIED or 1)
     @given(SEEDS)
     def check(seed: int) -> None:
         draw = Draw(seed, f"{name} {profile} together")
-        plain, other = planned(model, profile), planned(model, profile, **own)
+        plain, changed = planned(model, profile), planned(model, profile, **choices)
         walkers = [
             Walker(name="reference", plan=plain, schedule=MicroBatches(1 + seed % 3)),
-            Walker(name="candidate", plan=other, schedule=draw.schedule),
+            Walker(name="candidate", plan=changed, schedule=draw.schedule),
             Walker(name="third", plan=plain, schedule=draw.other),
             Walker(name="wide head", plan=planned(model, profile, **{"lm_head:output": "fp32"}), schedule=draw.other),
         ]
@@ -131,7 +132,7 @@ def test_routes_of_another_schedule(request: pytest.FixtureRequest, name: str) -
     for theirs, ours in ((MicroBatches(2), DECODE), (DECODE, DECODE), (DECODE, MicroBatches(1))):
         reference = Walker(name="reference", plan=in_decode, schedule=theirs)
         forced = [
-            Walker(name=what, plan=plain, schedule=ours, routes=Forced(of="reference", what=what)) for what in REPLAYED
+            Walker(name=rung, plan=plain, schedule=ours, routes=Forced(of="reference", what=rung)) for rung in REPLAYED
         ]
         values = walked(model, [*forced, reference], IDS)
         truth = walked(model, [reference], IDS).of("reference")
@@ -139,10 +140,10 @@ def test_routes_of_another_schedule(request: pytest.FixtureRequest, name: str) -
         for node in routers:
             chosen, weights = (truth[value] for value in node.values)
             assert all(same_bits(values.of(ORDER)[value], truth[value]) for value in node.values), node.name
-            for what in REPLAYED:
-                assert torch.equal(values.of(what)[node.values[0]].sort(-1).values, chosen.sort(-1).values), what
-            own, own_weights = (values.of(WEIGHTS)[value] for value in node.values)
-            assert same_bits(own_weights.gather(-1, own.argsort(-1)), weights.gather(-1, chosen.argsort(-1)))
+            for rung in REPLAYED:
+                assert torch.equal(values.of(rung)[node.values[0]].sort(-1).values, chosen.sort(-1).values), rung
+            own_ids, own_weights = (values.of(WEIGHTS)[value] for value in node.values)
+            assert same_bits(own_weights.gather(-1, own_ids.argsort(-1)), weights.gather(-1, chosen.argsort(-1)))
 
 
 def test_what_a_router_tells_in_one_phase(deepseek_v3: Path) -> None:
@@ -187,7 +188,7 @@ def test_partial_sums_edges_and_functions_step_by_step(qwen3_moe: Path, schedule
         placement=placement_rules(reader.read_placement({"tensor": 2}, HERE), HERE),
         phases=PHASES,
     )
-    own = bind(
+    own_plan = bind(
         model.graph, load_profile("hf-eager", HERE), "bf16", regions=regions(model.graph, impl, HERE), phases=PHASES
     )
     calls: list[tuple[int, ...]] = []
@@ -198,7 +199,7 @@ def test_partial_sums_edges_and_functions_step_by_step(qwen3_moe: Path, schedule
 
     walkers = [
         Walker(name="cut", plan=plan, schedule=schedule),
-        Walker(name="own", plan=own, schedule=schedule, functions={"own:linear": linear}),
+        Walker(name="own", plan=own_plan, schedule=schedule, functions={"own:linear": linear}),
     ]
     values = walked(model, walkers, IDS)
     assert differing(values.of("cut"), Stepwise(model, plan, IDS, MASK).run(schedule)) == []
@@ -206,7 +207,7 @@ def test_partial_sums_edges_and_functions_step_by_step(qwen3_moe: Path, schedule
     def kernel(x: Tensor, *, w: Any, p: Any, at: Any) -> Tensor:
         return F.linear(x.flip(-1), w["weight"].flip(-1))
 
-    by_hand = Stepwise(model, own, IDS, MASK, functions={"layers[1].moe.gate": kernel})
+    by_hand = Stepwise(model, own_plan, IDS, MASK, functions={"layers[1].moe.gate": kernel})
     assert differing(values.of("own"), by_hand.run(schedule)) == []
     assert len(calls) == len(schedule.steps), "a function is called once for each step"
     assert not same_bits(values.of("own")["lm_head"], values.of("cut")["lm_head"])

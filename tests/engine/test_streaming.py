@@ -90,15 +90,17 @@ class Alive:
         monkeypatch.setattr(model.weights, "load", watched)
 
     def see(self, view: NodeView) -> None:
-        here = self.segment_of[view.node.name]
-        done = self.order[: self.order.index(here)]
+        segment = self.segment_of[view.node.name]
+        done = self.order[: self.order.index(segment)]
         alive = {s for s in done if any(ref() is not None for ref in self.made[s])}
-        self.finished.setdefault(here, set()).update(alive)
+        self.finished.setdefault(segment, set()).update(alive)
         self.most = max(self.most, self.bytes())
 
     def bytes(self) -> int:
-        found = {id(t): t.nbytes for refs in list(self.made.values()) for ref in list(refs) if (t := ref()) is not None}
-        return sum(found.values())
+        live_bytes = {
+            id(t): t.nbytes for refs in list(self.made.values()) for ref in list(refs) if (t := ref()) is not None
+        }
+        return sum(live_bytes.values())
 
 
 def test_resident_weights_stay(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,18 +137,18 @@ def test_memory_of_finished_experts_is_written_to_again(qwen3_moe: Path, monkeyp
 
 def test_users_functions_may_keep_what_they_are_given(qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = opened(qwen3_moe, "stream")
-    asked: list[bool] = []
+    reuses: list[bool] = []
     segments = model.weights.segments
 
     def watched(dtypes: Sequence[str], *, reuse: bool) -> object:
-        asked.append(reuse)
+        reuses.append(reuse)
         return segments(dtypes, reuse=reuse)
 
     monkeypatch.setattr(model.weights, "segments", watched)
     plan = bind(model.graph, load_profile("hf-eager", Where(Path(__file__))), model.dtype)
     for functions in ({}, {"kernels:f": len}):
         run([Walker(name="a", plan=plan, schedule=MicroBatches(3), functions=functions)], model.weights, IDS, [])
-    assert asked == [True, False]
+    assert reuses == [True, False]
 
 
 def test_a_rollout_of_many_steps_reads_the_weights_once(qwen3_moe: Path) -> None:

@@ -66,9 +66,9 @@ def test_equal_bits_and_no_others_have_one_number(
 def test_what_has_other_fingerprints_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared, take_equal = [], values._take_equal
 
-    def counted(*both: Any) -> None:
-        compared.append(both)
-        take_equal(*both)
+    def counted(*operands: Any) -> None:
+        compared.append(operands)
+        take_equal(*operands)
 
     monkeypatch.setattr(values, "_take_equal", counted)
     identities, whole = Identities(), batches()[0]

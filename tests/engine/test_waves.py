@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
@@ -44,8 +44,11 @@ def report_of(folder: Path, checkpoint: Path, faulty: int, eps: tuple[int, ...],
     (folder / f"{module}.py").write_text(NORM.replace("in EPS", f"in {eps}"), "utf-8")
     embedding = load_file(checkpoint / "model.safetensors")["model.embed_tokens.weight"]
     save_file({"row": embedding[MARKED].clone()}, folder / f"{module}.safetensors")
-    own = {"impl": [{"nodes": ["layers[*].attention.norm"], "call": f"{module}:norm"}], "micro_batch": micro_batch}
-    path = write_recipe(folder, checkpoint, {"input_ids": ids}, {"micro_batch": micro_batch}, own)
+    candidate = {
+        "impl": [{"nodes": ["layers[*].attention.norm"], "call": f"{module}:norm"}],
+        "micro_batch": micro_batch,
+    }
+    path = write_recipe(folder, checkpoint, {"input_ids": ids}, {"micro_batch": micro_batch}, candidate)
     return bisect(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opened)
 
 

@@ -73,8 +73,8 @@ class _Finder(MetaPathFinder, Loader):
         self.made: list[str] = []
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
-        known = name in self.names or name.partition(".")[0] in self.names
-        return ModuleSpec(name, self, is_package=True) if known else None
+        is_absent = name in self.names or name.partition(".")[0] in self.names
+        return ModuleSpec(name, self, is_package=True) if is_absent else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         self.made.append(spec.name)

@@ -56,8 +56,8 @@ class Engine:
 
     def live(self, function: Function) -> Found:
         """What a function makes of its cases, by label."""
-        found = _live(self.program, self.folders)
-        return {label: found[f"{self.name} {function.name} {label}"] for label in function.cases}
+        live_outputs = _live(self.program, self.folders)
+        return {label: live_outputs[f"{self.name} {function.name} {label}"] for label in function.cases}
 
 
 _of_program: dict[tuple[str, tuple[str, ...]], list[Engine]] = {}

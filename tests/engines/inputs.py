@@ -18,19 +18,19 @@ EPS = 1e-5
 
 def norms(residual: bool, **case: Any) -> dict[str, Case]:
     """Rows of several sizes, one of them small enough for eps to count, one of zeros; a weight away from 1."""
-    made: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for label, dtype in DTYPES.items():
         for seed, (rows, columns) in enumerate(SHAPES):
             x = random(rows, columns, dtype=FP32, seed=seed) * torch.logspace(-3, 2, rows).unsqueeze(-1)
             x[-1, ::2] = -0.0
-            made[f"{label} {rows}x{columns}"] = {
+            cases[f"{label} {rows}x{columns}"] = {
                 "x": x.to(dtype),
                 "weight": random(columns, dtype=FP32, seed=seed + 30).to(dtype) * 3,
                 "residual": random(rows, columns, dtype=dtype, seed=seed + 60) if residual else None,
                 "eps": EPS,
                 **case,
             }
-    return made
+    return cases
 
 
 def gated(**case: Any) -> dict[str, Case]:
@@ -86,68 +86,68 @@ def ropes(names: tuple[str, ...], interleaved: bool, dim: int = 64, head: int = 
 
 def routes(p: dict[str, Any], biased: bool, dtypes: tuple[torch.dtype, ...] = (FP32,), **case: Any) -> dict[str, Case]:
     """Logits of 16 and 64 experts, of a few whole numbers' ties with bf16; a correction bias that reorders them."""
-    made: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for dtype in dtypes:
         for tokens, experts in ((1, 16), (33, 16), (65, 64)):
-            made[f"{dtype} {tokens}x{experts}"] = {
+            cases[f"{dtype} {tokens}x{experts}"] = {
                 "x": random(tokens, experts, dtype=FP32, seed=tokens).to(dtype) * 2,
                 "bias": random(experts, dtype=FP32, seed=experts) / 3 if biased else None,
                 "p": p,
                 **case,
             }
-    return made
+    return cases
 
 
 def slots(**case: Any) -> dict[str, Case]:
     """Rows of 2, 5 and 8 slots with experts in no order, and weights in fp32."""
-    made: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for label, dtype in DTYPES.items():
         for tokens, k in ((1, 8), (19, 2), (19, 5), (19, 8)):
-            made[f"{label} {tokens} top-{k}"] = {
+            cases[f"{label} {tokens} top-{k}"] = {
                 "x": random(tokens, k, 1001, dtype=dtype, seed=k),
                 "ids": random(tokens, 16, dtype=FP32, seed=k).argsort(-1)[:, :k].contiguous(),
                 "weights": random(tokens, k, dtype=FP32, seed=9).sigmoid(),
                 "experts": 16,
                 **case,
             }
-    return made
+    return cases
 
 
 def logits(
     temperatures: tuple[float, ...], dtypes: tuple[torch.dtype, ...] = (BF16, FP32), chosen: bool = False, **case: Any
 ) -> dict[str, Case]:
     """Rows of 7, 1000 and 4099 logits; with `chosen`, more rows and a token of each."""
-    made: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for dtype in dtypes:
         for temperature in temperatures:
             for tokens, vocabulary in ((1, 4099), (6, 1000), (3, 7), *(((70, 1000), (33, 4099)) if chosen else ())):
                 x = random(tokens, vocabulary, dtype=FP32, seed=vocabulary).to(dtype) * 5
                 ids = torch.arange(tokens) * 7 % vocabulary
-                made[f"{dtype} {temperature} {tokens}x{vocabulary}"] = {
+                cases[f"{dtype} {temperature} {tokens}x{vocabulary}"] = {
                     "x": x,
                     "temperature": temperature,
                     **({"ids": ids} if chosen else {}),
                     **case,
                 }
-    return made
+    return cases
 
 
 def layers(**case: Any) -> dict[str, Case]:
     """Experts of one layer, some without a token, one of them hit once; weights in fp32."""
-    made: dict[str, Case] = {}
+    cases: dict[str, Case] = {}
     for label, dtype in DTYPES.items():
         for tokens, k in ((1, 4), (19, 4), (19, 1)):
             ids = random(tokens, 12, dtype=FP32, seed=k).argsort(-1)[:, :k].contiguous()
             stacks = {"gate_up": (12, 2 * 96, 40), "down": (12, 40, 96)}
             weights = {n: _expert_weight(*shape, dtype=dtype, seed=i) for i, (n, shape) in enumerate(stacks.items())}
-            made[f"{label} {tokens} top-{k}"] = {
+            cases[f"{label} {tokens} top-{k}"] = {
                 "x": random(tokens, 40, dtype=dtype, seed=tokens),
                 "ids": ids,
                 "weights": random(tokens, k, dtype=FP32, seed=9).sigmoid(),
                 **weights,
                 **case,
             }
-    return made
+    return cases
 
 
 def _expert_weight(*shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:

@@ -120,26 +120,26 @@ def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
     path = os.pathsep.join(str(FOLDER / name) for name in folders)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        given, made = Path(folder) / "cases.pt", Path(folder) / "found.pt"
-        torch.save({name: dict(case) for name, case in cases.items()}, given)
-        command = [sys.executable, "-W", "ignore", "-m", f"tests.engines.{program}", str(given), str(made)]
+        cases_file, found_file = Path(folder) / "cases.pt", Path(folder) / "found.pt"
+        torch.save({name: dict(case) for name, case in cases.items()}, cases_file)
+        command = [sys.executable, "-W", "ignore", "-m", f"tests.engines.{program}", str(cases_file), str(found_file)]
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stderr
-        found: Found = torch.load(made)
-    return found
+        answers: Found = torch.load(found_file)
+    return answers
 
 
 def answer(kinds: Mapping[str, Any]) -> None:
     """The main program of such a process: every case goes to the function of its `kind`."""
     torch.set_num_threads(1)
-    given, made = sys.argv[1:]
-    found: Found = {}
+    cases_file, found_file = sys.argv[1:]
+    answers: Found = {}
     with torch.no_grad():
-        for name, case in torch.load(given).items():
-            found[name] = kinds[case.pop("kind")](**case)
-    torch.save({name: {key: x.contiguous() for key, x in out.items()} for name, out in found.items()}, made)
+        for name, case in torch.load(cases_file).items():
+            answers[name] = kinds[case.pop("kind")](**case)
+    torch.save({name: {key: x.contiguous() for key, x in out.items()} for name, out in answers.items()}, found_file)
 
 
 if __name__ == "__main__":

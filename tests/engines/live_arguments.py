@@ -105,9 +105,9 @@ def _slime() -> tuple[argparse.ArgumentParser, Parse]:
         of_sglang.validate_args(args)
         return {**values, "made": {"dispatcher": args.moe_token_dispatcher_type, "tensor": args.sglang_tp_size}}
 
-    both = argparse.ArgumentParser(add_help=False)
-    both._actions = [*parser._actions, *servers._actions]
-    return both, parse
+    joint = argparse.ArgumentParser(add_help=False)
+    joint._actions = [*parser._actions, *servers._actions]
+    return joint, parse
 
 
 def _without_router() -> None:

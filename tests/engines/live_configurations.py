@@ -74,8 +74,8 @@ def _skyrl() -> Made:
     ):
         module, _, attribute = name.partition(":")
         setattr(_empty(module), attribute, value)
-    own = importlib.import_module("skyrl.train.config.config").SkyRLTrainConfig
-    return lambda words: dataclasses.asdict(own.from_cli_overrides(list(words)))
+    config = importlib.import_module("skyrl.train.config.config").SkyRLTrainConfig
+    return lambda words: dataclasses.asdict(config.from_cli_overrides(list(words)))
 
 
 def _empty(name: str) -> Any:
@@ -147,11 +147,11 @@ def flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
-    made = TRAINERS[sys.argv[1]]()
-    print(json.dumps(flat(made(()))), file=answers, flush=True)
+    trainer = TRAINERS[sys.argv[1]]()
+    print(json.dumps(flat(trainer(()))), file=answers, flush=True)
     for line in sys.stdin:
         try:
-            answer: dict[str, Any] = {"values": flat(made(json.loads(line)))}
+            answer: dict[str, Any] = {"values": flat(trainer(json.loads(line)))}
         except (SystemExit, Exception) as error:  # noqa: BLE001  (whatever it refuses a line with)
             answer = {"refused": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)

@@ -47,8 +47,8 @@ def _sorted_by_expert(ids: Tensor, experts: int) -> tuple[Tensor, ...]:
     block = fused_moe.BLOCK_M_TOKEN
     tiles = [(int(first[e]) + i, e) for e in range(experts) for i in range(0, int(counts[e]), block)]
     starts, owners = (counts.new_tensor(column) for column in zip(*tiles, strict=True))
-    found = (counts, first, slots // ids.shape[1], slots, slots.argsort(), starts, owners)
-    return tuple(x.int() for x in found)
+    fields = (counts, first, slots // ids.shape[1], slots, slots.argsort(), starts, owners)
+    return tuple(x.int() for x in fields)
 
 
 interpreter._implicit_cvt = _as_launched

@@ -53,11 +53,11 @@ def cast_first(case: Case) -> At:
 def norm(case: Case, at: At) -> Outputs:
     """Of the sum in fp32 where there is a residual, as the edge of a fused addition hands it over."""
     x, residual, p = case["x"], case["residual"], {"eps": case["eps"], "heads": None}
-    own = {k: v for k, v in at["rms_norm"].items() if k != "read"}
+    choices = {k: v for k, v in at["rms_norm"].items() if k != "read"}
     if residual is None:
-        return {"output": rms_norm(x, w={"weight": case["weight"]}, p=p, at=own)}
+        return {"output": rms_norm(x, w={"weight": case["weight"]}, p=p, at=choices)}
     summed = elementwise.add(x, residual, w={}, p={}, at={"output": at["rms_norm"].get("read", FP32)})
-    output = rms_norm(summed, w={"weight": case["weight"]}, p=p, at=own)
+    output = rms_norm(summed, w={"weight": case["weight"]}, p=p, at=choices)
     return {"output": output, "residual": elementwise.add(x, residual, w={}, p={}, at=at["add"])}
 
 
@@ -150,8 +150,12 @@ def log_probs_at(case: Case, **at: Any) -> At:
 
 def log_probs(case: Case, at: At) -> Outputs:
     """Of logits x [T, V] all log-probabilities, or those of the tokens `ids` [T]."""
-    found = log_softmax.log_softmax(case["x"], w={}, p={}, at=at["log_softmax"])
-    return {"output": found if "ids" not in case else found.gather(-1, case["ids"].unsqueeze(-1)).squeeze(-1)}
+    log_probs_out = log_softmax.log_softmax(case["x"], w={}, p={}, at=at["log_softmax"])
+    return {
+        "output": log_probs_out
+        if "ids" not in case
+        else log_probs_out.gather(-1, case["ids"].unsqueeze(-1)).squeeze(-1)
+    }
 
 
 def experts_at(case: Case, order: str, **at: Any) -> At:

@@ -38,21 +38,23 @@ ROWS: Mapping[str, Case] = {
 """x is the table."""
 
 
-def product(op: str, name: str, file: str, *, output: torch.dtype = BF16, kind: str = "", **told: Any) -> Function:
+def product(op: str, name: str, file: str, *, output: torch.dtype = BF16, kind: str = "", **fields: Any) -> Function:
     """A function that stands for the node `op`, of operands in bf16; run by `kind`, by default the op's name."""
 
     def ours(case: Case, at: At) -> Outputs:
-        made = KERNELS[op](case["x"][None], w={"weight": case["weight"]}, p={"heads": None}, at=at[op])
-        return {"output": made[0]}
+        products = KERNELS[op](case["x"][None], w={"weight": case["weight"]}, p={"heads": None}, at=at[op])
+        return {"output": products[0]}
 
     others = ({f"{op}:inputs": FP16}, {f"{op}:output": FP16}, {f"{op}:output": FP32 if output == BF16 else BF16})
-    own = {**GEMM, "inputs": BF16, "output": output}
+    choices = {**GEMM, "inputs": BF16, "output": output}
     if op == "gate":
-        own = {name: value for name, value in own.items() if name in {"inputs", "output", "order", "rows", "splits"}}
-    return Function(kind or op, name, file, CASES, ours, lambda _: {op: own}, others, blind=UNTOLD, **told)
+        choices = {
+            name: value for name, value in choices.items() if name in {"inputs", "output", "order", "rows", "splits"}
+        }
+    return Function(kind or op, name, file, CASES, ours, lambda _: {op: choices}, others, blind=UNTOLD, **fields)
 
 
-def embedding(name: str, file: str, **told: Any) -> Function:
+def embedding(name: str, file: str, **fields: Any) -> Function:
     """A function that looks rows of a table in bf16 up."""
 
     def ours(case: Case, at: At) -> Outputs:
@@ -62,4 +64,4 @@ def embedding(name: str, file: str, **told: Any) -> Function:
         return {"output": rows[0]}
 
     others = ({"embedding:output": FP16},)
-    return Function("embedding", name, file, ROWS, ours, lambda _: {"embedding": {"output": BF16}}, others, **told)
+    return Function("embedding", name, file, ROWS, ours, lambda _: {"embedding": {"output": BF16}}, others, **fields)

@@ -29,9 +29,15 @@ def test_every_bit_is_the_same(engine: Engine, function: Function) -> None:
     for case, theirs, ours in compared(engine, function):
         assert unequal(theirs, ours) == 0
         for op, values in function.at(case).items():
-            known = {name: value for name, value in values.items() if name != READ}
+            choices = {name: value for name, value in values.items() if name != READ}
             record(
-                op, known, engine.name, operands=case["x"].dtype, p=function.p(case), blind=function.blind, how="python"
+                op,
+                choices,
+                engine.name,
+                operands=case["x"].dtype,
+                p=function.p(case),
+                blind=function.blind,
+                how="python",
             )
 
 

@@ -120,7 +120,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def live_outputs() -> Found:
     return ask("live_liger", ("liger", "triton"), CASES)
 
 
@@ -135,25 +135,25 @@ def normed(x: Tensor, weight: Tensor, **at: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("values", NORMS, ids=str)
-def test_rms_norm(found: Found, values: tuple[str, int, str, float]) -> None:
+def test_rms_norm(live_outputs: Found, values: tuple[str, int, str, float]) -> None:
     """llama: x * rstd is rounded, then meets offset + weight, an fp32 sum; gemma and none: one rounding. In 16 bits
     `none` takes its statistic in 16 bits too, which we have no form for.
     """
     case, mode = CASES[f"norm_case {values}"], values[2]
-    x, weight, output = case["x"], case["weight"], found[f"norm_case {values}"]["output"]
+    x, weight, output = case["x"], case["weight"], live_outputs[f"norm_case {values}"]["output"]
     normalized = x.dtype if mode == "llama" else FP32
     assert_bits(normed(x, weight, normalized=normalized, offset=case["offset"]), output)
     at = norm_at(x.dtype, normalized=normalized, offset=case["offset"])
     record("rms_norm", at, LIVE, operands=x.dtype, blind=("order", "rsqrt"))
     if x.dtype == FP16:
-        other = FP32 if mode == "llama" else FP16
-        assert not torch.equal(normed(x, weight, normalized=other, offset=case["offset"]), output)
+        wrong_dtype = FP32 if mode == "llama" else FP16
+        assert not torch.equal(normed(x, weight, normalized=wrong_dtype, offset=case["offset"]), output)
 
 
 @pytest.mark.parametrize("values", ADDED, ids=str)
-def test_fused_add_and_norm(found: Found, values: tuple[str, int, str]) -> None:
+def test_fused_add_and_norm(live_outputs: Found, values: tuple[str, int, str]) -> None:
     """The sum is rounded, and what is normalised is the rounded one."""
-    case, live = CASES[f"add_norm_case {values}"], found[f"add_norm_case {values}"]
+    case, live = CASES[f"add_norm_case {values}"], live_outputs[f"add_norm_case {values}"]
     total = add(case["x"], case["residual"], w={}, p={}, at={"output": case["x"].dtype})
     assert_bits(total, live["sum"])
     normalized = total.dtype if values[2] == "llama" else FP32
@@ -161,25 +161,27 @@ def test_fused_add_and_norm(found: Found, values: tuple[str, int, str]) -> None:
     record("add", {"output": total.dtype}, LIVE, operands=total.dtype)
     if total.dtype == FP16:
         unrounded = add(case["x"], case["residual"], w={}, p={}, at={"output": FP32})
-        kept = normed(unrounded, case["weight"], normalized=normalized, output=FP16)
-        assert not torch.equal(kept, live["output"])
+        unrounded_once = normed(unrounded, case["weight"], normalized=normalized, output=FP16)
+        assert not torch.equal(unrounded_once, live["output"])
 
 
 @pytest.mark.parametrize("values", SILU, ids=str)
-def test_swiglu(found: Found, values: tuple[int, int]) -> None:
+def test_swiglu(live_outputs: Found, values: tuple[int, int]) -> None:
     """silu(gate) is rounded before it meets up, as in transformers: two roundings."""
-    case, live = CASES[f"swiglu_case {values}"], found[f"swiglu_case {values}"]["output"]
+    case, live = CASES[f"swiglu_case {values}"], live_outputs[f"swiglu_case {values}"]["output"]
     at: dict[str, Any] = {"output": FP16, "tensor": 1, "blocks": 0}
-    two, one = (swiglu(case["gate"], case["up"], w={}, p={}, at=at | {"activation": site}) for site in (FP16, FP32))
+    two, rounded_once = (
+        swiglu(case["gate"], case["up"], w={}, p={}, at=at | {"activation": site}) for site in (FP16, FP32)
+    )
     assert_bits(two, live)
     record("swiglu", at | {"activation": FP16}, LIVE, operands=FP16)
-    assert not torch.equal(one, live)
+    assert not torch.equal(rounded_once, live)
 
 
 @pytest.mark.parametrize("values", ROPES, ids=str)
-def test_rope(found: Found, values: tuple[str, str, int]) -> None:
+def test_rope(live_outputs: Found, values: tuple[str, str, int]) -> None:
     """Products in the dtype of cos and sin, not contracted (on a GPU a compiler may), and the sum in it; then q's."""
-    case, live = CASES[f"rope_case {values}"], found[f"rope_case {values}"]
+    case, live = CASES[f"rope_case {values}"], live_outputs[f"rope_case {values}"]
     at: dict[str, Any] = {"contraction": "none", "output": case["q"].dtype, "layout": "halves"}
     tensors = [case[name] for name in ("q", "k", "cos", "sin")]
 
@@ -191,8 +193,8 @@ def test_rope(found: Found, values: tuple[str, str, int]) -> None:
     at |= {"products": case["cos"].dtype}
     record("rope", at, LIVE, operands=case["q"].dtype, blind=("contraction", "layout"))
     if case["q"].dtype == FP16:
-        other = FP32 if case["cos"].dtype == FP16 else FP16
-        assert not torch.equal(turned(other)[0], live["q"])
+        wrong_dtype = FP32 if case["cos"].dtype == FP16 else FP16
+        assert not torch.equal(turned(wrong_dtype)[0], live["q"])
 
 
 def summed_at(dtype: torch.dtype, **at: Any) -> dict[str, Any]:
@@ -208,11 +210,11 @@ def summed(rows: Tensor, weights: Tensor, **at: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("values", SUMS, ids=str)
-def test_combine(found: Found, values: tuple[str, int]) -> None:
+def test_combine(live_outputs: Found, values: tuple[str, int]) -> None:
     """F2: fp32 products and sum, rounded once. The kernel adds up tiles of slots (4 of them without Liger's autotuner),
     then the tiles in turn; inside a tile numpy adds in turn and contracts nothing, a GPU as its threads hold the slots.
     """
-    case, live = CASES[f"combine_case {values}"], found[f"combine_case {values}"]["output"]
+    case, live = CASES[f"combine_case {values}"], live_outputs[f"combine_case {values}"]["output"]
     order = "blocks(4) | sequential"
     assert_bits(summed(case["rows"], case["weights"], order=order), live)
     dtype = case["rows"].dtype
@@ -224,18 +226,18 @@ def test_combine(found: Found, values: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_experts_and_combine(found: Found, seed: int) -> None:
+def test_experts_and_combine(live_outputs: Found, seed: int) -> None:
     """LigerExperts: gate and up stay in fp32 from the GEMM into the activation, which is rounded once; rows are
     rounded, then F2. Our `projections` in fp32 says so where x and the weights are in 16 bits.
     """
-    case, live = CASES[f"moe_case ({seed},)"], found[f"moe_case ({seed},)"]["output"]
+    case, live = CASES[f"moe_case ({seed},)"], live_outputs[f"moe_case ({seed},)"]["output"]
     at: dict[str, Any] = {"implementation": "loop", "gate_up": "fused", "score_site": "combine", "activation": FP32}
     at |= {"product": FP16, "output": FP16, "tensor": 1, "blocks": 0, "parallel": "row", "tf32": "no"}
     w = {"gate_up": case["gate_up"], "down": case["down"]}
 
     def computed(projections: torch.dtype) -> Tensor:
-        given = case["x"].unsqueeze(0), case["ids"].unsqueeze(0), None
-        rows = experts(*given, w=w, p={}, at=at | {"projections": projections})
+        operands = case["x"].unsqueeze(0), case["ids"].unsqueeze(0), None
+        rows = experts(*operands, w=w, p={}, at=at | {"projections": projections})
         return summed(rows, case["weights"].unsqueeze(0))
 
     assert_bits(computed(FP32), live)

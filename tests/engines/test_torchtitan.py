@@ -90,46 +90,46 @@ def names(make: Any) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def live_outputs() -> Found:
     return ask("live_torchtitan", ("torchtitan-0.3.0", "triton"), CASES)
 
 
 @pytest.mark.parametrize("name", names(moe_case))
-def test_moe_layer(found: Found, name: str) -> None:
+def test_moe_layer(live_outputs: Found, name: str) -> None:
     """Gate in fp32, fp32 scores; experts in torch's grouped GEMM, always bf16; rows weighted, rounded to bf16 and added
     in fp32 (on CPU: scatter_add on CUDA is another kernel); the shared expert added to the rounded sum.
     """
-    case, live = CASES[name], found[name]
-    x, held = case["x"], {port: case["weights"][own] for port, own in NAMES.items()}
+    case, live = CASES[name], live_outputs[name]
+    x, weights_by_port = case["x"], {port: case["weights"][name_there] for port, name_there in NAMES.items()}
     in_fp32, of = {"inputs": FP32, "output": FP32}, name.removeprefix("moe_case ").rsplit(" ", 2)[0]
-    ids, weights = titan.route(gate(x, w={"weight": held["gate"]}, p={}, at=in_fp32), of, case["bias"])
+    ids, weights = titan.route(gate(x, w={"weight": weights_by_port["gate"]}, p={}, at=in_fp32), of, case["bias"])
     assert torch.equal(ids, live["ids"])
     assert_bits(weights, live["weights"])
-    bf16 = {port: w.to(BF16) if port.startswith("expert") else w for port, w in held.items()}
+    bf16 = {port: w.to(BF16) if port.startswith("expert") else w for port, w in weights_by_port.items()}
     # Rows of a model in fp32 are bf16 ones too.
     grouped = titan.experts_at(BF16, implementation="grouped", score_site="combine")
     rows = titan.rows_of(x, ids, None, bf16, grouped).to(x.dtype)
     routed = titan.combined(rows, ids, weights, weighted=x.dtype, leaves="expert", order="sequential")
     assert_bits(routed, live["routed"])
-    assert_bits(titan.with_shared(routed, x, held), live["output"])
+    assert_bits(titan.with_shared(routed, x, weights_by_port), live["output"])
     record("gate", in_fp32, LIVE, operands=x.dtype)
     titan.record_layer(of, x, grouped, LIVE)
 
 
 @pytest.mark.parametrize("name", names(combine_case))
-def test_combine(found: Found, name: str) -> None:
+def test_combine(live_outputs: Found, name: str) -> None:
     """C18: rows weighted and rounded, added in fp32 in ascending order of experts, rounded; up to 8 slots."""
     case = CASES[name]
     rows, ids, weights = (case[key].unsqueeze(0) for key in ("rows", "ids", "weights"))
     at: dict[str, Any] = {"weighted": rows.dtype, "order": "sequential"}
     ours = titan.combined(rows, ids, weights, leaves="expert", **at)
-    assert_bits(ours.squeeze(0), found[name]["output"])
+    assert_bits(ours.squeeze(0), live_outputs[name]["output"])
     full = titan.combine_at(rows.dtype, "combine", leaves="expert", **at)
     record("combine", full, LIVE, operands=rows.dtype)
     if rows.shape[2] > 2:
         fp32 = rows.dtype == FP32
-        other: dict[str, Any] = {"leaves": "slot"} if fp32 else {"leaves": "expert", "accumulate": BF16}
-        assert not torch.equal(titan.combined(rows, ids, weights, **at, **other), ours), "C16, or another order"
+        wrong_choices: dict[str, Any] = {"leaves": "slot"} if fp32 else {"leaves": "expert", "accumulate": BF16}
+        assert not torch.equal(titan.combined(rows, ids, weights, **at, **wrong_choices), ours), "C16, or another order"
 
 
 def table(form: str, cache: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,9 +151,9 @@ def turned_at(dtype: torch.dtype) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", names(rope_case))
-def test_rope(found: Found, name: str) -> None:
+def test_rope(live_outputs: Found, name: str) -> None:
     """Heads of whole vectors: in the rest of one, torch's complex product on CPU may be contracted by its compiler."""
-    case, live = CASES[name], found[name]
+    case, live = CASES[name], live_outputs[name]
     cos, sin = table(case["form"], live["cache"])
     for ours, theirs in zip(turned(case["q"], case["k"], cos, sin, case["form"]), (live["q"], live["k"]), strict=True):
         assert_bits(ours.transpose(1, 2), theirs)
@@ -161,13 +161,13 @@ def test_rope(found: Found, name: str) -> None:
     record("rope", turned_at(case["q"].dtype), LIVE, operands=case["q"].dtype, p=p)
 
 
-def test_table_of_cos_and_sin(found: Found) -> None:
+def test_table_of_cos_and_sin(live_outputs: Found) -> None:
     """The complex table is torch.polar's, which on CPU has another cosine than torch.cos: a unit in the last place."""
     rope_parameters = {"rope_type": "default", "rope_theta": 10000.0}
     p = {"dim": TURNED, "rope": rope_parameters, "max_positions": T}
     ours = rotary(torch.arange(T).unsqueeze(0), w={}, p=p, at={"output": FP32})
     for form in ("cos_sin", "complex"):
-        theirs = table(form, found[f"rope_case {form} fp32 0"]["cache"])
+        theirs = table(form, live_outputs[f"rope_case {form} fp32 0"]["cache"])
         for a, b in zip(ours, theirs, strict=True):
             if form == "cos_sin":
                 assert_bits(a, b)
@@ -176,9 +176,9 @@ def test_table_of_cos_and_sin(found: Found) -> None:
 
 
 @pytest.mark.parametrize("name", names(attention_case))
-def test_attention(found: Found, name: str) -> None:
+def test_attention(live_outputs: Found, name: str) -> None:
     """Qwen3's: projections, RMSNorm per head (torch's: one rounding, after the weight), rope, sdpa, projection."""
-    case, live = CASES[name], found[name]
+    case, live = CASES[name], live_outputs[name]
     x, w, form = case["x"], case["weights"], case["form"]
     q, k, v = (F.linear(x, w[f"qkv_linear.w{port}.weight"]).view(B, T, -1, TURNED) for port in "qkv")
     sites = {"square": FP32, "scaled": FP32, "weight": FP32, "normalized": FP32, "output": x.dtype}

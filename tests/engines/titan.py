@@ -48,13 +48,13 @@ def weights(names: dict[str, str], dtype: torch.dtype, seed: int) -> dict[str, T
     may add up a row in another order where other rows are beside it.
     """
     shapes = {"w1": (WIDTH, HIDDEN), "w2": (HIDDEN, WIDTH), "w3": (WIDTH, HIDDEN)}
-    made = {}
+    by_name = {}
     for i, (port, name) in enumerate(names.items()):
-        own = (EXPERTS, HIDDEN) if port == "gate" else shapes[port[-2:]]
-        shape = (EXPERTS, *own) if port.startswith("expert") else own
+        port_shape = (EXPERTS, HIDDEN) if port == "gate" else shapes[port[-2:]]
+        shape = (EXPERTS, *port_shape) if port.startswith("expert") else port_shape
         dense = dtype == BF16 or port == "gate"
-        made[name] = (random(*shape, dtype=FP32, seed=seed + i) / 6 if dense else one_term(*shape, seed=i)).to(dtype)
-    return made
+        by_name[name] = (random(*shape, dtype=FP32, seed=seed + i) / 6 if dense else one_term(*shape, seed=i)).to(dtype)
+    return by_name
 
 
 ROUTING: dict[str, Any] = {
@@ -96,10 +96,12 @@ def experts_at(dtype: torch.dtype, **at: Any) -> dict[str, Any]:
     return {**sites, **placed, "gate_up": "split", **at}
 
 
-def rows_of(x: Tensor, ids: Tensor, scores: Tensor | None, held: dict[str, Tensor], at: dict[str, Any]) -> Tensor:
+def rows_of(
+    x: Tensor, ids: Tensor, scores: Tensor | None, weights_by_port: dict[str, Tensor], at: dict[str, Any]
+) -> Tensor:
     """The experts' rows [B, T, K, H]."""
-    gate_up = torch.cat((held["expert.w1"], held["expert.w3"]), dim=1)
-    return experts(x, ids, scores, w={"gate_up": gate_up, "down": held["expert.w2"]}, p={}, at=at)
+    gate_up = torch.cat((weights_by_port["expert.w1"], weights_by_port["expert.w3"]), dim=1)
+    return experts(x, ids, scores, w={"gate_up": gate_up, "down": weights_by_port["expert.w2"]}, p={}, at=at)
 
 
 def combine_at(dtype: torch.dtype, score_site: str, **at: Any) -> dict[str, Any]:
@@ -115,11 +117,11 @@ def combined(rows: Tensor, ids: Tensor, scores: Tensor | None, **at: Any) -> Ten
     return combine(rows, ids, scores, w={}, p=p, at=combine_at(rows.dtype, site, **at))
 
 
-def with_shared(routed: Tensor, x: Tensor, held: dict[str, Tensor]) -> Tensor:
+def with_shared(routed: Tensor, x: Tensor, weights_by_port: dict[str, Tensor]) -> Tensor:
     dtype = x.dtype
-    gate, up = (F.linear(x, held[f"shared.{name}"]) for name in ("w1", "w3"))
+    gate, up = (F.linear(x, weights_by_port[f"shared.{name}"]) for name in ("w1", "w3"))
     hidden = swiglu(gate, up, w={}, p={}, at={"activation": dtype, "output": dtype, "tensor": 1, "blocks": 0})
-    shared = F.linear(hidden, held["shared.w2"])
+    shared = F.linear(hidden, weights_by_port["shared.w2"])
     return shared_add(routed, shared, w={}, p={"scale": SCALE}, at={"output": dtype, "scaling": "weights"})
 
 

@@ -36,18 +36,18 @@ CONFIG: dict[str, Any] = {
 
 def shapes() -> dict[str, tuple[int, ...]]:
     """Every tensor under its hub name."""
-    found: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (32, 16)}
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (32, 16)}
     for layer in range(2):
         at = f"model.layers.{layer}."
-        found |= {at + "input_layernorm.weight": (16,), at + "post_attention_layernorm.weight": (16,)}
-        found |= {f"{at}self_attn.{name}_proj.weight": (rows, 16) for name, rows in (("q", 16), ("k", 8), ("v", 8))}
-        found |= {f"{at}self_attn.{name}_norm.weight": (8,) for name in ("q", "k")}
-        found |= {at + "self_attn.o_proj.weight": (16, 16), at + "mlp.gate.weight": (4, 16)}
+        shapes |= {at + "input_layernorm.weight": (16,), at + "post_attention_layernorm.weight": (16,)}
+        shapes |= {f"{at}self_attn.{name}_proj.weight": (rows, 16) for name, rows in (("q", 16), ("k", 8), ("v", 8))}
+        shapes |= {f"{at}self_attn.{name}_norm.weight": (8,) for name in ("q", "k")}
+        shapes |= {at + "self_attn.o_proj.weight": (16, 16), at + "mlp.gate.weight": (4, 16)}
         for expert in range(4):
-            one = f"{at}mlp.experts.{expert}."
-            found |= {one + "gate_proj.weight": (8, 16), one + "up_proj.weight": (8, 16)}
-            found[one + "down_proj.weight"] = (16, 8)
-    return found | {"model.norm.weight": (16,), "lm_head.weight": (32, 16)}
+            expert_path = f"{at}mlp.experts.{expert}."
+            shapes |= {expert_path + "gate_proj.weight": (8, 16), expert_path + "up_proj.weight": (8, 16)}
+            shapes[expert_path + "down_proj.weight"] = (16, 8)
+    return shapes | {"model.norm.weight": (16,), "lm_head.weight": (32, 16)}
 
 
 def weights() -> dict[str, torch.Tensor]:

@@ -197,8 +197,8 @@ def files() -> dict[str, Path]:
 
 def names() -> list[str]:
     """Every bad input."""
-    made = (*token_cases.LINES, *token_cases.TENSORS, *token_cases.COMMAND_LINES, *trace_cases.DEFECTS)
-    return sorted([*files(), *CHECKPOINTS, *TOKEN_FILES, *made, *COMMAND_LINES, *CALLS])
+    names_there = (*token_cases.LINES, *token_cases.TENSORS, *token_cases.COMMAND_LINES, *trace_cases.DEFECTS)
+    return sorted([*files(), *CHECKPOINTS, *TOKEN_FILES, *names_there, *COMMAND_LINES, *CALLS])
 
 
 def command(name: str, tmp: Path) -> Command | None:
@@ -257,18 +257,18 @@ def run(name: str, tmp: Path) -> Outcome:
     arguments = command(name, tmp)
     errors: list[MoeparityError] = []
     code: int | str | None = 0
-    printed, told = io.StringIO(), io.StringIO()
+    printed, complaints = io.StringIO(), io.StringIO()
     gpu = patch("torch.cuda.is_available", return_value=False)
     argv = patch.object(sys, "argv", ["moeparity", *map(str, arguments or ())])
     app = patch.object(commands, "app", partial(_noting, commands.app, errors))
-    streams = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told)
+    streams = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaints)
     with contextlib.chdir(BAD), gpu, argv, app, streams[0], streams[1]:
         try:
             main() if arguments else _called(name, errors)
-        except SystemExit as left:
-            code = left.code
+        except SystemExit as exit_error:
+            code = exit_error.code
     raised = raised_at(errors[0]) if errors else None
-    return Outcome(code, normalised(told.getvalue(), tmp), printed.getvalue(), raised)
+    return Outcome(code, normalised(complaints.getvalue(), tmp), printed.getvalue(), raised)
 
 
 def _with_limits(factor: str) -> object:

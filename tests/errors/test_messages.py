@@ -54,12 +54,12 @@ Run = Callable[[str], cases.Outcome]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Each bad input is run once in this process, whichever test asks."""
-    known: dict[str, cases.Outcome] = {}
+    outcomes: dict[str, cases.Outcome] = {}
 
     def once(name: str) -> cases.Outcome:
-        if name not in known:
-            known[name] = cases.run(name, tmp_path_factory.mktemp("bad", numbered=True))
-        return known[name]
+        if name not in outcomes:
+            outcomes[name] = cases.run(name, tmp_path_factory.mktemp("bad", numbered=True))
+        return outcomes[name]
 
     return once
 
@@ -67,15 +67,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.mark.parametrize("name", cases.names())
 def test_message(name: str, run: Run) -> None:
     outcome = run(name)
-    kept = MESSAGES / f"{name}.txt"
+    snapshot = MESSAGES / f"{name}.txt"
     if UPDATE:
-        kept.write_text(outcome.message, "utf-8")
+        snapshot.write_text(outcome.message, "utf-8")
     assert outcome.code == 2
     # `check` counts what it could not look at.
     assert outcome.printed == (UNCHECKED if name.startswith("cli-check-") else "")
     assert outcome.message.startswith("error: ")
     assert outcome.message.count("\n") == 1
-    assert outcome.message == kept.read_text("utf-8")
+    assert outcome.message == snapshot.read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", SUBPROCESSES)

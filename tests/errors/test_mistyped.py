@@ -32,7 +32,7 @@ from moeparity.plan.address import select, split
 from moeparity.plan.engine_profile import check_value, load_profile
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import RecipeFile
+from moeparity.plan.spec.recipe_schema import RecipeFile
 from tests.command import ROOT, inside
 
 SHORTEST = 4
@@ -54,11 +54,11 @@ BESIDE: dict[str, Any] = {
 """What a key needs beside the one that is mistyped."""
 
 
-def mistyped(word: str, known: Sequence[str]) -> str:
+def mistyped(word: str, names_there: Sequence[str]) -> str:
     """The word with its middle letter left out, or another one in its place where that is a word, too."""
     at = len(word) // 2
     shorter = word[:at] + word[at + 1 :]
-    return shorter if shorter not in known else f"{word[:at]}q{word[at + 1 :]}"
+    return shorter if shorter not in names_there else f"{word[:at]}q{word[at + 1 :]}"
 
 
 def words(names: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -105,9 +105,9 @@ def recipe_with(path: list[Any], value: str) -> dict[str, Any]:
 def test_every_word_of_a_recipe() -> None:
     schema = RecipeFile.model_json_schema(by_alias=True)
     paths = 0
-    for path, known in enumerations(schema, schema, []):
+    for path, names_there in enumerations(schema, schema, []):
         paths += 1
-        for word, wrong in words(known):
+        for word, wrong in words(names_there):
             data = recipe_with(path, wrong)
             with pytest.raises(ValidationError) as refused:
                 RecipeFile.model_validate(data)
@@ -139,11 +139,13 @@ def choices() -> Iterator[tuple[str, str, str]]:
 
 
 def test_every_choice_of_the_command_line() -> None:
-    seen = list(choices())
-    assert {("bisect", "--by", "node"), ("metrics", "--join", "order"), ("schema", "kind", "recipe")} <= set(seen)
-    for command, option, word in seen:
+    choices_there = list(choices())
+    assert {("bisect", "--by", "node"), ("metrics", "--join", "order"), ("schema", "kind", "recipe")} <= set(
+        choices_there
+    )
+    for command, option, word in choices_there:
         if len(word) >= SHORTEST:
-            wrong = mistyped(word, [known for _, _, known in seen])
+            wrong = mistyped(word, [choice for _, _, choice in choices_there])
             done = inside(
                 command, *([option, wrong] if option.startswith("-") else [wrong]), *["x"] * (command != "schema")
             )
@@ -189,8 +191,8 @@ def complaint(does: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize("name", REGISTRIES)
 def test_every_name_of_a_registry(name: str) -> None:
-    known, find_it = REGISTRIES[name]
-    for word, wrong in words(known):
+    names_there, find_it = REGISTRIES[name]
+    for word, wrong in words(names_there):
         says = complaint(partial(find_it, wrong))
         assert "Did you mean " in says, (word, says)
 
@@ -207,7 +209,9 @@ def test_whatever_expects_one_of_several_names_the_nearest() -> None:
         for function in ast.walk(ast.parse(text)) if "expected one of " in text else ():
             if isinstance(function, ast.FunctionDef) and function.name not in NOT_TYPED:
                 docstring = ast.get_docstring(function, clean=False)
-                said = [n.value for n in ast.walk(function) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-                if any(value.endswith("expected one of ") and value != docstring for value in said):
+                texts = [
+                    n.value for n in ast.walk(function) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+                ]
+                if any(value.endswith("expected one of ") and value != docstring for value in texts):
                     source = ast.get_source_segment(text, function) or ""
                     assert any(word in source for word in TOLD), (file.name, function.name)

@@ -124,8 +124,10 @@ def recipe(name: str, tmp: Path) -> Path:
     shutil.copy(BASE / TOKENS, tmp / TOKENS)
     ids = load_file(BASE / TOKENS)["input_ids"]
     defect(tmp / "trace", open_model(BASE, device="cpu"), ids)
-    for own, lines in MAPS.items():
-        (tmp / f"{own}.yaml").write_text(MAP.format("model.embed" + "_tokens" * (own != "no-forward")) + lines, "utf-8")
+    for map_name, lines in MAPS.items():
+        (tmp / f"{map_name}.yaml").write_text(
+            MAP.format("model.embed" + "_tokens" * (map_name != "no-forward")) + lines, "utf-8"
+        )
     text = (BASE / "recipe.yaml").read_text("utf-8").replace("checkpoint: .", f"checkpoint: {BASE}")
     path = tmp / "recipe.yaml"
     path.write_text(text.replace("{profile: hf-default}", f"{{trace: trace{', ' * bool(further)}{further}}}"), "utf-8")

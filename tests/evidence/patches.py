@@ -25,8 +25,8 @@ def _layer(program: Any, draw: Random) -> tuple[Any, str]:
 
 def _with(module: nn.Module, forward: Callable[..., Any]) -> None:
     """Another forward of one module, which is handed what the module gives itself."""
-    own = module.forward
-    changed = types.MethodType(lambda _, *args, **kwargs: forward(own(*args, **kwargs)), module)
+    inner = module.forward
+    changed = types.MethodType(lambda _, *args, **kwargs: forward(inner(*args, **kwargs)), module)
     module.forward = changed
 
 
@@ -63,8 +63,8 @@ def q_norm_missing(program: Any, draw: Random) -> set[str]:
 def k_norm_twice(program: Any, draw: Random) -> set[str]:
     layer, at = _layer(program, draw)
     norm = layer.self_attn.k_norm
-    own = norm.forward
-    norm.forward = types.MethodType(lambda _, hidden: own(own(hidden)), norm)
+    inner = norm.forward
+    norm.forward = types.MethodType(lambda _, hidden: inner(inner(hidden)), norm)
     return {f"{at}.attention.k_norm"}
 
 
@@ -140,13 +140,13 @@ def attention_scale(program: Any, draw: Random) -> set[str]:
 def window(program: Any, draw: Random) -> set[str]:
     """A layer sees no token that is more than three away."""
     layer, at = _layer(program, draw)
-    own = layer.self_attn.forward
+    inner = layer.self_attn.forward
 
     def masked(_: Any, hidden_states: torch.Tensor, *args: Any, attention_mask: torch.Tensor, **kwargs: Any) -> Any:
         length = hidden_states.shape[1]
         far = torch.ones(length, length, dtype=torch.bool).tril(-4)
         mask = attention_mask.masked_fill(far, torch.finfo(attention_mask.dtype).min)
-        return own(hidden_states, *args, attention_mask=mask, **kwargs)
+        return inner(hidden_states, *args, attention_mask=mask, **kwargs)
 
     layer.self_attn.forward = types.MethodType(masked, layer.self_attn)
     return {f"{at}.attention.attend"}
@@ -167,8 +167,8 @@ def rope_base(program: Any, draw: Random) -> set[str]:
 
 def turned_by_one(program: Any, draw: Random) -> set[str]:
     """Positions that count from one."""
-    own = program.model.rotary_emb.forward
-    later = types.MethodType(lambda _, hidden, position_ids: own(hidden, position_ids + 1), program.model.rotary_emb)
+    inner = program.model.rotary_emb.forward
+    later = types.MethodType(lambda _, hidden, position_ids: inner(hidden, position_ids + 1), program.model.rotary_emb)
     program.model.rotary_emb.forward = later
     return {"rotary"}
 

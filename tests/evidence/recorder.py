@@ -108,8 +108,8 @@ class Recorder(TorchDispatchMode):
             key = x.untyped_storage().data_ptr(), version
             shape = (tuple(x.shape), x.stride(), x.storage_offset(), x.dtype)
             if key in self.bases:
-                base, own = self.bases[key]
-                if own == shape:
+                base, own_shape = self.bases[key]
+                if own_shape == shape:
                     return base
                 if (key, shape) not in self.views:
                     self.views[key, shape] = self._write(x, base)

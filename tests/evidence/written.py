@@ -81,13 +81,13 @@ def _write(
 
     modules = [first, *(module for module in slots if module != first), *further]
     for number, module in enumerate(modules):
-        own = name if module == first else "Module"
+        module_name = name if module == first else "Module"
         inputs, outputs = kept(module, "input"), kept(module, "output")
-        writer.call(Call(id=number, level="module", name=own, path=module, inputs=inputs, outputs=outputs))
+        writer.call(Call(id=number, level="module", name=module_name, path=module, inputs=inputs, outputs=outputs))
 
 
-def _value(writer: TraceWriter, number: int, own: torch.Tensor, tensor: torch.Tensor | None) -> int:
-    shown = (own if tensor is None else tensor).contiguous()
+def _value(writer: TraceWriter, number: int, values: torch.Tensor, tensor: torch.Tensor | None) -> int:
+    shown = (values if tensor is None else tensor).contiguous()
     dtype, rows = str(shown.dtype).removeprefix("torch."), row_digests(shown)
     digest = value_digest(rows, shown.shape, dtype)
     value = Value(id=number, dtype=dtype, shape=tuple(shown.shape), strides=tuple(shown.stride()), digest=digest)

@@ -160,23 +160,23 @@ def _gathered_again() -> dict[str, ParallelStyle]:
 
 def parallel(model: PreTrainedModel, plan: Plan, mesh: DeviceMesh) -> nn.Module:
     """A copy of the model that shares its parameters until they are cut."""
-    own = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
-    return parallelize_module(own, mesh, styles(plan), src_data_rank=None)
+    placed = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    return parallelize_module(placed, mesh, styles(plan), src_data_rank=None)
 
 
 def run(models: Models, world: int) -> dict[str, torch.Tensor]:
     """This rank's logits [B, T, V] of every case, all of them whole."""
     mesh = init_device_mesh("cpu", (world,))
-    made: dict[tuple[str, str, Plan], Any] = {}
+    parallel_models: dict[tuple[str, str, Plan], Any] = {}
     logits = {}
     for case in cases(world):
         key = (case.checkpoint, case.dtype, case.plan)
-        if key not in made:
-            made = {key: parallel(models[key[:2]], case.plan, mesh)}
-        made[key].set_attn_implementation(case.attention)
+        if key not in parallel_models:
+            parallel_models = {key: parallel(models[key[:2]], case.plan, mesh)}
+        parallel_models[key].set_attn_implementation(case.attention)
         ids = case.ids()
         with torch.no_grad():
-            output = made[key](ids, attention_mask=torch.ones_like(ids), use_cache=False)
+            output = parallel_models[key](ids, attention_mask=torch.ones_like(ids), use_cache=False)
         # A copy is a plain tensor, whereas what was gathered may still be on its way.
         logits[str(case)] = output.logits.clone()
     return logits
@@ -215,8 +215,8 @@ def group(world: int, folder: Path, models: Models) -> bool:
         running.discard(child)
         if status and fine:
             fine = False
-            for other in running:
-                os.kill(other, signal.SIGKILL)
+            for child_pid in running:
+                os.kill(child_pid, signal.SIGKILL)
     return fine
 
 

@@ -70,11 +70,12 @@ def test_equals_transformers_at_any_scale(
 def test_the_quotient_is_rounded_before_it_is_scaled(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     """Without that site the logits are others."""
     model = opened(scaled(request.getfixturevalue(name), tmp_path / name, 2.827))
-    ids, own = tokens(model.vocab_size, (3, 7)), {"layers[*].moe.router:quotient": "fp32"}
-    one, other = (
-        forward(model, ids, profile=PROFILE, dtype="fp32", settings=settings)["logits"] for settings in ({}, own)
+    ids, settings_fp32 = tokens(model.vocab_size, (3, 7)), {"layers[*].moe.router:quotient": "fp32"}
+    first, second = (
+        forward(model, ids, profile=PROFILE, dtype="fp32", settings=settings)["logits"]
+        for settings in ({}, settings_fp32)
     )
-    assert not same_bits(one, other)
+    assert not same_bits(first, second)
 
 
 def scaled(source: Path, folder: Path, scale: float) -> Path:

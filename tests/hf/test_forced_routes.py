@@ -52,11 +52,11 @@ def replaying(model: PreTrainedModel, routes: list[torch.Tensor]) -> Iterator[No
         def forward(hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
             logits = F.linear(hidden_states.reshape(-1, router.hidden_dim), router.weight)
             probabilities = F.softmax(logits, dtype=torch.float, dim=-1)
-            own = torch.topk(probabilities, router.top_k, dim=-1)[1]
+            own_ids = torch.topk(probabilities, router.top_k, dim=-1)[1]
             ascending = ids.sort(-1).values
             order = torch.topk(probabilities.gather(1, ascending), router.top_k, dim=-1)[1]
-            same = (own.sort(-1).values == ascending).all(-1, keepdim=True)
-            chosen = torch.where(same, own, ascending.gather(1, order))
+            same = (own_ids.sort(-1).values == ascending).all(-1, keepdim=True)
+            chosen = torch.where(same, own_ids, ascending.gather(1, order))
             values = probabilities.gather(1, chosen)
             if router.norm_topk_prob:
                 values /= values.sum(dim=-1, keepdim=True)
@@ -81,25 +81,25 @@ def test_the_same_ids_forced_give_the_same_bits(
 ) -> None:
     folder: Path = request.getfixturevalue(name)
     model, ids = opened(folder), tokens(300, (4, 33))
-    own = bind(model.graph, load_profile(profile, HERE), dtype)
-    other = bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(OTHER, HERE))
+    own_plan = bind(model.graph, load_profile(profile, HERE), dtype)
+    reference_plan = bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(OTHER, HERE))
     walkers = [
-        Walker(name="reference", plan=other, schedule=MicroBatches(4)),
-        Walker(name="natural", plan=own, schedule=MicroBatches(4)),
-        Walker(name="forced", plan=own, schedule=MicroBatches(4), routes=Forced(of="reference", what=IDS)),
+        Walker(name="reference", plan=reference_plan, schedule=MicroBatches(4)),
+        Walker(name="natural", plan=own_plan, schedule=MicroBatches(4)),
+        Walker(name="forced", plan=own_plan, schedule=MicroBatches(4), routes=Forced(of="reference", what=IDS)),
     ]
-    seen = Seen()
-    run(walkers, model.weights, ids, [seen])
+    values = Seen()
+    run(walkers, model.weights, ids, [values])
     flipped = [
         (a.sort(-1).values != b.sort(-1).values).any()
-        for a, b in zip(seen.ids["natural"], seen.ids["reference"], strict=True)
+        for a, b in zip(values.ids["natural"], values.ids["reference"], strict=True)
     ]
     assert any(flipped), "or no id was forced upon anybody"
     live = load(folder, profile, DTYPES[dtype])
     with torch.no_grad():
-        with replaying(live, seen.ids["reference"]):
+        with replaying(live, values.ids["reference"]):
             forced = live(ids, use_cache=False).logits
         natural = live(ids, use_cache=False).logits
-    assert same_bits(seen.logits["forced"], forced)
-    assert same_bits(seen.logits["natural"], natural)
+    assert same_bits(values.logits["forced"], forced)
+    assert same_bits(values.logits["natural"], natural)
     assert not same_bits(forced, natural)

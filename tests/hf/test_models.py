@@ -101,11 +101,11 @@ def test_single_tokens_with_broad_heads(
 
 def in_older_words(fields: dict[str, Any]) -> dict[str, Any]:
     """A config.json that transformers 5 wrote, as it stands on the hub: rope fields side by side, no list of layers."""
-    given = {key: value for key, value in fields.items() if key not in {"layer_types", "dtype", "rope_parameters"}}
+    older = {key: value for key, value in fields.items() if key not in {"layer_types", "dtype", "rope_parameters"}}
     rope = dict(fields["rope_parameters"])
-    given |= {key: rope.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in rope}
+    older |= {key: rope.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in rope}
     scaling = rope if rope["rope_type"] != "default" else None
-    return given | {"torch_dtype": fields["dtype"], "rope_scaling": scaling}
+    return older | {"torch_dtype": fields["dtype"], "rope_scaling": scaling}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from moeparity.bisection import sample
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.sample import generate
 from moeparity.engine.forward import forward
 from moeparity.errors import SpecError
@@ -50,10 +51,10 @@ def recipe(qwen3_moe: Path, tmp_path: Path) -> Write:
 def drawn_from(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Tensor]]:
     """By sequence, the logits that tokens were drawn from."""
     logits: dict[int, list[Tensor]] = {}
-    own = sample._forward
+    native = sample._forward
 
     def recording(*arguments: Any) -> sample.Forward:
-        inner = own(*arguments)
+        inner = native(*arguments)
 
         def forward(ids: Tensor, mask: Tensor, lasts: Tensor) -> tuple[Tensor, Tensor]:
             rows, values = inner(ids, mask, lasts)

@@ -163,13 +163,13 @@ def test_packs(request: pytest.FixtureRequest, name: str, profile: str, dtype: s
     isolated = Schedule(steps=packed(isolated=name not in NOT_ISOLATED))
     together = Schedule(steps=packed(isolated=False))
     running = Schedule(steps=packed(isolated=False), positions="running")
-    for schedule, settings, told in (
+    for schedule, settings, told_fields in (
         (isolated, None, {"position_ids": reset, "use_cache": False}),
         (together, cached(name), {"position_ids": reset}),
         (running, None, {"use_cache": False}),
     ):
         with torch.no_grad():
-            truth = live(ids[real][None], **told).logits[0]
+            truth = live(ids[real][None], **told_fields).logits[0]
         ours = forward(
             model, ids, attention_mask=real, profile=profile, dtype=dtype, schedule=schedule, settings=settings
         )["logits"][real]

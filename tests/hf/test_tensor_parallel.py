@@ -47,21 +47,21 @@ def live(folder: Path) -> None:
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as started:
         try:
-            _, said = started.communicate(timeout=240)
+            _, output = started.communicate(timeout=240)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, said
+    assert started.returncode == 0, output
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints, and what the live groups gave for them."""
-    made = tmp_path_factory.mktemp("tensor_parallel")
+    folder_made = tmp_path_factory.mktemp("tensor_parallel")
     for name, fields in CHECKPOINTS.items():
-        make_random(fields, made / name)
-    live(made)
-    return made
+        make_random(fields, folder_made / name)
+    live(folder_made)
+    return folder_made
 
 
 @lru_cache(maxsize=1)
@@ -98,7 +98,7 @@ def test_the_cases_would_show_other_ranks_or_another_plan(folder: Path) -> None:
     for name in (str(case) for case in cases(2) if case.plan == "default" and case.attention == "sdpa"):
         worlds = [world for world in WORLDS if name in of[world]]
         assert worlds[:2] == [2, 4]
-        assert all(not same_bits(of[one][name], of[other][name]) for one, other in pairwise(worlds)), name
+        assert all(not same_bits(of[first][name], of[second][name]) for first, second in pairwise(worlds)), name
         assert all(not same_bits(of[world][name], of[world][named(name, "stable")]) for world in worlds), name
         if named(name, "sequence") in of[2]:
             scattered = [

@@ -64,9 +64,9 @@ def main() -> None:
         for block in (record.read(options.record) if options.record else ())
         for seed in range(block.first, block.first + block.number)
     }
-    taken = multiprocessing.Value("q", 0)
-    children = [child for _ in range(1, options.processes) if (child := _fork(partial(_try, options, done, taken)))]
-    _try(options, done, taken)
+    counter = multiprocessing.Value("q", 0)
+    children = [child for _ in range(1, options.processes) if (child := _fork(partial(_try, options, done, counter)))]
+    _try(options, done, counter)
     for child in children:
         os.waitpid(child, 0)
 
@@ -82,16 +82,16 @@ def _fork(act: Callable[[], None]) -> int:
     return child
 
 
-def _try(options: argparse.Namespace, done: set[tuple[str, int]], taken: Synchronized[int]) -> None:
+def _try(options: argparse.Namespace, done: set[tuple[str, int]], counter: Synchronized[int]) -> None:
     """Take block after block, beside other processes, until the time is over; then the table of this one. All of them
-    count in `taken` how many blocks are.
+    count in `counter` how many blocks are.
     """
     end, tried = time.monotonic() + 60 * options.minutes, []
     blocks = enumerate(_blocks(options, done))
     while time.monotonic() < end:
-        with taken.get_lock():
-            mine = taken.value
-            taken.value += 1
+        with counter.get_lock():
+            mine = counter.value
+            counter.value += 1
         block = next((block for number, block in blocks if number == mine), None)
         if block is None:
             break

@@ -124,8 +124,8 @@ def call(arguments: tuple[str, ...], folder: Path, act: Callable[[], object]) ->
     try:
         act()
         code = 0
-    except SystemExit as left:
-        code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    except SystemExit as exit_error:
+        code = exit_error.code if isinstance(exit_error.code, int) else int(exit_error.code is not None)
     except BaseException:  # noqa: BLE001  nothing that the console script raises may get out of it
         traceback.print_exc()
     # What Python does at the end of a process.

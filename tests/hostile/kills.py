@@ -95,11 +95,11 @@ def try_kill(number: int) -> Iterator[Trial]:
         if older:
             (usual.folder / name).write_bytes(OLD)
     ended = _killed(job, usual, moment, sent)
-    kept = len(list(usual.home.rglob("passes/*/[!.]*.safetensors")))
+    pieces = len(list(usual.home.rglob("passes/*/[!.]*.safetensors")))
     when = str(moment) if isinstance(moment, Moment) else f"after {moment:.3f} s"
-    case = f"kill {number}: {job}, {sent.name} {when}, {kept} passes kept"
+    case = f"kill {number}: {job}, {sent.name} {when}, {pieces} passes kept"
     first = _trial(case, job, ended, _after_kill(job, usual, ended, sent))
-    yield replace(first, parts=("after a pass was kept",)) if kept else first
+    yield replace(first, parts=("after a pass was kept",)) if pieces else first
     again = _run(job, usual)
     yield _trial(case, job, again, _after_rerun(job, usual, again))
     for name in JOBS[job][1]:
@@ -115,18 +115,18 @@ def try_run_kill(number: int, job: str = "long") -> Iterator[Trial]:
     for turn in range(1 + (random.random() < 1 / 3)):
         moment = _folder_moment(random) if number % 4 == 3 else random.uniform(0, usual.seconds)
         ended = _killed(job, usual, moment, signal.SIGKILL)
-        kept = len(list(usual.folder.rglob("kept/passes/*/[!.]*.safetensors")))
+        pieces = len(list(usual.folder.rglob("kept/passes/*/[!.]*.safetensors")))
         when = str(moment) if isinstance(moment, Moment) else f"after {moment:.3f} s"
-        case = f"kill {number}.{turn}: {job}, SIGKILL {when}, {kept} pieces kept"
+        case = f"kill {number}.{turn}: {job}, SIGKILL {when}, {pieces} pieces kept"
         trial = _trial(case, job, ended, _after_kill(job, usual, ended, signal.SIGKILL), kind="runs")
-        yield replace(trial, parts=tuple(_parts(moment, ended, kept)))
+        yield replace(trial, parts=tuple(_parts(moment, ended, pieces)))
     again = _run(job, usual)
     yield _trial(case, job, again, _after_rerun(job, usual, again), kind="runs")
     shutil.rmtree(usual.folder / KEPT, ignore_errors=True)
     (usual.folder / "report.json").unlink(missing_ok=True)
 
 
-def _parts(moment: Moment | float, ended: Ended, kept: int) -> Iterator[str]:
+def _parts(moment: Moment | float, ended: Ended, pieces: int) -> Iterator[str]:
     """What a kill is counted in: where it was sent, whether that was before the command had ended, and whether some
     pass was kept by then.
     """
@@ -134,7 +134,7 @@ def _parts(moment: Moment | float, ended: Ended, kept: int) -> Iterator[str]:
     yield where
     if ended.code == -signal.SIGKILL:
         yield f"{where}, in time"
-    if kept:
+    if pieces:
         yield "after a pass was kept"
 
 
@@ -167,27 +167,27 @@ def _usual(job: str) -> Usual:
     seconds = time.monotonic() - begun
     assert ended.code in {0, 3}, ended.errors
     files = {name: _contents(folder / name) for name in JOBS[job][1]}
-    kept = _kept(folder)
+    pieces = _kept(folder)
     for name in files:
         (folder / name).unlink()
     shutil.rmtree(folder / KEPT, ignore_errors=True)
-    return Usual(folder, home, ended.code, _printed(ended), files, seconds, untouched, kept)
+    return Usual(folder, home, ended.code, _printed(ended), files, seconds, untouched, pieces)
 
 
 def _kept(folder: Path) -> dict[str, bytes]:
     """What a run's folder holds, but for what the run cost, when and in which process it ran."""
-    kept: dict[str, bytes] = {}
+    pieces: dict[str, bytes] = {}
     for path in sorted(path for path in (folder / KEPT).rglob("*") if path.is_file()):
         name = str(path.relative_to(folder / KEPT))
         if name == NAME:
             data = json.loads(path.read_bytes())
             stable = {key: value for key, value in data.items() if key not in ("begun", "finished", "files")}
-            kept[name] = json.dumps([stable, sorted(data["files"])]).encode()
+            pieces[name] = json.dumps([stable, sorted(data["files"])]).encode()
         elif path.suffix == ".safetensors":
-            kept[name] = _COST.sub(b"", read_report(folder / KEPT).to_json().encode())
+            pieces[name] = _COST.sub(b"", read_report(folder / KEPT).to_json().encode())
         elif name != LOCK:
-            kept[name] = _contents(path)
-    return kept
+            pieces[name] = _contents(path)
+    return pieces
 
 
 def _contents(path: Path) -> bytes:

@@ -163,13 +163,13 @@ def of_script(raw: bytes, random: Random, fragments: tuple[str, ...] = _FRAGMENT
     """Words and lines of a script dropped, repeated, moved, or made of something that scripts are made of."""
     words = re.split(r"(\s+)", raw.decode())
     for _ in range(random.randint(1, 4)):
-        at, other = random.randrange(len(words)), random.randrange(len(words))
+        at, second_place = random.randrange(len(words)), random.randrange(len(words))
         kind = random.randrange(5)
         if kind == 0:
-            del words[min(at, other) : min(at, other) + random.randrange(1, 6)]
+            del words[min(at, second_place) : min(at, second_place) + random.randrange(1, 6)]
             words = words or [""]
         elif kind == 1:
-            words[at:at] = words[other : other + random.randrange(1, 12)]
+            words[at:at] = words[second_place : second_place + random.randrange(1, 12)]
         elif kind == 2:
             words[at] = random.choice((*fragments, *_TEXTS))
         elif kind == 3:

@@ -74,8 +74,8 @@ def table(blocks: Sequence[Block]) -> str:
         inputs, broken = sum(block.number for block in of_series), sum(len(block.broken) for block in of_series)
         before = sum(len(block.broken) for block in of_kind) - broken
         parts = sum((Counter(block.parts) for block in of_series), Counter[str]())
-        named = "".join(f"; {times:,} {part}" for part, times in sorted(parts.items()))
-        lines.append(f"| {kind} | {inputs:,}{named} | {series:,} | {shown} | {broken} | {before or ''} |")
+        parts_said = "".join(f"; {times:,} {part}" for part, times in sorted(parts.items()))
+        lines.append(f"| {kind} | {inputs:,}{parts_said} | {series:,} | {shown} | {broken} | {before or ''} |")
     minutes = sum(block.seconds for block in counted) / 60
     on = [sorted({getattr(block, name) for block in counted}) for name in ("machine", "versions", "commit", "day")]
     machine, versions, commits, days = map(", ".join, on)

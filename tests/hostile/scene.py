@@ -161,8 +161,8 @@ def leavings(folder: Path) -> str | None:
     other libraries.
     """
     ours = (Path(name) for name in state(folder) if "moeparity" in name.removeprefix(str(folder)))
-    left = [path for path in ours if path.is_file() and path.name != "key"]
-    return f"{left[0]} is left" if left else None
+    leftovers = [path for path in ours if path.is_file() and path.name != "key"]
+    return f"{leftovers[0]} is left" if leftovers else None
 
 
 def _not_whole(path: Path, contents: bytes | str) -> str | None:

@@ -39,8 +39,8 @@ def _forward(folder: Path, side: str) -> tuple[str, ...] | None:
     options = {key: value for key, value in variant.items() if value is not None}
     schedule = options.pop("schedule", {})
     settings = options.pop("set", None) or {}
-    known = options.keys() <= {"profile", "micro_batch", "dtype"} and schedule.keys() <= {"file"}
-    if not known or tokens.keys() - {"file", "tokenizer", "sampled_from"} or recipe["checkpoint"] != ".":
+    is_plain = options.keys() <= {"profile", "micro_batch", "dtype"} and schedule.keys() <= {"file"}
+    if not is_plain or tokens.keys() - {"file", "tokenizer", "sampled_from"} or recipe["checkpoint"] != ".":
         return None
     if settings:
         rules = [
@@ -63,11 +63,11 @@ def _false_pass(folder: Path, ran: Mapping[str, int | None]) -> str | None:
     if len(ran) == len(SIDES):
         gate = _recipe(folder)["gate"]
         logits = [_logits(folder / f"{side}.safetensors") for side in SIDES]
-        if not all(np.isfinite(one).all() for one in logits):
+        if not all(np.isfinite(each_logits).all() for each_logits in logits):
             return "logits that are not finite"
-        if min(float(np.ptp(one, axis=-1).max()) for one in logits) == 0.0:
+        if min(float(np.ptp(each_logits, axis=-1).max()) for each_logits in logits) == 0.0:
             return "logits that are all alike"
-        reference, candidate = (_log_probabilities(one) for one in logits)
+        reference, candidate = (_log_probabilities(each_logits) for each_logits in logits)
         kl = float((np.exp(candidate) * (candidate - reference)).sum(-1).mean())
         if gate["metric"] == "k3" and kl > 100 * float(gate["below"]):
             return f"KL {kl:.3g} over the vocabulary"

@@ -83,10 +83,10 @@ def _streams() -> Iterator[Situation]:
         commands = {"metrics": (METRICS, codes), "broken recipe": (BROKEN, REFUSED)}
         if read == "kept":
             commands["bisect"] = (BISECT, codes)
-        for what, (command, right) in commands.items():
+        for command_name, (command, right) in commands.items():
             outputs = ("report.json",) if command[-1].startswith("--json") else ()
             yield Situation(
-                name=f"{what}: {name}",
+                name=f"{command_name}: {name}",
                 command=command,
                 codes=right,
                 outputs=outputs,
@@ -130,10 +130,10 @@ def _environment(name: str, prepare: Act = nothing, **variables: str | None) -> 
         _own(folder / "mine")
         prepare(folder)
 
-    for what, words in {"split": SPLIT[:-1], "plot": WRITERS["metrics plot"].words[:-1]}.items():
-        option = "--json=mine/report.json" if what == "split" else "--plot=mine/report.svg"
+    for variable, words in {"split": SPLIT[:-1], "plot": WRITERS["metrics plot"].words[:-1]}.items():
+        option = "--json=mine/report.json" if variable == "split" else "--plot=mine/report.svg"
         yield Situation(
-            name=f"{name}: {what}",
+            name=f"{name}: {variable}",
             command=(*words, option),
             codes=USUAL,
             outputs=(option.partition("=")[2],),
@@ -279,8 +279,8 @@ def _small(mebibytes: int) -> Act:
     return change
 
 
-def _limit(what: int, most: int) -> Act:
-    return lambda _: resource.setrlimit(what, (most, most))
+def _limit(resource_kind: int, most: int) -> Act:
+    return lambda _: resource.setrlimit(resource_kind, (most, most))
 
 
 def _locales() -> Iterator[Situation]:

@@ -25,7 +25,7 @@ def _targets() -> Iterator[Situation]:
     for name, writer in WRITERS.items():
         bad = ["folder", "pipe", "link", "dangling", "circle", "", ".", "..", "nowhere/new", "recipe.yaml/new"]
         bad += ["/dev/null", "/dev/full", "/dev/stderr", "/dev/fd/1", "/proc/self/mem", "n" * 300, "n" * 5000]
-        bad += [other for file in writer.inputs for other in (file, f"./{file}", f"again/{file}")]
+        bad += [spelling for file in writer.inputs for spelling in (file, f"./{file}", f"again/{file}")]
         bad += [] if writer.printable else ["-", "/dev/stdout"]
         for target in bad:
             shown = target if len(target) < 100 else f"a name of {len(target)}"
@@ -37,8 +37,8 @@ def _targets() -> Iterator[Situation]:
                 yield Situation(name=f"{name} to {target}", command=writer.to(target), codes=USUAL)
     twice = ("flips", "recipe.yaml", "--device", "cpu", "--json=x", "--map=again/x")
     yield Situation(name="flips to one file twice", command=twice, codes=REFUSED, prepare=crowded)
-    both = ("mine", "recipe.yaml", "--from", TOKENS, "--device", "cpu", "--json=-", "--out=/dev/stdout")
-    yield Situation(name="mine to standard output twice", command=both, codes=REFUSED)
+    mined = ("mine", "recipe.yaml", "--from", TOKENS, "--device", "cpu", "--json=-", "--out=/dev/stdout")
+    yield Situation(name="mine to standard output twice", command=mined, codes=REFUSED)
 
 
 def _strange(name: str, writer: Writer, stem: str) -> Situation:

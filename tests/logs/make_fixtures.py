@@ -143,7 +143,7 @@ def _samples(sample: Any) -> list[Any]:
             tokens=list(truth.ids),
             response="an answer",
             response_length=len(truth.ids) - truth.prompt,
-            loss_mask=[int(kept) for kept in truth.mask[truth.response]],
+            loss_mask=[int(in_mask) for in_mask in truth.mask[truth.response]],
             rollout_log_probs=_padded(truth.rollout[truth.response], 0, 0.0),
             weight_versions=sorted({str(version) for version in truth.versions[truth.response]}),
             status=sample.Status.COMPLETED,
@@ -204,10 +204,14 @@ def vllm() -> None:
         return None if math.isnan(value) else {token: logprobs.Logprob(value, 1, "x")}
 
     def spans(truth: Truth) -> list[Any]:
-        made = truth.versions[truth.response]
+        version_list = truth.versions[truth.response]
         return [
-            outputs.WeightVersionSpan(version=str(each), start=made.index(each), end=len(made) - made[::-1].index(each))
-            for each in sorted(set(made))
+            outputs.WeightVersionSpan(
+                version=str(each),
+                start=version_list.index(each),
+                end=len(version_list) - version_list[::-1].index(each),
+            )
+            for each in sorted(set(version_list))
         ]
 
     def sampled(number: int, truth: Truth) -> Any:
@@ -280,10 +284,10 @@ def _openai(position: Callable[[int, float], Any]) -> None:
 
 def sglang() -> None:
     """Responses of /generate: generated tokens, and a scored prompt."""
-    found = importlib.util.find_spec("sglang")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    source = Path(found.submodule_search_locations[0]) / "srt/managers/tokenizer_manager.py"
+    spec = importlib.util.find_spec("sglang")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    source = Path(spec.submodule_search_locations[0]) / "srt/managers/tokenizer_manager.py"
     manager = next(n for n in ast.parse(source.read_text()).body if getattr(n, "name", "") == "TokenizerManager")
     assert isinstance(manager, ast.ClassDef)
     wanted = {"add_logprob_to_meta_info", "detokenize_logprob_tokens"}
@@ -315,9 +319,9 @@ def sglang() -> None:
 
     sampled, scored = [], []
     for number, truth in enumerate(TRUTHS):
-        made = (truth.rollout[truth.response], truth.ids[truth.response])
+        tokens_sampled = (truth.rollout[truth.response], truth.ids[truth.response])
         before = ([None, *[-2.0] * (truth.prompt - 1)], truth.ids[: truth.prompt])
-        sampled.append(response(number, truth.prompt, made, before))
+        sampled.append(response(number, truth.prompt, tokens_sampled, before))
         whole = ([*before[0], *truth.trainer[truth.response]], truth.ids)
         scored.append(response(number, len(truth.ids), ([-1.0], [1]), whole))
     for name, records in (("generate", sampled), ("scored", scored)):

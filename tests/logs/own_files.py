@@ -19,7 +19,7 @@ def records() -> list[dict[str, Any]]:
         {
             "id": f"s{number}",
             "input_ids": truth.ids,
-            "mask": [int(kept) for kept in truth.mask],
+            "mask": [int(in_mask) for in_mask in truth.mask],
             "logprobs": [None if math.isnan(value) else value for value in truth.rollout],
             "trainer_logprobs": [None if math.isnan(value) else value for value in truth.trainer],
             "prompt_tokens": truth.prompt,

@@ -25,22 +25,22 @@ def code() -> dict[str, Any]:
     return blocks
 
 
-def block(key: str, fill: Any, *, left: bool, prompt: bool) -> torch.Tensor:
+def block(key: str, fill: Any, *, at_left: bool, prompt: bool) -> torch.Tensor:
     """[3, T] of the prompts or of the responses, padded as trainers pad."""
     rows = [getattr(t, key)[: t.prompt] if prompt else getattr(t, key)[t.prompt :] for t in TRUTHS]
     width = max(map(len, rows)) + 1
     pads = [[fill] * (width - len(row)) for row in rows]
-    return torch.tensor([[*pad, *row] if left else [*row, *pad] for row, pad in zip(rows, pads, strict=True)])
+    return torch.tensor([[*pad, *row] if at_left else [*row, *pad] for row, pad in zip(rows, pads, strict=True)])
 
 
-def attended(*, left: bool, prompt: bool) -> torch.Tensor:
-    return block("ids", -1, left=left, prompt=prompt) >= 0
+def attended(*, at_left: bool, prompt: bool) -> torch.Tensor:
+    return block("ids", -1, at_left=at_left, prompt=prompt) >= 0
 
 
 def responses() -> dict[str, torch.Tensor]:
-    mask = block("mask", False, left=False, prompt=False).long()
+    mask = block("mask", False, at_left=False, prompt=False).long()
     # What is not scored holds zeros, as trainers write.
-    values = {key: block(key, 0.0, left=False, prompt=False) * mask for key in ("rollout", "trainer")}
+    values = {key: block(key, 0.0, at_left=False, prompt=False) * mask for key in ("rollout", "trainer")}
     return {"mask": mask, **values}
 
 
@@ -57,9 +57,11 @@ def check(path: Path) -> None:
 def test_verl(code: dict[str, Any], tmp_path: Path) -> None:
     columns = responses()
     batch = {
-        "prompts": block("ids", 0, left=True, prompt=True),
-        "responses": block("ids", 0, left=False, prompt=False),
-        "attention_mask": torch.cat([attended(left=True, prompt=True), attended(left=False, prompt=False)], 1).long(),
+        "prompts": block("ids", 0, at_left=True, prompt=True),
+        "responses": block("ids", 0, at_left=False, prompt=False),
+        "attention_mask": torch.cat(
+            [attended(at_left=True, prompt=True), attended(at_left=False, prompt=False)], 1
+        ).long(),
         "response_mask": columns["mask"],
         "rollout_log_probs": columns["rollout"],
         "old_log_probs": columns["trainer"],
@@ -71,10 +73,10 @@ def test_verl(code: dict[str, Any], tmp_path: Path) -> None:
 def test_trl(code: dict[str, Any], tmp_path: Path) -> None:
     columns = responses()
     inputs = {
-        "prompt_ids": block("ids", 0, left=True, prompt=True),
-        "prompt_mask": attended(left=True, prompt=True).long(),
-        "completion_ids": block("ids", 0, left=False, prompt=False),
-        "completion_mask": attended(left=False, prompt=False).long(),
+        "prompt_ids": block("ids", 0, at_left=True, prompt=True),
+        "prompt_mask": attended(at_left=True, prompt=True).long(),
+        "completion_ids": block("ids", 0, at_left=False, prompt=False),
+        "completion_mask": attended(at_left=False, prompt=False).long(),
         "tool_mask": columns["mask"],
         "sampling_per_token_logps": columns["rollout"],
         "old_per_token_logps": columns["trainer"],

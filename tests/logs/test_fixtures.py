@@ -131,12 +131,12 @@ def test_routes_are_kept_where_their_shape_is_told(tmp_path: Path) -> None:
     npy = io.BytesIO()
     np.save(npy, routes)
     shaped = base64.b64encode(npy.getvalue()).decode()
-    for given, kept in ((shaped, True), (base64.b64encode(routes.astype("<i4").tobytes()).decode(), False)):
-        lines[0]["meta_info"]["routed_experts"] = given
+    for routes_text, is_kept in ((shaped, True), (base64.b64encode(routes.astype("<i4").tobytes()).decode(), False)):
+        lines[0]["meta_info"]["routed_experts"] = routes_text
         path = tmp_path / "a.jsonl"
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         first, *_ = logs.open([path], trainer=[FIXTURES / "sglang/scored.jsonl"])
-        assert ("routed_experts" in first.extra) == kept
+        assert ("routed_experts" in first.extra) == is_kept
     expected = [*routes.tolist(), [[-1, -1]]]
     row, *_ = _with_routes(tmp_path, expected)
     assert row.extra["routed_experts"].tolist() == expected

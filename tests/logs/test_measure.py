@@ -126,12 +126,12 @@ def test_a_ratio_below_1_is_as_far_as_one_above() -> None:
 
 
 def test_intervals_are_those_of_the_recipes() -> None:
-    given, totals = noisy([50, 20, 70, 10], 0.1), Accumulator((METRICS["k3"], METRICS["k3_sequence"]))
-    totals.add(given)
-    k3 = given.delta.expm1() - given.delta
-    sums = torch.zeros(4, dtype=torch.float64).index_add_(0, given.sequence, k3)
-    assert totals.interval(METRICS["k3"]) == token_mean(sums, given.counts)
-    assert totals.interval(METRICS["k3_sequence"]) == sequence_mean(sums, given.counts)
+    chunk_given, totals = noisy([50, 20, 70, 10], 0.1), Accumulator((METRICS["k3"], METRICS["k3_sequence"]))
+    totals.add(chunk_given)
+    k3 = chunk_given.delta.expm1() - chunk_given.delta
+    sums = torch.zeros(4, dtype=torch.float64).index_add_(0, chunk_given.sequence, k3)
+    assert totals.interval(METRICS["k3"]) == token_mean(sums, chunk_given.counts)
+    assert totals.interval(METRICS["k3_sequence"]) == sequence_mean(sums, chunk_given.counts)
 
 
 def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
@@ -159,8 +159,8 @@ def test_chunks_of_any_size_give_the_same_report() -> None:
         for chunk in measurement.chunker.chunks(records(30, 20, 0.1), tokens=size):
             measurement.add(chunk)
     first, second = (json.loads(each.report(()).to_json()) for each in (whole, parts))
-    for one, other in zip(first.pop("metrics"), second.pop("metrics"), strict=True):
-        values = [float(each["value"]["estimate"]) for each in (one, other)]
+    for first_metric, second_metric in zip(first.pop("metrics"), second.pop("metrics"), strict=True):
+        values = [float(each["value"]["estimate"]) for each in (first_metric, second_metric)]
         assert values[0] == pytest.approx(values[1], rel=1e-12, nan_ok=True)
     assert first["outliers"] == second["outliers"]
     assert [g["name"] for g in first["groupings"][0]["groups"]] == ["0", "1"]
@@ -190,10 +190,10 @@ def test_unscored_tokens_and_sequences_do_not_count() -> None:
 def test_labels_of_a_chunk() -> None:
     [first, second] = records(2, 4, 0.1)
     routes = torch.tensor([0, 1]).repeat(4, 1, 1)
-    other = routes.flip(-1).clone()
-    other[1, 0] = torch.tensor([0, 2])
-    other[2] = -1
-    extra = {"routed_experts": routes, "trainer_routed_experts": other}
+    routes_b = routes.flip(-1).clone()
+    routes_b[1, 0] = torch.tensor([0, 2])
+    routes_b[2] = -1
+    extra = {"routed_experts": routes, "trainer_routed_experts": routes_b}
     labels: dict[str, Any] = {
         "versions": torch.tensor([3, 3, 4, 4]),
         "trainer_version": 5,
@@ -230,10 +230,10 @@ def test_what_one_sequence_does_not_say_is_kept_of_the_others() -> None:
     assert (list(steps.parts), steps.parts[0].tokens, steps.unknown) == ([0], 4, 4)
 
 
-@pytest.mark.parametrize("given", ["k3", "k3<", "k3<0", "k3<-1", "k3<1.2.3", "<1", "k3>1e-3"])
-def test_what_is_no_gate_is_refused(given: str) -> None:
+@pytest.mark.parametrize("gate_text", ["k3", "k3<", "k3<0", "k3<-1", "k3<1.2.3", "<1", "k3>1e-3"])
+def test_what_is_no_gate_is_refused(gate_text: str) -> None:
     with pytest.raises(MoeparityError, match="is no gate; expected a metric"):
-        read_gate(given)
+        read_gate(gate_text)
 
 
 @pytest.mark.parametrize(
@@ -326,12 +326,12 @@ def test_runs_of_one_batch_are_told_apart(log: Path, tmp_path: Path) -> None:
     values = spiked[4].trainer.clone()
     values[7] -= 5
     spiked[4] = replace(spiked[4], trainer=values)
-    other = write(tmp_path / "again.jsonl", spiked)
+    second_log = write(tmp_path / "again.jsonl", spiked)
     third = write(tmp_path / "third.jsonl", records(30, 20, 0.02))
-    process = run("--repeats", log, other, third, "--json", tmp_path / "out.json", "--plot", tmp_path / "runs.svg")
+    process = run("--repeats", log, second_log, third, "--json", tmp_path / "out.json", "--plot", tmp_path / "runs.svg")
     assert process.exit_code == 0, process.output
     assert "k3 of one batch in 3 runs" in process.output
-    assert f"1 of 3 runs with a spike: {other}" in " ".join(process.output.split())
+    assert f"1 of 3 runs with a spike: {second_log}" in " ".join(process.output.split())
     report = json.loads((tmp_path / "out.json").read_text())
     k3, _ = report["metrics"]
     assert k3["values"][0] == k3["values"][2] == k3["least"] < k3["values"][1] == k3["greatest"]

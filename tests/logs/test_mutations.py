@@ -97,13 +97,13 @@ def spoil_an_entry(lines: list[dict[str, Any]], rng: random.Random) -> None:
 
 def swap_a_field(lines: list[dict[str, Any]], rng: random.Random) -> None:
     """What should be one sequence's stands in another."""
-    one, other = rng.sample(lines, 2)
+    first, second = rng.sample(lines, 2)
     # NeMo-RL pads all columns of a step to one length, by which nobody can tell whose they are.
-    keys = one.keys() & other.keys() - (
-        {"token_ids", "generation_logprobs", "prev_logprobs"} if "idx" in one else set()
+    keys = first.keys() & second.keys() - (
+        {"token_ids", "generation_logprobs", "prev_logprobs"} if "idx" in first else set()
     )
     key = rng.choice(sorted(keys))
-    one[key], other[key] = other[key], one[key]
+    first[key], second[key] = second[key], first[key]
 
 
 def repeat_a_line(lines: list[dict[str, Any]], rng: random.Random) -> None:
@@ -151,13 +151,13 @@ def test_a_defect_is_refused_or_changes_nothing(name: str, mutate: Mutation, rng
 def test_a_cut_file_gives_whole_sequences_or_none(name: str, share: float) -> None:
     sampled, scored = LOGS[name]
     content = (FIXTURES / sampled).read_bytes()
-    other = None if scored is None else FIXTURES / scored
-    expected = numbers(FIXTURES / sampled, other)
+    scored_file = None if scored is None else FIXTURES / scored
+    expected = numbers(FIXTURES / sampled, scored_file)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, Path(sampled).name)
         path.write_bytes(content[: int(share * len(content))])
         try:
-            sequences = numbers(path, other)
+            sequences = numbers(path, scored_file)
         except LogError:
             return
     # Between two lines a cut cannot be seen in one file; a line's newline may be missing.

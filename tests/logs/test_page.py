@@ -30,13 +30,15 @@ def test_each_sequence_has_its_own_mean() -> None:
     sequences = records(7, 20, 0.05)
     report = measure(sequences, Request(plots=True))
     assert report.plots is not None
-    for sequence, found in zip(sequences, report.plots.sequences, strict=True):
+    for sequence, sequence_mean in zip(sequences, report.plots.sequences, strict=True):
         assert sequence.rollout is not None
         assert sequence.trainer is not None
         delta = (sequence.trainer - sequence.rollout).double()
-        assert found.id == sequence.id
-        assert found.value == pytest.approx(float((delta.exp() - 1 - delta).mean()), rel=1e-9)
-    assert drawn(report)["series-sequences"]["lines"][0]["values"] == [one.value for one in report.plots.sequences]
+        assert sequence_mean.id == sequence.id
+        assert sequence_mean.value == pytest.approx(float((delta.exp() - 1 - delta).mean()), rel=1e-9)
+    assert drawn(report)["series-sequences"]["lines"][0]["values"] == [
+        sequence_mean.value for sequence_mean in report.plots.sequences
+    ]
 
 
 def test_of_many_those_with_the_greatest_are_drawn_in_their_order() -> None:
@@ -46,8 +48,8 @@ def test_of_many_those_with_the_greatest_are_drawn_in_their_order() -> None:
         few = measure(sequences, Request(plots=True)).plots
     assert every is not None
     assert few is not None
-    least = sorted(one.value for one in every.sequences)[-4]
-    assert few.sequences == tuple(one for one in every.sequences if one.value >= least)
+    least = sorted(sequence_mean.value for sequence_mean in every.sequences)[-4]
+    assert few.sequences == tuple(sequence_mean for sequence_mean in every.sequences if sequence_mean.value >= least)
 
 
 def test_the_gates_metric_is_drawn_with_its_gate() -> None:

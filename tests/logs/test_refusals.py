@@ -41,16 +41,16 @@ def _run(name: str, folder: Path) -> None:
 @pytest.fixture(scope="module")
 def refusal(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Refusal]:
     """The message of a case and the places of the readers it passed; each case is run once."""
-    known: dict[str, Refusal] = {}
+    refusals: dict[str, Refusal] = {}
 
     def once(name: str) -> Refusal:
-        if name not in known:
+        if name not in refusals:
             with pytest.raises(LogError) as caught:
                 _run(name, tmp_path_factory.mktemp("broken"))
             chain = [caught.value, *([caught.value.__context__] if caught.value.__context__ else [])]
             frames = [frame for error in chain for frame in traceback.extract_tb(error.__traceback__)]
-            known[name] = str(caught.value), {(Path(each.filename).name, each.lineno or 0) for each in frames}
-        return known[name]
+            refusals[name] = str(caught.value), {(Path(each.filename).name, each.lineno or 0) for each in frames}
+        return refusals[name]
 
     return once
 

@@ -55,16 +55,16 @@ def estimates(*chunks: Chunk, names: list[str] | None = None) -> dict[str, float
     return {metric.name: totals.estimate(metric) for metric in totals.metrics}
 
 
-def padded(given: Chunk) -> tuple[Tensor, Tensor, Tensor]:
+def padded(chunk_in: Chunk) -> tuple[Tensor, Tensor, Tensor]:
     """Rollout, trainer and mask [B, T] as trainers hold them, with junk where nothing is scored."""
-    longest = int(given.counts.max())
-    sides = torch.full((2, given.sequences, longest), -7.25, dtype=torch.float64)
-    mask = torch.zeros(given.sequences, longest, dtype=torch.bool)
-    for row in range(given.sequences):
-        tokens_of = given.sequence == row
+    longest = int(chunk_in.counts.max())
+    sides = torch.full((2, chunk_in.sequences, longest), -7.25, dtype=torch.float64)
+    mask = torch.zeros(chunk_in.sequences, longest, dtype=torch.bool)
+    for row in range(chunk_in.sequences):
+        tokens_of = chunk_in.sequence == row
         mask[row, : int(tokens_of.sum())] = True
-        sides[0, row, : int(tokens_of.sum())] = given.rollout[tokens_of]
-        sides[1, row, : int(tokens_of.sum())] = given.trainer[tokens_of]
+        sides[0, row, : int(tokens_of.sum())] = chunk_in.rollout[tokens_of]
+        sides[1, row, : int(tokens_of.sum())] = chunk_in.trainer[tokens_of]
     return sides[0], sides[1], mask
 
 

@@ -17,12 +17,12 @@ INF = math.inf
 
 
 def test_equal_sides_are_exactly_so() -> None:
-    given = noisy([5, 9], 0.3)
-    values = estimates(chunk((given.rollout.tolist(), given.rollout.tolist())))
+    chunk_in = noisy([5, 9], 0.3)
+    values = estimates(chunk((chunk_in.rollout.tolist(), chunk_in.rollout.tolist())))
     zero = ("k1", "k2", "k3", "k3_swapped", "mean_abs_delta", "p99_9_abs_delta", "max_abs_delta", "max_abs_dp", "f2")
     assert all(values[name] == 0 for name in (*zero, "verl/chi2_token", "verl/chi2_seq", "nemo-rl/js_divergence_error"))
-    one = ("mean_ratio", "token_mult_prob_error", "verl/ppl_ratio", "slime/tis", "nemo-rl/max_seq_mult_prob_error")
-    assert all(values[name] == 1 for name in one)
+    at_one = ("mean_ratio", "token_mult_prob_error", "verl/ppl_ratio", "slime/tis", "nemo-rl/max_seq_mult_prob_error")
+    assert all(values[name] == 1 for name in at_one)
 
 
 def test_no_token_gives_no_number() -> None:
@@ -70,9 +70,9 @@ def test_a_token_the_trainer_gave_probability_0() -> None:
 
 
 def test_probability_0_on_both_sides_is_agreement() -> None:
-    given = chunk(([-INF, -1.0], [-INF, -1.0]))
-    assert not given.delta.any()
-    assert not js_surrogate(given).any()
+    chunk_in = chunk(([-INF, -1.0], [-INF, -1.0]))
+    assert not chunk_in.delta.any()
+    assert not js_surrogate(chunk_in).any()
 
 
 @pytest.mark.parametrize(("delta", "ratio"), [(88.0, math.exp(88.0)), (89.0, 0.0)])

@@ -148,8 +148,8 @@ def test_mixed_dtypes_equal_scalar_loop(first: torch.dtype, second: torch.dtype,
     a = data.draw(st.lists(pattern_of(first), min_size=1, max_size=12))
     values = [decode(p, first) for p in a]
     near = [encode(v, second) for v in values]
-    other = pattern_of(second)
-    b = [data.draw(st.one_of(st.just(p), st.just(p ^ 1), other)) for p in near]
+    any_pattern = pattern_of(second)
+    b = [data.draw(st.one_of(st.just(p), st.just(p ^ 1), any_pattern)) for p in near]
     assert_matches(compare(from_bits(a, first), from_bits(b, second)), scalar_compare(a, b, first, second))
 
 
@@ -182,10 +182,10 @@ def test_least_denormals_of_both_signs_are_2_ulp_apart(dtype: torch.dtype) -> No
 
 def test_fp64_distance_beyond_int64() -> None:
     greatest = torch.finfo(FP64).max
-    one = 0x3FF << 52
+    bits_of_one = 0x3FF << 52
     error = compare(torch.tensor([-greatest, 1.0, 0.0], dtype=FP64), torch.tensor([greatest, -1.0, 1.0], dtype=FP64))
     assert error.max_ulp == 2 * ((0x7FF << 52) - 1) > 2**63
-    assert error.sum_ulp == error.max_ulp + 3 * one
+    assert error.sum_ulp == error.max_ulp + 3 * bits_of_one
 
 
 def test_nonfinite_pairs() -> None:

@@ -127,7 +127,7 @@ def test_a_recipe_takes_every_metric_or_says_why_not(name: str, tmp_path: Path) 
     else:
         assert name in gated()
         assert f"{name} needs {metric.needs[0]} of every token, which only a log has" in message
-    assert all(taken in message for taken in gated_in_recipes())
+    assert all(metric_name in message for metric_name in gated_in_recipes())
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from tests.metrics.made import chunk, estimates, noisy
 
 
 def test_bounds_of_positions_belong_to_the_part_above() -> None:
-    given = replace(chunk(([-1.0] * 8, [-1.5] * 8)), position=torch.tensor([0, 1, 15, 16, 63, 64, 16383, 16384]))
+    chunk_in = replace(chunk(([-1.0] * 8, [-1.5] * 8)), position=torch.tensor([0, 1, 15, 16, 63, 64, 16383, 16384]))
     groups = Groups("position")
-    groups.add(given)
+    groups.add(chunk_in)
     assert {name("position", key): part.tokens for key, part in groups} == {
         "0 to 0": 1,
         "1 to 15": 2,
@@ -44,8 +44,8 @@ def test_bounds_of_probabilities() -> None:
 def test_parts_add_up_over_chunks() -> None:
     chunks = [noisy([30, 1, 50], 0.2, seed=seed) for seed in (0, 1)]
     groups = Groups("probability")
-    for given in chunks:
-        groups.add(given)
+    for chunk_in in chunks:
+        groups.add(chunk_in)
     whole = estimates(*chunks, names=["k3", "max_abs_delta"])
     parts = [(part.tokens, part.estimate(METRICS["k3"])) for _, part in groups]
     assert sum(tokens for tokens, _ in parts) == 162
@@ -54,9 +54,9 @@ def test_parts_add_up_over_chunks() -> None:
 
 
 def test_a_part_has_the_sequences_that_have_such_a_token() -> None:
-    given = chunk(([-1.0, -1.0], [-1.0, -1.5]), ([-1.0], [-1.25]), ([-1.0], [-1.0]))
+    chunk_in = chunk(([-1.0, -1.0], [-1.0, -1.5]), ([-1.0], [-1.25]), ([-1.0], [-1.0]))
     groups = Groups("flipped")
-    groups.add(replace(given, labels={"flipped": torch.tensor([0, 1, 1, -1])}))
+    groups.add(replace(chunk_in, labels={"flipped": torch.tensor([0, 1, 1, -1])}))
     part = {name("flipped", key): (part.ids, part.estimate(METRICS["mean_abs_delta"])) for key, part in groups}
     assert part == {
         "routes unknown": (["s2"], 0.0),

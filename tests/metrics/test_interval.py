@@ -108,8 +108,10 @@ def test_no_sequences_and_one() -> None:
     none = token_mean(f64([0.0, 3.0]), f64([0.0, 0.0]))
     assert (none.low, none.high, none.method, none.sequences) == (-math.inf, math.inf, "none", 0)
     assert math.isnan(none.estimate)
-    one = token_mean(f64([3.0]), f64([2.0]))
-    assert one == Interval(estimate=1.5, low=-math.inf, high=math.inf, level=0.95, sequences=1, tokens=2, method="none")
+    interval = token_mean(f64([3.0]), f64([2.0]))
+    assert interval == Interval(
+        estimate=1.5, low=-math.inf, high=math.inf, level=0.95, sequences=1, tokens=2, method="none"
+    )
 
 
 @pytest.mark.parametrize("sums", [[1.0, 4.0], [0.1, 0.7], [1.0, 2.0, 6.0], [0.1, 0.3, 1.9]])

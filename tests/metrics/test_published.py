@@ -217,9 +217,9 @@ def test_chunks_and_one_piece_are_the_same() -> None:
     assert estimates(first, second) == pytest.approx(estimates(accumulators), rel=1e-12)
 
 
-def pairs(given: Chunk) -> list[tuple[list[float], list[float]]]:
-    rows = [given.sequence == row for row in range(given.sequences)]
-    return [(given.rollout[tokens_of].tolist(), given.trainer[tokens_of].tolist()) for tokens_of in rows]
+def pairs(chunk_in: Chunk) -> list[tuple[list[float], list[float]]]:
+    rows = [chunk_in.sequence == row for row in range(chunk_in.sequences)]
+    return [(chunk_in.rollout[tokens_of].tolist(), chunk_in.trainer[tokens_of].tolist()) for tokens_of in rows]
 
 
 def test_the_documented_example_of_nemo_rl() -> None:

@@ -73,8 +73,8 @@ def test_leading_dimensions_shape_the_mask() -> None:
 
 def test_one_token_and_no_token() -> None:
     assert flips(ids([[7]]), ids([[8]]))[0].zero_overlap == 1
-    one, mask = flips(torch.tensor([3, 1]), torch.tensor([3, 1]))
-    assert (one.tokens, one.slot_flips, mask.shape) == (1, 0, ())
+    flips_there, mask = flips(torch.tensor([3, 1]), torch.tensor([3, 1]))
+    assert (flips_there.tokens, flips_there.slot_flips, mask.shape) == (1, 0, ())
     assert flips(ids([]).reshape(0, 2), ids([]).reshape(0, 2))[0].tokens == 0
 
 

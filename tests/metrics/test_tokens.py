@@ -131,8 +131,8 @@ def test_k1_and_k3_estimate_the_kl_of_the_sampler_from_the_scorer(
         sampled_from=sampled_from,
     )
     sampler = (candidate if sampled_from == "candidate" else reference).double().softmax(-1).flatten()
-    other = "reference" if sampled_from == "candidate" else "candidate"
-    kl = getattr(metrics, f"kl_{sampled_from}_{other}")[0, 1].item()
+    scorer = "reference" if sampled_from == "candidate" else "candidate"
+    kl = getattr(metrics, f"kl_{sampled_from}_{scorer}")[0, 1].item()
     assert (sampler * metrics.k1[:, 1]).sum().item() == pytest.approx(kl, rel=1e-12)
     assert (sampler * metrics.k3[:, 1]).sum().item() == pytest.approx(kl, rel=1e-12)
 
@@ -154,13 +154,13 @@ def test_equal_bits_give_exactly_zero(dtype: torch.dtype, sampled_from: Sampler)
 
 def test_roles_swap() -> None:
     reference, candidate, ids, mask = block(5, 2, 6, 11)
-    one = token_metrics(reference, candidate, ids, mask)
+    metrics = token_metrics(reference, candidate, ids, mask)
     two = token_metrics(candidate, reference, ids, mask, sampled_from="reference")
-    assert torch.equal(one.delta, two.delta)
-    assert torch.allclose(one.kl_candidate_reference, two.kl_reference_candidate, rtol=0, atol=1e-14)
+    assert torch.equal(metrics.delta, two.delta)
+    assert torch.allclose(metrics.kl_candidate_reference, two.kl_reference_candidate, rtol=0, atol=1e-14)
     same_logits = token_metrics(reference, candidate, ids, mask, sampled_from="reference")
-    assert torch.equal(same_logits.delta, -one.delta)
-    assert torch.equal(same_logits.kl_candidate_reference, one.kl_candidate_reference)
+    assert torch.equal(same_logits.delta, -metrics.delta)
+    assert torch.equal(same_logits.kl_candidate_reference, metrics.kl_candidate_reference)
 
 
 def test_only_logits_before_a_scored_token_count() -> None:
@@ -190,11 +190,11 @@ def test_one_position_scores_nothing() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("both", [False, True])
-def test_nonfinite_logits_are_counted_and_make_sums_nan(value: float, both: bool) -> None:
+@pytest.mark.parametrize("on_both", [False, True])
+def test_nonfinite_logits_are_counted_and_make_sums_nan(value: float, on_both: bool) -> None:
     reference, candidate, ids, _ = block(4, 2, 4, 6)
     candidate[1, 2, 5] = value
-    if both:
+    if on_both:
         reference[1, 2, 5] = value
     metrics = token_metrics(reference, candidate, ids % 5, torch.ones(2, 4, dtype=torch.bool))
     sums = metrics.sums()

@@ -29,8 +29,8 @@ def nearest(x: Fraction | float, dtype: torch.dtype) -> float:
     # How often 2^unit goes into the number, and what is left over.
     unit = max(exponent, least) - precision + 1
     below <<= max(unit, 0)
-    count, left = divmod(above << max(-unit, 0), below)
-    count += 2 * left > below or (2 * left == below and count % 2 == 1)
+    count, remainder = divmod(above << max(-unit, 0), below)
+    count += 2 * remainder > below or (2 * remainder == below and count % 2 == 1)
     value = math.inf if count.bit_length() + unit > greatest + 1 else math.ldexp(count, unit)
     return math.copysign(value, x)
 

@@ -68,17 +68,17 @@ def test_split_k_takes_blocks_for_its_parts(splits: int) -> None:
 
 def test_blocks_are_the_kernel_on_so_many_rows_filled_up_with_zeros() -> None:
     x, weight, _ = operands(67, 24, FP32)
-    seen = []
+    blocks_met = []
 
     def kernel(block: torch.Tensor) -> torch.Tensor:
-        seen.append(block.clone())
+        blocks_met.append(block.clone())
         return block @ weight.t()
 
     blocks._TRIED.add(("here", (32, 67), FP32, x.device, torch.get_num_threads()))
     result = in_blocks(x, 32, kernel, key="here")
-    assert [tuple(block.shape) for block in seen] == [(32, 67)] * 3
-    assert not seen[-1][6:].any()
-    assert same_bits(result, torch.cat([block @ weight.t() for block in seen])[:70])
+    assert [tuple(block.shape) for block in blocks_met] == [(32, 67)] * 3
+    assert not blocks_met[-1][6:].any()
+    assert same_bits(result, torch.cat([block @ weight.t() for block in blocks_met])[:70])
 
 
 def test_a_place_that_shows_is_refused() -> None:

@@ -118,13 +118,13 @@ ORDERS = (None, torch.randperm(60, generator=torch.Generator().manual_seed(3)))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("order", ORDERS)
 def test_elements_as_if_step_after_step(order: Tensor | None, dtype: torch.dtype, nan: bool) -> None:
-    both, sizes = drawn(60, 2 * 37, dtype=dtype), (1, 2, 57)
-    both[7, 3] = math.nan if nan else 1
+    gate_up, sizes = drawn(60, 2 * 37, dtype=dtype), (1, 2, 57)
+    gate_up[7, 3] = math.nan if nan else 1
     truth = torch.empty(60, 37, dtype=dtype)
     rows = torch.arange(60) if order is None else order
-    for own in torch.split(rows, list(sizes)):
-        truth[own] = silu(call, *chunks(both[own]))
-    assert same_bits(StepRows(sizes, order).each(silu, chunks, both), truth)
+    for rows_there in torch.split(rows, list(sizes)):
+        truth[rows_there] = silu(call, *chunks(gate_up[rows_there]))
+    assert same_bits(StepRows(sizes, order).each(silu, chunks, gate_up), truth)
 
 
 def test_elements_whose_vector_differs_are_computed_step_by_step() -> None:

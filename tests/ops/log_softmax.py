@@ -62,8 +62,8 @@ def into(x: float, dtype: torch.dtype) -> float:
 
 
 def exp(xs: Sequence[float], step: torch.dtype) -> Row:
-    found: Row = torch.tensor(xs, dtype=step).exp().tolist()
-    return found
+    powers: Row = torch.tensor(xs, dtype=step).exp().tolist()
+    return powers
 
 
 def log(x: float, step: torch.dtype) -> float:
@@ -127,11 +127,11 @@ def in_blocks(terms: Row, step: torch.dtype) -> float:
 
 def in_threads(terms: Row, step: torch.dtype) -> float:
     """32 threads that walk over vectors of 4, each from 0, then a butterfly from the halves down."""
-    held = [0.0] * 32
+    per_thread = [0.0] * 32
     for i, term in enumerate(terms):
         thread = i // 4 % 32
-        held[thread] = kept(held[thread] + term, step)
-    return folded(held, step, neighbours=False)
+        per_thread[thread] = kept(per_thread[thread] + term, step)
+    return folded(per_thread, step, neighbours=False)
 
 
 Sum = Callable[[Row, torch.dtype], float]
@@ -179,18 +179,18 @@ def block_by_block(row: Row, at: dict[str, Any]) -> Row:
     for start in range(0, len(row), size):
         block = row[start : start + size]
         new = max(highest, *block)
-        own = SUMS[at["order"]](exp([kept(x - new, step) for x in block], step), step)
+        block_sum = SUMS[at["order"]](exp([kept(x - new, step) for x in block], step), step)
         (shrunk,) = exp([kept(highest - new, step)], step)
-        added = kept(kept(shrunk * added, step) + own, step) if start else own
+        added = kept(kept(shrunk * added, step) + block_sum, step) if start else block_sum
         highest = new
     if at["form"] == "shifted":
         return [kept(kept(x - highest, step) - log(added, step), step) for x in row]
-    both = kept(log(added, step) + highest, step)
-    return [kept(x - both, step) for x in row]
+    log_sum = kept(log(added, step) + highest, step)
+    return [kept(x - log_sum, step) for x in row]
 
 
-def expected(x: Tensor, **given: Any) -> Tensor:
-    at = DEFAULTS | given
+def expected(x: Tensor, **choices: Any) -> Tensor:
+    at = DEFAULTS | choices
     rows = [[over_temperature(value, at) for value in row] for row in x.double().view(-1, x.shape[-1]).tolist()]
     wide = torch.tensor(rows, dtype=step_of(at))
     if at["form"] == "log_softmax":

@@ -110,8 +110,8 @@ def runs_of(query: int, length: int, window: int, at: dict[str, Any]) -> list[li
             return [tiles_of(run, block) for run in cut if len(run)]
         low, high = first // block, math.ceil(last / block)
     each = math.ceil((high - low) / splits)
-    held = [tiles[low + i * each : min(low + (i + 1) * each, high)] for i in range(splits)]
-    return [run for run in held if run]
+    tile_runs = [tiles[low + i * each : min(low + (i + 1) * each, high)] for i in range(splits)]
+    return [run for run in tile_runs if run]
 
 
 def flash_row(
@@ -123,16 +123,18 @@ def flash_row(
     sink: F32 | None = None,
 ) -> list[F32]:
     """One query: its scores (None: hidden), values [T, V] fp32, its `runs_of` tiles -> its output, in `output`."""
-    found = [attend(scores, v, scale, run, at, sink if i == 0 else None) for i, run in enumerate(runs)]
-    done = found[0].out
+    runs_done = [attend(scores, v, scale, run, at, sink if i == 0 else None) for i, run in enumerate(runs)]
+    done = runs_done[0].out
     if sink is not None and at["sink"] == "rescale":
-        store, lse = ROUND[at["output"]], found[0].lse
+        store, lse = ROUND[at["output"]], runs_done[0].lse
         share = F32(0) if lse is None else F32(1 / (1 + math.exp(-float(lse - sink))))
         return [store(store(x) * store(share)) for x in done]
     if len(runs) > 1 or at["splits"] not in {1, "shared"}:
         store = ROUND[at["split"]]
-        found = [Run([store(x) for x in run.out], run.lse) for run in found]
-        done = {"at_once": merged_at_once, "pairwise": merged_in_pairs, "online": merged_online}[at["merge"]](found, at)
+        runs_done = [Run([store(x) for x in run.out], run.lse) for run in runs_done]
+        done = {"at_once": merged_at_once, "pairwise": merged_in_pairs, "online": merged_online}[at["merge"]](
+            runs_done, at
+        )
     return [ROUND[at["output"]](x) for x in done]
 
 
@@ -152,17 +154,17 @@ def attend(
     if sink is not None and at["sink"] == "start":
         highest, total = sink, F32(1)
     for tile in tiles if at["kv_order"] == "ascending" else tiles[::-1]:
-        found = {j: s * F32(scale) if form == "exp" else s for j in tile if (s := scores[j]) is not None}
-        if not found:
+        tile_scores = {j: s * F32(scale) if form == "exp" else s for j in tile if (s := scores[j]) is not None}
+        if not tile_scores:
             continue
-        new = max(found.values()) if highest is None else max(highest, *found.values())
+        new = max(tile_scores.values()) if highest is None else max(highest, *tile_scores.values())
         if form == "exp":
-            p = {j: exp(s - new) for j, s in found.items()}
+            p = {j: exp(s - new) for j, s in tile_scores.items()}
             shrunk = F32(0) if highest is None else exp(highest - new)
         else:
             most = new * factor
             folded = form == "exp2_fma"
-            p = {j: exp2(fma(s, factor, -most) if folded else s * factor - most) for j, s in found.items()}
+            p = {j: exp2(fma(s, factor, -most) if folded else s * factor - most) for j, s in tile_scores.items()}
             before = new if highest is None else highest
             shrunk = exp2((before - new) * factor if folded else before * factor - most)
             shrunk = F32(0) if highest is None else shrunk
@@ -186,11 +188,11 @@ def attend(
 
 
 def merged_at_once(runs: Sequence[Run], at: dict[str, Any]) -> list[F32]:
-    found = [run.lse for run in runs if run.lse is not None]
-    if not found:
+    run_lses = [run.lse for run in runs if run.lse is not None]
+    if not run_lses:
         return runs[0].out
-    highest = max(found)
-    everything = F32(math.log(float(in_turn([exp(lse - highest) for lse in found])))) + highest
+    highest = max(run_lses)
+    everything = F32(math.log(float(in_turn([exp(lse - highest) for lse in run_lses])))) + highest
     weights = [F32(0) if run.lse is None else exp(run.lse - everything) for run in runs]
     done = []
     for c in range(len(runs[0].out)):

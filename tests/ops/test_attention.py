@@ -37,19 +37,20 @@ def eager(
     v: Tensor,
     scale: float,
     at: dict[str, Any],
-    seen: Callable[[int, int, int], bool] | None = None,
+    visible: Callable[[int, int, int], bool] | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """One sequence and head at a time: q, k [B, H, T, D], v [B, H, T, V] -> [B, T, H * V].
 
-    `seen` says of a sequence whether a query sees a key; all before it and itself where there is nothing else to say.
+    `visible` says of a sequence whether a query sees a key; all before it and itself where there is nothing else
+    to say.
     """
     heads = []
     for i, (one_q, one_k, one_v) in enumerate(zip(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), strict=True)):
         scores = times(matmul(one_q, one_k.t(), at["scores"]), torch.tensor(scale), at["scores"])
         places, smallest = range(len(scores)), torch.tensor(torch.finfo(at["scores"]).min)
         for query, key in itertools.product(places, places):
-            if key > query or (seen is not None and not seen(i // q.shape[1], query, key)):
+            if key > query or (visible is not None and not visible(i // q.shape[1], query, key)):
                 scores[query, key] = plus(scores[query, key], smallest, at["scores"])
         sink = None if sinks is None else sinks[i % q.shape[1]]
         shares = F.softmax(scores.float(), dim=-1) if sink is None else with_sink(scores, sink, at)
@@ -61,11 +62,11 @@ def with_sink(scores: Tensor, sink: Tensor, at: dict[str, Any]) -> Tensor:
     """Shares [T, T] of scores [T, T] of one head."""
     rows = []
     for row in scores.tolist():
-        given = [*row, float(sink)]
-        shifted = [plus(torch.tensor(x), torch.tensor(-max(given)), at["shifted"]) for x in given]
-        own = at["shifted"] == at["probabilities"]
+        with_last = [*row, float(sink)]
+        shifted = [plus(torch.tensor(x), torch.tensor(-max(with_last)), at["shifted"]) for x in with_last]
+        is_alike = at["shifted"] == at["probabilities"]
         whole = torch.stack(shifted)
-        rows.append(F.softmax(whole if own else whole.float(), dim=-1)[:-1])
+        rows.append(F.softmax(whole if is_alike else whole.float(), dim=-1)[:-1])
     return torch.stack(rows)
 
 
@@ -164,11 +165,11 @@ def test_eager_mla(model: torch.dtype, expanded: torch.dtype, scores: torch.dtyp
     assert_bits(apart, as_computed)
 
     by_head = kv_b.to(expanded).view(heads, nope + width, tokens).transpose(1, 2).float()
-    both = torch.stack((by_head, by_head * 0.5))
+    keys_values = torch.stack((by_head, by_head * 0.5))
     q = torch.cat((q_nope.transpose(1, 2), q_rope), dim=-1)
-    k = torch.cat((both[..., :nope], k_rope.float().expand(-1, heads, -1, -1)), dim=-1)
+    k = torch.cat((keys_values[..., :nope], k_rope.float().expand(-1, heads, -1, -1)), dim=-1)
     mscale = 1.0 if rope_type == "default" else 0.1 * 0.5 * math.log(8.0) + 1.0
-    assert_bits(ours, eager(q, k, both[..., nope:], (nope + turned) ** -0.5 * mscale * mscale, at))
+    assert_bits(ours, eager(q, k, keys_values[..., nope:], (nope + turned) ** -0.5 * mscale * mscale, at))
 
 
 LANES = {"AVX2": 8, "AVX512": 16, "AVX512_BF16": 16}
@@ -266,8 +267,8 @@ def test_tf32_operands_of_eager_attention() -> None:
     hidden = torch.full((9, 9), torch.finfo(FP32).min).triu(1)
     p = F.softmax(scores + hidden, dim=-1)
     assert_bits(ours, (to_tf32(p[..., :1]) * 0.5).transpose(1, 2).flatten(2))
-    other = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at | {"tf32": "no"})
-    assert not torch.equal(ours, other)
+    without_tf32 = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=at | {"tf32": "no"})
+    assert not torch.equal(ours, without_tf32)
 
 
 @pytest.mark.parametrize("projection", ["context", "absorbed"])
@@ -275,7 +276,7 @@ def test_tf32_operands_of_eager_attention() -> None:
 def test_tf32_operands_of_kv_b(projection: str, implementation: str) -> None:
     """As with operands that were rounded before: latent and kv_b; absorbed, q_nope, kv_b and the latent output."""
     tokens, heads, nope, width, turned, rank = 9, 3, 5, 7, 4, 11
-    given = (
+    operands_of_mla = (
         random(2, tokens, heads, nope, dtype=FP32),
         random(2, heads, tokens, turned, dtype=FP32, seed=1),
         random(2, tokens, rank, dtype=FP32, seed=2),
@@ -290,10 +291,10 @@ def test_tf32_operands_of_kv_b(projection: str, implementation: str) -> None:
     p = {"heads": heads, "value_dim": width, "rope": ROPES["default"]}
 
     def run(q_nope: Tensor, latent: Tensor, weight: Tensor, tf32: str) -> Tensor:
-        operands = (q_nope, given[1], latent.unsqueeze(1), *given[3:])
+        operands = (q_nope, operands_of_mla[1], latent.unsqueeze(1), *operands_of_mla[3:])
         return mla(*operands, w={"kv_b": weight}, p=p, at=at | {"kv_b_tf32": tf32})
 
-    q_nope, latent = given[0], given[2]
+    q_nope, latent = operands_of_mla[0], operands_of_mla[2]
     before = (to_tf32(q_nope), latent) if projection == "absorbed" else (q_nope, to_tf32(latent))
     ours = run(q_nope, latent, kv_b, "yes")
     assert_bits(ours, run(*before, to_tf32(kv_b), "no"))
@@ -342,7 +343,7 @@ def test_the_fma_of_the_evaluations_rounds_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "attribute", "says"),
+    ("choices", "attribute", "says"),
     [
         ({"implementation": "sdpa"}, "implementation", "has no sinks"),
         ({"sink": "start", "exponential": "exp2"}, "sink", "Set `exponential: exp`"),
@@ -351,14 +352,14 @@ def test_the_fma_of_the_evaluations_rounds_once() -> None:
     ],
     ids=str,
 )
-def test_what_sinks_do_not_go_with(own: dict[str, Any], attribute: str, says: str) -> None:
+def test_what_sinks_do_not_go_with(choices: dict[str, Any], attribute: str, says: str) -> None:
     values: dict[str, Any] = {
         "implementation": "flash",
         "tensor": 1,
         "blocks": 0,
         "exponential": "exp",
         "splits": 1,
-    } | own
+    } | choices
     assert ATTENTION.refuses is not None
     refusal = ATTENTION.refuses({"sinks": (4,)}, values)
     assert refusal is not None

@@ -66,8 +66,8 @@ def by_hand(
     rows = exact.float().numpy()
     out = np.zeros((2, TOKENS, HEADS, WIDTH), np.float32)
     for b, h, t in itertools.product(range(2), range(HEADS), range(TOKENS)):
-        seen = [t - window < j <= t and bool(mask[b, j]) for j in range(TOKENS)]
-        scores = [F32(s) if see else None for s, see in zip(rows[b, h, t], seen, strict=True)]
+        visible = [t - window < j <= t and bool(mask[b, j]) for j in range(TOKENS)]
+        scores = [F32(s) if see else None for s, see in zip(rows[b, h, t], visible, strict=True)]
         runs = runs_of(t, TOKENS, window, at)
         sink = None if sinks is None else F32(float(sinks[h]))
         out[b, t, h] = flash_row(scores, v[b, :, h].float().numpy(), WIDTH**-0.5, at, runs, sink)
@@ -83,9 +83,9 @@ def check(
 ) -> Tensor:
     q, k, v = operands(at["kv_block"], dtype)
     mask = torch.ones(2, TOKENS, dtype=torch.bool) if mask is None else mask
-    given = at | {site: DTYPES[at[site]] for site in SITES}
+    dtypes_of = at | {site: DTYPES[at[site]] for site in SITES}
     ours = attention(
-        q, k, v.transpose(1, 2), mask, w={} if sinks is None else {"sinks": sinks}, p={"window": window}, at=given
+        q, k, v.transpose(1, 2), mask, w={} if sinks is None else {"sinks": sinks}, p={"window": window}, at=dtypes_of
     )
     assert_bits(ours, by_hand(q, k, v, mask, at, window or TOKENS, sinks))
     return ours
@@ -129,17 +129,19 @@ UNEVEN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("merge", ["at_once", "pairwise", "online"])
 @pytest.mark.parametrize("kv_block", [2, 3])
-@pytest.mark.parametrize("own", UNEVEN, ids=str)
-def test_runs_of_unequal_length(own: dict[str, Any], kv_block: int, merge: str) -> None:
+@pytest.mark.parametrize("choices", UNEVEN, ids=str)
+def test_runs_of_unequal_length(choices: dict[str, Any], kv_block: int, merge: str) -> None:
     """Runs that differ between queries, and whose tiles start where the run does."""
-    check(PLAIN | own | {"kv_block": kv_block, "merge": merge, "kv_order": "ascending"})
+    check(PLAIN | choices | {"kv_block": kv_block, "merge": merge, "kv_order": "ascending"})
 
 
 def test_runs_by_name() -> None:
     """What `runs_of` holds to be each kernel's arithmetic, spelled out for the last of 7 queries."""
 
-    def keys(**own: Any) -> list[list[list[int]]]:
-        return [[list(tile) for tile in run] for run in runs_of(6, 7, 7, PLAIN | {"kv_block": 2, "q_block": 1} | own)]
+    def keys(**choices: Any) -> list[list[list[int]]]:
+        return [
+            [list(tile) for tile in run] for run in runs_of(6, 7, 7, PLAIN | {"kv_block": 2, "q_block": 1} | choices)
+        ]
 
     assert keys(splits=3) == [[[0, 1], [2, 3]], [[4, 5], [6]]]
     assert keys(splits=3, split_by="keys", split_unit=1) == [[[0, 1], [2]], [[3, 4], [5]], [[6]]]
@@ -153,25 +155,25 @@ def test_runs_by_name() -> None:
     ]
 
 
-@pytest.mark.parametrize("own", [{}, {"splits": 2}], ids=str)
+@pytest.mark.parametrize("choices", [{}, {"splits": 2}], ids=str)
 @pytest.mark.parametrize("output", DTYPES)
-def test_tf32_operands(own: dict[str, Any], output: str) -> None:
+def test_tf32_operands(choices: dict[str, Any], output: str) -> None:
     """q, k and v are a little more than what TF32 makes of them; the probabilities have all their bits."""
-    at = PLAIN | own | {"probabilities": "fp32", "output": output, "tf32": "yes"}
+    at = PLAIN | choices | {"probabilities": "fp32", "output": output, "tf32": "yes"}
     exact = operands(BLOCK, FP32)
     q, k, v = (x * (1 + 2**-14) for x in exact)
-    given, mask = at | {site: DTYPES[at[site]] for site in SITES}, torch.ones(2, TOKENS, dtype=torch.bool)
-    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=given)
+    dtypes_of, mask = at | {site: DTYPES[at[site]] for site in SITES}, torch.ones(2, TOKENS, dtype=torch.bool)
+    ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=dtypes_of)
     assert_bits(ours, by_hand(*exact, mask, at))
     q, k, v = exact
-    other = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=given | {"tf32": "no"})
-    assert not torch.equal(ours, other)
+    without_tf32 = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": None}, at=dtypes_of | {"tf32": "no"})
+    assert not torch.equal(ours, without_tf32)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("window", [None, 2, 4])
 @pytest.mark.parametrize(
-    "own",
+    "choices",
     [
         {},
         {"splits": 2},
@@ -183,10 +185,10 @@ def test_tf32_operands(own: dict[str, Any], output: str) -> None:
     ],
     ids=str,
 )
-def test_padding_and_window(side: str, window: int | None, own: dict[str, Any]) -> None:
+def test_padding_and_window(side: str, window: int | None, choices: dict[str, Any]) -> None:
     places = torch.arange(TOKENS)
     mask = torch.stack([places >= 0, places >= 4 if side == "left" else places < 4])
-    ours = check(PLAIN | own, mask=mask, window=window)
+    ours = check(PLAIN | choices, mask=mask, window=window)
     if side == "left":
         assert not ours[1, :4].any(), "a query without a key gets zeros"
 
@@ -199,7 +201,7 @@ SINKS = torch.tensor([0.75, -1.25])
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("normalize", ["reciprocal", "divide"])
 @pytest.mark.parametrize(
-    "own",
+    "choices",
     [
         *({"sink": "end", "exponential": form} for form in ("exp2_fma", "exp2", "exp")),
         *({"sink": "end", "probabilities": "fp32", "output": dtype} for dtype in ("bf16", "fp16")),
@@ -211,11 +213,11 @@ SINKS = torch.tensor([0.75, -1.25])
     ids=str,
 )
 @pytest.mark.parametrize("dtype", [BF16, FP32])
-def test_sinks(own: dict[str, Any], dtype: torch.dtype, normalize: str, window: int | None, side: str) -> None:
+def test_sinks(choices: dict[str, Any], dtype: torch.dtype, normalize: str, window: int | None, side: str) -> None:
     """FlashAttention 3 of vLLM adds the sink last, its Triton kernels start from it, in the first run (read)."""
     places = torch.arange(TOKENS)
     mask = torch.stack([places >= 0, places >= 4 if side == "left" else places < 4])
-    at = PLAIN | own | {"normalize": normalize}
+    at = PLAIN | choices | {"normalize": normalize}
     ours = check(at, dtype, mask=mask, window=window, sinks=SINKS.to(dtype))
     if side == "left":
         assert not ours[1, :4].any(), "a query without a key gets zeros"
@@ -234,11 +236,11 @@ def test_every_form_has_other_bits() -> None:
     q, k = (torch.randn(1, 4, 37, WIDTH, generator=generator) for _ in range(2))
     v, mask = torch.randn(1, 37, 4, WIDTH, generator=generator), torch.ones(1, 37, dtype=torch.bool)
 
-    def run(**own: Any) -> Tensor:
-        at = PLAIN | {"kv_block": 8, "probabilities": "fp32"} | own
-        given = at | {site: DTYPES[at[site]] for site in SITES}
-        w = {"sinks": torch.randn(4, generator=torch.Generator().manual_seed(1))} if "sink" in own else {}
-        return attention(q, k, v.transpose(1, 2), mask, w=w, p={"window": None}, at=given)
+    def run(**choices: Any) -> Tensor:
+        at = PLAIN | {"kv_block": 8, "probabilities": "fp32"} | choices
+        dtypes_of = at | {site: DTYPES[at[site]] for site in SITES}
+        w = {"sinks": torch.randn(4, generator=torch.Generator().manual_seed(1))} if "sink" in choices else {}
+        return attention(q, k, v.transpose(1, 2), mask, w=w, p={"window": None}, at=dtypes_of)
 
     end, start = {"sink": "end", "exponential": "exp"}, {"sink": "start", "exponential": "exp"}
     two, keys = {"splits": 2}, {"splits": 2, "split_by": "keys", "q_block": 8, "split_unit": 1}
@@ -271,11 +273,11 @@ def test_every_form_has_other_bits() -> None:
         (end, end | {"sink": "rescale"}),
         (start, start | two),
     ]
-    for one, other in pairs:
-        assert not torch.equal(run(**one), run(**other)), (one, other)
-        assert torch.allclose(run(**one), run(**other), atol=0.02)
-    named = {name for one, other in pairs for name in one | other}
-    assert {a.name for a in ATTENTION.attributes if "flash" in a.when.get("implementation", ())} <= named
+    for first, second in pairs:
+        assert not torch.equal(run(**first), run(**second)), (first, second)
+        assert torch.allclose(run(**first), run(**second), atol=0.02)
+    names = {name for first, second in pairs for name in first | second}
+    assert {a.name for a in ATTENTION.attributes if "flash" in a.when.get("implementation", ())} <= names
 
 
 def test_native_row_sum_is_torch_sum() -> None:

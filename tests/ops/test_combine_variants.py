@@ -60,7 +60,7 @@ class Token:
 
     def sums(self, count: int) -> list[F32]:
         """What each rank adds up of weighted rows, rounded to bf16; 0 where it has none."""
-        return [bf16(in_turn([F32(0), *(self.rows[k] for k in own)])) for own in self.ranks(count)]
+        return [bf16(in_turn([F32(0), *(self.rows[k] for k in slots)])) for slots in self.ranks(count)]
 
 
 def kept(x: F32) -> F32:
@@ -105,8 +105,8 @@ def by_first_slot(t: Token) -> F32:
 
 
 def rank_by_rank(t: Token) -> F32:
-    own = [[k for k in t.by_expert if k in slots] for slots in t.ranks(4)]
-    return bf16(in_turn([from_zero([t.rows[k] for k in slots]) for slots in own]))
+    slots_of_ranks = [[k for k in t.by_expert if k in slots] for slots in t.ranks(4)]
+    return bf16(in_turn([from_zero([t.rows[k] for k in slots]) for slots in slots_of_ranks]))
 
 
 def scaled_shared(t: Token) -> F32:
@@ -155,8 +155,8 @@ BY_HAND: dict[str, Callable[[Token], F32]] = {
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Model]:
     folder = tmp_path_factory.mktemp("combine")
-    made = {shared: make_random(fields, folder / str(shared)) for shared, fields in FIELDS.items()}
-    return {shared: open_model(path, device="cpu", residency="resident") for shared, path in made.items()}
+    opened_models = {shared: make_random(fields, folder / str(shared)) for shared, fields in FIELDS.items()}
+    return {shared: open_model(path, device="cpu", residency="resident") for shared, path in opened_models.items()}
 
 
 def computed(model: Model, variant: Variant) -> dict[str, torch.Tensor]:
@@ -169,30 +169,30 @@ def computed(model: Model, variant: Variant) -> dict[str, torch.Tensor]:
     saved = ["router", "experts", *(["shared_reduce", "shared_add"] if variant.shared else ["reduce"])]
     ids = random_tokens(2, 5)
     placement = {"expert": variant.ranks} if variant.ranks > 1 else None
-    found = forward(model, ids, settings=settings, placement=placement, save=[BLOCK + name for name in saved])
-    return {key.removeprefix("layers.0.moe."): tensor for key, tensor in found.items()}
+    values = forward(model, ids, settings=settings, placement=placement, save=[BLOCK + name for name in saved])
+    return {key.removeprefix("layers.0.moe."): tensor for key, tensor in values.items()}
 
 
-def by_hand(variant: Variant, found: dict[str, torch.Tensor]) -> torch.Tensor:
-    rows = found["experts"].flatten(0, 1)
-    shared = found["shared_reduce"].flatten(0, 1) if variant.shared else torch.zeros_like(rows[:, 0])
-    ids, weights = (found[f"router.{port}"].reshape(-1, TOP_K) for port in ("ids", "weights"))
+def by_hand(variant: Variant, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    rows = values["experts"].flatten(0, 1)
+    shared = values["shared_reduce"].flatten(0, 1) if variant.shared else torch.zeros_like(rows[:, 0])
+    ids, weights = (values[f"router.{port}"].reshape(-1, TOP_K) for port in ("ids", "weights"))
     assert rows.dtype == shared.dtype == torch.bfloat16
-    made = []
+    columns_out = []
     for n in range(len(rows)):
-        own = [F32(w) for w in weights[n].float().numpy()]
+        token_weights = [F32(w) for w in weights[n].float().numpy()]
         columns, extra = rows[n].float().numpy(), shared[n].float().numpy()
         for h in range(rows.shape[-1]):
-            token = Token([F32(x) for x in columns[:, h]], ids[n].tolist(), own, F32(extra[h]))
-            made.append(BY_HAND[variant.id](token))
-    return torch.tensor(np.array(made)).to(torch.bfloat16)
+            token = Token([F32(x) for x in columns[:, h]], ids[n].tolist(), token_weights, F32(extra[h]))
+            columns_out.append(BY_HAND[variant.id](token))
+    return torch.tensor(np.array(columns_out)).to(torch.bfloat16)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.id)
 def test_variant(models: dict[bool, Model], variant: Variant) -> None:
-    found = computed(models[variant.shared], variant)
-    ours = found["shared_add" if variant.shared else "reduce"]
-    assert same_bits(ours.flatten(), by_hand(variant, found))
+    values = computed(models[variant.shared], variant)
+    ours = values["shared_add" if variant.shared else "reduce"]
+    assert same_bits(ours.flatten(), by_hand(variant, values))
 
 
 DIFFERENT = (("C1", "C4"), ("F1", "F3"), ("F1", "F2"), ("C6", "C7"), ("C4", "C5"), ("C10", "C10d"), ("S1", "S2"))
@@ -201,8 +201,8 @@ DIFFERENT = (("C1", "C4"), ("F1", "F3"), ("F1", "F2"), ("C6", "C7"), ("C4", "C5"
 @pytest.mark.parametrize("pair", DIFFERENT, ids="-".join)
 def test_variants_that_differ_here_too(models: dict[bool, Model], pair: tuple[str, str]) -> None:
     chosen = [v for v in VARIANTS if v.id in pair]
-    one, two = (computed(models[v.shared], v)["shared_add" if v.shared else "reduce"] for v in chosen)
-    assert not same_bits(one, two)
+    first, two = (computed(models[v.shared], v)["shared_add" if v.shared else "reduce"] for v in chosen)
+    assert not same_bits(first, two)
 
 
 def test_every_variant_of_the_page_is_evaluated() -> None:

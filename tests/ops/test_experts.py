@@ -100,9 +100,9 @@ def by_hand(ids: Tensor, weights: Tensor, site: str, at: dict[str, Any], down: T
 @pytest.mark.parametrize("roundings", ["each", "one", "fp32"])
 def test_score_sites(site: str, roundings: str, implementation: str, score: torch.dtype) -> None:
     """`one` is Megatron-LM's fused weighted SwiGLU, `each` its unfused one (read)."""
-    one = dict.fromkeys(("activation", "product") if site == "activation" else ("activation",), FP32)
+    narrow_sites = dict.fromkeys(("activation", "product") if site == "activation" else ("activation",), FP32)
     wide = dict.fromkeys(("projections", "activation", "product", "scored", "output"), FP32)
-    at = BASE | {"each": {}, "one": one, "fp32": wide}[roundings] | {"implementation": implementation}
+    at = BASE | {"each": {}, "one": narrow_sites, "fp32": wide}[roundings] | {"implementation": implementation}
     ids, weights = routes(K), random(B, T, K, dtype=score, seed=5)
     ours = computed(ids, None if site == "combine" else weights, site, at)
     assert_bits(ours, by_hand(ids, weights, site, at))
@@ -154,12 +154,14 @@ def test_column_wise_gemms_have_the_ranks_shapes() -> None:
     at = BASE | {"tensor": ranks, "parallel": "column", "score_site": "combine"}
     ours = experts(x, ids, None, w={"gate_up": torch.cat((gate, up), dim=1), "down": down}, p={}, at=at)
     for expert in range(2):
-        rows, held = x[0, expert::2], []
+        rows, activated = x[0, expert::2], []
         for g, u in zip(gate[expert].chunk(ranks), up[expert].chunk(ranks), strict=True):
-            left, right = F.linear(rows, torch.cat((g, u))).chunk(2, dim=-1)
-            held.append(F.silu(left) * right)
-        made = [F.linear(torch.cat(held, dim=-1), own.clone()) for own in down[expert].chunk(ranks)]
-        assert_bits(ours[0, expert::2, 0], torch.cat(made, dim=-1))
+            gate_part, right = F.linear(rows, torch.cat((g, u))).chunk(2, dim=-1)
+            activated.append(F.silu(gate_part) * right)
+        products = [
+            F.linear(torch.cat(activated, dim=-1), down_part.clone()) for down_part in down[expert].chunk(ranks)
+        ]
+        assert_bits(ours[0, expert::2, 0], torch.cat(products, dim=-1))
 
 
 def fused(terms: list[tuple[F32, F32]]) -> F32:
@@ -211,21 +213,21 @@ def test_gemms_in_a_stated_form(form: dict[str, Any], output: str, gate_up: str)
     gate, up, down = (
         random(3, *shape, dtype=FP32, seed=i) for i, shape in enumerate([(width, hidden)] * 2 + [(hidden, width)], 1)
     )
-    given = ONE_PART | form
+    form_parts = ONE_PART | form
     wide = dict.fromkeys(("projections", "product"), FP32)
-    at = BASE | wide | given | {"split": NAMES[given["split"]], "output": NAMES[output], "gate_up": gate_up}
+    at = BASE | wide | form_parts | {"split": NAMES[form_parts["split"]], "output": NAMES[output], "gate_up": gate_up}
     w = {"gate_up": torch.cat((gate, up), dim=1), "down": down}
     ours = experts(x, ids, None, w=w, p={}, at=at | {"score_site": "combine"})
 
     def times_matrix(row: list[F32], matrix: Tensor, rounded: str) -> list[F32]:
-        return [dot(row, [F32(v) for v in column], given, rounded) for column in matrix.tolist()]
+        return [dot(row, [F32(v) for v in column], form_parts, rounded) for column in matrix.tolist()]
 
     for t, slot in itertools.product(range(tokens), range(k)):
         row, expert = [F32(v) for v in x[0, t].tolist()], int(ids[0, t, slot])
-        left, right = (times_matrix(row, matrix[expert], "fp32") for matrix in (gate, up))
-        silu = F.silu(torch.tensor(left)).to(BF16).float().numpy()
-        made = times_matrix([s * u for s, u in zip(silu, right, strict=True)], down[expert], output)
-        assert_bits(ours[0, t, slot], torch.tensor(made).to(NAMES[output]))
+        gate_row, right = (times_matrix(row, matrix[expert], "fp32") for matrix in (gate, up))
+        silu = F.silu(torch.tensor(gate_row)).to(BF16).float().numpy()
+        down_row = times_matrix([s * u for s, u in zip(silu, right, strict=True)], down[expert], output)
+        assert_bits(ours[0, t, slot], torch.tensor(down_row).to(NAMES[output]))
 
 
 @pytest.mark.parametrize("implementation", ["loop", "grouped"])
@@ -237,10 +239,10 @@ def test_tf32_in_the_kernels_of_torch(site: str, implementation: str) -> None:
     ids, weights = routes(K), random(B, T, K, dtype=FP32, seed=5)
     more = 1 + 2**-14
     w = {"gate_up": torch.cat((GATE, UP), dim=1).float() * more, "down": ONE.float() * more}
-    given = None if site == "combine" else weights
-    ours = experts(X.float() * more, ids, given, w=w, p={}, at=at)
+    scores_given = None if site == "combine" else weights
+    ours = experts(X.float() * more, ids, scores_given, w=w, p={}, at=at)
     assert_bits(ours, by_hand(ids, weights, site, at, ONE))
-    assert not torch.equal(ours, experts(X.float() * more, ids, given, w=w, p={}, at=at | {"tf32": "no"}))
+    assert not torch.equal(ours, experts(X.float() * more, ids, scores_given, w=w, p={}, at=at | {"tf32": "no"}))
 
 
 SHAPES = {"gate": (EXPERTS, WIDTH, HIDDEN), "down": (EXPERTS, HIDDEN, WIDTH), "ids": (K,)}
@@ -258,7 +260,7 @@ ASKED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("own", "refused"),
+    ("choices", "refused"),
     [
         ({}, None),
         ({"order": "tree(0+1)"}, "order"),
@@ -274,7 +276,7 @@ ASKED: dict[str, Any] = {
     ],
     ids=str,
 )
-def test_what_cannot_be_computed_is_refused(own: dict[str, Any], refused: str | None) -> None:
+def test_what_cannot_be_computed_is_refused(choices: dict[str, Any], refused: str | None) -> None:
     assert OP.refuses is not None
-    found = OP.refuses(SHAPES, ASKED | own)
-    assert (found and found[0]) == refused
+    refusal = OP.refuses(SHAPES, ASKED | choices)
+    assert (refusal and refusal[0]) == refused

@@ -103,8 +103,8 @@ def test_every_site_matters() -> None:
     plain = experts(x, routes(K), None, w=w, p=P, at=wide)
     for site in SITES[:-1]:
         assert not torch.equal(plain.to(BF16), experts(x, routes(K), None, w=w, p=P, at=wide | {site: BF16}).to(BF16))
-    for name, other in (("alpha", 1.0), ("limit", 1.0), ("glu", "swiglu"), ("interleaved", False)):
-        assert not torch.allclose(plain, experts(x, routes(K), None, w=w, p=P | {name: other}, at=wide))
+    for name, value in (("alpha", 1.0), ("limit", 1.0), ("glu", "swiglu"), ("interleaved", False)):
+        assert not torch.allclose(plain, experts(x, routes(K), None, w=w, p=P | {name: value}, at=wide))
 
 
 @pytest.mark.parametrize("implementation", ["loop", "grouped"])

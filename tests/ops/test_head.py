@@ -27,10 +27,10 @@ def test_bf16_logits_and_fp32_logits_of_the_same_exact_products(tokens: int) -> 
     rounded = head(x, weight, inputs=BF16, output=BF16)
     assert_bits(rounded, matmul(x, weight.t(), BF16))
     # torch.mm(bf16, bf16, out_dtype=fp32) of engines: exact products; the sum is torch's fp32 kernel's own here.
-    kept = head(x, weight, inputs=BF16, output=FP32)
-    assert_bits(kept, matmul(x, weight.t(), FP32))
-    assert_bits(kept.to(BF16), rounded)
-    assert not torch.equal(kept, rounded.float())
+    wide_logits = head(x, weight, inputs=BF16, output=FP32)
+    assert_bits(wide_logits, matmul(x, weight.t(), FP32))
+    assert_bits(wide_logits.to(BF16), rounded)
+    assert not torch.equal(wide_logits, rounded.float())
 
 
 def test_an_fp32_head_keeps_bits_that_bf16_does_not() -> None:

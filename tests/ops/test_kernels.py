@@ -70,8 +70,8 @@ def test_inverse_frequencies() -> None:
     plain = 10000.0 ** -(torch.arange(0, 16, 2).double() / 16)
 
     def ours(length: int, **rope: Any) -> Tensor:
-        given = {"rope_theta": 10000.0, **rope}
-        return inverse_frequencies(16, given, 32, FP32, torch.tensor(length))[0].double()
+        rope_fields = {"rope_theta": 10000.0, **rope}
+        return inverse_frequencies(16, rope_fields, 32, FP32, torch.tensor(length))[0].double()
 
     def close(a: Tensor, b: Tensor) -> bool:
         return torch.allclose(a, b, rtol=1e-6, atol=0)

@@ -36,22 +36,22 @@ def numbers(name: str) -> tuple[list[Fraction], list[Fraction]]:
     """The numbers from 0 on that 8 bits hold, ascending by their codes, and the middles between neighbours."""
     _, exponent_bits, bias = FP8[name]
     mantissa_bits = 7 - exponent_bits
-    held: list[Fraction] = []
+    magnitudes: list[Fraction] = []
     for code in range(1 << 7):
         exponent, mantissa = code >> mantissa_bits, code & ((1 << mantissa_bits) - 1)
         whole = (exponent == (1 << exponent_bits) - 1) and (name == "fp8_e5m2" or mantissa == (1 << mantissa_bits) - 1)
         if whole:  # no numbers: infinity and NaN, or NaN alone
             break
         significand = Fraction(mantissa, 1 << mantissa_bits) + (exponent > 0)
-        held.append(significand * Fraction(2) ** (max(exponent, 1) - bias))
-    middles = [(a + b) / 2 for a, b in pairwise(held)]
+        magnitudes.append(significand * Fraction(2) ** (max(exponent, 1) - bias))
+    middles = [(a + b) / 2 for a, b in pairwise(magnitudes)]
     # Above the largest, half a step of its own further.
-    return held, [*middles, held[-1] + (held[-1] - held[-2]) / 2]
+    return magnitudes, [*middles, magnitudes[-1] + (magnitudes[-1] - magnitudes[-2]) / 2]
 
 
 def code_of(x: float, name: str, *, saturates: bool) -> int:
     """The 8 bits of a number: nearest, ties to an even code."""
-    held, middles = numbers(name)
+    magnitudes, middles = numbers(name)
     sign = 0x80 if math.copysign(1.0, x) < 0 else 0
     if math.isnan(x):
         return sign | 0x7F
@@ -61,8 +61,8 @@ def code_of(x: float, name: str, *, saturates: bool) -> int:
         middle = (low + high) // 2
         above = exact > middles[middle] or (exact == middles[middle] and middle % 2 == 1)
         low, high = (middle + 1, high) if above else (low, middle)
-    if exact is None or low == len(held):
-        return sign | (len(held) - 1 if saturates or name == "fp8_e4m3" else 0x7C)
+    if exact is None or low == len(magnitudes):
+        return sign | (len(magnitudes) - 1 if saturates or name == "fp8_e4m3" else 0x7C)
     return sign | low
 
 
@@ -118,10 +118,10 @@ def test_what_is_read_is_what_scalars_give(
     at = AT | {"stored": FP8[name][0], "scale": scale, "k_scale": 0.7, "v_scale": 0.013}
     ours = kv_cache(k, v, w={}, p={}, at=at | {"quotient": quotient, "dequantized": dequantized})
     largest = torch.tensor(torch.finfo(FP8[name][0]).max)
-    for x, out, told in ((k, ours[0], 0.7), (v.transpose(1, 2), ours[1], 0.013)):
+    for x, out, static_scale in ((k, ours[0], 0.7), (v.transpose(1, 2), ours[1], 0.013)):
         for head in range(3):
             group = x[:, head] if scale == "head" else x
-            factor = torch.tensor(told) if scale == "static" else group.float().abs().max() / largest
+            factor = torch.tensor(static_scale) if scale == "static" else group.float().abs().max() / largest
             factor = torch.tensor(1.0) if factor == 0 else factor
             expected = [by_scalars(a, factor, name, quotient, dequantized) for a in x[:, head].flatten().tolist()]
             assert same_bits(out[:, head].flatten(), torch.stack(expected))
@@ -154,12 +154,12 @@ def test_own_keys_as_computed_stand_in_place_of_the_last() -> None:
     at = eager | dict.fromkeys(("scores", "probabilities", "output"), torch.bfloat16) | {"blocks": 0}
     mask = torch.ones(2, 7, dtype=torch.bool)
     how: dict[str, Any] = {"w": {}, "p": {"window": None}, "at": at}
-    for own in (2, 7):
-        queries = q[:, :, 7 - own :]
-        mixed_k = torch.cat((stored_k[:, :, : 7 - own], k[:, :, 7 - own :]), 2)
-        mixed_v = torch.cat((stored_v[:, :, : 7 - own], v.transpose(1, 2)[:, :, 7 - own :]), 2)
+    for length in (2, 7):
+        queries = q[:, :, 7 - length :]
+        mixed_k = torch.cat((stored_k[:, :, : 7 - length], k[:, :, 7 - length :]), 2)
+        mixed_v = torch.cat((stored_v[:, :, : 7 - length], v.transpose(1, 2)[:, :, 7 - length :]), 2)
         expected = attention(queries, mixed_k, mixed_v, mask, **how)
-        ours = attention(queries, stored_k, stored_v, mask, k[:, :, 7 - own :], v[:, 7 - own :], **how)
+        ours = attention(queries, stored_k, stored_v, mask, k[:, :, 7 - length :], v[:, 7 - length :], **how)
         assert same_bits(ours, expected)
         assert not torch.equal(int_view(ours), int_view(attention(queries, stored_k, stored_v, mask, **how)))
 

@@ -33,9 +33,9 @@ def ours(x: Tensor, **at: Any) -> Tensor:
 
 def assert_expected(x: Tensor, **at: Any) -> Tensor:
     """Ours, which has the bits of the scalar loop."""
-    found = ours(x, **at)
-    assert_bits(found, expected(x, **at))
-    return found
+    computed = ours(x, **at)
+    assert_bits(computed, expected(x, **at))
+    return computed
 
 
 @pytest.mark.parametrize("vocabulary", [37, 1003])
@@ -43,12 +43,12 @@ def test_what_torch_does_on_cpu(vocabulary: int) -> None:
     """Its exp and log of a number do not depend on where the number stands, nor on strides."""
     for dtype in (FP32, FP64):
         x = torch.cat([-random(vocabulary, dtype=dtype).abs() * 60, random(vocabulary, dtype=dtype, seed=1)])
-        for function, given in ((torch.exp, x), (torch.log, x.abs() + 1)):
-            one_by_one = torch.stack([function(value) for value in given])
-            strided = torch.empty(2 * vocabulary, 3, dtype=dtype)[:, 1].copy_(given)
-            assert torch.equal(function(given), one_by_one)
+        for function, values in ((torch.exp, x), (torch.log, x.abs() + 1)):
+            one_by_one = torch.stack([function(value) for value in values])
+            strided = torch.empty(2 * vocabulary, 3, dtype=dtype)[:, 1].copy_(values)
+            assert torch.equal(function(values), one_by_one)
             assert torch.equal(function(strided), one_by_one)
-            assert torch.equal(function(given[3:]), one_by_one[3:])
+            assert torch.equal(function(values[3:]), one_by_one[3:])
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP32, FP64])
@@ -93,9 +93,9 @@ def test_collectives(collective: str) -> None:
     at = {"tensor": 4, "collective": collective}
     assert_expected(logits(1003, BF16), order="fold_lo", temperature=1.3, scaled=BF16, **at)
     x = [logits(37, FP32, seed=seed) for seed in range(8)]
-    found = torch.stack([assert_expected(each, **at) for each in x])
-    for other in COLLECTIVES.keys() - {collective}:
-        assert not torch.equal(found, torch.stack([expected(each, tensor=4, collective=other) for each in x]))
+    computed = torch.stack([assert_expected(each, **at) for each in x])
+    for collective_b in COLLECTIVES.keys() - {collective}:
+        assert not torch.equal(computed, torch.stack([expected(each, tensor=4, collective=collective_b) for each in x]))
 
 
 @pytest.mark.parametrize(("inputs", "output"), list(itertools.product([BF16, FP16, FP32, FP64], repeat=2)))
@@ -111,8 +111,8 @@ def test_sites(form: str, inputs: torch.dtype, output: torch.dtype) -> None:
 @pytest.mark.parametrize("temperature", [0.6, 0.7, 1.3, 0.69921875, 3.0])
 def test_the_reciprocal_is_another_number(temperature: float) -> None:
     x = logits(1003, FP32)
-    found = [assert_expected(x, temperature=temperature, division=name) for name in ("divide", "reciprocal")]
-    assert not torch.equal(*found)
+    computed = [assert_expected(x, temperature=temperature, division=name) for name in ("divide", "reciprocal")]
+    assert not torch.equal(*computed)
 
 
 def test_the_choices_differ() -> None:
@@ -122,8 +122,8 @@ def test_the_choices_differ() -> None:
     choices += [{"inputs": FP16}, {"scaled": BF16}, {"output": BF16}, {"block": 100}, {"block": 100, "form": FORMS[2]}]
     choices += [{"form": form} for form in FORMS[:3]] + [{"order": order} for order in SUMS if order != "sequential"]
     choices += [{"collective": "nccl.ring"}, *({"collective": "none", "ranks": ranks} for ranks in RANKS)]
-    found = [ours(x, **(base | choice)).double() for choice in choices]
-    for (i, a), (j, b) in itertools.combinations(enumerate(found), 2):
+    computed = [ours(x, **(base | choice)).double() for choice in choices]
+    for (i, a), (j, b) in itertools.combinations(enumerate(computed), 2):
         assert not torch.equal(a, b), (choices[i], choices[j])
 
 
@@ -132,9 +132,9 @@ def test_what_underflows_is_the_least_finite_number(dtype: torch.dtype) -> None:
     """SGLang clamps to it; fp32's own would be -inf in 16 bits."""
     x = logits(1003, FP32)
     assert (x.softmax(-1).log() == -math.inf).nonzero()[:, -1].tolist() == [5] * 10
-    found = ours(x, form="log_of_softmax", output=dtype)
-    assert (found[..., 5] == torch.finfo(dtype).min).all()
-    assert torch.equal(found.clamp(min=-200.0), x.softmax(-1).log().to(dtype).clamp(min=-200.0))
+    computed = ours(x, form="log_of_softmax", output=dtype)
+    assert (computed[..., 5] == torch.finfo(dtype).min).all()
+    assert torch.equal(computed.clamp(min=-200.0), x.softmax(-1).log().to(dtype).clamp(min=-200.0))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -143,9 +143,9 @@ def test_kernels_of_torch(dtype: torch.dtype, temperature: float) -> None:
     """As engines call them; over a temperature in the logits' own dtype, and in fp32."""
     x = logits(1003, dtype, tokens=60)
     tokens = torch.randint(1003, (120,), generator=torch.Generator().manual_seed(0))
-    for own in {dtype, FP32}:
-        given = x.to(own)
-        over = given.div(temperature) if temperature != 1 else given
+    for inner_dtype in {dtype, FP32}:
+        cast = x.to(inner_dtype)
+        over = cast.div(temperature) if temperature != 1 else cast
         wide = over.float()
         live = {
             "log_softmax": F.log_softmax(over, dim=-1, dtype=FP32),
@@ -153,7 +153,12 @@ def test_kernels_of_torch(dtype: torch.dtype, temperature: float) -> None:
             "minus_logsumexp": wide - torch.logsumexp(wide, dim=-1, keepdim=True),
         }
         for form, theirs in live.items():
-            at: dict[str, Any] = {"form": form, "temperature": temperature, "inputs": own, "scaled": own}
+            at: dict[str, Any] = {
+                "form": form,
+                "temperature": temperature,
+                "inputs": inner_dtype,
+                "scaled": inner_dtype,
+            }
             assert_bits(ours(x, **at), theirs)
             record("log_softmax", DEFAULTS | at, TORCH, operands=dtype)
         loss = F.cross_entropy(wide.view(120, -1), tokens, reduction="none")
@@ -197,20 +202,20 @@ def test_torchs_16_bit_kernel_on_cpu_rounds_the_sum_and_its_log() -> None:
 )
 def test_what_cannot_be(values: dict[str, Any], attribute: str, message: str) -> None:
     assert LOG_PROBS.refuses is not None
-    given: dict[str, Any] = {"temperature": 1.0, "order": "native", "ranks": "sequential"}
-    given |= dict.fromkeys(("inputs", "output"), "fp32")
-    assert LOG_PROBS.refuses({}, {**given, "tensor": 4, **values}) == (attribute, message)
-    assert LOG_PROBS.refuses({}, {**given, "tensor": 4}) is None
+    choices: dict[str, Any] = {"temperature": 1.0, "order": "native", "ranks": "sequential"}
+    choices |= dict.fromkeys(("inputs", "output"), "fp32")
+    assert LOG_PROBS.refuses({}, {**choices, "tensor": 4, **values}) == (attribute, message)
+    assert LOG_PROBS.refuses({}, {**choices, "tensor": 4}) is None
 
 
 @pytest.mark.parametrize("site", ["inputs", "scaled", "output"])
 def test_no_library_adds_up_in_fp64(site: str) -> None:
     assert LOG_PROBS.refuses is not None
-    given: dict[str, Any] = {"temperature": 0.7, "inputs": "fp32", "scaled": "fp32", "output": "fp32", "tensor": 2}
-    refused = LOG_PROBS.refuses({}, {**given, "collective": "gloo.all_reduce", site: "fp64"})
+    choices: dict[str, Any] = {"temperature": 0.7, "inputs": "fp32", "scaled": "fp32", "output": "fp32", "tensor": 2}
+    refused = LOG_PROBS.refuses({}, {**choices, "collective": "gloo.all_reduce", site: "fp64"})
     says = "gloo.all_reduce is known for bf16, fp16, fp32, and the ranks' sums are in fp64."
     assert refused == (None if site == "inputs" else ("collective", says))
-    assert LOG_PROBS.refuses({}, {**given, "ranks": "reverse", site: "fp64"}) is None
+    assert LOG_PROBS.refuses({}, {**choices, "ranks": "reverse", site: "fp64"}) is None
 
 
 @pytest.mark.parametrize(
@@ -234,6 +239,6 @@ def test_what_a_run_refuses(values: dict[str, Any], message: str) -> None:
 
 def test_gathered_logits_are_those_of_one_rank() -> None:
     x = logits(501, FP32)
-    one, cut = ours(x), ours(x, tensor=4, parallel="vocabulary")
-    assert_bits(ours(x, tensor=4, parallel="gathered"), one)
-    assert not torch.equal(one, cut)
+    of_one_rank, cut = ours(x), ours(x, tensor=4, parallel="vocabulary")
+    assert_bits(ours(x, tensor=4, parallel="gathered"), of_one_rank)
+    assert not torch.equal(of_one_rank, cut)

@@ -43,9 +43,9 @@ def test_each_channel_has_chunks_of_its_own() -> None:
     ours = summed(x, {"collective": "nccl.ring", "channels": 2})
     for i, (first, end) in enumerate(itertools.pairwise(edges)):
         assert_bits(ours[first:end], ring([each[first:end] for each in x], i % 4))
-    one = summed(x, {"collective": "nccl.ring"})
-    assert_bits(one[:4100], ring([each[:4100] for each in x], 0))
-    assert not ours.equal(one)
+    channel_sum = summed(x, {"collective": "nccl.ring"})
+    assert_bits(channel_sum[:4100], ring([each[:4100] for each in x], 0))
+    assert not ours.equal(channel_sum)
 
 
 def test_ll_has_chunks_of_32_kib() -> None:

@@ -45,8 +45,8 @@ def run(op: str, *inputs: Tensor | None, w: dict[str, Tensor] | None = None, p: 
     there = [a for a in OPS[op].attributes if a.weight is None or a.weight in (w or {})]
     defaults = {a.name: BF16 if a.default == MODEL else a.default for a in there}
     defaults |= {a.name: torch_dtype(a.default) for a in there if a.default in {"fp32", "fp64"}}
-    told = {name: by.default for name, by in OPS[op].told.items()}
-    out: Tensor = OPS[op].load()(*inputs, w=w or {}, p=p or {}, at=told | defaults | at)
+    told_choices = {name: by.default for name, by in OPS[op].told.items()}
+    out: Tensor = OPS[op].load()(*inputs, w=w or {}, p=p or {}, at=told_choices | defaults | at)
     return out
 
 
@@ -139,8 +139,8 @@ def test_a_ring_starts_each_chunk_at_another_rank(partial: torch.dtype) -> None:
     size = math.ceil(count / RANKS / step) * step
     by_hand = torch.empty_like(flat[0])
     for chunk, first in enumerate(range(0, count, size)):
-        here = slice(first, first + size)
-        by_hand[here] = folded([flat[(chunk + 1 + hop) % RANKS, here] for hop in range(RANKS)], partial)
+        chunk_slice = slice(first, first + size)
+        by_hand[chunk_slice] = folded([flat[(chunk + 1 + hop) % RANKS, chunk_slice] for hop in range(RANKS)], partial)
     ours = summed(partials, {"collective": "nccl.ring", "output": partial})
     assert_bits(ours, by_hand.view(B, T, 24))
     assert_bits(
@@ -180,10 +180,10 @@ def test_a_row_wise_bias_is_added_after_or_shared_or_by_the_first_rank() -> None
     assert_bits(after, plus(folded([F.linear(*each) for each in shares], BF16), w["bias"], BF16))
     assert_bits(shared, folded([F.linear(*each, w["bias"] / RANKS) for each in shares], BF16))
     # Inside the first rank's GEMM, before its sum is rounded.
-    own = [F.linear(*shares[0], w["bias"]), *(F.linear(*each) for each in shares[1:])]
-    assert_bits(first, folded(own, BF16))
+    by_rank = [F.linear(*shares[0], w["bias"]), *(F.linear(*each) for each in shares[1:])]
+    assert_bits(first, folded(by_rank, BF16))
     assert not torch.equal(after, shared)
-    assert not any(torch.equal(first, other) for other in (after, shared))
+    assert not any(torch.equal(first, placed) for placed in (after, shared))
 
 
 def test_what_is_whole_passes_by() -> None:
@@ -212,9 +212,9 @@ def test_each_rank_attends_with_its_own_heads(dtype: torch.dtype, heads: int, kv
     by_hand = []
     for rank in range(ranks):
         mine = range(rank * heads // ranks, (rank + 1) * heads // ranks)
-        held = sorted({head * kv_heads // heads for head in mine})
-        own_k, own_v = k[:, held].contiguous(), v[:, :, held].contiguous().transpose(1, 2)
-        times_held = len(mine) // len(held)
+        kv_of_rank = sorted({head * kv_heads // heads for head in mine})
+        own_k, own_v = k[:, kv_of_rank].contiguous(), v[:, :, kv_of_rank].contiguous().transpose(1, 2)
+        times_held = len(mine) // len(kv_of_rank)
         own_k, own_v = repeat_kv(own_k, times_held), repeat_kv(own_v, times_held)
         by_hand.append(attention_by_hand(q[:, mine.start : mine.stop].contiguous(), own_k, own_v, 16**-0.5))
     at: dict[str, Any] = {"scores": dtype, "probabilities": dtype, "output": dtype, "tensor": ranks}
@@ -236,9 +236,9 @@ def test_each_rank_expands_the_latent_into_its_own_heads() -> None:
         by_hand.append(attention_by_hand(q, k, expanded[..., nope:], (nope + rope) ** -0.5))
     p = {"heads": heads, "value_dim": value, "rope": {"rope_type": "default"}}
     mask = torch.ones(B, T, dtype=torch.bool)
-    own = latent.unsqueeze(1)
-    ours = run("mla", q_nope, q_rope, own, k_rope, mask, w={"kv_b": kv_b}, p=p, projection="context", **CUT)
-    once = run("mla_expand", own, w={"kv_b": kv_b}, p=p, **CUT)
+    own_latent = latent.unsqueeze(1)
+    ours = run("mla", q_nope, q_rope, own_latent, k_rope, mask, w={"kv_b": kv_b}, p=p, projection="context", **CUT)
+    once = run("mla_expand", own_latent, w={"kv_b": kv_b}, p=p, **CUT)
     assert_bits(ours, run("mla", q_nope, q_rope, None, k_rope, mask, once, w={"kv_b": kv_b}, p=p, **CUT))
     assert_bits(ours, torch.cat(by_hand, dim=-1))
 
@@ -265,11 +265,11 @@ def test_each_rank_holds_a_part_of_every_expert(gate_up: str, partial: torch.dty
         # By slot, then token.
         slots, tokens = (ids.view(-1, TOP_K).t() == expert).nonzero(as_tuple=True)
         rows, weights = x.view(-1, HIDDEN)[tokens], [part(w[expert], rank, 0) for w in (gate, up)]
-        both = F.linear(rows, torch.cat(weights)).chunk(2, dim=-1)
-        g, u = both if gate_up == "fused" else [F.linear(rows, w) for w in weights]
-        hidden, own = times(F.silu(g), u, BF16), part(down[expert], rank, 1)
+        gate_up_rows = F.linear(rows, torch.cat(weights)).chunk(2, dim=-1)
+        g, u = gate_up_rows if gate_up == "fused" else [F.linear(rows, w) for w in weights]
+        hidden, down_part = times(F.silu(g), u, BF16), part(down[expert], rank, 1)
         by_hand[rank, tokens, slots] = (
-            F.linear(hidden, own) if partial == BF16 else F.linear(hidden.float(), own.float())
+            F.linear(hidden, down_part) if partial == BF16 else F.linear(hidden.float(), down_part.float())
         )
     at = {"gate_up": gate_up, "partial": partial, **CUT}
     ours = run("experts", x, ids, None, w={"gate_up": torch.cat((gate, up), dim=1), "down": down}, **at)
@@ -358,7 +358,7 @@ def test_a_gate_weighs_each_ranks_part() -> None:
     gate, x = random(B, T, 1, dtype=BF16), random(B, RANKS, T, 24, dtype=BF16, seed=1)
     share = torch.sigmoid(gate)
     ours = run("sigmoid_gate", gate, x)
-    assert_bits(ours, torch.stack([times(share, own, BF16) for own in x.unbind(1)], dim=1))
+    assert_bits(ours, torch.stack([times(share, rank_part, BF16) for rank_part in x.unbind(1)], dim=1))
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP32])
@@ -374,10 +374,10 @@ def test_a_vocabulary_on_ranks_has_no_minus_zero() -> None:
     weight = random(8, 24, dtype=BF16)
     weight[3, :5] = -0.0
     tokens = torch.tensor([[3, 1, 3]])
-    one, four = (run("embedding", tokens, w={"weight": weight}, tensor=n) for n in (1, RANKS))
-    assert_bits(one, weight[tokens])
+    of_one_rank, four = (run("embedding", tokens, w={"weight": weight}, tensor=n) for n in (1, RANKS))
+    assert_bits(of_one_rank, weight[tokens])
     assert_bits(four, weight[tokens] + 0.0)
-    assert not torch.equal(one.view(torch.int16), four.view(torch.int16))
+    assert not torch.equal(of_one_rank.view(torch.int16), four.view(torch.int16))
 
 
 # What a library refuses only once it sees the message.

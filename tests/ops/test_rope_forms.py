@@ -51,11 +51,11 @@ def turned(a: F32, b: F32, c: F32, s: F32, form: dict[str, str]) -> Pair:
 
 def by_hand(x: Tensor, cos: Tensor, sin: Tensor, form: dict[str, str], at: Callable[[int], tuple[int, int]]) -> Tensor:
     """x [B, T, H, D] -> pairs [B, H, T, D / 2, 2]; `at` says where in x the numbers of a pair are."""
-    given, c, s = (t.float().numpy() for t in (x, cos, sin))
+    numbers_in, c, s = (t.float().numpy() for t in (x, cos, sin))
     b, t, h, d = x.shape
     out = np.zeros((b, h, t, d // 2, 2), np.float32)
     for i, j, k, p in np.ndindex(b, t, h, d // 2):
-        first, second = (given[i, j, k, place] for place in at(p))
+        first, second = (numbers_in[i, j, k, place] for place in at(p))
         out[i, k, j, p] = turned(first, second, F32(c[i, j, p]), F32(s[i, j, p]), form)
     return torch.from_numpy(out).to(BF16)
 
@@ -96,11 +96,16 @@ def test_the_forms_differ() -> None:
         at |= {"contraction": form["contraction"]} if form["products"] == "fp32" else {}
         return rope(q, q, *table(form), w={}, p={"interleaved": False, "partial": False}, at=at)[0]
 
-    found = {name: run(form, FP32) for name, form in FORMS.items()}
-    for one, other in itertools.combinations(FORMS, 2):
+    by_form = {name: run(form, FP32) for name, form in FORMS.items()}
+    for first, second in itertools.combinations(FORMS, 2):
         # Products of two bf16 numbers are exact in fp32: with a bf16 cache a contraction changes nothing.
-        exact = FORMS[one]["cache"] == FORMS[other]["cache"] and FORMS[one]["products"] == FORMS[other]["products"]
-        assert torch.equal(found[one], found[other]) == (exact and FORMS[one]["cache"] == "bf16"), (one, other)
+        exact = (
+            FORMS[first]["cache"] == FORMS[second]["cache"] and FORMS[first]["products"] == FORMS[second]["products"]
+        )
+        assert torch.equal(by_form[first], by_form[second]) == (exact and FORMS[first]["cache"] == "bf16"), (
+            first,
+            second,
+        )
     share = {
         pair: (run(FORMS[pair[0]], BF16) != run(FORMS[pair[1]], BF16)).double().mean().item()
         for pair in (("transformers", "vllm"), ("transformers", "sglang"), ("vllm", "sglang"))
@@ -154,7 +159,7 @@ def test_a_fused_norm_hands_queries_over_unrounded(qwen3_moe: Path) -> None:
     ids, at = torch.arange(14).view(2, 7), "layers[0].attention"
     save = [*(f"{at}.{name}" for name in ("q_proj", "q_norm", "k_norm", "rope")), "rotary"]
     edge = {f"{at}.q_norm:output->rope": "fp32"}
-    plain, fused = (forward(model, ids, settings=own, save=save) for own in ({}, edge))
+    plain, fused = (forward(model, ids, settings=settings, save=save) for settings in ({}, edge))
     x = plain["layers.0.attention.q_proj"].float()
     weight = load_file(qwen3_moe / "model.safetensors")["model.layers.0.self_attn.q_norm.weight"]
     rows = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)

@@ -58,8 +58,8 @@ def chosen(scores: list[float], bias: list[float] | None, p: dict[str, Any]) -> 
     if p["groups"] > 1:
         members = [range(g * size, (g + 1) * size) for g in range(p["groups"])]
         totals = [plus32(*sorted((choice[i] for i in group), reverse=True)[:2]) for group in members]
-        kept = {i for g in best(totals, p["top_groups"]) for i in members[g]}
-        choice = [c if i in kept else -torch.inf for i, c in enumerate(choice)]
+        members_kept = {i for g in best(totals, p["top_groups"]) for i in members[g]}
+        choice = [c if i in members_kept else -torch.inf for i, c in enumerate(choice)]
     return best(choice, p["top_k"])
 
 
@@ -194,10 +194,10 @@ def test_combine_in_an_order_written_out() -> None:
         # The product is exact in fp64; the sum is rounded twice, which these numbers do not show.
         exact = rows[..., i, :].double() * routing[..., i, None].double() + contracted.double()
         contracted = exact.float()
-    found = {
+    by_order = {
         order: combine(rows, None, routing, w={}, p={}, at=at | {"order": order})
         for order in ("rotate(2, -1)", "sequential(fma)", "sequential")
     }
-    assert_bits(found["rotate(2, -1)"], around)
-    assert_bits(found["sequential(fma)"], contracted)
-    assert not torch.equal(found["sequential(fma)"], found["sequential"])
+    assert_bits(by_order["rotate(2, -1)"], around)
+    assert_bits(by_order["sequential(fma)"], contracted)
+    assert not torch.equal(by_order["sequential(fma)"], by_order["sequential"])

@@ -66,10 +66,10 @@ def lanes_of_4(terms: Sequence[F32]) -> F32:
 
 def butterfly(terms: Sequence[F32]) -> F32:
     """As a warp adds: neighbours first, idle lanes hold zeros."""
-    held = [*terms, *[F32(0)] * (-len(terms) % 16)]
-    while len(held) > 1:
-        held = [a + b for a, b in zip(held[::2], held[1::2], strict=True)]
-    return held[0]
+    lanes = [*terms, *[F32(0)] * (-len(terms) % 16)]
+    while len(lanes) > 1:
+        lanes = [a + b for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
+    return lanes[0]
 
 
 SUMS = {"sequential": in_turn, "lanes(4) | sequential": lanes_of_4, "fold_lo": butterfly}
@@ -102,15 +102,15 @@ def taken(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> Tensor:
 def scored(row: Sequence[F32], p: dict[str, Any], at: dict[str, Any]) -> list[F32]:
     """The scores of one token, from what is taken for it."""
     if at["softmax" if p["score"] == "softmax" else "sigmoid"] == "native":
-        found = list(row)
+        row_scores = list(row)
     elif p["score"] == "softmax":
         total = SUMS[at["denominator"]](row)
-        found = [x * (F32(1) / total) if at["softmax"] == "reciprocal" else x / total for x in row]
+        row_scores = [x * (F32(1) / total) if at["softmax"] == "reciprocal" else x / total for x in row]
     elif at["sigmoid"] == "exp":
-        found = [F32(1) / (F32(1) + x) for x in row]
+        row_scores = [F32(1) / (F32(1) + x) for x in row]
     else:
-        found = [F32(0.5) * x + F32(0.5) for x in row]
-    return [ROUND[at["scores"]](x) for x in found]
+        row_scores = [F32(0.5) * x + F32(0.5) for x in row]
+    return [ROUND[at["scores"]](x) for x in row_scores]
 
 
 def best(values: Sequence[float] | Sequence[F32], k: int, tie_break: str) -> list[int]:
@@ -124,9 +124,9 @@ def in_groups(choice: list[F32], p: dict[str, Any], at: dict[str, Any]) -> list[
         return choice
     counted = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
     totals = [in_turn(sorted(choice[g * size : (g + 1) * size], reverse=True)[:counted]) for g in range(p["groups"])]
-    kept = best(totals, p["top_groups"], at["tie_break"])
+    groups_kept = best(totals, p["top_groups"], at["tie_break"])
     mask = F32(0) if at["group_mask"] == "zero" else F32(-np.inf)
-    return [c if i // size in kept else mask for i, c in enumerate(choice)]
+    return [c if i // size in groups_kept else mask for i, c in enumerate(choice)]
 
 
 def numbers(x: Tensor) -> list[list[F32]]:
@@ -173,29 +173,29 @@ def both(p: dict[str, Any], at: dict[str, Any], *, bias: bool = False, logits: t
     """Compare ids and weights with the loop's; returns the weights in fp32, with the ids below them."""
     p, at = PARAMETERS | p, AT | at
     experts = p["experts"]
-    given = (random(3, 7, experts, dtype=FP32) * 2).to(logits)
-    given[1], given[2] = (given[1] * 2).round() / 2, given[2] / 30000
+    gate_logits = (random(3, 7, experts, dtype=FP32) * 2).to(logits)
+    gate_logits[1], gate_logits[2] = (gate_logits[1] * 2).round() / 2, gate_logits[2] / 30000
     # A few levels, and differences that bf16 does not keep.
     correction = (random(experts, dtype=FP32, seed=3) * 1.5).round() / 4 - 0.75
     correction += random(experts, dtype=FP32, seed=4) / 10000
     torch_at = at | {site: NAMES[at[site]] for site in SITES}
-    ids, weights = router(given, w={"bias": correction} if bias else {}, p=p, at=torch_at)
-    flat = given.float().flatten(0, 1)
+    ids, weights = router(gate_logits, w={"bias": correction} if bias else {}, p=p, at=torch_at)
+    flat = gate_logits.float().flatten(0, 1)
     if at["timing"] == "after_topk":
         expected_ids, expected = after_topk(flat, p, at)
     else:
-        own = [F32(b) for b in correction.numpy()] if bias else []
+        biases = [F32(b) for b in correction.numpy()] if bias else []
         scores = [scored(row, p, at) for row in numbers(taken(flat, p, at))]
-        found = [routed(row, s, own, p, at) for row, s in zip(numbers(flat), scores, strict=True)]
-        expected_ids, expected = [ids for ids, _ in found], [w for _, w in found]
+        routes_there = [routed(row, s, biases, p, at) for row, s in zip(numbers(flat), scores, strict=True)]
+        expected_ids, expected = [ids for ids, _ in routes_there], [w for _, w in routes_there]
     assert ids.flatten(0, 1).tolist() == expected_ids
     assert_bits(weights.flatten(0, 1), torch.tensor(np.array(expected, np.float32)).to(NAMES[at["weights"]]))
     return torch.cat((weights.float(), ids.float()), dim=-1)
 
 
-def changes(p: dict[str, Any], at: dict[str, Any], **given: Any) -> bool:
+def changes(p: dict[str, Any], at: dict[str, Any], **options: Any) -> bool:
     """As the loop has it, which `both` asserts; whether it is something else than what the defaults give."""
-    return not torch.equal(both(p, at, **given), both(p, {}, **given))
+    return not torch.equal(both(p, at, **options), both(p, {}, **options))
 
 
 @pytest.mark.parametrize("order", SUMS)
@@ -208,15 +208,15 @@ def test_softmax(form: str, order: str, renormalize: bool) -> None:
 
 @pytest.mark.parametrize("order", SUMS)
 def test_renormalisation_order(order: str) -> None:
-    found = both({}, {"renormalize_order": order})
-    assert order == "sequential" or not torch.equal(found, both({}, {}))
+    weights = both({}, {"renormalize_order": order})
+    assert order == "sequential" or not torch.equal(weights, both({}, {}))
 
 
 @pytest.mark.parametrize("form", ["exp", "tanh"])
 def test_sigmoid(form: str) -> None:
     """torch's own kernel on CPU is the form by exp, so that only the other one differs from it."""
-    found = both({"score": "sigmoid"}, {"sigmoid": form}, bias=True)
-    assert torch.equal(found, both({"score": "sigmoid"}, {}, bias=True)) == (form == "exp")
+    weights = both({"score": "sigmoid"}, {"sigmoid": form}, bias=True)
+    assert torch.equal(weights, both({"score": "sigmoid"}, {}, bias=True)) == (form == "exp")
 
 
 @pytest.mark.parametrize("whose", ["cuda", "cuda_fast"])
@@ -242,9 +242,9 @@ def test_weights_from_which_the_bias_is_subtracted_again() -> None:
 @pytest.mark.parametrize("eps", [0.0, 1e-20, 1e-2])
 @pytest.mark.parametrize("at", ["end", "start"])
 def test_renormalisation(form: str, eps: float, at: str) -> None:
-    given = {"renormalize_eps": eps, "renormalize_eps_at": at}
+    choices = {"renormalize_eps": eps, "renormalize_eps_at": at}
     p = {"score": "sigmoid", "scale": 2.5}
-    assert not torch.equal(both(p, given | {"renormalize": form}), both(p, given))
+    assert not torch.equal(both(p, choices | {"renormalize": form}), both(p, choices))
 
 
 def test_eps_as_the_start_of_the_sum() -> None:
@@ -273,8 +273,8 @@ def test_ranked_on_logits() -> None:
 @pytest.mark.parametrize("tie_break", ["lowest_index", "highest_index"])
 @pytest.mark.parametrize("logits", [BF16, FP32])
 def test_ties(tie_break: str, logits: torch.dtype) -> None:
-    found = both({}, {"tie_break": tie_break, "scores": "bf16"}, logits=logits)
-    assert torch.equal(found, both({}, {"scores": "bf16"}, logits=logits)) == (tie_break == "lowest_index")
+    weights = both({}, {"tie_break": tie_break, "scores": "bf16"}, logits=logits)
+    assert torch.equal(weights, both({}, {"scores": "bf16"}, logits=logits)) == (tie_break == "lowest_index")
 
 
 GROUPED = {"experts": 12, "score": "sigmoid", "groups": 4, "top_groups": 2, "top_k": 4, "scale": 2.5}
@@ -285,18 +285,20 @@ GROUPED = {"experts": 12, "score": "sigmoid", "groups": 4, "top_groups": 2, "top
 def test_groups(score: str, mask: str) -> None:
     """Half of the biased scores are negative, so that a mask of 0 lets experts of other groups in."""
     p = GROUPED | ({"top_k": 6} if score == "topk_share_sum" else {})
-    found = both(p, {"group_score": score, "group_mask": mask}, bias=True)
+    weights = both(p, {"group_score": score, "group_mask": mask}, bias=True)
     default = score == "top2_sum" and mask == "neg_inf"
-    assert torch.equal(found, both(p, {}, bias=True)) == default
+    assert torch.equal(weights, both(p, {}, bias=True)) == default
 
 
-@pytest.mark.parametrize(("tie_break", "kept"), [("lowest_index", (0, 1, 2, 3)), ("highest_index", (15, 14, 13, 12))])
-def test_ties_of_groups(tie_break: str, kept: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("tie_break", "group_ids"), [("lowest_index", (0, 1, 2, 3)), ("highest_index", (15, 14, 13, 12))]
+)
+def test_ties_of_groups(tie_break: str, group_ids: tuple[int, ...]) -> None:
     """Of 8 groups that count the same torch.topk keeps the last ones here, vLLM and SGLang the first."""
     p = PARAMETERS | GROUPED | {"experts": 16, "groups": 8}
     at = AT | {site: NAMES[AT[site]] for site in SITES} | {"tie_break": tie_break}
     ids, _ = router(torch.zeros(1, 3, 16), w={}, p=p, at=at)
-    assert ids[0].tolist() == [list(kept)] * 3
+    assert ids[0].tolist() == [list(group_ids)] * 3
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -373,20 +375,20 @@ def in_fp32_and_fp64(scale: float) -> tuple[list[Tensor], Tensor]:
     """Weights of `scale_first` with a sum in fp32, with one in fp64, and of the latter what doubles give, rounded."""
     p, at = PARAMETERS | {"score": "sigmoid", "scale": scale}, AT | {"renormalize": "scale_first"}
     logits = random(3, 7, EXPERTS, dtype=FP32)
-    found = []
+    in_both = []
     for total in (FP32, torch.float64):
         torch_at = at | {site: NAMES[at[site]] for site in SITES} | {"total": total}
         ids, weights = router(logits, w={}, p=p, at=torch_at)
-        found.append(weights)
+        in_both.append(weights)
     chosen = logits.sigmoid().gather(-1, ids)
     summed = sum_axis(chosen, parse("sequential"), -1, accumulate=FP32).double().unsqueeze(-1)
-    return found, (chosen.double() * scale / summed).float()
+    return in_both, (chosen.double() * scale / summed).float()
 
 
 def test_a_division_in_fp64_is_one_in_fp32() -> None:
     """vLLM's grouped_topk divides by a double: the quotient of two fp32 numbers rounds to the same fp32 number."""
-    found, _ = in_fp32_and_fp64(scale=2.0)
-    assert_bits(*found)
+    in_both, _ = in_fp32_and_fp64(scale=2.0)
+    assert_bits(*in_both)
 
 
 def test_a_scale_in_fp64_leaves_one_rounding() -> None:

@@ -202,8 +202,10 @@ def taking_effect(op: Op, attribute: Attribute, value: Value, case: Case) -> dic
     while pending:
         for name, allowed in pending.pop().when.items():
             if not holds({name: allowed}, values):
-                other = next(v for v in allowed if v is not None)
-                values[name] = 4 if other == ABOVE_1 else 0.7 if other == OTHER_THAN_1 else other
+                first_allowed = next(v for v in allowed if v is not None)
+                values[name] = (
+                    4 if first_allowed == ABOVE_1 else 0.7 if first_allowed == OTHER_THAN_1 else first_allowed
+                )
                 pending += [a for a in op.attributes if a.name == name]
     return {**values, attribute.name: value}
 
@@ -217,8 +219,8 @@ def in_effect(op: Op, values: Mapping[str, Value], case: Case, dtype: str) -> di
         return there and holds(a.given, params) and (a.weight is None or a.weight in weights) and not a.input
 
     there = [a for a in op.attributes if exists(a)]
-    told = {name: values[name] for name in op.told}
-    resolved = {**told, **{a.name: dtype if values[a.name] == MODEL else values[a.name] for a in there}}
+    told_choices = {name: values[name] for name in op.told}
+    resolved = {**told_choices, **{a.name: dtype if values[a.name] == MODEL else values[a.name] for a in there}}
     partials = [4 if case.ranks else 1]
     pieces = op.pieces(resolved)
     result = op.partials(pieces, resolved, params, partials)
@@ -228,7 +230,7 @@ def in_effect(op: Op, values: Mapping[str, Value], case: Case, dtype: str) -> di
         "partials": max(result, *partials) > 1,
         "no partials": result == 1,
     }
-    return {**told, **{a.name: resolved[a.name] for a in there if met[a.needs] and holds(a.when, resolved)}}
+    return {**told_choices, **{a.name: resolved[a.name] for a in there if met[a.needs] and holds(a.when, resolved)}}
 
 
 def parameters(op: Op, case: Case) -> dict[str, Any]:
@@ -285,7 +287,7 @@ def planted(case: Case) -> Iterator[tuple[str, dict[str, Value]]]:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_no_bit_goes_by_rows_that_an_op_says_it_does_not_see(case: Case, dtype: str) -> None:
-    op, held = OPS[case.op], 0
+    op, cases_met = OPS[case.op], 0
     for label, values in planted(case):
         active = in_effect(op, values, case, dtype)
         if op.sees_rows(active, parameters(op, case)):
@@ -294,8 +296,8 @@ def test_no_bit_goes_by_rows_that_an_op_says_it_does_not_see(case: Case, dtype: 
             assert not varying(case, active, torch_dtype(dtype)), f"{case.op}:{label}"
         except (RefusedError, OrderError):
             continue
-        held += 1
-    assert held
+        cases_met += 1
+    assert cases_met
 
 
 @pytest.mark.parametrize("op", OPS)

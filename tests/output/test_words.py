@@ -16,9 +16,9 @@ def test_a_bound_that_is_not_there_is_no_number() -> None:
 
 
 def test_what_follows_an_estimate() -> None:
-    known = Interval(estimate=0.2, low=0.1, high=0.3, level=0.95, method="bootstrap-t")
+    interval = Interval(estimate=0.2, low=0.1, high=0.3, level=0.95, method="bootstrap-t")
     unknown = Interval(estimate=0.2, low=-math.inf, high=math.inf, level=0.95, method="none")
-    assert after_estimate(known) == " [0.1, 0.3] (95%, bootstrap-t over sequences)"
+    assert after_estimate(interval) == " [0.1, 0.3] (95%, bootstrap-t over sequences)"
     assert after_estimate(unknown) == ", no interval"
 
 

@@ -56,7 +56,7 @@ def test_an_interruption_leaves_the_old_file_and_no_other(
         writing.write_text(path, "new and longer")
     monkeypatch.undo()
     assert path.read_text("utf-8") == "old\n"
-    assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.json"]
 
 
 @pytest.mark.parametrize("step", ["write_text", "replace", "unlink"])
@@ -65,20 +65,20 @@ def test_an_interruption_at_any_step_knows_what_to_discard(
 ) -> None:
     """What a signal does ends the process: here it is looked at in the step that it came before."""
     original = getattr(Path, step)
-    left: list[Path] = []
+    leftovers: list[Path] = []
 
-    def signalled(self: Path, *given: object, **named: object) -> object:
+    def signalled(self: Path, *arguments: object, **options: object) -> object:
         with monkeypatch.context() as inside:
             inside.setattr(Path, step, original)
             assert tidy_up() == []
-        left.extend(tmp_path.iterdir())
+        leftovers.extend(tmp_path.iterdir())
         self.touch()
-        return original(self, *given, **named)
+        return original(self, *arguments, **options)
 
     monkeypatch.setattr(Path, step, signalled)
     writing.write_text(tmp_path / "a.json", "text")
-    assert [path.name for path in left] == (["a.json"] if step == "unlink" else [])
-    left.clear()
+    assert [path.name for path in leftovers] == (["a.json"] if step == "unlink" else [])
+    leftovers.clear()
     assert tidy_up() == []
 
 
@@ -87,19 +87,19 @@ def test_an_interruption_before_the_name_is_known_leaves_nothing(
 ) -> None:
     """The file is there before the library that makes it has returned its name."""
     make = tempfile.mkstemp
-    left: list[object] = []
+    moments: list[object] = []
 
     def signalled(**how: Any) -> tuple[int, str]:
         number, name = make(**how)
-        if not left:
-            left.append(Path(name).exists())
+        if not moments:
+            moments.append(Path(name).exists())
             assert tidy_up() == []
-            left.append(list(tmp_path.iterdir()))
+            moments.append(list(tmp_path.iterdir()))
         return number, name
 
     monkeypatch.setattr(tempfile, "mkstemp", signalled)
     writing.write_text(tmp_path / "a.json", "text")
-    assert left == [True, []]
+    assert moments == [True, []]
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 

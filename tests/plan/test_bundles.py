@@ -213,10 +213,10 @@ def test_edges_of_one_node_have_names_that_tell_them_apart(qwen3_moe: Path) -> N
 
 def test_a_rule_that_names_some_readers_keeps_their_names(qwen3_moe: Path) -> None:
     """A toggle's name, written into a recipe, sets what the toggle moves: no other linear that reads the norm."""
-    own = "layers[*].attention.norm:output->layers[*].attention.q_proj"
-    reference, candidate = side(qwen3_moe), side(qwen3_moe, {own: "fp32"})
+    edge = "layers[*].attention.norm:output->layers[*].attention.q_proj"
+    reference, candidate = side(qwen3_moe), side(qwen3_moe, {edge: "fp32"})
     (toggle,) = (t for t in toggles(reference, candidate) if t.members)
-    assert toggle.name == own
+    assert toggle.name == edge
     alone = side(qwen3_moe, {toggle.name: "fp32"})
     moved = [member.places for member in toggle.members]
     assert [d.places for d in differences(reference.plan, alone.plan)] == moved

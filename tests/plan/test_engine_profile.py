@@ -10,14 +10,15 @@ import pytest
 
 from moeparity.errors import Where
 from moeparity.ops.declaration import EDGE
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN, Profile, load_profile, placement_rules
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.match import assignments
-from moeparity.plan.spec import reader, schema
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec import profile_schema, reader
+from moeparity.plan.spec.variant_schema import Placement
 
 HERE = Where(Path(__file__))
 CONFIGS = reader.shipped("configs", "json")
@@ -75,7 +76,7 @@ def test_no_rule_matches_nothing(name: str, clipped: Graph) -> None:
         assert {"".join(attribute.partition(EDGE)[:2]) for attribute in names} == matches, f"{rule.where} {rule.label}"
 
 
-def stated(spec: schema.ProfileFile) -> list[schema.Fusion | schema.Rule]:
+def stated(spec: profile_schema.ProfileFile) -> list[profile_schema.Fusion | profile_schema.Rule]:
     return [*spec.fusions, *spec.rules]
 
 
@@ -149,7 +150,7 @@ FUSED_NORMS = [
 
 
 @pytest.mark.parametrize(("name", "fusion"), FUSED_NORMS, ids=[f"{name}-{fusion.name}" for name, fusion in FUSED_NORMS])
-def test_a_norm_fused_with_an_all_reduce_has_an_order_of_its_own(name: str, fusion: schema.Fusion) -> None:
+def test_a_norm_fused_with_an_all_reduce_has_an_order_of_its_own(name: str, fusion: profile_schema.Fusion) -> None:
     """It is another kernel: the tree of the engine's plain norm says nothing of it."""
     assert "rms_norm:order" in fusion.set, f"{name}: {fusion.name}"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.difference import Difference, differences
 from moeparity.plan.engine_profile import load_profile, overrides
@@ -25,8 +26,8 @@ GRAPH = expand(Config(architectures()["qwen3_moe"]))
 
 
 def plan(profile: str, dtype: str = "bf16", **settings: str | float) -> BoundGraph:
-    own = {f"layers[*].moe.{name.replace('__', ':')}": value for name, value in settings.items()}
-    return bind(GRAPH, load_profile(profile, HERE), dtype, overrides(own, HERE))
+    by_address = {f"layers[*].moe.{name.replace('__', ':')}": value for name, value in settings.items()}
+    return bind(GRAPH, load_profile(profile, HERE), dtype, overrides(by_address, HERE))
 
 
 def by_name(reference: BoundGraph, candidate: BoundGraph) -> dict[str, tuple[str, str]]:
@@ -59,9 +60,9 @@ def test_a_toggle_has_the_levels_that_engines_prints() -> None:
 
 
 def test_what_the_recipe_sets_is_set_by_the_recipe_and_what_nobody_sets_is_unknown() -> None:
-    found = by_name(plan("hf-eager"), plan("hf-eager", combine__accumulate="fp32", router__renormalize_eps=0.1))
-    assert found["layers[*].moe.combine:accumulate"] == ("verified", "set by the recipe")
-    assert found["layers[*].moe.router:renormalize_eps"] == ("unknown", "set by the recipe")
+    levels = by_name(plan("hf-eager"), plan("hf-eager", combine__accumulate="fp32", router__renormalize_eps=0.1))
+    assert levels["layers[*].moe.combine:accumulate"] == ("verified", "set by the recipe")
+    assert levels["layers[*].moe.router:renormalize_eps"] == ("unknown", "set by the recipe")
     assert by_name(plan("hf-eager"), plan("hf-eager", "fp32"))["dtype"] == ("set by the recipe",) * 2
 
 
@@ -75,11 +76,11 @@ def test_what_the_recipe_sets_is_set_by_the_recipe_and_what_nobody_sets_is_unkno
     ],
 )
 def test_the_lowest_of_all_that_a_toggle_rests_on_counts(level: str, lowest: str) -> None:
-    one, other = plan("hf-eager"), plan("hf-default")
-    members = [d for d in differences(one, other) if d.attribute == "accumulate"]
-    assert evidence(members, one, other) == ("verified", "verified")
-    assert evidence(members, one, _with(other, members[-1], level)) == ("verified", lowest)
-    assert levels(members, _with(other, members[-1], level)) == ("verified", lowest)
+    eager, default = plan("hf-eager"), plan("hf-default")
+    members = [d for d in differences(eager, default) if d.attribute == "accumulate"]
+    assert evidence(members, eager, default) == ("verified", "verified")
+    assert evidence(members, eager, _with(default, members[-1], level)) == ("verified", lowest)
+    assert levels(members, _with(default, members[-1], level)) == ("verified", lowest)
 
 
 def _with(plan: BoundGraph, difference: Difference, evidence: str) -> BoundGraph:
@@ -87,8 +88,8 @@ def _with(plan: BoundGraph, difference: Difference, evidence: str) -> BoundGraph
     place = difference.places[0]
     setting = plan.settings[place]
     assert setting.rule is not None
-    own = Setting(value=setting.value, rule=replace(setting.rule, evidence=evidence))
-    return replace(plan, settings={**plan.settings, place: own}, like=plan)
+    setting_there = Setting(value=setting.value, rule=replace(setting.rule, evidence=evidence))
+    return replace(plan, settings={**plan.settings, place: setting_there}, like=plan)
 
 
 def test_two_levels_are_said_once_where_they_are_one() -> None:

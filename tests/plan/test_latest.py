@@ -11,7 +11,8 @@ import pytest
 
 from moeparity.errors import CheckpointError, SpecError, Where
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import Profile, load_profile, overrides, placement_rules
 from moeparity.plan.expand import expand
@@ -20,7 +21,7 @@ from moeparity.plan.graph import Graph, Node
 from moeparity.plan.latest import Latest
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Placement, StatedFault
+from moeparity.plan.spec.variant_schema import Placement, StatedFault
 from moeparity.profiles.compare import architectures
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
 
@@ -55,22 +56,22 @@ def test_nothing_takes_the_place_of_what_is_gone() -> None:
 def test_equal_files_are_one_graph_and_a_changed_one_is_another(tmp_path: Path) -> None:
     first = graph(tmp_path, QWEN3_MOE)
     assert graph(tmp_path, QWEN3_MOE) is first
-    other = graph(tmp_path, QWEN3_MOE, num_hidden_layers=3)
-    assert other.layers == 3
+    larger = graph(tmp_path, QWEN3_MOE, num_hidden_layers=3)
+    assert larger.layers == 3
     assert graph(tmp_path, QWEN3_MOE) is first
 
-    own = tmp_path / "own.yaml"
+    own_file = tmp_path / "own.yaml"
     text = first.path.read_text("utf-8")
-    own.write_text(text, "utf-8")
+    own_file.write_text(text, "utf-8")
     config = Config(tmp_path / "config.json")
-    copied = expand(config, own)
-    assert copied.path == own
-    assert expand(config, own) is copied
-    own.write_text(f"# a comment\n{text}", "utf-8")
-    moved = expand(config, own)
-    before, now = (of.nodes[0].where.line for of in (copied, moved))
+    copied = expand(config, own_file)
+    assert copied.path == own_file
+    assert expand(config, own_file) is copied
+    own_file.write_text(f"# a comment\n{text}", "utf-8")
+    moved = expand(config, own_file)
+    before, after = (of.nodes[0].where.line for of in (copied, moved))
     assert before is not None
-    assert now == before + 1
+    assert after == before + 1
 
 
 def test_a_config_that_does_not_fit_is_refused_each_time(tmp_path: Path) -> None:
@@ -106,13 +107,13 @@ def test_the_same_profile_is_one_plan_until_something_is_set(tmp_path: Path) -> 
     assert plan.settings["lm_head", "output"].value != "fp32"
     # 1 and 1.0 are equal as keys, and are said otherwise.
     for eps in (1, 1.0, True):
-        own = bind(of, profile, "bf16", overrides({"layers[*].attention.norm:eps": eps}, HERE))
-        assert type(own.settings["layers[0].attention.norm", "eps"].value) is float
+        own_plan = bind(of, profile, "bf16", overrides({"layers[*].attention.norm:eps": eps}, HERE))
+        assert type(own_plan.settings["layers[0].attention.norm", "eps"].value) is float
 
 
 def _afresh(plan: BoundGraph) -> BoundGraph:
     """The plan with nothing taken over from one that is known."""
-    others = {phase: _afresh(other) for phase, other in plan.others.items()}
+    others = {phase: _afresh(phase_plan) for phase, phase_plan in plan.others.items()}
     return BoundGraph(
         graph=plan.graph,
         dtype=plan.dtype,
@@ -164,7 +165,7 @@ def test_what_a_profile_sets_by_bytes_is_kept_for_one_message_alone() -> None:
     for tensor in (4, 8, 1, 2, 8, 4):
         plans[tensor] = _over_ranks(of, profile, tensor, cases)
         afresh = _over_ranks(of, replace(profile), tensor, plans[tensor].phases)
-        assert all(plans[tensor].at_phase(one).settings == afresh.at_phase(one).settings for one in afresh.phases)
+        assert all(plans[tensor].at_phase(phase).settings == afresh.at_phase(phase).settings for phase in afresh.phases)
     assert plans[4].phases == plans[8].phases == cases
     norms = [[plans[ranks].at_phase(case).active(_norm(of)) for case in cases] for ranks in (4, 8)]
     assert norms[0] != norms[1]

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from moeparity.errors import SpecError, Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.expand import expand
@@ -17,7 +18,7 @@ from moeparity.plan.messages import RowMessage
 from moeparity.plan.schedule.cases import Sizes
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.sides import cases_of
-from moeparity.plan.spec.schema import Placement, Variant
+from moeparity.plan.spec.variant_schema import Placement, Variant
 from moeparity.profiles.compare import architectures
 
 HERE = Where(Path("message"))
@@ -27,9 +28,9 @@ COLLECTIVE = "layers[*].moe.reduce:collective"
 RING = "nccl.ring"
 
 
-def plan(address: str, *, dtype: str = "bf16", tensor: int = 4, **own: str) -> BoundGraph:
+def plan(address: str, *, dtype: str = "bf16", tensor: int = 4, **settings: str) -> BoundGraph:
     """Mixtral under hf-eager with one line that goes by messages, and further choices of its output projection."""
-    values = {f"layers[*].attention.o_proj:{name}": value for name, value in own.items()} | {address: RING}
+    values = {f"layers[*].attention.o_proj:{name}": value for name, value in settings.items()} | {address: RING}
     placed = placement_rules(Placement(tensor=tensor), HERE)
     phases: tuple[Phase, ...] = ("prefill", "decode")
     return bind(OF, load_profile("hf-eager", HERE), dtype, overrides(values, HERE), placement=placed, phases=phases)
@@ -85,7 +86,7 @@ def test_sides_of_other_dtypes_and_ranks_are_cut_alike() -> None:
     plans = [
         bind(OF, profile, str(v.dtype), placement=placement_rules(v.placement, HERE), phases=cases) for v in variants
     ]
-    assert [own.phases for own in plans] == [cases, cases]
+    assert [side.phases for side in plans] == [cases, cases]
 
 
 MIB = 1 << 20
@@ -117,21 +118,21 @@ def test_a_fused_norm_follows_the_bytes_of_its_step(profile: str, ranks: int) ->
     )
     row = 2 * HIDDEN
 
-    def norm(own: BoundGraph, rows: int) -> dict[str, object]:
-        at = own.at(Sizes("forward", rows, longest=rows, keys=rows, queries=rows))
+    def norm(plan_there: BoundGraph, rows: int) -> dict[str, object]:
+        at = plan_there.at(Sizes("forward", rows, longest=rows, keys=rows, queries=rows))
         return {name: value.value for (node, name), value in at.settings.items() if node == NORM}
 
     first = 1
     for most, shot in LIMITS[profile, ranks]:
         last = min(most // row, 2048) if base == "sglang" else most // row
         assert norm(bound, first) == norm(bound, last)
-        found = norm(bound, last)
-        assert found["order"] == ORDERS[profile][shot]
+        choices = norm(bound, last)
+        assert choices["order"] == ORDERS[profile][shot]
         if profile == "vllm-allreduce-norm":
-            assert (found["square"], found["association"] == "weight_x_first") == (
+            assert (choices["square"], choices["association"] == "weight_x_first") == (
                 ("model", False) if shot == "one" else ("fp32", True)
             )
-        assert norm(bound, last + 1) != found
+        assert norm(bound, last + 1) != choices
         first = last + 1
     rows = 2049 if base == "sglang" else first
     assert norm(bound, rows) == norm(plain, rows), "larger steps are the engine's own"

@@ -9,11 +9,12 @@ import pytest
 
 from moeparity.errors import SpecError, Where
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import Region
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from tests.plan.configs import DEEPSEEK_V3, QWEN2_MOE, QWEN3_MOE, graph
 
 HERE = Where(Path(__file__))

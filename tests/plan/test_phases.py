@@ -13,7 +13,8 @@ import pytest
 from benchmarks.planted.checkpoints import FAMILIES
 from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.evidence import evidence
@@ -25,7 +26,7 @@ from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import Side, cases_of
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Impl
+from moeparity.plan.spec.variant_schema import Impl
 from moeparity.plan.toggles import Toggle, mixed, split, toggles
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, bound, graph
 
@@ -58,8 +59,8 @@ def pair(of: Graph, folder: Path, reference: str, candidate: str, phases: tuple[
         bound(of, folder, rules, name=name, phases=phases)
         for rules, name in ((reference, "theirs"), (candidate, "mine"))
     )
-    one, other = (Side(plan=plan, schedule=ScheduleSettings(batch=2)) for plan in plans)
-    return one, other
+    first, second = (Side(plan=plan, schedule=ScheduleSettings(batch=2)) for plan in plans)
+    return first, second
 
 
 def values(plan: BoundGraph, place: tuple[str, str]) -> list[object]:
@@ -74,8 +75,8 @@ def in_effect(plan: BoundGraph) -> list[object]:
 
 def _in_effect(plan: BoundGraph) -> dict[str, object]:
     replaced = plan.replaced()
-    own = {n.name: (dict(plan.active(n)), plan.edges(n)) for n in plan.graph.nodes if n.name not in replaced}
-    return {**own, "partials": dict(plan.partials), "replaced": {name: r.call for name, r in replaced.items()}}
+    by_node = {n.name: (dict(plan.active(n)), plan.edges(n)) for n in plan.graph.nodes if n.name not in replaced}
+    return {**by_node, "partials": dict(plan.partials), "replaced": {name: r.call for name, r in replaced.items()}}
 
 
 # -- a plan --------------------------------------------------------------------------------------------------------
@@ -165,8 +166,8 @@ def test_a_difference_in_one_phase_is_one_toggle(qwen: Graph, tmp_path: Path) ->
 def test_a_value_that_differs_by_phase_on_both_sides_is_one_choice(deepseek: Graph, tmp_path: Path) -> None:
     expanded = "rules:\n  - {op: mla, phase: [forward, prefill], set: {projection: expanded, kv_b: fp32}}\n"
     swapped = expanded + "  - {op: mla, phase: [decode], set: {projection: absorbed}}\n"
-    other = "rules:\n  - {op: mla, phase: [forward], set: {projection: absorbed}}\n"
-    rows = {t.name: (t.reference, t.candidate) for t in toggles(*pair(deepseek, tmp_path, swapped, other))}
+    candidate_rules = "rules:\n  - {op: mla, phase: [forward], set: {projection: absorbed}}\n"
+    rows = {t.name: (t.reference, t.candidate) for t in toggles(*pair(deepseek, tmp_path, swapped, candidate_rules))}
     assert rows["op mla:projection"] == ("expanded (decode: absorbed)", "absorbed (prefill, decode: expanded)")
     assert rows["op mla:kv_b"] == ("fp32 (decode: model (bf16))", "model (bf16)")
 
@@ -193,8 +194,8 @@ def test_a_mixture_moves_a_place_in_all_phases(deepseek: Graph) -> None:
 def test_what_nobody_set_goes_along_in_the_phases_that_wake_it(qwen: Graph, tmp_path: Path) -> None:
     """Each side has tiles of its own in one phase, and none that anybody set in the other."""
     tiles = "rules:\n  - {{op: attention, phase: {phase}, set: {{implementation: flash, kv_block: {keys}}}}}\n"
-    one, other = tiles.format(phase="prefill", keys=16), tiles.format(phase="decode", keys=32)
-    reference, candidate = pair(qwen, tmp_path, one, other, SERVED)
+    reference_rules, candidate_rules = tiles.format(phase="prefill", keys=16), tiles.format(phase="decode", keys=32)
+    reference, candidate = pair(qwen, tmp_path, reference_rules, candidate_rules, SERVED)
     (toggle,) = toggles(reference, candidate)
     assert (toggle.reference, toggle.candidate) == ("flash (decode: eager)", "eager (decode: flash)")
     assert values(mixed(reference, [toggle], candidate).plan, (ATTEND, "kv_block"))[1] == 32
@@ -273,13 +274,13 @@ def drawn(folder: Path, of: Graph, seed: int) -> tuple[Side, Side] | None:
     chance = random.Random(seed)  # noqa: S311
     variants = (recipe.reference, recipe.candidate)
     endings = ("", "@prefill", "@decode", "@decode[rows 3:]", "@prefill[rows :7]")
-    rules = [overrides({k + chance.choice(endings): v for k, v in one.set.items()}, where) for one in variants]
+    rules = [overrides({k + chance.choice(endings): v for k, v in variant.set.items()}, where) for variant in variants]
     profiles = [load_profile(variant.profile, where) for variant in variants]
     cases = cases_of(of, "bf16", SERVED, variants, profiles, where, rules)
     sides = []
-    for variant, profile, own in zip(variants, profiles, rules, strict=True):
+    for variant, profile, layers in zip(variants, profiles, rules, strict=True):
         with suppress(MoeparityError):
-            plan = bind(of, profile, "bf16", own, placement=placement_rules(variant.placement, where), phases=cases)
+            plan = bind(of, profile, "bf16", layers, placement=placement_rules(variant.placement, where), phases=cases)
             sides.append(Side(plan=plan, schedule=ScheduleSettings(batch=2)))
     return (sides[0], sides[1]) if len(sides) == 2 else None
 
@@ -368,8 +369,8 @@ def test_a_difference_by_numbers_is_one_choice_with_parts_that_a_recipe_can_name
     parts = split(norm)
     assert [part.name.partition("@")[2] for part in parts] == ["prefill[rows 2:65]", "decode[rows 2:65]"]
     line = f'{{"{ATTEND}:splits@decode[keys 1024:]": 4}}'
-    named = bound(qwen, tmp_path, FLASH, choices=line, phases=cases)
-    assert values(named, SPLITS) == values(theirs.plan, SPLITS)
+    named_part = bound(qwen, tmp_path, FLASH, choices=line, phases=cases)
+    assert values(named_part, SPLITS) == values(theirs.plan, SPLITS)
 
 
 def test_keys_are_attentions_own(qwen: Graph, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from moeparity.plan.engine_profile import load_profile, overrides, placement_rul
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
 from moeparity.plan.spec.base import By
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import mixed, split, toggles
 from tests.planted.places import random_tokens, write_recipe
 

@@ -18,7 +18,8 @@ from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.ops.declaration import Op, Value
 from moeparity.ops.registry import OPS
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.resting import going_along
@@ -26,7 +27,7 @@ from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from tests.plan.configs import QWEN3_MOE, graph
 
@@ -161,9 +162,9 @@ def test_a_condition_says_what_the_attributes_it_names_ask_for(op: Op) -> None:
     """Or a value would take effect by the word of one that rests, and would go when that is taken over."""
     for attribute in op.attributes:
         parents = (op.attribute(name) for name in attribute.when)
-        asked = [item for parent in parents if parent is not None for item in parent.when.items()]
-        assert all(set(attribute.when.get(name, ())) & set(words) for name, words in asked), attribute.name
-        assert all(set(attribute.when[name]) <= set(words) for name, words in asked), attribute.name
+        conditions = [item for parent in parents if parent is not None for item in parent.when.items()]
+        assert all(set(attribute.when.get(name, ())) & set(words) for name, words in conditions), attribute.name
+        assert all(set(attribute.when[name]) <= set(words) for name, words in conditions), attribute.name
 
 
 # -- the class -------------------------------------------------------------------------------------------------------
@@ -192,9 +193,9 @@ def drawn(folder: Path, graphs: Sequence[Graph], seed: int) -> tuple[Side, Side]
 def in_effect(of: BoundGraph) -> dict[str, object]:
     """All that decides anything in a plan."""
     replaced = of.replaced()
-    own = {n.name: (dict(of.active(n)), of.edges(n)) for n in of.graph.nodes if n.name not in replaced}
+    by_node = {n.name: (dict(of.active(n)), of.edges(n)) for n in of.graph.nodes if n.name not in replaced}
     dtypes = {f"{n.name}:dtype": of.dtype_of(n.name) for n in of.graph.nodes}
-    return {**own, **dtypes, "partials": dict(of.partials), "replaced": {k: r.call for k, r in replaced.items()}}
+    return {**by_node, **dtypes, "partials": dict(of.partials), "replaced": {k: r.call for k, r in replaced.items()}}
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -236,11 +237,11 @@ def test_a_value_that_rests_decides_nothing(tmp_path: Path, graphs: list[Graph],
     """What `going_along` relies on: taking over the other side's resting values leaves a side what it is."""
     for seed in range(300 + 10 * block, 310 + 10 * block):
         for reference, candidate in filter(None, [drawn(tmp_path, graphs, seed)]):
-            for plan, other in ((reference.plan, candidate.plan), (candidate.plan, reference.plan)):
+            for plan, source in ((reference.plan, candidate.plan), (candidate.plan, reference.plan)):
                 places = [
                     (node.name, attribute.name)
                     for node in plan.graph.nodes
                     for attribute in node.attributes
                     if attribute.name not in plan.active(node)
                 ]
-                assert in_effect(plan.with_settings(places, other)) == in_effect(plan), seed
+                assert in_effect(plan.with_settings(places, source)) == in_effect(plan), seed

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.kernels import settings_of
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.engine.forward import forward
 from moeparity.engine.functions import CustomNode
@@ -20,7 +21,7 @@ from moeparity.numerics.bits import int_view
 from moeparity.plan.address import file_key, role
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import Side, micro_batches
-from moeparity.plan.spec.schema import Impl, Variant
+from moeparity.plan.spec.variant_schema import Impl, Variant
 from tests.opened import opened
 from tests.planted.places import PROFILE, random_tokens, write_recipe
 from tests.planted.together import binder, planted_plan, walked_together
@@ -119,8 +120,8 @@ CASES = [Case(scope, i, size) for size in MICRO_BATCHES for scope in SCOPES for 
 
 
 def _planted(base: Plan, bound: Callable[[Variant], Side], plain: Variant, fault: Fault) -> Plan:
-    own = plain.model_copy(update={"impl": [Impl(nodes=role(fault.node.name), call=fault.call)]})
-    plan = planted_plan(base, bound, [plain, own])
+    with_function = plain.model_copy(update={"impl": [Impl(nodes=role(fault.node.name), call=fault.call)]})
+    plan = planted_plan(base, bound, [plain, with_function])
     return replace(plan, functions={fault.call: _function(base, fault)})
 
 
@@ -191,24 +192,26 @@ def _function(base: Plan, fault: Fault) -> Callable[..., object]:
     weights_of = cache(lambda name: settings.weights(nodes[name]))
 
     def function(*inputs: Tensor, node: CustomNode) -> tuple[Tensor, ...]:
-        here, given = nodes[node.name], dict(zip(node.inputs, inputs, strict=True))
-        reads = base.reference.plan.read_inputs(here)
-        own: Sequence[Tensor | None] = [None if value is None else given[value] for value in reads]
-        out = here.op.load()(*own, w=weights_of(here.name), p=here.params, at=settings.at(here))
+        node_there, values = nodes[node.name], dict(zip(node.inputs, inputs, strict=True))
+        reads = base.reference.plan.read_inputs(node_there)
+        operands: Sequence[Tensor | None] = [None if value is None else values[value] for value in reads]
+        out = node_there.op.load()(
+            *operands, w=weights_of(node_there.name), p=node_there.params, at=settings.at(node_there)
+        )
         ports = out if isinstance(out, tuple) else (out,)
-        return tuple(_damaged(port, given, fault) for port in ports) if here is fault.node else ports
+        return tuple(_damaged(port, values, fault) for port in ports) if node_there is fault.node else ports
 
     return function
 
 
-def _damaged(out: Tensor, given: Mapping[str, Tensor], fault: Fault) -> Tensor:
+def _damaged(out: Tensor, values: Mapping[str, Tensor], fault: Fault) -> Tensor:
     if not out.is_floating_point():
         return out
     damage, axis = DAMAGE[fault.damage], fault.node.op.token_axis
     if fault.expert is not None:
-        at = given[fault.node.inputs[1]] == fault.expert
+        at = values[fault.node.inputs[1]] == fault.expert
         return torch.where(at.unsqueeze(-1), damage(out), out)
-    at = _hits(given[fault.node.inputs[fault.read]], fault.marks)
+    at = _hits(values[fault.node.inputs[fault.read]], fault.marks)
     if fault.scope == "sequence":
         at = at.any(-1, keepdim=True).expand_as(at)
     if fault.scope == "micro-batch":

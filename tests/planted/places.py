@@ -13,13 +13,15 @@ from safetensors.torch import save_file
 
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from tests.planted import moe as planted_moe
@@ -166,23 +168,23 @@ def plant(planted: Planted, model: Model) -> Sides:
     base = _base(model)
     node = random.Random(planted.label).choice(_nodes(planted, model))  # noqa: S311
     own_names = {attribute.name for attribute in node.attributes}
-    asked: dict[str, Value] = {
+    settings: dict[str, Value] = {
         name: RANKS if value == ABOVE_1 else 0.7 if value == OTHER_THAN_1 else value
         for name, (value, *_) in planted.attribute.when.items()
         if name in own_names and value is not None
     }
-    asked |= BACKGROUND.get(planted.label, BACKGROUND.get(planted.place, {}))
-    both = {f"{node.name}:{name}": value for name, value in asked.items()}
-    both |= planted_ranks.background(planted.attribute, planted.place, planted.value, node, model.graph)
-    both |= {f"{node.inputs[0]}:output": "fp32"} if {planted.place, planted.label} & {*FED_FP32} else {}
+    settings |= BACKGROUND.get(planted.label, BACKGROUND.get(planted.place, {}))
+    settings_there = {f"{node.name}:{name}": value for name, value in settings.items()}
+    settings_there |= planted_ranks.background(planted.attribute, planted.place, planted.value, node, model.graph)
+    settings_there |= {f"{node.inputs[0]}:output": "fp32"} if {planted.place, planted.label} & {*FED_FP32} else {}
     address = f"{node.name}:{planted.attribute.name}"
     reference = REFERENCE_VALUE.get(planted.label, _other(planted, base, node))
-    own = {} if reference == base.settings[node.name, planted.attribute.name].value else {address: reference}
+    of_value = {} if reference == base.settings[node.name, planted.attribute.name].value else {address: reference}
     return Sides(
         node=node.name,
         reference=reference,
         candidate=planted.value,
-        sets=({**both, **own}, {**both, address: planted.value}),
+        sets=({**settings_there, **of_value}, {**settings_there, address: planted.value}),
     )
 
 

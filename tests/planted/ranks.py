@@ -78,57 +78,61 @@ def background(attribute: Attribute, place: str, value: Value, node: Node, graph
         return _for_collective(str(value), node, graph)
     if place in NCCL:
         return _for_nccl(place, node, graph)
-    asked: dict[str, Value] = {}
+    settings: dict[str, Value] = {}
     if attribute.name == "own_keys":
         # What is stored is not what was computed.
-        cache = next(other for other in graph.nodes if other.op.name == "kv_cache" and other.layer == node.layer)
-        asked[f"{cache.name}:stored"] = "fp8_e4m3"
+        cache = next(
+            node_there
+            for node_there in graph.nodes
+            if node_there.op.name == "kv_cache" and node_there.layer == node.layer
+        )
+        settings[f"{cache.name}:stored"] = "fp8_e4m3"
     if place == "mla_expand:kv_b_tf32":
-        asked[f"{node.inputs[1]}:output"] = "fp32"
+        settings[f"{node.inputs[1]}:output"] = "fp32"
     if attribute.needs in ("pieces", "partials"):
         cut = _producer(node, graph) if node.op.name == "all_reduce" else node
-        asked[f"{cut.name}:{'expert' if cut.op.name == 'combine' else 'tensor'}"] = RANKS
+        settings[f"{cut.name}:{'expert' if cut.op.name == 'combine' else 'tensor'}"] = RANKS
     if attribute.name == "partial":
         # A library takes no fp64.
-        asked[f"{_reduction(node, graph).name}:collective"] = NONE
+        settings[f"{_reduction(node, graph).name}:collective"] = NONE
     if place == "all_reduce:output":
         # A sum of two dtypes, so that every output differs from every other.
-        asked |= {f"{cut.name}:partial": "fp32", f"{node.name}:collective": NONE, f"{node.name}:accumulate": "fp32"}
+        settings |= {f"{cut.name}:partial": "fp32", f"{node.name}:collective": NONE, f"{node.name}:accumulate": "fp32"}
     if place == "all_reduce:sequence":
-        asked[f"{node.name}:collective"] = "nccl.ring"
-    return asked
+        settings[f"{node.name}:collective"] = "nccl.ring"
+    return settings
 
 
 def _for_nccl(place: str, node: Node, graph: Graph) -> dict[str, Value]:
     """Partial sums that a channel's chunks, or the sums of two nodes and more, divide otherwise."""
-    producer, own = _producer(node, graph).name, NCCL[place]
+    producer, choices = _producer(node, graph).name, NCCL[place]
     ranks = 6 if place == "all_reduce:pattern" else RANKS
-    return {f"{producer}:tensor": ranks} | {f"{node.name}:{name}": value for name, value in own.items()}
+    return {f"{producer}:tensor": ranks} | {f"{node.name}:{name}": value for name, value in choices.items()}
 
 
 def _for_collective(name: str, node: Node, graph: Graph) -> dict[str, Value]:
     """A number of ranks and a dtype that the collective, or a row of the table, takes; `none` adds from the last rank
     on, as no library does, each addition rounded.
     """
-    named = SELECTIONS[name].rows[-1][1] if name in SELECTIONS else name
-    known = COLLECTIVES.get(named)
-    worlds, dtypes = (known.worlds, known.dtypes) if known else ((), CHECKPOINT_NAMES)
+    row_name = SELECTIONS[name].rows[-1][1] if name in SELECTIONS else name
+    collective = COLLECTIVES.get(row_name)
+    worlds, dtypes = (collective.worlds, collective.dtypes) if collective else ((), CHECKPOINT_NAMES)
     ranks = next(n for n in (RANKS, 8, 16, 3) if not worlds or n in worlds)
     dtype = "bf16" if "bf16" in dtypes else dtypes[0]
-    own: dict[str, Value] = {"order": "reverse", "accumulate": dtype, "output": dtype}
-    own["sequence"] = "scattered" if known and known.scatters else "whole"
+    choices: dict[str, Value] = {"order": "reverse", "accumulate": dtype, "output": dtype}
+    choices["sequence"] = "scattered" if collective and collective.scatters else "whole"
     producer = _producer(node, graph).name
     cut: dict[str, Value] = {f"{producer}:tensor": ranks, f"{producer}:partial": dtype}
-    return cut | {f"{node.name}:{name}": value for name, value in own.items()}
+    return cut | {f"{node.name}:{name}": value for name, value in choices.items()}
 
 
 def _producer(node: Node, graph: Graph) -> Node:
-    return next(other for other in graph.nodes if node.inputs[0] in other.values)
+    return next(node_there for node_there in graph.nodes if node.inputs[0] in node_there.values)
 
 
 def _successor(node: Node, graph: Graph) -> Node:
     name = next(iter(graph.digraph.successors(node.name)))
-    return next(other for other in graph.nodes if other.name == name)
+    return next(node_there for node_there in graph.nodes if node_there.name == name)
 
 
 def _reduction(node: Node, graph: Graph) -> Node:

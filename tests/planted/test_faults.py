@@ -12,7 +12,7 @@ from tests.planted.faults import CASES, Case, Fault, Found, faults_found, real_t
 
 
 @pytest.fixture(scope="session")
-def found() -> dict[int, dict[str, Found]]:
+def faults_by_size() -> dict[int, dict[str, Found]]:
     """What was found of each micro-batch so far."""
     return {}
 
@@ -20,12 +20,12 @@ def found() -> dict[int, dict[str, Found]]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.label)
 @pytest.mark.usefixtures("brief_search")
 def test_a_fault_that_touches_few_tokens_is_found(
-    qwen3_moe: Path, tmp_path: Path, found: dict[int, dict[str, Found]], case: Case
+    qwen3_moe: Path, tmp_path: Path, faults_by_size: dict[int, dict[str, Found]], case: Case
 ) -> None:
     size = case.micro_batch
-    if size not in found:
-        found[size] = faults_found(qwen3_moe, tmp_path, size)
-    fault, report = found[size][case.label].fault, found[size][case.label].report
+    if size not in faults_by_size:
+        faults_by_size[size] = faults_found(qwen3_moe, tmp_path, size)
+    fault, report = faults_by_size[size][case.label].fault, faults_by_size[size][case.label].report
     assert_one_root(report, fault)
     assert_toggle(report)
     if fault.damage in {"nan", "inf"}:
@@ -62,9 +62,9 @@ def assert_named_first(report: Report, fault: Fault) -> None:
     assert nonfinite is not None
     assert {entry.side for entry in nonfinite.first} == {"candidate"}
     kinds = {False: fault.touched & real, True: fault.touched & ~real}
-    here = {entry.padding: entry for entry in nonfinite.first if entry.node == fault.node.name}
-    assert here.keys() == {padding for padding, tokens in kinds.items() if bool(tokens.any())}
-    for padding, entry in here.items():
+    first_entries = {entry.padding: entry for entry in nonfinite.first if entry.node == fault.node.name}
+    assert first_entries.keys() == {padding for padding, tokens in kinds.items() if bool(tokens.any())}
+    for padding, entry in first_entries.items():
         places = kinds[padding].nonzero().tolist()
         assert [entry.sequence, entry.position] == places[0]
         assert (entry.tokens, entry.sequences) == (len(places), len({sequence for sequence, _ in places}))

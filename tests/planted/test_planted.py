@@ -101,25 +101,28 @@ def test_planted_value_is_found(
     if group not in bisections:
         checkpoint = request.getfixturevalue(planted.model)
         bisections[group] = bisected_together(group, checkpoint, tmp_path_factory.mktemp("planted"))
-    found = bisections[group][label]
-    sides = found.sides
-    assert [(t.nodes, t.members[0].attribute) for t in found.plan.toggles] == [((sides.node,), planted.attribute.name)]
-    open_ = {planted.place, planted.label} & HOST_DEPENDENT.keys() and not differs_here(found)
+    bisection = bisections[group][label]
+    sides = bisection.sides
+    assert [(t.nodes, t.members[0].attribute) for t in bisection.plan.toggles] == [
+        ((sides.node,), planted.attribute.name)
+    ]
+    open_ = {planted.place, planted.label} & HOST_DEPENDENT.keys() and not differs_here(bisection)
     if open_ or label in WITHOUT_EFFECT:
-        assert_without_effect(found.report)
+        assert_without_effect(bisection.report)
     else:
-        assert_found(found.report, planted, sides)
+        assert_found(bisection.report, planted, sides)
 
 
-def differs_here(found: Bisected) -> bool:
+def differs_here(bisection: Bisected) -> bool:
     """What two separate forwards say of the planted node."""
-    sides, ids, size = found.sides, found.plan.tokens.input_ids, micro_batches(found.plan.candidate).size
-    one, two = (
-        forward(found.plan.model, ids, settings=values, micro_batch=size, save=[sides.node]) for values in sides.sets
+    sides, ids, size = bisection.sides, bisection.plan.tokens.input_ids, micro_batches(bisection.plan.candidate).size
+    first, two = (
+        forward(bisection.plan.model, ids, settings=values, micro_batch=size, save=[sides.node])
+        for values in sides.sets
     )
     # A router has two values.
-    keys = [key for key in one if f"{key}.".startswith(f"{file_key(sides.node)}.")]
-    return not all(same_bits(one[key], two[key]) for key in keys)
+    keys = [key for key in first if f"{key}.".startswith(f"{file_key(sides.node)}.")]
+    return not all(same_bits(first[key], two[key]) for key in keys)
 
 
 def assert_found(report: Report, planted: Planted, sides: Sides) -> None:

@@ -74,19 +74,19 @@ class Known:
     fixed: Fixed
     answer: Answer
 
-    def marks(self, *, case: dict[str, Any] | None = None, truth: dict[str, Any] | None = None, **said: Any) -> Marks:
+    def marks(self, *, case: dict[str, Any] | None = None, truth: dict[str, Any] | None = None, **fields: Any) -> Marks:
         """By question, with another answer, to another case, or held to another truth."""
         fixed = replace(
             self.fixed,
             case=replace(self.fixed.case, **(case or {})),
             truth=replace(self.fixed.truth, **(truth or {})),
         )
-        marks = fixed.marks(replace(self.answer, **said))
+        marks = fixed.marks(replace(self.answer, **fields))
         return {question: [m for m in marks if m.question == question] for question in QUESTIONS}
 
 
 @pytest.fixture(scope="module")
-def known(suite: Suite) -> Known:
+def known_case(suite: Suite) -> Known:
     """A norm with a known rounding, whose name and role the answer has right."""
     case = Case(
         seed=1,
@@ -111,12 +111,15 @@ def outcomes(marks: Marks, question: str) -> set[str]:
     return {mark.outcome for mark in marks[question]}
 
 
-def test_a_known_case_is_right_in_every_question_that_it_has(known: Known) -> None:
-    assert known.fixed.truth.first == "layers[1].moe.norm"
-    marks = known.marks()
-    asked = {question for question, own in marks.items() if own}
-    assert asked >= {"first root", "all roots", "sequences", "name", "role", "trials", "no effect", "divergence"}
-    assert {m.outcome for question, own in marks.items() for m in own if question != "tokens"} <= {"right", "undecided"}
+def test_a_known_case_is_right_in_every_question_that_it_has(known_case: Known) -> None:
+    assert known_case.fixed.truth.first == "layers[1].moe.norm"
+    marks = known_case.marks()
+    questions = {question for question, own_marks in marks.items() if own_marks}
+    assert questions >= {"first root", "all roots", "sequences", "name", "role", "trials", "no effect", "divergence"}
+    assert {m.outcome for question, own_marks in marks.items() for m in own_marks if question != "tokens"} <= {
+        "right",
+        "undecided",
+    }
 
 
 WRONG_ANSWERS: dict[str, dict[str, Any]] = {
@@ -135,34 +138,34 @@ WRONG_ANSWERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("question", WRONG_ANSWERS)
-def test_a_wrong_answer_is_wrong(known: Known, question: str) -> None:
-    assert "wrong" in outcomes(known.marks(**WRONG_ANSWERS[question]), question)
+def test_a_wrong_answer_is_wrong(known_case: Known, question: str) -> None:
+    assert "wrong" in outcomes(known_case.marks(**WRONG_ANSWERS[question]), question)
 
 
-def test_wrong_roles_and_trials_are_wrong(known: Known) -> None:
-    guilty, idle = (toggle_of(function, known.fixed.case) for function in known.fixed.case.functions)
+def test_wrong_roles_and_trials_are_wrong(known_case: Known) -> None:
+    guilty, idle = (toggle_of(function, known_case.fixed.case) for function in known_case.fixed.case.functions)
     for roles in ({guilty: "saturated"}, {guilty: "had no effect"}, {idle: "culprit"}):
-        assert "wrong" in outcomes(known.marks(roles=roles), "role")
-    assert outcomes(known.marks(roles={guilty: "had no effect"}), "no effect") == {"wrong"}
-    whole = known.fixed.truth.whole
-    assert outcomes(known.marks(trials={guilty: (whole, whole / 2)}), "trials") == {"wrong"}
+        assert "wrong" in outcomes(known_case.marks(roles=roles), "role")
+    assert outcomes(known_case.marks(roles={guilty: "had no effect"}), "no effect") == {"wrong"}
+    whole = known_case.fixed.truth.whole
+    assert outcomes(known_case.marks(trials={guilty: (whole, whole / 2)}), "trials") == {"wrong"}
 
 
-def test_silence_is_missed_and_a_wrong_truth_shows(known: Known) -> None:
-    silent = known.marks(names={}, roots={})
+def test_silence_is_missed_and_a_wrong_truth_shows(known_case: Known) -> None:
+    silent = known_case.marks(names={}, roots={})
     assert outcomes(silent, "name") == outcomes(silent, "all roots") == outcomes(silent, "first root") == {"missed"}
     truth = {"padded": True, "not_finite": ("norm", frozenset())}
-    missed = known.marks(padded=None, case={"offset": ("a", "b"), "unsteady": "c"}, truth=truth)
+    missed = known_case.marks(padded=None, case={"offset": ("a", "b"), "unsteady": "c"}, truth=truth)
     for question in ("padding", "not finite", "offset", "not deterministic"):
         assert outcomes(missed, question) == {"missed"}
-    marks = known.marks(truth={"roots": {"norm": frozenset({0})}, "certain": frozenset({"norm"}), "whole": 1.0})
+    marks = known_case.marks(truth={"roots": {"norm": frozenset({0})}, "certain": frozenset({"norm"}), "whole": 1.0})
     for question in ("first root", "innocent roots", "divergence"):
         assert outcomes(marks, question) == {"wrong"}
     assert outcomes(marks, "all roots") == {"missed"}
 
 
-def test_choices_are_held_to_a_run_of_their_own(known: Known) -> None:
-    case, runs = known.fixed.case, known.fixed.runs
+def test_choices_are_held_to_a_run_of_their_own(known_case: Known) -> None:
+    case, runs = known_case.fixed.case, known_case.fixed.runs
     function = case.functions[0]
     assert holds(case, function, function.answers, runs)
     for false in ("normalized=bf16", "eps=0.5", "normalized=no_such_dtype"):
@@ -178,16 +181,16 @@ def test_numbers_of_the_model_are_held_to_a_run_too(suite: Suite) -> None:
     assert not holds(case, theta, ("rotary:no_such=1",), runs)
 
 
-def test_a_claim_that_is_bounded_is_not_wrong(known: Known) -> None:
-    node = known.fixed.case.functions[0].node
+def test_a_claim_that_is_bounded_is_not_wrong(known_case: Known) -> None:
+    node = known_case.fixed.case.functions[0].node
     bounded = Claim(choices=(f"{node}:square=bf16",), whole=False)
-    assert outcomes(known.marks(names={node: (bounded,)}), "name") == {"missed"}
-    both = (bounded, Claim(choices=known.fixed.case.functions[0].answers))
-    assert outcomes(known.marks(names={node: both}), "name") == {"right"}
+    assert outcomes(known_case.marks(names={node: (bounded,)}), "name") == {"missed"}
+    claims = (bounded, Claim(choices=known_case.fixed.case.functions[0].answers))
+    assert outcomes(known_case.marks(names={node: claims}), "name") == {"right"}
 
 
-def test_a_trial_is_its_recipe_written_out(known: Known) -> None:
-    case, runs, whole = known.fixed.case, known.fixed.runs, known.fixed.truth.whole
+def test_a_trial_is_its_recipe_written_out(known_case: Known) -> None:
+    case, runs, whole = known_case.fixed.case, known_case.fixed.runs, known_case.fixed.truth.whole
     guilty, idle = (toggle_of(function, case) for function in case.functions)
     assert trial_of(case, guilty, runs) == Trial(alone=whole, restored=0.0, idle=False)
     assert trial_of(case, idle, runs) == Trial(alone=0.0, restored=whole, idle=True)

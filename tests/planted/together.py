@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from moeparity.bisection.observe import Observation
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.engine.lockstep import run
@@ -22,7 +23,7 @@ from moeparity.engine.walker import Name, Walker
 from moeparity.errors import Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.sides import Side, bound_side
-from moeparity.plan.spec.schema import Variant
+from moeparity.plan.spec.variant_schema import Variant
 from moeparity.plan.toggles import toggles
 from tests.opened import opened
 from tests.planted.places import PROFILE, Sides, plant, random_tokens, write_recipe
@@ -53,13 +54,13 @@ def bisected_together(group: Group, checkpoint: Path, folder: Path) -> dict[str,
 def walked_together(base: Plan, plans: Mapping[str, Plan]) -> dict[str, Report]:
     """By label, the report of each of these plans, all of them of the checkpoint and the tokens of `base`."""
     passes = {label: Observation.of(plan, plan.toggles) for label, plan in plans.items()}
-    walkers = [_renamed(walker, label) for label, own in passes.items() for walker in own.walkers]
-    observers = [_Restricted(label, own.walkers, own.observers) for label, own in passes.items()]
+    walkers = [_renamed(walker, label) for label, walked in passes.items() for walker in walked.walkers]
+    observers = [_Restricted(label, walked.walkers, walked.observers) for label, walked in passes.items()]
     tokens = base.tokens
     counts = run(walkers, base.model.weights, tokens.input_ids, observers, attention_mask=tokens.attention_mask)
     # What a pass takes is none of these tests' business.
     nothing = Memory(estimated=0, held_before=None, peak=None)
-    return {label: summarise(plans[label], own.observed(counts, nothing, 0.0)) for label, own in passes.items()}
+    return {label: summarise(plans[label], walked.observed(counts, nothing, 0.0)) for label, walked in passes.items()}
 
 
 def _prepared(group: Group, checkpoint: Path, folder: Path) -> Plan:
@@ -92,13 +93,13 @@ def binder(base: Plan) -> Callable[[Variant], Side]:
     """Binds a variant as `prepare` does; of many candidates the references are one."""
     where, sequences = Where(base.path), len(base.tokens.input_ids)
     profile = load_profile(PROFILE, where)
-    known: dict[tuple[object, ...], Side] = {}
+    sides: dict[tuple[object, ...], Side] = {}
 
     def bound(variant: Variant) -> Side:
         values = (*variant.set.items(), *(impl.call for impl in variant.impl))
-        if values not in known:
-            known[values] = bound_side(base.model.graph, variant, profile, base.model.dtype, where, sequences)
-        return known[values]
+        if values not in sides:
+            sides[values] = bound_side(base.model.graph, variant, profile, base.model.dtype, where, sequences)
+        return sides[values]
 
     return bound
 
@@ -119,7 +120,7 @@ class _Restricted:
         self.observers = observers
 
     def see(self, view: NodeView) -> None:
-        own = replace(
+        own_view = replace(
             view,
             outputs=self._own(view.outputs),
             inputs=self._own(view.inputs),
@@ -135,7 +136,7 @@ class _Restricted:
             again=lambda name: view.again(self.names[name]),
         )
         for observer in self.observers:
-            observer.see(own)
+            observer.see(own_view)
 
     def _own(self, of_walkers: Mapping[Name, T]) -> dict[Name, T]:
         return {name: of_walkers[full] for name, full in self.names.items() if full in of_walkers}

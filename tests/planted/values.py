@@ -111,8 +111,8 @@ class Planted:
 
     @property
     def model(self) -> str:
-        named = (MODEL_OF[key] for key in (self.label, self.place, self.op.name) if key in MODEL_OF)
-        return next(named, "quickstart")
+        models = (MODEL_OF[key] for key in (self.label, self.place, self.op.name) if key in MODEL_OF)
+        return next(models, "quickstart")
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -98,7 +98,7 @@ def no_tensor(x: torch.Tensor) -> str:
     return "sum"
 
 
-def many(one: int, two: int, three: int, four: int) -> None:
+def many(first: int, two: int, three: int, four: int) -> None:
     pass
 
 

@@ -41,8 +41,8 @@ def inside(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
             main()
         except SystemExit as stop:
             code = int(stop.code or 0)
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
 
     return command
 
@@ -192,18 +192,18 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_a_mistake_is_one_message_and_exit_code_2(name: str, inside: Inside) -> None:
     arguments, message = BAD[name]
-    code, _, errors = inside(*(CHECKPOINT if one == "CHECKPOINT" else one for one in arguments))
+    code, _, errors = inside(*(CHECKPOINT if argument == "CHECKPOINT" else argument for argument in arguments))
     assert code == 2
     assert message in errors
     assert errors.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("kernel", "kind", "told"),
+    ("kernel", "kind", "words"),
     [("no_sum", "sum", "no fixed tree: "), ("combine_in_12_bits", "combine", "There is no order to set: A replays ")],
 )
 def test_what_does_not_replay_is_told_and_not_written(
-    kernel: str, kind: str, told: str, inside: Inside, tmp_path: Path
+    kernel: str, kind: str, words: str, inside: Inside, tmp_path: Path
 ) -> None:
     """Exit code 3, and a file of an earlier probe stays what it is."""
     new, old = tmp_path / "new.yaml", tmp_path / "old.yaml"
@@ -212,7 +212,7 @@ def test_what_does_not_replay_is_told_and_not_written(
         options = ("--kind", kind, "--n", "8", "--dtype", "bf16", "--out", out)
         code, text, errors = inside("probe", f"kernels:{kernel}", *options)
         assert code == 3
-        assert told in text
+        assert words in text
         assert "fma" not in text
         assert errors.startswith(f"{out} is not written: ")
     assert not new.exists()

@@ -11,7 +11,8 @@ import yaml
 
 from moeparity.errors import MoeparityError, Where
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.expand import expand
@@ -37,9 +38,9 @@ def graph(name: str) -> Graph:
 
 
 def bound(node: str, settings: dict[str, Value], model: str = "quickstart") -> tuple[BoundGraph, Node]:
-    own = overrides({name if ":" in name else f"{node}:{name}": value for name, value in settings.items()}, HERE)
-    plan = bind(graph(model), load_profile("vllm-eager", HERE), "bf16", own)
-    return plan, next(one for one in plan.graph.nodes if one.name == node)
+    rules = overrides({name if ":" in name else f"{node}:{name}": value for name, value in settings.items()}, HERE)
+    plan = bind(graph(model), load_profile("vllm-eager", HERE), "bf16", rules)
+    return plan, next(item for item in plan.graph.nodes if item.name == node)
 
 
 @cache
@@ -52,7 +53,7 @@ def held(name: str, node: str, model: str = "quickstart", /, **settings: Value) 
 
 
 def change(verdict: NodeVerdict) -> dict[str, dict[str, Value]]:
-    return {name: dict(found.change) for name, found in verdict.gives.items()}
+    return {name: dict(fit.change) for name, fit in verdict.gives.items()}
 
 
 COMBINE, ROUTER = "layers[0].moe.combine", "layers[0].moe.router"
@@ -72,13 +73,13 @@ SHARED = "layers[0].moe.shared.act"
 def test_a_kernel_with_all_bits_of_a_node_is_certified(name: str, node: str, settings: dict[str, Value]) -> None:
     verdict = held(name, node, **settings)
     assert verdict.holds
-    assert sum(one.numbers for _, comparisons in verdict.cases for one in comparisons) > 1000
-    orders = [dict(one)["order"] for one in verdict.tried.other if "order" in one]
+    assert sum(comparison.numbers for _, comparisons in verdict.cases for comparison in comparisons) > 1000
+    orders = [dict(change_tried)["order"] for change_tried in verdict.tried.other if "order" in change_tried]
     assert {"reverse", "fold_lo"} <= set(orders), "its data tells orders apart"
 
 
 @pytest.mark.parametrize(
-    ("name", "node", "settings", "named"),
+    ("name", "node", "settings", "expected"),
     [
         ("norm_strided", "norm", {"rsqrt": "ieee"}, {"order": f"threads(32) | {TREE}"}),
         ("norm_vectors", "norm", NORM, {"order": f"threads(32, vector=8) | {TREE}"}),
@@ -89,11 +90,11 @@ def test_a_kernel_with_all_bits_of_a_node_is_certified(name: str, node: str, set
     ],
 )
 def test_where_bits_differ_the_choice_that_gives_them_is_named(
-    name: str, node: str, settings: dict[str, Value], named: dict[str, Value]
+    name: str, node: str, settings: dict[str, Value], expected: dict[str, Value]
 ) -> None:
     verdict = held(name, node, **settings)
     assert not verdict.holds
-    assert change(verdict) == {"out": named}
+    assert change(verdict) == {"out": expected}
 
 
 WEIGHED: dict[str, Value] = {"layers[0].moe.experts:score_site": "combine", "weighted": "fp32"}
@@ -112,7 +113,7 @@ def test_a_fault_that_no_choice_explains_is_not_given_the_name_of_one() -> None:
     verdict = held("norm_short_tail", "norm", **NORM)
     assert not verdict.holds
     assert verdict.gives == {}
-    assert any(one.ulp > 1 for _, comparisons in verdict.cases for one in comparisons)
+    assert any(comparison.ulp > 1 for _, comparisons in verdict.cases for comparison in comparisons)
 
 
 def test_a_missing_barrier_is_a_race_and_nothing_else() -> None:
@@ -131,8 +132,11 @@ def test_a_router_that_breaks_ties_otherwise_computes_another_model() -> None:
     """Its weights are of other forms than the node's, and with them of the same bits."""
     right, later = held("router", ROUTER), held("router_later", ROUTER)
     for verdict, ids in ((right, 0), (later, 1)):
-        assert {one.name: bool(one.differ) for one in verdict.cases[-1][1]} == {"ids": bool(ids), "weights": True}
-        assert all(one.ulp <= 8 for one in verdict.cases[-1][1])
+        assert {comparison.name: bool(comparison.differ) for comparison in verdict.cases[-1][1]} == {
+            "ids": bool(ids),
+            "weights": True,
+        }
+        assert all(comparison.ulp <= 8 for comparison in verdict.cases[-1][1])
     forms = {"denominator": "fold_hi", "renormalize": "divide", "softmax": "divide"}
     assert change(later) == {"ids and weights": {**forms, "tie_break": "highest_index"}}
 
@@ -315,8 +319,8 @@ def test_expressions() -> None:
 
 
 def test_numbers_are_compared_by_their_bits() -> None:
-    one = torch.tensor([0.0, 1.0, float("nan"), 2.0])
-    other = torch.tensor([-0.0, 1.0 + 2**-23, float("nan"), 2.0])
-    found = compared("out", one, other)
-    assert (found.differ, found.ulp) == (2, 1)
-    assert found.first == "the first is out[0]: 0 of the kernel, -0 of the node"
+    of_kernel = torch.tensor([0.0, 1.0, float("nan"), 2.0])
+    of_node = torch.tensor([-0.0, 1.0 + 2**-23, float("nan"), 2.0])
+    comparison = compared("out", of_kernel, of_node)
+    assert (comparison.differ, comparison.ulp) == (2, 1)
+    assert comparison.first == "the first is out[0]: 0 of the kernel, -0 of the node"

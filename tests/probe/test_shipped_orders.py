@@ -17,7 +17,7 @@ from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.probe.calls import Setup
 from moeparity.probe.certify import Claim, Verdict, certify
@@ -50,10 +50,10 @@ def stated_sums() -> dict[tuple[tuple[str, str], ...], Sum]:
     sums: dict[tuple[tuple[str, str], ...], Sum] = {}
     for bound in plans():
         for node in bound.graph.nodes:
-            active, told = dict(bound.active(node)), dict(bound.told_to(node))
+            active, told_choices = dict(bound.active(node)), dict(bound.told_to(node))
             if active.get("order", NATIVE) != NATIVE and active.get("collective", "none") == "none":
-                key = tuple((name, str(v)) for name, v in {**told, **active}.items() if name in HELD_TO)
-                sums.setdefault((("op", node.op.name), *key), Sum(node, active, told))
+                key = tuple((name, str(v)) for name, v in {**told_choices, **active}.items() if name in HELD_TO)
+                sums.setdefault((("op", node.op.name), *key), Sum(node, active, told_choices))
     return sums
 
 

@@ -67,9 +67,9 @@ def test_one_row_in_fp32_replays_or_is_said_not_to() -> None:
     result = probed(kernels.linear, "linear", 384, m=(1,))
     (tree_,) = result.trees.values()
     assert tree_.order is not None, tree_.reason
-    known = tree_.equal == tree_.replayed > 0
-    assert ("its arithmetic is not all known" in " ".join(report_text(result).split())) != known
-    assert bool(result.unknown) != known
+    is_known = tree_.equal == tree_.replayed > 0
+    assert ("its arithmetic is not all known" in " ".join(report_text(result).split())) != is_known
+    assert bool(result.unknown) != is_known
 
 
 @pytest.mark.parametrize(("dtype", "rows"), [("fp32", (2, 3, 4, 5, 8)), ("bf16", (1, 2, 3, 4, 5, 8))])

@@ -12,7 +12,7 @@ import pytest
 from moeparity.bisection.outline import outline_checkpoint
 from moeparity.errors import SpecError
 from moeparity.ops.measured import SHARES
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.profiles.compare import architectures, compare, describe, profiles, statements
 from moeparity.profiles.report import EngineDifference, EngineToggle
 from tests.command import ROOT, Done, alone, inside

@@ -54,9 +54,9 @@ def test_what_collectives_and_launch_rules_say_of_themselves() -> None:
     stated = [(("all_reduce", "collective", name), c.evidence) for name, c in COLLECTIVES.items()]
     stated += [(("rms_norm", "order", name), rule.evidence) for name, rule in RULES.items()]
     for key, evidence in stated:
-        found = OF[key]
-        assert found.level == evidence.level or (found.level in PROVED and found.proofs), key
-        assert found.level in PROVED or evidence.source in found.sources, key
+        finding = OF[key]
+        assert finding.level == evidence.level or (finding.level in PROVED and finding.proofs), key
+        assert finding.level in PROVED or evidence.source in finding.sources, key
 
 
 def test_levels_of_known_values() -> None:
@@ -93,13 +93,13 @@ def test_every_proof_names_a_test_that_is_there() -> None:
 
 
 def test_every_value_of_the_data_file_is_one_as_it_is_kept() -> None:
-    here = Where(Path("evidence.json"))
+    where = Where(Path("evidence.json"))
     for op, attribute, value in fidelity.verified():
         declared = OPS[op].attribute(attribute.partition("->")[0])
-        given: Any = value
+        typed: Any = value
         if value not in declared.values and (declared.number or declared.least is not None):
-            given = float(value) if declared.number else int(value)
-        assert str(check_value(OPS[op], attribute, given, here)[1]) == value
+            typed = float(value) if declared.number else int(value)
+        assert str(check_value(OPS[op], attribute, typed, where)[1]) == value
 
 
 def backed(source: str, proofs: tuple[Proof, ...]) -> bool:
@@ -123,12 +123,12 @@ def proofs_for(claim: fidelity.Claim) -> tuple[Proof, ...]:
 
 def test_a_claim_needs_a_run_of_that_engine_or_of_what_its_source_names() -> None:
     key = ("combine", "order", "sequential")
-    own = fidelity.Claim(
+    claim = fidelity.Claim(
         key=key, level="verified: ptx", source="x", profile="vllm", engine="vLLM", where=Where(Path("x.yaml"))
     )
     assert OF[key].proofs
     assert not any("Megatron" in proof.against for proof in OF[key].proofs)
-    others = replace(own, engine="Megatron-LM")
+    others = replace(claim, engine="Megatron-LM")
     assert proofs_for(others) == proofs_for(replace(others, level="verified")) == ()
     against = OF[key].proofs[0].against
     assert {proof.against for proof in proofs_for(replace(others, level="verified: ptx", source=against))} == {against}
@@ -179,13 +179,13 @@ def test_a_run_replaces_what_was_known_of_its_device_and_nothing_else() -> None:
         "output": {"bf16": [[0, 0]], "model": [[0, 0]]},
     }
     again = [LINE | {"values": {"order": ["reverse"]}, "test": f"tests/test_a.py::test_{name}"} for name in "zc"]
-    other = LINE | {
+    other_line = LINE | {
         "source": LINE["source"] | {"device": "another GPU"},
         "values": {"order": ["reverse"]},
         "test": "tests/test_d.py::test_e",
     }
-    both = merged(merged(first, [other], "2000-01-02"), again, "2000-01-03")
-    proofs = fidelity.proofs_of(both)
+    both_runs = merged(merged(first, [other_line], "2000-01-02"), again, "2000-01-03")
+    proofs = fidelity.proofs_of(both_runs)
     assert proofs.keys() == {("combine", "order", "reverse")}
     old, new = proofs["combine", "order", "reverse"]
     assert (old.device, old.date, old.tests) == ("another GPU", "2000-01-02", ("tests/test_d.py::test_e",))
@@ -238,9 +238,9 @@ def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record("combine", at | {"score_site": "epilogue"}, "this", operands=torch.bfloat16, blind=("order",))
     record("combine", dict.fromkeys(("output", "accumulate"), torch.float32), "fp32", operands=torch.float32)
     full, blind, plain = written(tmp_path)
-    both = ["bf16", "model"]
-    sites = {"accumulate": ["fp32"], "output": both}
-    assert full["values"] == {**sites, "expert": ["1"], "order": ["sequential"], "weighted": both}
+    dtypes = ["bf16", "model"]
+    sites = {"accumulate": ["fp32"], "output": dtypes}
+    assert full["values"] == {**sites, "expert": ["1"], "order": ["sequential"], "weighted": dtypes}
     assert full["test"] == "tests/profiles/test_fidelity.py::test_record"
     assert (full["source"]["against"], full["source"]["torch"]) == ("this test", torch.__version__)
     assert blind["values"] == {**sites, "expert": ["1"]}
@@ -262,8 +262,8 @@ def test_all_ops_on_the_command_line(tmp_path: Path) -> None:
     done = alone("ops", "--fidelity", "--json", tmp_path / "all.json")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(op in done.stdout for op in OPS if OPS[op].attributes)
-    found = json.loads((tmp_path / "all.json").read_text("utf-8"))["found"]
-    assert [(f["op"], f["attribute"], f["value"], f["level"]) for f in found] == [
+    findings = json.loads((tmp_path / "all.json").read_text("utf-8"))["found"]
+    assert [(f["op"], f["attribute"], f["value"], f["level"]) for f in findings] == [
         (f.op, f.attribute, f.value, f.level) for f in FOUND
     ]
 

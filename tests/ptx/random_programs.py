@@ -120,8 +120,8 @@ class Program:
                 skip -= 1
             elif step.guard is None or values[f"p{step.guard[0]}"] != step.guard[1]:
                 count = len(step.template.results)
-                given = [name if isinstance(name, int) else values[name] for name in step.names[count:]]
-                result = step.template.evaluate(given)
+                operands = [name if isinstance(name, int) else values[name] for name in step.names[count:]]
+                result = step.template.evaluate(operands)
                 written = result if isinstance(result, tuple) else (result,)
                 for name, value in zip(step.names[:count], written, strict=True):
                     values[str(name)] = int(value)

@@ -67,8 +67,8 @@ def _sum(x: Number, y: Number, format: str, mode: str) -> int:
         return infinity(x[1] if x[0] == "inf" else y[1], format)
     total = (-x[2] if x[1] else x[2]) + (-y[2] if y[1] else y[2])
     if total == 0:
-        both = x[1] & y[1]
-        return encode(both if x[1] == y[1] and x[2] == 0 else int(mode == "rm"), Fraction(0), format)
+        sign = x[1] & y[1]
+        return encode(sign if x[1] == y[1] and x[2] == 0 else int(mode == "rm"), Fraction(0), format)
     return encode(int(total < 0), abs(total), format, mode)
 
 

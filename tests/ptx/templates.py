@@ -27,28 +27,28 @@ class Template:
 
 
 def _floats() -> list[Template]:
-    made = []
+    templates = []
     for root, count in {"add": 2, "sub": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1, "rcp": 1}.items():
         for mode in scalar.MODES:
             for more in ((), ("ftz",), ("sat",), ("ftz", "sat")):
                 if root not in {"div", "sqrt", "rcp"} or "sat" not in more:
-                    made.append(_arithmetic(root, "f32", (mode, *more), count, "f"))
-        made.append(_arithmetic(root, "f64", ("rn",), count, "fd"))
+                    templates.append(_arithmetic(root, "f32", (mode, *more), count, "f"))
+        templates.append(_arithmetic(root, "f64", ("rn",), count, "fd"))
     for root in ("min", "max"):
-        made += [_arithmetic(root, "f32", more, 2, "f") for more in ((), ("ftz",), ("NaN",), ("ftz", "NaN"))]
-        made.append(_arithmetic(root, "f64", (), 2, "fd"))
+        templates += [_arithmetic(root, "f32", more, 2, "f") for more in ((), ("ftz",), ("NaN",), ("ftz", "NaN"))]
+        templates.append(_arithmetic(root, "f64", (), 2, "fd"))
     for root in ("neg", "abs"):
-        made += [_arithmetic(root, "f32", (), 1, "f"), _arithmetic(root, "f64", (), 1, "fd")]
+        templates += [_arithmetic(root, "f32", (), 1, "f"), _arithmetic(root, "f64", (), 1, "fd")]
     for format in ("f16", "bf16"):
         for root, count in {"add": 2, "sub": 2, "mul": 2, "fma": 3, "min": 2, "max": 2, "neg": 1, "abs": 1}.items():
             needed = ("rn",) if root in {"add", "sub", "mul", "fma"} else ()
             variants = [needed] + ([(*needed, "relu")] if root == "fma" else [])
             variants += [("NaN",)] if root in {"min", "max"} else []
             for more in variants:
-                made.append(_arithmetic(root, format, more, count, "h"))
-                made.append(_packed(root, format, more, count))
-    made.append(Template("copysign.f32", ("f",), ("f", "f"), lambda v: v[0] & 0x80000000 | v[1] & 0x7FFFFFFF))
-    return made
+                templates.append(_arithmetic(root, format, more, count, "h"))
+                templates.append(_packed(root, format, more, count))
+    templates.append(Template("copysign.f32", ("f",), ("f", "f"), lambda v: v[0] & 0x80000000 | v[1] & 0x7FFFFFFF))
+    return templates
 
 
 def _arithmetic(root: str, format: str, modifiers: tuple[str, ...], count: int, pool: str) -> Template:
@@ -65,7 +65,7 @@ def _packed(root: str, format: str, modifiers: tuple[str, ...], count: int) -> T
 
 
 def _integers() -> list[Template]:
-    made = []
+    templates = []
     for bits, pool, wide in ((16, "h", "r"), (32, "r", "rd"), (64, "rd", None)):
         for kind in "us":
             for root, modifiers in [
@@ -75,25 +75,25 @@ def _integers() -> list[Template]:
                 *([("add", ("sat",)), ("sub", ("sat",))] if (kind, bits) == ("s", 32) else []),
             ]:  # fmt: skip
                 count = {"mad": 3, "neg": 1, "abs": 1}.get(root, 2)
-                made.append(_integer(root, kind, bits, modifiers, (pool,) * count, pool))
+                templates.append(_integer(root, kind, bits, modifiers, (pool,) * count, pool))
             if wide:
-                made.append(_integer("mul", kind, bits, ("wide",), (pool, pool), wide))
-                made.append(_integer("mad", kind, bits, ("wide",), (pool, pool, wide), wide))
+                templates.append(_integer("mul", kind, bits, ("wide",), (pool, pool), wide))
+                templates.append(_integer("mad", kind, bits, ("wide",), (pool, pool, wide), wide))
             if bits > 16:
-                made.append(_bits("bfe", kind, bits, (), (pool, "r", "r"), pool))
-                made.append(_bits("bfind", kind, bits, (), (pool,), "r"))
-            made.append(_bits("shr", kind, bits, (), (pool, "r"), pool))
+                templates.append(_bits("bfe", kind, bits, (), (pool, "r", "r"), pool))
+                templates.append(_bits("bfind", kind, bits, (), (pool,), "r"))
+            templates.append(_bits("shr", kind, bits, (), (pool, "r"), pool))
         for root in ("and", "or", "xor", "not", "cnot"):
-            made.append(_bits(root, "b", bits, (), (pool,) * (1 if root in {"not", "cnot"} else 2), pool))
-        made.append(_bits("shl", "b", bits, (), (pool, "r"), pool))
+            templates.append(_bits(root, "b", bits, (), (pool,) * (1 if root in {"not", "cnot"} else 2), pool))
+        templates.append(_bits("shl", "b", bits, (), (pool, "r"), pool))
         if bits > 16:
-            made += [_bits(root, "b", bits, (), (pool,), "r") for root in ("popc", "clz")]
-            made.append(_bits("brev", "b", bits, (), (pool,), pool))
-            made.append(_bits("bfi", "b", bits, (), (pool, pool, "r", "r"), pool))
+            templates += [_bits(root, "b", bits, (), (pool,), "r") for root in ("popc", "clz")]
+            templates.append(_bits("brev", "b", bits, (), (pool,), pool))
+            templates.append(_bits("bfi", "b", bits, (), (pool, pool, "r", "r"), pool))
     for direction in "lr":
-        made += [_bits("shf", "b", 32, (direction, how), ("r",) * 3, "r") for how in ("wrap", "clamp")]
-    made += [_bits("prmt", "b", 32, (), ("r",) * 3, "r"), _bits("lop3", "b", 32, (), ("r", "r", "r", "imm8"), "r")]
-    return [*made, _bits("bfind", "u", 32, ("shiftamt",), ("r",), "r")]
+        templates += [_bits("shf", "b", 32, (direction, how), ("r",) * 3, "r") for how in ("wrap", "clamp")]
+    templates += [_bits("prmt", "b", 32, (), ("r",) * 3, "r"), _bits("lop3", "b", 32, (), ("r", "r", "r", "imm8"), "r")]
+    return [*templates, _bits("bfind", "u", 32, ("shiftamt",), ("r",), "r")]
 
 
 def _integer(
@@ -133,21 +133,21 @@ _CONVERSIONS = (
 
 
 def _conversions() -> list[Template]:
-    made = []
+    templates = []
     for text, result, source in _CONVERSIONS:
-        made.append(Template(text, (result,), (source,), partial(_converted, text)))
+        templates.append(Template(text, (result,), (source,), partial(_converted, text)))
     for format in ("f16", "bf16"):
-        made.append(Template(f"cvt.rn.{format}x2.f32", ("r",), ("f", "f"), lambda v, to=format: (  # type: ignore[misc]
+        templates.append(Template(f"cvt.rn.{format}x2.f32", ("r",), ("f", "f"), lambda v, to=format: (  # type: ignore[misc]
             scalar.converted(to, "f32", (), v[0]) << 16 | scalar.converted(to, "f32", (), v[1]))))  # fmt: skip
     for fp8 in ("e4m3", "e5m2"):
-        made.append(Template(f"cvt.rn.satfinite.{fp8}x2.f32", ("h",), ("f", "f"), lambda v, to=fp8: (  # type: ignore[misc]
+        templates.append(Template(f"cvt.rn.satfinite.{fp8}x2.f32", ("h",), ("f", "f"), lambda v, to=fp8: (  # type: ignore[misc]
             scalar.converted(to, "f32", ("satfinite",), v[0]) << 8 | scalar.converted(to, "f32", ("satfinite",), v[1]))))  # fmt: skip
-        made.append(Template(f"cvt.rn.f16x2.{fp8}x2", ("r",), ("h",), lambda v, of=fp8: (  # type: ignore[misc]
+        templates.append(Template(f"cvt.rn.f16x2.{fp8}x2", ("r",), ("h",), lambda v, of=fp8: (  # type: ignore[misc]
             scalar.converted("f16", of, (), v[0] >> 8) << 16 | scalar.converted("f16", of, (), v[0] & 0xFF))))  # fmt: skip
-        made.append(Template(f"cvt.rn.satfinite.{fp8}x2.f16x2", ("h",), ("r",), lambda v, to=fp8: (  # type: ignore[misc]
+        templates.append(Template(f"cvt.rn.satfinite.{fp8}x2.f16x2", ("h",), ("r",), lambda v, to=fp8: (  # type: ignore[misc]
             scalar.converted(to, "f16", ("satfinite",), v[0] >> 16) << 8
             | scalar.converted(to, "f16", ("satfinite",), v[0] & 0xFFFF))))  # fmt: skip
-    return made
+    return templates
 
 
 def _converted(text: str, values: Sequence[int]) -> int:
@@ -156,34 +156,34 @@ def _converted(text: str, values: Sequence[int]) -> int:
 
 
 def _predicates() -> list[Template]:
-    made = []
+    templates = []
     for kind, width, pool in (("s", 32, "r"), ("u", 32, "r"), ("s", 64, "rd"), ("u", 64, "rd"), ("s", 16, "h")):
         words = ("eq", "ne", "lt", "le", "gt", "ge", *(("lo", "ls", "hi", "hs") if kind == "u" else ()))
-        made += [_setp(word, f"{kind}{width}", kind, width, pool) for word in words]
+        templates += [_setp(word, f"{kind}{width}", kind, width, pool) for word in words]
     for word in ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"):
-        made += [
+        templates += [
             _setp(word, "f32", "f32", 0, "f"),
             _setp(word, "f64", "f64", 0, "fd"),
             _setp(word, "bf16", "bf16", 0, "h"),
         ]
     for join, operate in (("and", int.__and__), ("or", int.__or__), ("xor", int.__xor__)):
-        made.append(Template(f"setp.lt.{join}.s32", ("p", "p"), ("r", "r", "p"), lambda v, op=operate: (  # type: ignore[misc]
+        templates.append(Template(f"setp.lt.{join}.s32", ("p", "p"), ("r", "r", "p"), lambda v, op=operate: (  # type: ignore[misc]
             op(int(scalar.compared("lt", "s", 32, v[0], v[1])), v[2]),
             op(int(not scalar.compared("lt", "s", 32, v[0], v[1])), v[2]))))  # fmt: skip
-        made.append(Template(f"{join}.pred", ("p",), ("p", "p"), lambda v, op=operate: op(v[0], v[1])))  # type: ignore[misc]
-    made.append(Template("not.pred", ("p",), ("p",), lambda v: 1 - v[0]))
-    made.append(
+        templates.append(Template(f"{join}.pred", ("p",), ("p", "p"), lambda v, op=operate: op(v[0], v[1])))  # type: ignore[misc]
+    templates.append(Template("not.pred", ("p",), ("p",), lambda v: 1 - v[0]))
+    templates.append(
         Template("set.gt.u32.f32", ("r",), ("f", "f"), lambda v: -scalar.compared("gt", "f32", 0, *v) & 0xFFFFFFFF)
     )
-    made.append(
+    templates.append(
         Template("set.le.f32.s32", ("f",), ("r", "r"), lambda v: 0x3F800000 * scalar.compared("le", "s", 32, *v))
     )
     for type_, pool in (("b32", "r"), ("b64", "rd"), ("f32", "f"), ("b16", "h"), ("f64", "fd")):
-        made.append(Template(f"selp.{type_}", (pool,), (pool, pool, "p"), lambda v: v[0] if v[2] else v[1]))
-    made.append(Template("slct.b32.s32", ("r",), ("r", "r", "r"), lambda v: v[0] if v[2] < 1 << 31 else v[1]))
+        templates.append(Template(f"selp.{type_}", (pool,), (pool, pool, "p"), lambda v: v[0] if v[2] else v[1]))
+    templates.append(Template("slct.b32.s32", ("r",), ("r", "r", "r"), lambda v: v[0] if v[2] < 1 << 31 else v[1]))
     for word in ("finite", "infinite", "number", "notanumber", "normal", "subnormal"):
-        made.append(Template(f"testp.{word}.f32", ("p",), ("f",), lambda v, w=word: int(_tested(w, v[0]))))  # type: ignore[misc]
-    return made
+        templates.append(Template(f"testp.{word}.f32", ("p",), ("f",), lambda v, w=word: int(_tested(w, v[0]))))  # type: ignore[misc]
+    return templates
 
 
 def _tested(word: str, bits: int) -> bool:

@@ -72,18 +72,18 @@ CASES: dict[str, tuple[str, list[int], Sequence[int | None]]] = {
 
 
 def launched(body: str, values: list[int]) -> list[int]:
-    out, given = np.zeros(32, np.uint32), np.array(values, np.uint32)
+    out, words_in = np.zeros(32, np.uint32), np.array(values, np.uint32)
     text = f"{HEAD}ld.global.u32 %r1, [%i];\n{body}\nst.global.u32 [%o], %r2;\nret;\n}}\n"
-    ptx.load(text).launch("k", 1, 32, [out, given])
+    ptx.load(text).launch("k", 1, 32, [out, words_in])
     return [int(value) for value in out]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_random_programs_do_not_reach(name: str) -> None:
     body, values, expected = CASES[name]
-    made = launched(body, values)
-    assert [value for value, known in zip(made, expected, strict=True) if known is not None] == [
-        known for known in expected if known is not None
+    words_out = launched(body, values)
+    assert [value for value, word in zip(words_out, expected, strict=True) if word is not None] == [
+        word for word in expected if word is not None
     ]
 
 
@@ -131,9 +131,9 @@ def test_what_cannot_be_bound_is_an_error_with_its_line(statement: str) -> None:
 def test_approximate_instructions_are_taken_to_be_correctly_rounded(name: str, function: object) -> None:
     x = np.random.default_rng(1).uniform(0.01, 20, 32).astype(np.float32)
     body = f"mov.b32 %f1, %r1; {name}.approx.ftz.f32 %f2, %f1; mov.b32 %r2, %f2;"
-    made = np.array(launched(body, x.view(np.uint32).tolist()), np.uint32).view(np.float32)
+    results = np.array(launched(body, x.view(np.uint32).tolist()), np.uint32).view(np.float32)
     exact = function(x.astype(np.float64))  # type: ignore[operator]
-    assert (np.abs(made - exact) <= np.spacing(np.abs(made)) * 0.5000001).all()
+    assert (np.abs(results - exact) <= np.spacing(np.abs(results)) * 0.5000001).all()
 
 
 def test_an_exact_tie_is_decided_by_more_digits_than_fp64_has() -> None:

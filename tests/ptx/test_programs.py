@@ -65,14 +65,14 @@ def test_a_row_sum_is_the_threads_then_the_butterfly_then_the_warps(
 
 def test_contraction_is_what_the_compiler_was_told() -> None:
     a, b, c = normal(1000), normal(1000), normal(1000)
-    made = {}
+    results = {}
     for build in BUILDS:
-        made[build] = np.zeros(1000, np.float32)
-        module(build).launch("contracted", 8, 128, [a, b, c, made[build], 1000])
+        results[build] = np.zeros(1000, np.float32)
+        module(build).launch("contracted", 8, 128, [a, b, c, results[build], 1000])
     exact = fma(*(torch.from_numpy(x) for x in (a, b, c))).numpy()
-    assert (made["reductions"] == exact).all()
-    assert (made["reductions.nofma"] == a * b + c).all()
-    assert (made["reductions"] != made["reductions.nofma"]).any()
+    assert (results["reductions"] == exact).all()
+    assert (results["reductions.nofma"] == a * b + c).all()
+    assert (results["reductions"] != results["reductions.nofma"]).any()
 
 
 def test_a_tree_in_shared_memory() -> None:
@@ -97,8 +97,8 @@ def test_threads_that_part_come_together_again() -> None:
 def test_a_switch_takes_each_of_its_branches() -> None:
     kind, x, y = np.arange(100, dtype=np.int32) % 8, normal(100), np.zeros(100, np.float32)
     module().launch("switched", 1, 128, [kind, x, y, 100])
-    one = np.float32(1)
-    cases = [x + one, x * np.float32(3), np.sqrt(np.abs(x)), one / x, -x, x * x, 0 * x, 0 * x]
+    unit = np.float32(1)
+    cases = [x + unit, x * np.float32(3), np.sqrt(np.abs(x)), unit / x, -x, x * x, 0 * x, 0 * x]
     assert (y == np.choose(kind, cases)).all()
 
 
@@ -113,10 +113,10 @@ def test_atomics_go_by_ascending_thread_and_under_a_seed_in_another_order() -> N
     assert (sums == expected).all()
     seeded = set()
     for seed in range(4):
-        again, other = np.zeros(4, np.int32), np.zeros(4, np.float32)
-        module().launch("histogram", 4, 128, [x, again, other, n], seed=seed)
+        again, seeded_sums = np.zeros(4, np.int32), np.zeros(4, np.float32)
+        module().launch("histogram", 4, 128, [x, again, seeded_sums, n], seed=seed)
         assert (again == count).all()
-        seeded.add(other.tobytes())
+        seeded.add(seeded_sums.tobytes())
     assert len(seeded) > 1
 
 
@@ -172,9 +172,9 @@ def test_a_butterfly_that_goes_the_other_way_has_other_bits() -> None:
     text = (FOLDER / "reductions.ptx").read_text()
     begin = text.index(".entry row_sum_of_squares")
     end = text.index(".entry", begin + 1)
-    other = {"16": "1", "8": "2", "2": "8", "1": "16"}
+    opposite = {"16": "1", "8": "2", "2": "8", "1": "16"}
     turned, count = re.subn(
-        r"(mov\.u32 \t%r\d+, )(16|8|2|1);", lambda found: f"{found[1]}{other[found[2]]};", text[begin:end]
+        r"(mov\.u32 \t%r\d+, )(16|8|2|1);", lambda match: f"{match[1]}{opposite[match[2]]};", text[begin:end]
     )
     assert count == 4
     x = normal(50, 512)

@@ -56,9 +56,9 @@ add.u32 %r1, %r1, %r4; st.global.u32 [%d4], %r1; ret; }}"""
 
 
 def test_structs_hold_addresses_of_arrays_and_of_structs() -> None:
-    one, other, out = (np.array([value], np.uint32) for value in (10, 200, 0))
-    inner = ptx.Struct("PP", [0, other])
-    ptx.load(STRUCT).launch("k", 1, 1, [ptx.Struct("iPf?0P", [3000, one, 40000.0, True]), inner, out])
+    first, second, out = (np.array([value], np.uint32) for value in (10, 200, 0))
+    inner = ptx.Struct("PP", [0, second])
+    ptx.load(STRUCT).launch("k", 1, 1, [ptx.Struct("iPf?0P", [3000, first, 40000.0, True]), inner, out])
     assert out.tolist() == [43211]
     with pytest.raises(ptx.PtxError, match="Argument 0: a struct of 16 bytes was given for 24"):
         ptx.load(STRUCT).launch("k", 1, 1, [inner, inner, out])

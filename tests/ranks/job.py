@@ -79,7 +79,7 @@ def seen() -> None:
         all_reduce(torch.ones(3), "sum", list(range(dist.get_world_size()))).add(0)
         with torch.inference_mode():
             dist.all_reduce(torch.ones(3))
-    print("seen: " + ", ".join(what for group in log.groups.values() for _, what, _ in group.last), flush=True)
+    print("seen: " + ", ".join(call for group in log.groups.values() for _, call, _ in group.last), flush=True)
 
 
 def held() -> None:
@@ -110,7 +110,10 @@ def held() -> None:
 def contract(tensors: dict[str, torch.Tensor], fields: dict[str, str]) -> Contract:
     """A contract that claims these weights and fields of the environment."""
     sums = {name: part(name, tensor) for name, tensor in tensors.items()}
-    weights = {n: TensorClaim(dtype=own.dtype, shape=own.shape, bits=f"{own.total:016x}") for n, own in sums.items()}
+    weights = {
+        n: TensorClaim(dtype=tensor_sum.dtype, shape=tensor_sum.shape, bits=f"{tensor_sum.total:016x}")
+        for n, tensor_sum in sums.items()
+    }
     return Contract(
         recipe="job.py",
         side="candidate",
@@ -133,18 +136,18 @@ def guarded(fault: str, args: argparse.Namespace, rank: int) -> None:
     part = dist.new_group([0, 1])
     # A shard, as of tensor parallelism: each rank's own.
     shard = torch.nn.Linear(4, 4, bias=False)
-    here = rank == args.on
+    is_here = rank == args.on
     with torch.no_grad():
         shard.weight.add_(0 if fault == "same shard" else rank)
-        model.weight[0, 0] += fault == "other replica" and here
-    if fault == "variable" and here:
+        model.weight[0, 0] += fault == "other replica" and is_here
+    if fault == "variable" and is_here:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-    torch.use_deterministic_algorithms(mode=fault in ("switch", "pinned switch") and here)
-    backend = "fa4" if fault == "backend" and here else "flash"
+    torch.use_deterministic_algorithms(mode=fault in ("switch", "pinned switch") and is_here)
+    backend = "fa4" if fault == "backend" and is_here else "flash"
     settings = {**args.settings, **({"rng": "broadcast"} if fault == "broadcast draw" else {})}
     if "folder" in settings:
         settings["folder"] = f"{settings['folder']}/{fault}"
-    if fault == "late" and here:
+    if fault == "late" and is_here:
         dist.distributed_c10d._get_default_store().get("nobody waits any more")
     try:
         with Guard(
@@ -175,7 +178,7 @@ def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Name
             envelope = dict(reversed(envelope.items()))
         envelope["init_cache"] |= fault == "envelope"
         if at:
-            between_calls(guard, model, planted, here=rank == args.on)
+            between_calls(guard, model, planted, is_here=rank == args.on)
         if fault == "ends":
             return
         with guard.call({"inputs": payload(fault, rank)}, **envelope):
@@ -194,11 +197,11 @@ def unchanged_loop(guard: Guard, model: torch.nn.Linear, planted: str, args: arg
 
     function = guard.guarded(scaled)
     for number in range(args.calls):
-        here = number == args.at and rank == args.on
+        is_here = number == args.at and rank == args.on
         if planted == "attached":
-            model(payload("input bit" if here else "none", rank))
+            model(payload("input bit" if is_here else "none", rank))
         else:
-            function(payload("none", rank), scale=2.5 if here else 1.5)
+            function(payload("none", rank), scale=2.5 if is_here else 1.5)
     for handle in handles:
         handle.remove()
 
@@ -216,25 +219,25 @@ def payload(fault: str, rank: int) -> torch.Tensor:
     return changed.get(fault, inputs)
 
 
-def between_calls(guard: Guard, model: torch.nn.Linear, planted: str, *, here: bool) -> None:
+def between_calls(guard: Guard, model: torch.nn.Linear, planted: str, *, is_here: bool) -> None:
     """What happens before a call: on one rank, or on all where it is no fault."""
-    if planted in ("extra draw", "broadcast draw") and here:
+    if planted in ("extra draw", "broadcast draw") and is_here:
         torch.rand(2)
-    elif planted == "weight bit" and here:
+    elif planted == "weight bit" and is_here:
         model.weight.data.view(torch.int32)[3, 3] ^= 1
     elif planted == "update":
         with guard.update(), torch.no_grad():
             model.weight.add_(0.5)
-    elif planted in ("adapter bit", "buffer bit") and here:
-        held = model.get_parameter("lora_a.weight") if planted == "adapter bit" else model.get_buffer("scale")
-        held.data.view(torch.int32).view(-1)[2] ^= 1
+    elif planted in ("adapter bit", "buffer bit") and is_here:
+        tensor = model.get_parameter("lora_a.weight") if planted == "adapter bit" else model.get_buffer("scale")
+        tensor.data.view(torch.int32).view(-1)[2] ^= 1
     elif planted == "epoch weight":
         guard.cache(cache_epoch=0)
-        if here:
+        if is_here:
             model.bias.data.view(torch.int32)[1] ^= 1
         guard.cache(cache_epoch=1)
     elif planted == "cache":
-        guard.cache(cache_epoch=2, current_start_frame=7 if here else 8)
+        guard.cache(cache_epoch=2, current_start_frame=7 if is_here else 8)
 
 
 def in_call(fault: str) -> None:

@@ -54,11 +54,11 @@ class Warm:
     """The process that forks ranks (`warm.py`), which ends with this one."""
 
     def __init__(self) -> None:
-        self._asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._asking, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with asked:
+        with requests:
             command = [sys.executable, "-m", "tests.ranks.warm"]
-            self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=asked.fileno())
+            self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=requests.fileno())
         self._ended: dict[int, tuple[int, float]] = {}
         atexit.register(self.close)
         assert self._asking.recv(64) == b"warm"
@@ -87,10 +87,10 @@ class Warm:
         self._process.wait()
 
     def _hear(self) -> int | None:
-        told = json.loads(self._asking.recv(1 << 16))
-        if "forked" in told:
-            return int(told["forked"])
-        self._ended[told["pid"]] = (told["code"], told["at"])
+        reply = json.loads(self._asking.recv(1 << 16))
+        if "forked" in reply:
+            return int(reply["forked"])
+        self._ended[reply["pid"]] = (reply["code"], reply["at"])
         return None
 
 
@@ -109,11 +109,11 @@ class Begun:
 
     def ended(self, limit: float = 60) -> Ended:
         """How it ended; whoever is there `limit` seconds after its begin is killed and named."""
-        ends, left = [], []
+        ends, leftovers = [], []
         for process in self.processes:
             end = warm().ended(process, self.start + limit)
             if end is None:
-                left.append(process)
+                leftovers.append(process)
                 os.kill(process, signal.SIGKILL)
                 end = warm().ended(process)
                 assert end is not None
@@ -123,7 +123,7 @@ class Begun:
             outputs=_texts(self._outputs),
             errors=_texts(self._errors),
             times=tuple(at - self.start for _, at in ends),
-            left=tuple(left),
+            left=tuple(leftovers),
         )
 
 

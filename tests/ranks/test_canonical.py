@@ -59,18 +59,18 @@ def test_what_has_no_spelling_is_refused_by_its_place() -> None:
 
 
 def test_the_order_of_keys_changes_no_digest_and_a_value_does() -> None:
-    one, other = flat({"a": 1, "b": {"c": 2}}, "e"), flat({"b": {"c": 2}, "a": 1}, "e")
-    assert digest(one) == digest(other)
-    assert digest(one) != digest(flat({"a": 1, "b": {"c": 2.0}}, "e"))
+    first, second = flat({"a": 1, "b": {"c": 2}}, "e"), flat({"b": {"c": 2}, "a": 1}, "e")
+    assert digest(first) == digest(second)
+    assert digest(first) != digest(flat({"a": 1, "b": {"c": 2.0}}, "e"))
 
 
 def test_a_manifest_names_shape_dtype_and_bits_of_each_tensor() -> None:
     tensor = torch.randn(3, 5, generator=torch.Generator().manual_seed(1))
     flipped = tensor.clone()
     flipped.view(torch.int32)[2, 4] ^= 1
-    fields, other = manifest({"x": tensor}, None), manifest({"x": flipped}, None)
+    fields, flipped_fields = manifest({"x": tensor}, None), manifest({"x": flipped}, None)
     assert (fields["tensors.x.shape"], fields["tensors.x.dtype"]) == ("[3, 5]", "float32")
-    assert [name for name in fields if fields[name] != other[name]] == ["tensors.x.bytes"]
+    assert [name for name in fields if fields[name] != flipped_fields[name]] == ["tensors.x.bytes"]
 
 
 def test_a_sample_is_spread_to_the_last_element() -> None:

@@ -44,5 +44,5 @@ def test_ranks_of_several_process_groups_are_in_step() -> None:
     ],
 )
 def test_who_shares_a_field_is_held_to_it(odd: dict[str, str], words: str) -> None:
-    told = agree({**SAME, "collectives.1": "7 calls"}, odd, {**SAME, "collectives.2": "8 calls"})
-    assert told == [f"call 0: ranks are not in step. {words}"] * 3
+    verdicts = agree({**SAME, "collectives.1": "7 calls"}, odd, {**SAME, "collectives.2": "8 calls"})
+    assert verdicts == [f"call 0: ranks are not in step. {words}"] * 3

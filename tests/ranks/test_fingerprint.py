@@ -35,10 +35,10 @@ def test_parameters_buffers_and_adapters_are_held() -> None:
 
 
 def test_a_single_bit_anywhere_changes_the_fingerprint_of_that_tensor_only() -> None:
-    one, other = model(), model()
-    other.get_parameter("lora_a.weight").data.view(torch.int32)[1, 3] ^= 1
-    other.get_buffer("1.running_mean").data.view(torch.int32)[2] ^= 1
-    names = changed(fingerprint([one], 0), fingerprint([other], 0))
+    first, second = model(), model()
+    second.get_parameter("lora_a.weight").data.view(torch.int32)[1, 3] ^= 1
+    second.get_buffer("1.running_mean").data.view(torch.int32)[2] ^= 1
+    names = changed(fingerprint([first], 0), fingerprint([second], 0))
     assert names == ["lora_a.weight", "1.running_mean"]
 
 
@@ -61,10 +61,10 @@ def test_replicas_that_differ_are_refused_and_what_nobody_declared_is_not_compar
 
 
 def test_megatrons_mark_says_what_is_a_shard() -> None:
-    one, other = model(), model()
-    for module in (one, other):
+    first, second = model(), model()
+    for module in (first, second):
         module.get_parameter("0.weight").tensor_model_parallel = True  # type: ignore[attr-defined]
-    words = misplaced(records(one, other))
+    words = misplaced(records(first, second))
     assert words is not None
     assert words.startswith("weights.0.weight: ranks 0-1 have the same bits")
 

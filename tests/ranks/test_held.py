@@ -64,21 +64,21 @@ def model(trained: Any) -> Iterator[Any]:
 LAYOUT = WeightLayout(BASE, "transformers")
 
 
-def broken(claims: Contract, *modules: nn.Module, **given: Any) -> list[str]:
+def broken(claims: Contract, *modules: nn.Module, **arguments: Any) -> list[str]:
     """The breaches of a process."""
-    given.setdefault("layout", LAYOUT)
-    return [str(breach) for breach in hold(claims, *modules, refuse=False, **given).breaches]
+    arguments.setdefault("layout", LAYOUT)
+    return [str(breach) for breach in hold(claims, *modules, refuse=False, **arguments).breaches]
 
 
 def test_a_process_that_keeps_its_contract_is_told_what_it_cant_show(claims: Contract, model: Any) -> None:
-    held = hold(claims, model, layout=LAYOUT)
-    assert held.kept["weights"] == ["45 tensors, by the sums of 1 rank"]
-    assert held.kept["profile"] == ["4 choices, as the process shows"]
-    told = str(held)
+    holding = hold(claims, model, layout=LAYOUT)
+    assert holding.kept["weights"] == ["45 tensors, by the sums of 1 rank"]
+    assert holding.kept["profile"] == ["4 choices, as the process shows"]
+    text = str(holding)
     for words in ("2 buffers that the checkpoint has not", "schedule: a process does not show it", "placement: tensor"):
-        assert f"not checked: {words}" in told.replace("weights: ", "")
+        assert f"not checked: {words}" in text.replace("weights: ", "")
     choices = sum(len(node.choices) for node in claims.profile.nodes.values())
-    assert f"not checked: profile: {choices - 4} choices that nothing here shows" in told
+    assert f"not checked: profile: {choices - 4} choices that nothing here shows" in text
 
 
 def test_a_weight_an_attention_and_a_schedule_are_named(claims: Contract, model: Any) -> None:
@@ -110,10 +110,10 @@ def test_weights_of_another_dtype_missing_ones_and_adapters(claims: Contract, mo
 
 
 def test_a_rank_alone_is_not_asked_for_what_the_others_hold(claims: Contract) -> None:
-    held = hold(claims, program(served((0, 2))), layout=WeightLayout(BASE, "vllm", tensor=(0, 2)), refuse=False)
-    assert {breach.section for breach in held.breaches} == {"placement"}
-    assert str(held.breaches[0]) == "placement: tensor: 1 in the contract, 2 here"
-    assert any("which the ranks that were asked do not hold whole" in words for words in held.unchecked)
+    holding = hold(claims, program(served((0, 2))), layout=WeightLayout(BASE, "vllm", tensor=(0, 2)), refuse=False)
+    assert {breach.section for breach in holding.breaches} == {"placement"}
+    assert str(holding.breaches[0]) == "placement: tensor: 1 in the contract, 2 here"
+    assert any("which the ranks that were asked do not hold whole" in words for words in holding.unchecked)
 
 
 def test_parameters_that_do_not_fit_the_layout_break_it(claims: Contract, model: Any) -> None:
@@ -146,11 +146,11 @@ def test_what_a_trace_decided_is_held_and_what_its_profile_takes_over_is_not(cla
         f'  - {{nodes: "layers[1].moe.combine", set: {{accumulate: fp64}}, {decided}}}\n'
         f'  - {{nodes: "layers[0].moe.gate", set: {{output: model}}, {decided}}}\n'
     )
-    held = hold(claims, layout=LAYOUT, explained=profile, refuse=False)
-    assert list(map(str, held.breaches)) == [
+    holding = hold(claims, layout=LAYOUT, explained=profile, refuse=False)
+    assert list(map(str, holding.breaches)) == [
         "profile: layers[1].moe.combine:accumulate: fp32 in the contract, fp64 here, as its trace shows"
     ]
-    assert held.kept["profile"] == ["1 choice, as its trace shows"]
+    assert holding.kept["profile"] == ["1 choice, as its trace shows"]
     with pytest.raises(ContractError, match="explained=: its choices are those of a graph"):
         hold(claims, explained=profile)
     profile.write_text("kind: profile\nname: explained\nextends: hf-eager\nrules: []\n")
@@ -184,8 +184,8 @@ def test_a_side_claims_its_own_phases_and_no_others(recipe: Path, tmp_path: Path
     decoding, forward = contract_of(served, "candidate"), contract_of(served, "reference")
     assert ("forward" in decoding.profile.phases, "decode" in decoding.profile.phases) == (False, True)
     assert forward.profile.phases == ("forward",)
-    held = hold(forward, layout=LAYOUT, schedule={"rule": "vllm-v1", "decode": {"from": "prompt"}}, refuse=False)
-    assert "schedule: rule: transformers in the contract, vllm-v1 here" in map(str, held.breaches)
+    holding = hold(forward, layout=LAYOUT, schedule={"rule": "vllm-v1", "decode": {"from": "prompt"}}, refuse=False)
+    assert "schedule: rule: transformers in the contract, vllm-v1 here" in map(str, holding.breaches)
 
 
 def test_a_side_that_no_engine_runs_is_refused(recipe: Path, tmp_path: Path) -> None:

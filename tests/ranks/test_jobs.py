@@ -79,13 +79,13 @@ def test_all_ranks_say_the_same_of_a_fault_and_name_rank_and_call(in_step: tuple
 @pytest.mark.parametrize("fault", ["none", "envelope"])
 def test_journals_tell_the_same_afterwards(in_step: tuple[Ended, Path], fault: str) -> None:
     ended, folder = in_step
-    told = stories(folder / fault)
-    assert [story.rank for story in told] == [0, 1, 2]
+    job_stories = stories(folder / fault)
+    assert [story.rank for story in job_stories] == [0, 1, 2]
     if fault == "none":
-        assert [(story.ended, story.last, story.difference) for story in told] == [(True, 5, None)] * 3
+        assert [(story.ended, story.last, story.difference) for story in job_stories] == [(True, 5, None)] * 3
     else:
-        assert {story.difference for story in told} == ended.said(fault)
-        assert [(story.ended, story.last) for story in told] == [(False, 2)] * 3
+        assert {story.difference for story in job_stories} == ended.said(fault)
+        assert [(story.ended, story.last) for story in job_stories] == [(False, 2)] * 3
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +126,8 @@ def test_a_rank_that_is_lost_ends_the_job(apart: Callable[[str], Ended], fault: 
     ended = apart(fault)
     assert ended.left == ()
     assert ended.codes[1] != 0
-    said = ended.verdict or "\n".join(ended.said(fault))
-    assert re.search(APART[fault], said), (said, ended.errors)
+    words = ended.verdict or "\n".join(ended.said(fault))
+    assert re.search(APART[fault], words), (words, ended.errors)
     assert ended.seconds < 30, "the backend's own limit is 300 seconds"
 
 

@@ -18,21 +18,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_others_read_the_last_notes_of_each_group(folder: Path) -> None:
-    one, other = Notes("a", 0), Notes("a", 3)
+    first, second = Notes("a", 0), Notes("a", 3)
     stranger = Notes("b", 1)
     stranger.write("0", 7, "barrier()", "x.py:1")
     for number in range(SLOTS + 2):
-        one.write("0", number, f"allreduce(float32[{number}], sum)", "job.py:5, in call 1")
-    one.write("1", 4, "broadcast(float32[2], root 0)", "job.py:6, in call 1")
-    notes = other.read()
+        first.write("0", number, f"allreduce(float32[{number}], sum)", "job.py:5, in call 1")
+    first.write("1", 4, "broadcast(float32[2], root 0)", "job.py:6, in call 1")
+    notes = second.read()
     assert notes[3] == {}
     assert set(notes) == {0, 3}
     assert notes[0]["collectives.1"] == "4\tbroadcast(float32[2], root 0)\tjob.py:6, in call 1"
     numbers = {int(line.split("\t")[0]) for line in notes[0]["collectives.0"].splitlines()}
     assert numbers == set(range(3, SLOTS + 2)), "the oldest are written over"
-    one.close()
-    assert set(other.read()) == {3}
-    for notes_of_rank in (other, stranger):
+    first.close()
+    assert set(second.read()) == {3}
+    for notes_of_rank in (second, stranger):
         notes_of_rank.close()
     assert list(folder.iterdir()) == []
 
@@ -50,22 +50,22 @@ def test_a_note_that_is_written_by_halves_is_passed_over(folder: Path) -> None:
 
 
 def test_the_first_verdict_on_a_host_is_that_of_all(folder: Path) -> None:
-    one, other = Notes("a", 0), Notes("a", 1)
-    assert one.elected("rank 2 was killed") == "rank 2 was killed"
-    assert other.elected("rank 0 is stopped") == "rank 2 was killed"
-    assert set(one.read()) == {0, 1}
-    other.clear()
+    first, second = Notes("a", 0), Notes("a", 1)
+    assert first.elected("rank 2 was killed") == "rank 2 was killed"
+    assert second.elected("rank 0 is stopped") == "rank 2 was killed"
+    assert set(first.read()) == {0, 1}
+    second.clear()
     assert list(folder.iterdir()) == []
-    one.close()
-    other.close()
+    first.close()
+    second.close()
 
 
 def test_at_the_end_of_a_job_notes_of_all_its_ranks_go(folder: Path) -> None:
-    gone, other, stranger = Notes("a", 0), Notes("a", 1), Notes("b", 0)
-    other.clear()
+    gone, staying, stranger = Notes("a", 0), Notes("a", 1), Notes("b", 0)
+    staying.clear()
     assert [file.name for file in folder.iterdir()] == ["moeparity-ranks-b-0"]
     gone.write("0", 0, "barrier()", "job.py:5")
-    for notes in (gone, other, stranger):
+    for notes in (gone, staying, stranger):
         notes.close()
 
 

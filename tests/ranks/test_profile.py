@@ -51,8 +51,8 @@ def test_a_report_of_this_process_is_a_profile_that_binds(tmp_path: Path) -> Non
 
 
 def test_what_is_not_known_or_differs_between_models_is_left_out() -> None:
-    both = {"model.0.attention": "sdpa", "model.1.attention": "eager", "model.0.experts": "batched_mm"}
-    assert pairs(both) == set()
+    two_models = {"model.0.attention": "sdpa", "model.1.attention": "eager", "model.0.experts": "batched_mm"}
+    assert pairs(two_models) == set()
     assert ("attention", "implementation", "flash") in pairs({"model.0.attention": "flash_attention_2"})
     assert pairs({"model.0.attention": "flex_attention", "device": "cpu", "switch.matmul.allow_tf32": "True"}) == set()
 

@@ -19,7 +19,7 @@ def test_arguments_come_before_the_environment_before_the_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "environment", "words"),
+    ("arguments", "environment", "words"),
     [
         ({"watchdog": 3}, {}, r"watchdog=: no such setting; .* Did you mean 'watchdog_s'\?"),
         ({}, {"MOEPARITY_RANKS_RNGS": "x"}, r"\$MOEPARITY_RANKS_RNGS: no such setting"),
@@ -31,6 +31,6 @@ def test_arguments_come_before_the_environment_before_the_defaults() -> None:
         ({"heartbeat_s": 0}, {}, r"expected a number of 0\.05 or more"),
     ],
 )
-def test_what_is_no_setting_is_refused(given: dict[str, object], environment: dict[str, str], words: str) -> None:
+def test_what_is_no_setting_is_refused(arguments: dict[str, object], environment: dict[str, str], words: str) -> None:
     with pytest.raises(RankError, match=words):
-        settings(given, environment)
+        settings(arguments, environment)

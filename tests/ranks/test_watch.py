@@ -13,20 +13,20 @@ from moeparity.ranks.watch import Watch
 
 def test_a_store_that_is_slow_at_start_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight ranks start at once and the process that holds the store is busy: nobody is to blame for that."""
-    store, beat, asked = PrefixStore("watch", HashStore()), Watch._beat, []
+    store, beat, beats = PrefixStore("watch", HashStore()), Watch._beat, []
     journal, log = Journal(None, 0, 1), CollectiveLog(None)
     watch = Watch(store, "job", 0, 1, journal, lambda: (None, "starting", False, "", 0.0), log, 0.05, 5.0)
 
     def slow(self: Watch, *, closed: bool = False) -> None:
-        asked.append(closed)
-        if len(asked) < 3:
+        beats.append(closed)
+        if len(beats) < 3:
             raise DistStoreError("wait timeout after 2000ms")
         beat(self, closed=closed)
 
     monkeypatch.setattr(Watch, "_beat", slow)
     watch.start()
     try:
-        assert len(asked) >= 3
+        assert len(beats) >= 3
         assert store.check(["beat/0"])
         assert watch.verdict is None
     finally:

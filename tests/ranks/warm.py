@@ -26,32 +26,32 @@ PROGRAMS = ("tests.ranks.job", "tests.ranks.drawn.subject")
 """Modules with a `main` that ranks run; what they import is imported once."""
 
 
-def serve(asked: socket.socket) -> str | None:
+def serve(requests: socket.socket) -> str | None:
     """Fork for each request. In the fork, the module that it is to run; None once nobody can ask any more."""
     events = selectors.DefaultSelector()
-    events.register(asked, selectors.EVENT_READ)
+    events.register(requests, selectors.EVENT_READ)
     while True:
         for key, _ in events.select():
             if key.data is not None:
                 events.unregister(key.fileobj)
                 code = os.waitstatus_to_exitcode(os.waitpid(key.data, 0)[1])
                 os.close(key.fd)
-                asked.sendall(json.dumps({"pid": key.data, "code": code, "at": time.monotonic()}).encode())
+                requests.sendall(json.dumps({"pid": key.data, "code": code, "at": time.monotonic()}).encode())
                 continue
-            text, streams, _, _ = socket.recv_fds(asked, MOST, 2)
+            text, streams, _, _ = socket.recv_fds(requests, MOST, 2)
             if not text:
                 _kill([each.data for each in events.get_map().values() if each.data is not None])
                 return None
             request = json.loads(text)
             child = os.fork()
             if not child:
-                _close(events, asked)
+                _close(events, requests)
                 _become(request, streams)
                 return str(request["module"])
             for stream in streams:
                 os.close(stream)
             events.register(os.pidfd_open(child), selectors.EVENT_READ, child)
-            asked.sendall(json.dumps({"forked": child}).encode())
+            requests.sendall(json.dumps({"forked": child}).encode())
 
 
 def _kill(children: list[int]) -> None:
@@ -60,13 +60,13 @@ def _kill(children: list[int]) -> None:
         os.waitpid(child, 0)
 
 
-def _close(events: selectors.BaseSelector, asked: socket.socket) -> None:
+def _close(events: selectors.BaseSelector, requests: socket.socket) -> None:
     """What a rank must not hold open of the process it was forked from."""
     for key in list(events.get_map().values()):
         if key.data is not None:
             os.close(key.fd)
     events.close()
-    asked.close()
+    requests.close()
 
 
 def _become(request: Mapping[str, Any], streams: list[int]) -> None:

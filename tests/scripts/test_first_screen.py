@@ -30,8 +30,8 @@ PLAIN = {"machine", "files", "scored"}
 
 def words(text: str) -> list[str]:
     """What does not depend on the processor: the words of a text without numbers, path and machine."""
-    kept = (line for line in text.splitlines() if not line.strip().startswith(("machine", "checkpoint ", "--section")))
-    return re.findall(r"[A-Za-z]{3,}", " ".join(kept))
+    lines = (line for line in text.splitlines() if not line.strip().startswith(("machine", "checkpoint ", "--section")))
+    return re.findall(r"[A-Za-z]{3,}", " ".join(lines))
 
 
 @pytest.mark.parametrize("name", SITUATIONS)

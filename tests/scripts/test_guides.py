@@ -46,8 +46,8 @@ def test_the_cli_takes_it_and_output_was_written(page: str, name: str, block: st
     if words[0] == "cat":
         return
     arguments = parsed(words)
-    for given in (arguments.get("recipe"), *(arguments.get("files") or ())):
-        place = str(given or "")
+    for file_name in (arguments.get("recipe"), *(arguments.get("files") or ())):
+        place = str(file_name or "")
         assert not place.startswith("recipes/") or (ROOT / place).exists()
 
 

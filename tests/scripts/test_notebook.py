@@ -23,9 +23,11 @@ def shown(stored: dict[str, Any]) -> Outputs:
 
 def test_its_cells_show_what_is_written_in_it(stored: dict[str, Any], shown: Outputs) -> None:
     cells = notebook.code_cells(stored)
-    here = stored["metadata"]["made_on"] == notebook.key()
+    is_same_machine = stored["metadata"]["made_on"] == notebook.key()
     compared = [
-        number for number, cell in enumerate(cells) if here or notebook.STABLE in cell["metadata"].get("tags", ())
+        number
+        for number, cell in enumerate(cells)
+        if is_same_machine or notebook.STABLE in cell["metadata"].get("tags", ())
     ]
     assert len(compared) >= 4
     for number in compared:

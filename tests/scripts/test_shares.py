@@ -18,10 +18,10 @@ PTX = Compiled(compiler="CUDA 13.5.37", architecture="sm_90")
 
 
 def test_every_choice_is_counted_once_at_its_lowest_level() -> None:
-    found = choices("vllm", "qwen3_moe")
-    keys = Counter((choice.node, choice.attribute) for choice in found)
+    choices_found = choices("vllm", "qwen3_moe")
+    keys = Counter((choice.node, choice.attribute) for choice in choices_found)
     assert keys.most_common(1)[0][1] == 1
-    stands = {(choice.op, choice.attribute): choice for choice in found}
+    stands = {(choice.op, choice.attribute): choice for choice in choices_found}
     assert stands["linear", "order"].level == "unknown"
     assert {"combine", "add"} <= {op for op, _ in stands}
     assert ("add", "output->rms_norm") in stands, "what the profile sets on edges"
@@ -36,7 +36,11 @@ def test_a_run_of_the_engines_own_kernel_may_be_claimed_and_another_engines_may_
     for against, names in (("vLLM 0.33.0 moe_sum", ("vLLM 0.33.0 moe_sum",)), ("transformers 5", ())):
         proofs = {key: (replace(proof, against=against),)}
         monkeypatch.setattr(fidelity, "verified", lambda proofs=proofs: proofs)
-        (choice,) = [one for one in choices("vllm", "qwen3_moe") if (one.op, one.attribute) == key[:2]]
+        (choice,) = [
+            choice_there
+            for choice_there in choices("vllm", "qwen3_moe")
+            if (choice_there.op, choice_there.attribute) == key[:2]
+        ]
         assert (choice.level, choice.claimable) == ("read", names)
 
 
@@ -51,30 +55,40 @@ def test_a_rule_that_claims_a_run_counts(monkeypatch: pytest.MonkeyPatch) -> Non
         )
         return replace(loaded, layers=tuple(layers))
 
-    before = {(one.node, one.attribute) for one in choices("vllm", "qwen3_moe") if one.by_run and one.op != "combine"}
+    before = {
+        (choice.node, choice.attribute)
+        for choice in choices("vllm", "qwen3_moe")
+        if choice.by_run and choice.op != "combine"
+    }
     monkeypatch.setattr(shares, "load_profile", claimed)
     by_run = [choice for choice in choices("vllm", "qwen3_moe") if choice.by_run]
-    assert {(one.node, one.attribute) for one in by_run if one.op != "combine"} == before
-    (order,) = [one for one in by_run if (one.op, one.attribute) == ("combine", "order")]
+    assert {(choice.node, choice.attribute) for choice in by_run if choice.op != "combine"} == before
+    (order,) = [
+        choice_there for choice_there in by_run if (choice_there.op, choice_there.attribute) == ("combine", "order")
+    ]
     assert order.level == "verified: ptx"
     assert order.source.startswith("vLLM 0.33.0, csrc/moe/moe_align_sum_kernels.cu moe_sum")
 
 
 def test_every_choice_without_a_run_has_a_reason_that_is_counted() -> None:
     """Of vLLM's those inside FlashAttention and cuBLAS, and the rest, each in one column."""
-    left = [one for one in choices("vllm", "qwen3_moe") if not one.by_run]
-    row = shares._without("vllm", "qwen3_moe", left)
+    unproved = [choice for choice in choices("vllm", "qwen3_moe") if not choice.by_run]
+    row = shares._without("vllm", "qwen3_moe", unproved)
     gemm, attention, opaque, stated, silent = (int(cell) for cell in row.split("|")[3:-1])
-    assert gemm + attention + opaque + stated + silent == len(left)
-    inside = [one for one in left if one.op == "attention" and one.attribute in shares.TENSOR_CORES["attention"]]
+    assert gemm + attention + opaque + stated + silent == len(unproved)
+    inside = [
+        choice
+        for choice in unproved
+        if choice.op == "attention" and choice.attribute in shares.TENSOR_CORES["attention"]
+    ]
     assert attention == len(inside) > 0
     assert gemm > 0
-    assert stated + opaque < sum(one.level != "unknown" for one in left)
+    assert stated + opaque < sum(choice.level != "unknown" for choice in unproved)
 
 
 @pytest.mark.parametrize("profile", ["vllm", "sglang", "trtllm", "megatron", "flashinfer-fused"])
 @pytest.mark.parametrize("model", shares.MODELS)
 def test_most_of_what_is_stated_rests_on_a_run(profile: str, model: str) -> None:
     """Attributes that are stated nowhere are not among them: what a profile does not say it cannot get wrong."""
-    stated = [one for one in choices(profile, model) if one.level != "unknown"]
-    assert sum(one.by_run for one in stated) >= 0.6 * len(stated)
+    stated = [choice for choice in choices(profile, model) if choice.level != "unknown"]
+    assert sum(choice.by_run for choice in stated) >= 0.6 * len(stated)

@@ -58,7 +58,7 @@ def test_links_and_anchors_lead_somewhere(pages: dict[Path, str]) -> None:
 
 def test_nothing_is_loaded_from_a_network(site: Path, pages: dict[Path, str]) -> None:
     for path, text in pages.items():
-        loaded = [one or other for one, other in LOADED.findall(text)]
+        loaded = [quoted or unquoted for quoted, unquoted in LOADED.findall(text)]
         assert loaded
         assert [place for place in loaded if re.match(r"(?:\w+:)?//", place)] == [], path
         assert not FROM_A_NETWORK.search(text), path

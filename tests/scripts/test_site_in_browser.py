@@ -16,8 +16,8 @@ PAGES = ("index", "guides/noise", "gallery", "notebook", "reference/commands", "
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with chromium() as one:
-        yield one
+    with chromium() as page_browser:
+        yield page_browser
 
 
 @pytest.fixture(scope="module", params=PAGES)
@@ -26,8 +26,8 @@ def opened(request: pytest.FixtureRequest, browser: Any, site: Path) -> Iterator
     page = Opened(tab)
     tab.on("console", lambda message: page.said.append(message.text))
     tab.on("pageerror", lambda error: page.said.append(str(error)))
-    tab.on("request", lambda asked: page.requests.append(asked.url))
-    tab.on("requestfailed", lambda asked: page.said.append(f"failed: {asked.url}"))
+    tab.on("request", lambda sent: page.requests.append(sent.url))
+    tab.on("requestfailed", lambda sent: page.said.append(f"failed: {sent.url}"))
     tab.goto((site / f"{request.param}.html").as_uri(), wait_until="load")
     yield page
     tab.close()

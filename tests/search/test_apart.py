@@ -26,9 +26,9 @@ def roles(apart: Coalition) -> dict[str, Role]:
 
 def test_what_is_apart_stands_in_for_nothing() -> None:
     assert set(roles(frozenset()).values()) == {Role.SATURATED}
-    found = roles(frozenset({"eps", "tie"}))
-    assert found["a"] is found["b"] is Role.SATURATED
-    assert Role.SATURATED not in (found["eps"], found["tie"])
+    roles_of = roles(frozenset({"eps", "tie"}))
+    assert roles_of["a"] is roles_of["b"] is Role.SATURATED
+    assert Role.SATURATED not in (roles_of["eps"], roles_of["tie"])
 
 
 @pytest.mark.parametrize("legal", ["a", "b"])
@@ -38,15 +38,15 @@ def test_one_legal_choice_beside_faults_is_interchangeable_with_nothing(legal: s
 
 def test_what_is_left_without_them_free_and_forced() -> None:
     free, forced = memo_of(PLAYERS, SATURATED.__getitem__), memo_of(PLAYERS, FORCED.__getitem__)
-    found = judged_apart(frozenset({"eps", "tie"}), free, forced, no_bounds)
-    assert found is not None
-    assert found.toggles == ("eps", "tie")
-    assert found.without is free[frozenset("ab")]
-    assert found.change == pytest.approx((-0.02, -0.02))
-    assert (found.forced, found.forced_without) == (forced[frozenset(PLAYERS)], forced[frozenset("ab")])
-    assert found.forced_change == pytest.approx((-0.4, -0.4))
-    named = found.named(str.upper)
-    assert named.toggles == ("EPS", "TIE")
+    apart = judged_apart(frozenset({"eps", "tie"}), free, forced, no_bounds)
+    assert apart is not None
+    assert apart.toggles == ("eps", "tie")
+    assert apart.without is free[frozenset("ab")]
+    assert apart.change == pytest.approx((-0.02, -0.02))
+    assert (apart.forced, apart.forced_without) == (forced[frozenset(PLAYERS)], forced[frozenset("ab")])
+    assert apart.forced_change == pytest.approx((-0.4, -0.4))
+    by_upper = apart.named(str.upper)
+    assert by_upper.toggles == ("EPS", "TIE")
     alone = judged_apart(frozenset({"eps"}), free, None, no_bounds)
     assert alone is not None
     assert alone.forced is alone.forced_without is None

@@ -63,7 +63,7 @@ def test_the_interval_of_a_share_holds_the_true_share() -> None:
 def test_no_sign_is_said_that_the_population_does_not_have_where_few_sequences_carry_it(rate: float) -> None:
     """A class of cases: b's cost comes in a few sequences, and in half of them it undoes what a makes in others."""
     generator = torch.Generator().manual_seed(7)
-    signs, held, shares = 0, 0, 0
+    signs, holds, shares = 0, 0, 0
     for _ in range(40):
         a, size, hits, sign = torch.rand(4, SEQUENCES, dtype=torch.float64, generator=generator)
         cost = -size.log() * 5 * (hits < rate) * torch.where(sign < 0.5, 1.0, -1.0)
@@ -79,13 +79,13 @@ def test_no_sign_is_said_that_the_population_does_not_have_where_few_sequences_c
 
         _, b = waterfall(Memo(PLAYERS, evaluate), Group("all", PLAYERS), widened).shares
         shares += 1
-        held += b.interval[0] <= 0 <= b.interval[1]
+        holds += b.interval[0] <= 0 <= b.interval[1]
         signs += b.role in (Role.CULPRIT, Role.CONTRIBUTES, Role.HELPS)
         if b.role is Role.UNDECIDED and all(map(math.isfinite, b.interval)):
             assert b.needed is None or b.needed > SEQUENCES
     # Three binomial standard errors of 40 about 0.95 are 0.10.
-    assert held / shares >= 0.85
-    assert signs <= shares - held
+    assert holds / shares >= 0.85
+    assert signs <= shares - holds
 
 
 def test_a_culprits_interval_is_finite_and_lies_above_nothing() -> None:

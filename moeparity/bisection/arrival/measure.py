@@ -8,7 +8,7 @@ from typing import Any
 from moeparity.bisection.arrival.report import Arrival, ArrivalDraw
 from moeparity.bisection.arrival.words import DrawValue, agreed, arrival_reading
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import TrialKey
 from moeparity.metrics.gating import gated_name
 from moeparity.metrics.verdict import Verdict

@@ -8,7 +8,7 @@ from typing import Any
 from moeparity.bisection.degeneracy.observe import FlatLogits
 from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.metrics.tokens import first_occurrences
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from moeparity.bisection.determinism.observe import Repeats
 from moeparity.bisection.determinism.report import NotDeterministic
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name

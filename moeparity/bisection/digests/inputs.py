@@ -37,8 +37,8 @@ def of_weights(model: Model, progress: Callback | None = None) -> dict[str, str]
 
 def of_tokens(tokens: TokenSet) -> str:
     """A digest of ids, masks and records: 16 hex digits of a SHA-256."""
-    held = ((field.name, getattr(tokens, field.name)) for field in fields(tokens))
-    return of_tensors((name, value) for name, value in held if isinstance(value, torch.Tensor))
+    by_field = ((field.name, getattr(tokens, field.name)) for field in fields(tokens))
+    return of_tensors((name, value) for name, value in by_field if isinstance(value, torch.Tensor))
 
 
 def of_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -52,7 +52,7 @@ def of_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 def _of_node(source: Source, node: Node) -> str:
     names = tuple(sorted(name for ref in node.weights.values() for name in ref.names))
-    known = _of_source.setdefault(source, {})
-    if names not in known:
-        known[names] = of_tensors((name, source.tensor(name)) for name in names)
-    return known[names]
+    of_names = _of_source.setdefault(source, {})
+    if names not in of_names:
+        of_names[names] = of_tensors((name, source.tensor(name)) for name in names)
+    return of_names[names]

@@ -10,7 +10,7 @@ import torch
 from moeparity.bisection.digests.inputs import of_tokens, of_weights
 from moeparity.bisection.digests.report import Digests
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.inputs.machine import instruction_set
 from moeparity.output.words import quantity
 from moeparity.plan.sides import CANDIDATE, REFERENCE

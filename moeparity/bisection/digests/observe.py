@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.digests.report import NOT_FINITE
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 from moeparity.numerics.bits import same_bits
@@ -30,15 +30,15 @@ class NodeDigests:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        known: dict[tuple[int, ...], list[tuple[str, bool]]] = {}
+        of_blocks: dict[tuple[int, ...], list[tuple[str, bool]]] = {}
         for side in SIDES:
             if not view.ran(side):
                 continue
             blocks = tuple(id(block) for port in view.outputs[side] for block in port)
-            if blocks not in known:
-                known[blocks] = _of_sequences(view, side)
+            if blocks not in of_blocks:
+                of_blocks[blocks] = _of_sequences(view, side)
             rows = self.of_sequence.setdefault((side, view.node.name), {})
-            rows |= dict(enumerate(known[blocks], view.wave[0]))
+            rows |= dict(enumerate(of_blocks[blocks], view.wave[0]))
 
     def part(self, rows: slice) -> dict[tuple[str, str], dict[int, tuple[str, bool]]]:
         """What was seen, of the sequences `rows`, for another to join."""
@@ -67,9 +67,9 @@ def joined(digests: Iterable[str], *, finite: bool = True) -> str:
 def _of_sequences(view: NodeView, side: str) -> list[tuple[str, bool]]:
     """Of each sequence of the wave, without the tokens that only fill the grid."""
     ports = [view.by_token(side, port) for port in range(len(view.outputs[side]))]
-    own = len(view.node.outputs)
+    output_count = len(view.node.outputs)
     # What single consumers are handed is there whichever side rounds it: it counts where this one does.
-    ports = ports[:own] + [port for port in ports[own:] if not same_bits(port, ports[0])]
+    ports = ports[:output_count] + [port for port in ports[output_count:] if not same_bits(port, ports[0])]
     computed = ~view.tokens_of(view.grid.fillers)
     rows = (torch.cat([_row(port, computed, row) for port in ports]) for row in range(len(computed)))
     finite = [
@@ -83,8 +83,8 @@ def _of_sequences(view: NodeView, side: str) -> list[tuple[str, bool]]:
 
 def _row(port: Tensor, computed: Tensor, row: int) -> Tensor:
     """The bytes of one sequence, uint8 [n]."""
-    kept = port[row][computed[row].to(port.device)].cpu()
-    return kept.contiguous().reshape(-1).view(torch.uint8)
+    computed_row = port[row][computed[row].to(port.device)].cpu()
+    return computed_row.contiguous().reshape(-1).view(torch.uint8)
 
 
 STATE = ()

@@ -8,7 +8,7 @@ from typing import Any
 from moeparity.bisection.distribution.observe import Distributions
 from moeparity.bisection.distribution.report import Distribution
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -21,10 +21,12 @@ class Extent:
     tokens: int = 0
     pads: int = 0
 
-    def __add__(self, other: Extent) -> Extent:
+    def __add__(self, addend: Extent) -> Extent:
         """Both together, of different sequences."""
         return Extent(
-            sequences=self.sequences + other.sequences, tokens=self.tokens + other.tokens, pads=self.pads + other.pads
+            sequences=self.sequences + addend.sequences,
+            tokens=self.tokens + addend.tokens,
+            pads=self.pads + addend.pads,
         )
 
     @classmethod

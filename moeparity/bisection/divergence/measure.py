@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.bisection.divergence.observe import NodeRecord
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import alone
 from moeparity.metrics.divergence import Error
 from moeparity.plan.difference import Difference, two_sided
@@ -60,7 +60,7 @@ def _unshown(plan: Plan, node: Node) -> tuple[str, ...]:
             if maker is not None and value not in plan.recorded.grafts and maker.name not in between:
                 between.add(maker.name)
                 waiting.append(maker)
-    return tuple(other.name for other in plan.model.graph.nodes if other.name in between)
+    return tuple(node.name for node in plan.model.graph.nodes if node.name in between)
 
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:

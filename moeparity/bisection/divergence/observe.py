@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from moeparity.bisection.divergence.extent import Extent, other_values
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.reported import reports
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.view import NodeView

@@ -10,7 +10,7 @@ from moeparity.bisection.envelope.observe import NodeBands
 from moeparity.bisection.envelope.report import Envelope, EnvelopedNode, OrderBand, Verdict
 from moeparity.bisection.envelope.words import envelope_reading, envelope_verdict
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.evidence.envelope.band import Band
 
 

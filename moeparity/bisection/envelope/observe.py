@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.kernels import Settings, settings_of
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
@@ -98,16 +98,16 @@ class Envelope:
         # Each way in which the kernel is called, and the tokens that it is called so for.
         parts: list[tuple[Call, Tensor]] = []
         for phase, of_phase in view.tokens_by_case(self.walkers[side], self.sides[side]).items():
-            settings, own = self.sides[side][phase], of_phase[:sequences, :tokens]
+            settings, own_tokens = self.sides[side][phase], of_phase[:sequences, :tokens]
             node = settings.node(view.node)
             if node.edits:
                 return "a fault changes what goes into its kernel, or what comes out"
             call = Call(node=node, inputs=inputs, weights=settings.weights(view.node), at=settings.at(view.node))
-            same = next((i for i, (other, _) in enumerate(parts) if other.at == call.at), None)
+            same = next((i for i, (earlier, _) in enumerate(parts) if earlier.at == call.at), None)
             if same is not None:
-                parts[same] = call, parts[same][1] | own
-            elif bool(own.any()):
-                parts.append((call, own))
+                parts[same] = call, parts[same][1] | own_tokens
+            elif bool(own_tokens.any()):
+                parts.append((call, own_tokens))
         base, value = values
         draws = _draws(parts, self.draws, base)
         if not isinstance(draws, list):
@@ -124,7 +124,7 @@ class Envelope:
 def _draws(parts: Sequence[tuple[Call, Tensor]], count: int, base: Tensor) -> list[Tensor] | str | None:
     """Draws of all tokens, each as its part is called; a reason where there are none, None without a sum."""
     result: list[Tensor] = []
-    for call, own in parts:
+    for call, own_tokens in parts:
         draw = orders_of(call)
         if draw is None or isinstance(draw, str):
             return draw
@@ -134,7 +134,7 @@ def _draws(parts: Sequence[tuple[Call, Tensor]], count: int, base: Tensor) -> li
             return f"{error.attribute}: {error.reason}"
         if len(parts) > 1 and any(x.shape != base.shape or x.dtype != base.dtype for x in draws):
             return "its values have other dtypes by phase"
-        mask = own.to(base.device).view(*own.shape, *[1] * (base.dim() - own.dim()))
+        mask = own_tokens.to(base.device).view(*own_tokens.shape, *[1] * (base.dim() - own_tokens.dim()))
         result = [torch.where(mask, x, before) for x, before in zip(draws, result, strict=True)] if result else draws
     return result
 

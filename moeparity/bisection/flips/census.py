@@ -160,8 +160,8 @@ class Census:
 
     def keep_cuts(self, place: int, rows: slice, real: Tensor, margin: Tensor, perturbations: Tensor) -> None:
         """Keep margins and perturbations, fp64 [N], of the N tokens that are `real` bool [b, T]."""
-        for kept, values in ((self.margin, margin), (self.perturbation, perturbations)):
-            whole = kept.setdefault(place, torch.full(self.map.shape[1:], torch.nan, dtype=torch.float32))
+        for cuts, values in ((self.margin, margin), (self.perturbation, perturbations)):
+            whole = cuts.setdefault(place, torch.full(self.map.shape[1:], torch.nan, dtype=torch.float32))
             whole[rows][real] = values.float()
 
     def mark(self, place: int, rows: slice, mask: Tensor, bit: int) -> None:

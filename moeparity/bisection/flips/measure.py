@@ -13,7 +13,7 @@ from moeparity.bisection.flips import report
 from moeparity.bisection.flips.census import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, Margins
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import alone, restored
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.routing import Drift, Flips, layers_per_token

@@ -18,7 +18,7 @@ from moeparity.bisection.flips.census import (
     Margins,
 )
 from moeparity.bisection.kernels import settings_of
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
 from moeparity.engine.values import assemble
@@ -244,7 +244,7 @@ def bytes_per_token(plan: Plan) -> int:
     cuts = torch.uint8.itemsize + 2 * torch.float32.itemsize
     experts = (torch.int64.itemsize * (2 + 2 * int(node.params["top_k"])) for node in routers)
     marks = 2 * len(nodes) + 2
-    return sum(cuts + own for own in experts) + marks if routers else 0
+    return sum(cuts + own_bytes for own_bytes in experts) + marks if routers else 0
 
 
 def rankings(plan: Plan, side: Side, node: Node) -> Rankings:
@@ -270,8 +270,11 @@ def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tupl
     (first, _), *others = parts
     scores = selection(logits, w=first.w, p=first.p, at=first.at)
     for ranking, tokens in others:
-        own, there = selection(logits, w=ranking.w, p=ranking.p, at=ranking.at), tokens[..., None].to(logits.device)
-        scores = torch.where(there, own[0], scores[0]), torch.where(there, own[1], scores[1])
+        own_scores, there = (
+            selection(logits, w=ranking.w, p=ranking.p, at=ranking.at),
+            tokens[..., None].to(logits.device),
+        )
+        scores = torch.where(there, own_scores[0], scores[0]), torch.where(there, own_scores[1], scores[1])
     return scores
 
 

@@ -13,8 +13,9 @@ from moeparity.bisection.expectations import expectations
 from moeparity.bisection.flips.census import MAP_BITS, Census
 from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.report import RoutingFlips
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes_over, piece_store, ready
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.runs.folder import open_run
@@ -99,15 +100,15 @@ def flips(
         if folder is None:
             return _flipped(plan, progress=progress)
         folder.admit(plan, progress)
-        with piece_store(plan, folder, Flipped) as kept:
-            assert kept is not None
-            result = folder.once(kept, "flips", lambda: _flipped(plan, kept, progress))
+        with piece_store(plan, folder, Flipped) as store:
+            assert store is not None
+            result = folder.once(store, "flips", lambda: _flipped(plan, store, progress))
             folder.finish(result)
     return result
 
 
-def _flipped(plan: Plan, kept: Passes | None = None, progress: Callback | None = None) -> Flipped:
-    plan, observed = passes_over(plan, kept, progress)
+def _flipped(plan: Plan, store: Passes | None = None, progress: Callback | None = None) -> Flipped:
+    plan, observed = passes_over(plan, store, progress)
     report, graph = summarise(plan, observed), plan.model.graph
     if report.flips is None:
         has_router = any(node.op.routes for node in graph.nodes)

@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.bisection.floor.report import Floor, FloorTrial
 from moeparity.bisection.floor.words import floor_reading
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.metrics.gating import gated_name
 from moeparity.metrics.verdict import Verdict
 

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.errors import SpecError, Where
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Rule
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.others import others

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.bisection.graph.report import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.plan.address import ranges, role
 from moeparity.plan.choices import choices
 from moeparity.plan.graph import SOURCES, Node, Segment

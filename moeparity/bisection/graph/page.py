@@ -77,13 +77,13 @@ def _graph(report: Report) -> Figures:
 
 def _goes_on(graph: OpGraph) -> frozenset[str]:
     """Roles that are read in another segment than their own, or in the next layer."""
-    own = {node.role: number for number, segment in enumerate(graph.segments) for node in segment.nodes}
+    segment_of = {node.role: number for number, segment in enumerate(graph.segments) for node in segment.nodes}
     return frozenset(
         read.source
         for number, segment in enumerate(graph.segments)
         for node in segment.nodes
         for read in node.reads
-        if read.next_layer or own.get(read.source) != number
+        if read.next_layer or segment_of.get(read.source) != number
     )
 
 

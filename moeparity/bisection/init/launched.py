@@ -12,7 +12,7 @@ from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.sides import bound_side
-from moeparity.plan.spec.schema import Placement, Variant
+from moeparity.plan.spec.variant_schema import Placement, Variant
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.combine import combined, load_combined
 from moeparity.profiles.launch.report import Launch, LaunchSide
@@ -79,30 +79,34 @@ def launched(checkpoint: Path, server: Path | None, trainer: Path | None) -> tup
     return sides[0], sides[1]
 
 
-def sides_of_recipe(both: tuple[Launched, Launched], graph: Graph, dtype: str, out: Path) -> LaunchedSides:
+def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dtype: str, out: Path) -> LaunchedSides:
     """Both sides as the recipe `out` has them, on a graph whose checkpoint has `dtype`."""
-    temperature = _temperature(both)
-    both = both[0], _sampled(both[1], temperature)
+    temperature = _temperature(launched_sides)
+    launched_sides = launched_sides[0], _sampled(launched_sides[1], temperature)
     profiles: dict[Path, str] = {}
     blocks, obstacles = [], []
-    for name, role, launched in zip(("reference", "candidate"), ROLES, both, strict=True):
+    for name, role, launched in zip(("reference", "candidate"), ROLES, launched_sides, strict=True):
         profile = launched.side.profile
         if launched.side.further or launched.side.sets:
             path = profile_file(out, role)
             profiles[path] = combined(launched.side, launched.launch, f"{out.stem}_{role}")
             profile = f"./{path.name}"
-        left = () if name == "candidate" and launched.launch.file == both[0].launch.file else _left(launched.launch)
+        unset = (
+            ()
+            if name == "candidate" and launched.launch.file == launched_sides[0].launch.file
+            else _left(launched.launch)
+        )
         blocks.append(
-            _block(name, [*_taken(role, launched), *left], launched.side, profile, launched.side.dtype or dtype)
+            _block(name, [*_taken(role, launched), *unset], launched.side, profile, launched.side.dtype or dtype)
         )
         reason = _obstacle(launched, profiles.get(profile_file(out, role)), graph, dtype, out)
         obstacles += [f"{name}: {reason}"] if reason else []
     return LaunchedSides(
         text="\n".join(blocks),
         profiles=profiles,
-        warnings=tuple(dict.fromkeys(line for launched in both for line in launched.warnings)),
+        warnings=tuple(dict.fromkeys(line for launched in launched_sides for line in launched.warnings)),
         other_models=tuple(
-            dict.fromkeys(launched.launch.another_model for launched in both if launched.launch.another_model)
+            dict.fromkeys(launched.launch.another_model for launched in launched_sides if launched.launch.another_model)
         ),
         obstacle="; ".join(obstacles),
         temperature=temperature,
@@ -167,10 +171,10 @@ def _obstacle(launched: Launched, profile: str | None, graph: Graph, dtype: str,
     return ""
 
 
-def _temperature(both: tuple[Launched, Launched]) -> float | None:
+def _temperature(launched_sides: tuple[Launched, Launched]) -> float | None:
     """The sampler's temperature, by either launch file: a trainer asks a server of its own for it. None: not set."""
     names = ("temperature", "rollout_temperature")
-    settings = (s for launched in reversed(both) for s in launched.launch.settings)
+    settings = (s for launched in reversed(launched_sides) for s in launched.launch.settings)
     values = [s.value for s in settings if s.given and s.name.rpartition(".")[2] in names]
     try:
         return float(values[0]) if values else None

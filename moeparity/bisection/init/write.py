@@ -80,7 +80,7 @@ def write_starter(
     _refuse_present((out, tokens_file), force=force)
     config = Config(checkpoint / "config.json")
     graph = expand(config)
-    both = None if server is None and trainer is None else _launched(checkpoint, server, trainer, out)
+    launched_sides = None if server is None and trainer is None else _launched(checkpoint, server, trainer, out)
     has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
     weight_files = Checkpoint(checkpoint) if has_files else None
     if weight_files is not None:
@@ -88,7 +88,7 @@ def write_starter(
     note = _note(graph, weight_files)
     dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
     prompt_set = prompts(checkpoint, int(config["vocab_size"]))
-    sides = sides_of_recipe(both, graph, dtype, out) if both else None
+    sides = sides_of_recipe(launched_sides, graph, dtype, out) if launched_sides else None
     _refuse_present(tuple(sides.profiles) if sides else (), force=force)
     text = _recipe(
         checkpoint=os.path.relpath(checkpoint.resolve(), out.resolve().parent),
@@ -122,10 +122,10 @@ def _launched(checkpoint: Path, server: Path | None, trainer: Path | None, out: 
     """Both sides, of launch files that are none of the profiles that may be written beside the recipe."""
     beside = {f"the {role}'s profile beside --out": profile_file(out, role) for role in ROLES}
     with paths.reserved(beside):
-        both = launched(checkpoint, server, trainer)
+        launched_sides = launched(checkpoint, server, trainer)
         for name, path in beside.items():
             paths.refuse_asked_for(name, path)
-    return both
+    return launched_sides
 
 
 def _refuse_present(files: Sequence[Path], *, force: bool) -> None:

@@ -132,12 +132,12 @@ class NearTies:
         generator = torch.Generator(device=logits.device).manual_seed((self.seed << 32) + (place << 20) + view.wave[0])
         probability = torch.zeros_like(self.stays[rows])
         for case, tokens in view.tokens_by_case(self.gate_walker, candidate).items():
-            own = mask & tokens.to(mask.device)
-            x, _, gate_logits = (value[own] for value in values)
+            own_mask = mask & tokens.to(mask.device)
+            x, _, gate_logits = (value[own_mask] for value in values)
             noisy_logits = _NoisyLogits(
                 gate.unrounded(x), gate_logits, gate.outputs[case], self.noise[name], candidate[case], generator
             )
-            probability.masked_scatter_(own, noisy_logits.flips(all_ids[own], self.draws))
+            probability.masked_scatter_(own_mask, noisy_logits.flips(all_ids[own_mask], self.draws))
         ids = all_ids[mask]
         self.stays[rows] *= 1 - probability
         greater = probability > self._greatest[rows]

@@ -14,7 +14,9 @@ from moeparity.bisection.flips.observe import rankings
 from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.mine.observe import SHARE, Gate, GateNoise, NearTies, lift
 from moeparity.bisection.mine.report import Calibration, Check, Lifts, Mined, MinedPrompt, MinedToken
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.resume.codec import Codec, classes_of
 from moeparity.bisection.resume.fingerprint import digest
 from moeparity.bisection.runs.folder import open_run
@@ -68,16 +70,16 @@ def mine(
     nothing can flip.
     """
     options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
-    asked = {**asdict(request), "file": display_path(request.file)}
-    with open_run(run, "mine", recipe, {"device": device, **asked}) as folder:
+    request_fields = {**asdict(request), "file": display_path(request.file)}
+    with open_run(run, "mine", recipe, {"device": device, **request_fields}) as folder:
         plan = prepare(Path(recipe), device=device, options=options, progress=progress)
         plan.refuse_recorded("moeparity mine")
         miner = _Miner.of(plan, request, progress)
         prompts = _read(plan, request)
         if folder is None:
             return _mined(miner, prompts)
-        own = {"request": digest({**asked, "file": None}), "prompts": digest(prompts)}
-        folder.admit(plan, progress, extra=own)
+        identity = {"request": digest({**request_fields, "file": None}), "prompts": digest(prompts)}
+        folder.admit(plan, progress, extra=identity)
         pieces = folder.pieces(Codec(classes_of(Mined)))
         result = folder.once(pieces, "mine", lambda: _mined(miner, prompts))
         folder.finish(result)

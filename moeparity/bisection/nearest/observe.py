@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from moeparity.bisection.nearest.report import Nearest
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
-from moeparity.evidence.explain.calls import Sample
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
+from moeparity.evidence.explain.replaced import Replaced
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
-from moeparity.evidence.explain.vocabulary import Replaced
-from moeparity.plan.bind import BoundGraph
+from moeparity.evidence.explain.sample import Sample
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import case_of
@@ -124,15 +124,17 @@ def questions(plan: Plan) -> list[Question]:
     sides = {REFERENCE: plan.reference.plan, CANDIDATE: plan.candidate.plan}
     others = {REFERENCE: CANDIDATE, CANDIDATE: REFERENCE}
     memories: dict[str, Memory] = {}
-    asked = []
+    asking = []
     for node in plan.model.graph.nodes:
         for name, plan_of_side in sides.items():
             region, base = plan_of_side.region(node.name), sides[others[name]]
-            other = base.region(node.name)
-            if region is None or (other is not None and (other.call, other.nodes) == (region.call, region.nodes)):
+            base_region = base.region(node.name)
+            if region is None or (
+                base_region is not None and (base_region.call, base_region.nodes) == (region.call, region.nodes)
+            ):
                 continue
             walkers = (SHADOW,) if name == CANDIDATE else ()
-            asked.append(
+            asking.append(
                 Question(
                     region=region,
                     walkers=(*walkers, name) if _readable(region, base, plan_of_side) else walkers,
@@ -143,7 +145,7 @@ def questions(plan: Plan) -> list[Question]:
                     ),
                 )
             )
-    return asked
+    return asking
 
 
 def _readable(region: Region, plan: BoundGraph, maker: BoundGraph) -> bool:

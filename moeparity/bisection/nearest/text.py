@@ -52,7 +52,7 @@ def nearest_lines(answer: Nearest, *further: Nearest) -> Iterator[str]:
             best = answer.found[0]
             yield f"  nearest: {best}, {percent(best.equal)} of elements equal ({percent(answer.as_it_is)} without it)"
     if further:
-        yield f"  the same at {', '.join(other.node for other in further[:SHOWN_OTHERS])}{_more(further)}"
+        yield f"  the same at {', '.join(answer.node for answer in further[:SHOWN_OTHERS])}{_more(further)}"
 
 
 def _more(things: Sequence[object]) -> str:

@@ -9,7 +9,7 @@ from moeparity.bisection.nonfinite.observe import Occurrence
 from moeparity.bisection.nonfinite.report import FirstNonfinite, Nonfinite
 from moeparity.bisection.nonfinite.words import nonfinite_reading
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import TrialKey, alone, restored
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 

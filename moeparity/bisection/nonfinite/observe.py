@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
@@ -89,17 +89,17 @@ class FirstOccurrences:
                 self._add((side, padding), _occurrence(view, side, faulty, nan))
 
     def _add(self, key: tuple[Side, bool], further: Occurrence) -> None:
-        known = self.first.get(key)
-        if known is None or known.node.name != further.node.name:
+        earlier = self.first.get(key)
+        if earlier is None or earlier.node.name != further.node.name:
             self.first[key] = further
             return
         # A later wave of the same node: the first token stays.
         self.first[key] = replace(
-            known,
-            nan=known.nan + further.nan,
-            infinite=known.infinite + further.infinite,
-            sequences=known.sequences + further.sequences,
-            tokens=known.tokens + further.tokens,
+            earlier,
+            nan=earlier.nan + further.nan,
+            infinite=earlier.infinite + further.infinite,
+            sequences=earlier.sequences + further.sequences,
+            tokens=earlier.tokens + further.tokens,
         )
 
 

@@ -23,8 +23,8 @@ def nonfinite_reading(
     yield from (_place(entry, shape) for entry in first)
     sides, real = {entry.side for entry in first}, [entry for entry in first if not entry.padding]
     if len(sides) == 1:
-        other = "candidate" if sides == {"reference"} else "reference"
-        yield f"The {other} has neither NaN nor infinities at any node."
+        clean_side = "candidate" if sides == {"reference"} else "reference"
+        yield f"The {clean_side} has neither NaN nor infinities at any node."
     if len(real) > 1:
         yield _both(*real)
     if not scored:
@@ -58,11 +58,11 @@ def _kinds(entry: FirstNonfinite) -> str:
     return "NaN" if entry.nan else "infinities"
 
 
-def _both(first: FirstNonfinite, other: FirstNonfinite) -> str:
+def _both(first: FirstNonfinite, second: FirstNonfinite) -> str:
     """What it means that both sides have some."""
-    where = [(entry.node, entry.sequence, entry.position, entry.expert) for entry in (first, other)]
+    where = [(entry.node, entry.sequence, entry.position, entry.expert) for entry in (first, second)]
     if where[0] == where[1]:
         return "Both sides have it there: no difference between them is needed for it."
-    if first.node == other.node:
+    if first.node == second.node:
         return f"Both sides have some from {first.node} on, first at other tokens."
-    return f"Both sides have some, from other nodes on: {enumerated([first.node, other.node])}."
+    return f"Both sides have some, from other nodes on: {enumerated([first.node, second.node])}."

@@ -10,7 +10,7 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.oracle.observe import NodeDistances, Truth
 from moeparity.bisection.oracle.report import Distance, Oracle, OracleNode, Standing
 from moeparity.bisection.oracle.words import accuracy_reading
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES, Interval

@@ -9,7 +9,7 @@ import torch
 
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.oracle.side import ORACLE
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
@@ -37,13 +37,13 @@ class Distance:
             return 0.0
         return math.sqrt(self.squared) / math.sqrt(self.squared_oracle) if self.squared_oracle else math.inf
 
-    def __add__(self, other: Distance) -> Distance:
+    def __add__(self, addend: Distance) -> Distance:
         """Both together. Not by max(), which may drop a NaN."""
-        larger = other.largest if math.isnan(other.largest) or other.largest > self.largest else self.largest
+        larger = addend.largest if math.isnan(addend.largest) or addend.largest > self.largest else self.largest
         return Distance(
-            squared=self.squared + other.squared,
+            squared=self.squared + addend.squared,
             largest=larger,
-            squared_oracle=self.squared_oracle + other.squared_oracle,
+            squared_oracle=self.squared_oracle + addend.squared_oracle,
         )
 
 

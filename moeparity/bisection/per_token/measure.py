@@ -11,7 +11,7 @@ from torch import Tensor
 from moeparity.bisection.flips.census import Census
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.per_token.report import PerToken
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -42,8 +42,8 @@ def _routes(census: Census | None, shape: tuple[int, ...]) -> dict[str, Any]:
     places = sorted(census.flips)
     unknown = torch.full(shape, torch.nan)
     cuts = {
-        name: torch.stack([kept.get(place, unknown) for place in places] or [unknown])[: len(places)].numpy()
-        for name, kept in (("margin", census.margin), ("perturbation", census.perturbation))
+        name: torch.stack([by_place.get(place, unknown) for place in places] or [unknown])[: len(places)].numpy()
+        for name, by_place in (("margin", census.margin), ("perturbation", census.perturbation))
     }
     rows = [_flips_of(index, census.experts.get(place, [])) for index, place in enumerate(places)]
     flips = torch.cat(rows) if rows else torch.zeros(0, 3, dtype=torch.int64)

@@ -34,7 +34,7 @@ def _tokens(report: Report) -> Figures:
     tokens = report.per_token
     if tokens is None:
         return
-    kept = kept_sequences(tokens)
+    rows_here = kept_sequences(tokens)
     tools = tag(
         "div",
         [
@@ -46,12 +46,11 @@ def _tokens(report: Report) -> Figures:
     )
     body = legend(_KEYS) + plot("tokens", "k3 by token", tools)
     body += legend(_SHADES) + tag("div", id="text", class_="text")
-    if len(kept) < tokens.sequences:
-        words = (
-            f"The page holds the {len(kept)} of {tokens.sequences} sequences with the greatest k3; --per-token has all."
-        )
+    if len(rows_here) < tokens.sequences:
+        part = f"the {len(rows_here)} of {tokens.sequences} sequences with the greatest k3"
+        words = f"The page holds {part}; --per-token has all."
         body += tag("p", words, class_="t-dim")
-    yield Block(title="k3 of each token", body=body, data={"tokens": token_data(tokens, kept)})
+    yield Block(title="k3 of each token", body=body, data={"tokens": token_data(tokens, rows_here)})
 
 
 def kept_sequences(tokens: PerToken) -> Array:
@@ -63,30 +62,30 @@ def kept_sequences(tokens: PerToken) -> Array:
     return np.sort(order) if most < count else np.arange(count)
 
 
-def token_data(tokens: PerToken, kept: Array) -> dict[str, Any]:
+def token_data(tokens: PerToken, rows_here: Array) -> dict[str, Any]:
     """What the scripts read; of margins and perturbations the power of two they lie below, 255 where not known, and of
     flips the number itself.
     """
     place, sequence, position = tokens.flipped.T
-    there = np.isin(sequence, kept)
+    there = np.isin(sequence, rows_here)
     at = (place[there], sequence[there], position[there])
-    rows = np.searchsorted(kept, at[1])
+    rows = np.searchsorted(rows_here, at[1])
     flags = tokens.real.astype(np.uint8) + 2 * tokens.scored
     return {
-        "sequences": packed(kept.astype(np.int32)),
+        "sequences": packed(rows_here.astype(np.int32)),
         "layers": packed(tokens.layers.astype(np.int32)),
-        "flags": packed(flags[kept].astype(np.uint8)),
-        "k3": packed(tokens.k3[kept]),
-        "kl": packed(tokens.kl[kept]),
-        "delta": packed(tokens.delta[kept]),
-        "map": packed(tokens.flips[:, kept]),
-        "margin": packed(powers(tokens.margin[:, kept])),
-        "perturbation": packed(powers(tokens.perturbation[:, kept])),
+        "flags": packed(flags[rows_here].astype(np.uint8)),
+        "k3": packed(tokens.k3[rows_here]),
+        "kl": packed(tokens.kl[rows_here]),
+        "delta": packed(tokens.delta[rows_here]),
+        "map": packed(tokens.flips[:, rows_here]),
+        "margin": packed(powers(tokens.margin[:, rows_here])),
+        "perturbation": packed(powers(tokens.perturbation[:, rows_here])),
         "flipped": packed(np.stack([at[0], rows, at[2]], -1).astype(np.int32)),
         "experts": packed(tokens.experts[there].astype(np.int16)),
         "flipMargin": packed(tokens.margin[at].astype(np.float32)),
         "flipPerturbation": packed(tokens.perturbation[at].astype(np.float32)),
-        "pieces": None if tokens.pieces is None else [tokens.pieces[row] for row in kept.tolist()],
+        "pieces": None if tokens.pieces is None else [tokens.pieces[row] for row in rows_here.tolist()],
     }
 
 

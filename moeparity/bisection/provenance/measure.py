@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.provenance.report import FileDigest, Provenance
 from moeparity.errors import Where, display_path
 from moeparity.inputs.machine import cpu_name, versions

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.real_ranks.report import RealRanks, SideOnRanks, Site
 from moeparity.bisection.real_ranks.values import Values
 from moeparity.bisection.real_ranks.words import real_ranks_reading
@@ -22,7 +22,7 @@ from moeparity.ops.kernels.ranks import computing
 from moeparity.ops.placement import NONE
 from moeparity.plan.address import role
 from moeparity.plan.apart import computed_apart
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.probe.collective import COLLECTIVES, in_job
 from moeparity.probe.find import probe
@@ -113,8 +113,8 @@ def _side(plan: Plan, name: str, side: Side, live: LiveRanks, progress: Callback
     passes.run([walk], [simulated])
     with computing(live):
         passes.run([walk], [real])
-    own = {node for (node, wave), digest in simulated.of_node.items() if real.of_node[node, wave] != digest}
-    unequal: set[str] = set().union(*_from_all(own))
+    unequal_here = {node for (node, wave), digest in simulated.of_node.items() if real.of_node[node, wave] != digest}
+    unequal: set[str] = set().union(*_from_all(unequal_here))
     nodes = dict.fromkeys(node for node, _ in simulated.of_node)
     return SideOnRanks(
         side=name,
@@ -125,10 +125,10 @@ def _side(plan: Plan, name: str, side: Side, live: LiveRanks, progress: Callback
     )
 
 
-def _from_all(own: Any) -> list[Any]:
+def _from_all(own_value: Any) -> list[Any]:
     """What every rank has of this."""
     every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, own)
+    dist.all_gather_object(every, own_value)
     return every
 
 
@@ -136,18 +136,20 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> I
     """What was reduced, of layers that are alike in one line; of groups that computed apart what any of them saw."""
     nodes = {node.name: node for node in plan.graph.nodes}
     of_site: dict[tuple[str, str, str, int, str], list[Reduction]] = {}
-    for name, made in reductions.items():
+    for name, node_reductions in reductions.items():
         active = plan.active(nodes[name])
         collective = str(active.get("collective", NONE))
         order = str(active.get("order", active.get("ranks", ""))) if collective == NONE else collective
-        for one in made:
-            of_site.setdefault((role(name), order, one.call, one.ranks, one.dtype), []).append(one)
+        for reduction in node_reductions:
+            of_site.setdefault((role(name), order, reduction.call, reduction.ranks, reduction.dtype), []).append(
+                reduction
+            )
     by_rank = _from_all(of_site)
-    for key in dict.fromkeys(key for own in by_rank for key in own):
-        of_ranks = [own[key] for own in by_rank if key in own]
-        every = [one for own in of_ranks for one in own]
+    for key in dict.fromkeys(key for own_reductions in by_rank for key in own_reductions):
+        of_ranks = [own_reductions[key] for own_reductions in by_rank if key in own_reductions]
+        every = [reduction for own_reductions in of_ranks for reduction in own_reductions]
         node, order, call, ranks, dtype = key
-        other = [one for one in every if one.differing]
+        unequal = [reduction for reduction in every if reduction.differing]
         yield Site(
             node=node,
             order=order,
@@ -155,23 +157,27 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> I
             ranks=ranks,
             dtype=dtype,
             messages=max(map(len, of_ranks)),
-            least_elements=min(one.elements for one in every),
-            most_elements=max(one.elements for one in every),
-            differing=max(sum(bool(one.differing) for one in own) for own in of_ranks),
-            orders=tuple(sorted(frozenset.intersection(*(one.orders for one in other)))) if other else (),
+            least_elements=min(reduction.elements for reduction in every),
+            most_elements=max(reduction.elements for reduction in every),
+            differing=max(
+                sum(bool(reduction.differing) for reduction in own_reductions) for own_reductions in of_ranks
+            ),
+            orders=tuple(sorted(frozenset.intersection(*(reduction.orders for reduction in unequal))))
+            if unequal
+            else (),
         )
 
 
 def _identified(sides: Sequence[SideOnRanks], live: LiveRanks) -> list[SideOnRanks]:
     """With what the probe finds of sums over the whole job that are added otherwise than is set."""
-    known: dict[tuple[str, str, int], tuple[str, ...]] = {}
+    probed_of: dict[tuple[str, str, int], tuple[str, ...]] = {}
 
     def identified(site: Site) -> Site:
         if not site.differing or site.call not in COLLECTIVES or site.ranks != live.width:
             return site
         key = (site.call, site.dtype, site.most_elements)
-        if key not in known:
-            known[key] = probe(*in_job(site.call, torch_dtype(site.dtype), site.most_elements)).collectives
-        return replace(site, probed=known[key])
+        if key not in probed_of:
+            probed_of[key] = probe(*in_job(site.call, torch_dtype(site.dtype), site.most_elements)).collectives
+        return replace(site, probed=probed_of[key])
 
     return [replace(side, sites=tuple(map(identified, side.sites))) for side in sides]

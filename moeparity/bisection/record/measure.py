@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.compare import Compared, excess
 from moeparity.bisection.record.last_digit import half_units
 from moeparity.bisection.record.observe import Records

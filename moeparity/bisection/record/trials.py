@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from moeparity.bisection.floor.trials import floor_sides
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.errors import Where
 from moeparity.plan.sides import CANDIDATE

@@ -98,11 +98,11 @@ def _gate(gate: Verdict) -> str:
 
 def _other_side(side: str, record: LogprobRecord | None, sides: Sequence[RecordedLogprobs]) -> Iterator[str]:
     """Where the other side lies at the record, one of them may be taken for the other."""
-    for other in sides:
-        if other.side != side and record is not None and not record.reproduced:
+    for rival in sides:
+        if rival.side != side and record is not None and not record.reproduced:
             allowed = AT_THE_FLOOR * record.floor + record.half_unit
-            if other.mean_abs_delta <= allowed:
+            if rival.mean_abs_delta <= allowed:
                 yield (
-                    f"The {other.side} lies {other.mean_abs_delta:.3g} from the record. The record is taken for that "
+                    f"The {rival.side} lies {rival.mean_abs_delta:.3g} from the record. The record is taken for that "
                     f"of the side that sampled, the {side}: check `sampled_from:`."
                 )

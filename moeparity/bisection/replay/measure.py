@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.replay.report import Replay, ReplayedToggle, Rung
 from moeparity.bisection.replay.words import replay_reading
 from moeparity.bisection.trials import TrialKey, alone

@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel
 
 from moeparity import paths
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.inputs.machine import cpu_name
 from moeparity.inputs.weights.source import Source
 from moeparity.plan.sides import Side

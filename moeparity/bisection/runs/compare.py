@@ -101,8 +101,8 @@ def _choices(first: Mapping[str, Plain], second: Mapping[str, Plain]) -> Iterato
             if values[0] != values[1]:
                 pattern = re.sub(r"\[\d+\]", "[*]", node)
                 counts[f"{pattern}:{name}" if node else name, *values] += 1
-        for (address, one, other), nodes in counts.items():
-            yield ChoiceChange(side=side, address=address, nodes=nodes, first=one, second=other)
+        for (address, first_value, second_value), nodes in counts.items():
+            yield ChoiceChange(side=side, address=address, nodes=nodes, first=first_value, second=second_value)
 
 
 def _flat_choices(side: Mapping[str, Plain]) -> Iterator[tuple[tuple[str, str], str]]:
@@ -163,9 +163,9 @@ def _nodes(first: Mapping[str, Plain], second: Mapping[str, Plain]) -> NodeChang
     their errors, which are the same numbers where all bits are.
     """
     by: Literal["bits", "errors"] = "bits" if first.get("digests") and second.get("digests") else "errors"
-    one, other = (_bits(report) if by == "bits" else _errors(report) for report in (first, second))
-    common = [name for name in one if name in other]
-    changed = [name for name in common if one[name] != other[name]]
+    of_first, of_second = (_bits(report) if by == "bits" else _errors(report) for report in (first, second))
+    common = [name for name in of_first if name in of_second]
+    changed = [name for name in common if of_first[name] != of_second[name]]
     if not common:
         return None
     return NodeChange(by=by, compared=len(common), changed=len(changed), first=next(iter(changed), None))
@@ -193,7 +193,10 @@ def _unequal(first: Plain, second: Plain) -> int:
         names = [name for name in dict.fromkeys((*first, *second)) if name not in (*_COST, *_PATHS)]
         return sum(_unequal(first.get(name, _MISSING), second.get(name, _MISSING)) for name in names)
     if isinstance(first, list) and isinstance(second, list):
-        return sum(_unequal(one, other) for one, other in zip_longest(first, second, fillvalue=_MISSING))
+        return sum(
+            _unequal(first_part, second_part)
+            for first_part, second_part in zip_longest(first, second, fillvalue=_MISSING)
+        )
     return int(type(first) is not type(second) or first != second)
 
 

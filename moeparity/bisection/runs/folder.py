@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from moeparity import paths
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.resume.fingerprint import joined, parts
 from moeparity.bisection.resume.passes import Passes
@@ -90,8 +90,10 @@ class RunFolder:
     def admit_point(self, plan: Plan, point: str, progress: Callback | None = None) -> None:
         """As `admit` of one point of several, whose plans differ."""
         of_plan = parts(plan)
-        own = joined({name: value for name, value in of_plan.items() if name not in (*_SHARED, "functions")})
-        self._admit(plan, {name: of_plan[name] for name in _SHARED} | {f"point {point}": own}, progress, of_plan)
+        point_parts = joined({name: value for name, value in of_plan.items() if name not in (*_SHARED, "functions")})
+        self._admit(
+            plan, {name: of_plan[name] for name in _SHARED} | {f"point {point}": point_parts}, progress, of_plan
+        )
 
     def pieces(self, codec: Codec) -> Passes:
         """Where the pieces of what was admitted last lie."""
@@ -108,17 +110,17 @@ class RunFolder:
         Raises RunError where a finished run does not have it: nothing of that is computed again.
         """
         self._piece = pieces.path(name)
-        kept: Made | None = pieces.load(name)
-        if kept is not None:
-            return kept
+        stored_result: Made | None = pieces.load(name)
+        if stored_result is not None:
+            return stored_result
         if self.finished:
             raise RunError(
                 f"--run {Where(self.folder)}: the run is finished, and its pieces cannot be read again by this user or "
                 f"this moeparity. `moeparity report {display_path(self.folder)}` prints it; name another folder to run."
             )
-        made = make()
-        pieces.save(name, made)
-        return made
+        result = make()
+        pieces.save(name, result)
+        return result
 
     def finish(self, result: Result) -> None:
         """Keep the result, which is what came `once` last, and no longer what a killed run would need.
@@ -141,8 +143,8 @@ class RunFolder:
         assert self.file is not None
         write_text(self.folder / REPORT, result.to_json())
         name = str(piece.relative_to(self.folder))
-        kept = (RECIPE, PLAN, REPORT, name)
-        files = {path: hashlib.sha256((self.folder / path).read_bytes()).hexdigest() for path in kept}
+        result_files = (RECIPE, PLAN, REPORT, name)
+        files = {path: hashlib.sha256((self.folder / path).read_bytes()).hexdigest() for path in result_files}
         outcome = _outcome(result)
         update = {"finished": now(), "outcome": outcome, "result": name, "files": files}
         self._write_file(self.file.model_copy(update=update))
@@ -169,10 +171,10 @@ class RunFolder:
     def _agree(self, identity: Mapping[str, str], plan: Plan) -> None:
         if self.file is None:
             return
-        known = self.file.parts
-        others = [name for name, value in identity.items() if known.get(name, value) != value]
+        stored_parts = self.file.parts
+        others = [name for name, value in identity.items() if stored_parts.get(name, value) != value]
         if self.finished and not others:
-            others = [name for name in identity if name not in known]
+            others = [name for name in identity if name not in stored_parts]
         if others:
             words = listed([_WORDS.get(name, name) for name in others])
             raise RunError(
@@ -185,9 +187,11 @@ class RunFolder:
         assert self.file is not None
         if not {"machine", "source"}.intersection(others):
             return ""
-        there, here = self.file.environment, environment(plan.model.device)
+        there, own_fields = self.file.environment, environment(plan.model.device)
         changed = [
-            f"{key} {there[key]} there, {here[key]} here" for key in here if there.get(key, here[key]) != here[key]
+            f"{key} {there[key]} there, {own_fields[key]} here"
+            for key in own_fields
+            if there.get(key, own_fields[key]) != own_fields[key]
         ]
         return f" ({'; '.join(changed[:3])})" if changed else ""
 

@@ -32,14 +32,14 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises RunError where another process holds it, or it cannot be used.
     """
-    made = [path for path in (folder, *folder.parents) if not paths.present(path)]
+    new_folders = [path for path in (folder, *folder.parents) if not paths.present(path)]
     number = -1
 
     def release() -> None:
         if number >= 0 and not (folder / NAME).exists():
             (folder / LOCK).unlink(missing_ok=True)
             with suppress(OSError):
-                for path in made:
+                for path in new_folders:
                     path.rmdir()
 
     try:

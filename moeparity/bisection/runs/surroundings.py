@@ -11,7 +11,7 @@ import torch
 
 from moeparity.bisection.digests.inputs import of_tokens, of_weights
 from moeparity.bisection.digests.observe import joined
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.fingerprint import source, variables
 from moeparity.inputs.machine import cpu_name, versions
 from moeparity.plan.schedule.settings import described

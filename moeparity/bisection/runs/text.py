@@ -84,8 +84,8 @@ def _closing(comparison: Comparison) -> Iterable[str]:
     yield ""
     nodes = comparison.nodes
     if comparison.key:
-        other = enumerated([change.what for change in comparison.key])
-        yield f"Single nodes are not held to each other: the runs have another {other}."
+        differing_keys = enumerated([change.what for change in comparison.key])
+        yield f"Single nodes are not held to each other: the runs have another {differing_keys}."
     elif nodes is not None and nodes.changed:
         yield f"Of {quantity(nodes.compared, 'node')}, {nodes.changed} have other {nodes.by}, the first {nodes.first}."
     elif nodes is not None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.schedule.report import Schedule, Steps
 from moeparity.bisection.schedule.words import schedule_reading, steps_reading
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
@@ -18,18 +18,18 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The schedule; nothing of it is measured."""
     sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
-    seen = {name: seeing(side.plan) for name, side in sides.items()}
+    views = {name: seeing(side.plan) for name, side in sides.items()}
     steps = {name: tuple(steps_of(plan, side)) for name, side in sides.items()}
     reading = schedule_reading(
-        seen[REFERENCE],
-        seen[CANDIDATE],
+        views[REFERENCE],
+        views[CANDIDATE],
         differs=plan.reference.schedule != plan.candidate.schedule,
         mixing=tuple(name for name, side in sides.items() if side.schedule.hands_on),
     )
     reading += [steps_reading(name, steps[name]) for name, side in sides.items() if not side.schedule.is_plain]
     schedule = Schedule(
-        reference=seen[REFERENCE],
-        candidate=seen[CANDIDATE],
+        reference=views[REFERENCE],
+        candidate=views[CANDIDATE],
         reference_steps=steps[REFERENCE],
         candidate_steps=steps[CANDIDATE],
         reading=tuple(reading),

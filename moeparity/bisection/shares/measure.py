@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.report import (
     ApartRow,
     Attribution,
@@ -135,11 +135,11 @@ def _fix_set(fix: FixSet, evidence: Evidence) -> FixSetRow:
     )
 
 
-def _kept(kept: Kept, evidence: Evidence) -> KeptRow:
+def _kept(allowed: Kept, evidence: Evidence) -> KeptRow:
     return KeptRow(
-        toggles=kept.toggles,
-        evidence=tuple(evidence[name] for name in kept.toggles),
-        restored=kept.restored.toggles,
-        cost=kept.cost,
-        certain=kept.certain,
+        toggles=allowed.toggles,
+        evidence=tuple(evidence[name] for name in allowed.toggles),
+        restored=allowed.restored.toggles,
+        cost=allowed.cost,
+        certain=allowed.certain,
     )

@@ -12,7 +12,7 @@ from moeparity.bisection.legal import is_legal
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.trials import walker
 from moeparity.engine.routes import IDS
@@ -20,7 +20,7 @@ from moeparity.errors import SpecError, Where
 from moeparity.metrics.interval import tail_mean
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
 from moeparity.search.apart import Apart, judged_apart
@@ -65,13 +65,13 @@ class Blame:
     seconds: float
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, kept: Passes | None) -> Blame | None:
+def search(plan: Plan, observed: Observed, progress: Callback | None, store: Passes | None) -> Blame | None:
     """What the searches of a recipe with `attribute:` find; None for others."""
-    return blame(plan, observed, progress=progress, kept=kept) if plan.recipe.attribute else None
+    return blame(plan, observed, progress=progress, store=store) if plan.recipe.attribute else None
 
 
 def blame(
-    plan: Plan, observed: Observed, *, progress: Callback | None = None, kept: Passes | None = None
+    plan: Plan, observed: Observed, *, progress: Callback | None = None, store: Passes | None = None
 ) -> Blame | None:
     """Share the divergence out, take the shares apart, and look for the smallest fixes; None without toggles.
 
@@ -83,7 +83,7 @@ def blame(
     cells = {toggle.name: _cell(toggle) for toggle in whole}
     # Parts that a split made and those the localisation needs have the same names.
     toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in parts_of(t))]}
-    natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress, kept=kept, name="shares")
+    natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress, store=store, name="shares")
     natural.learn(observed)
     players = tuple(cells)
     memo = Memo(players, natural)
@@ -91,7 +91,7 @@ def blame(
     apart = frozenset(toggle.name for toggle in whole if not is_legal(toggle, observed))
     parts_apart = apart | frozenset(leaf for name in apart for leaf in leaves(cells[name]))
     shares = waterfall(memo, top, over_sequences, apart=apart)
-    routed = Mixtures(plan, routes=IDS, progress=progress, kept=kept, name="shares-routed")
+    routed = Mixtures(plan, routes=IDS, progress=progress, store=store, name="shares-routed")
     forced_memo = Memo(players, routed) if _flips(observed) else None
     forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
     fixes = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)
@@ -184,7 +184,7 @@ def _names(cell: Cell, mixture: Coalition) -> Iterator[str]:
             yield from _names(member, mixture)
 
 
-def _rebound(plan: Plan, variant: schema.Variant) -> Side:
+def _rebound(plan: Plan, variant: variant_schema.Variant) -> Side:
     """A side as the recipe says it, in fp32."""
     where = Where(plan.path, variant.line)
     profile, count = load_profile(variant.profile, where), len(plan.tokens.input_ids)

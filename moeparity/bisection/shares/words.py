@@ -57,7 +57,7 @@ def share_reading(
     return [*sentences, *_forced(forced, total)]
 
 
-def fix_reading(fixes: Fixes, kept: Kept | None, *, costs: bool) -> list[str]:
+def fix_reading(fixes: Fixes, allowed: Kept | None, *, costs: bool) -> list[str]:
     """What to restore, what may stay, and how sure that is."""
     gate = f"the gate {fixes.gate:g}"
     if not fixes.sets:
@@ -76,7 +76,7 @@ def fix_reading(fixes: Fixes, kept: Kept | None, *, costs: bool) -> list[str]:
             f"Restoring more can undo it: it passes with {enumerated(spoiled.toggles)} restored, and no longer with "
             f"{enumerated(spoiled.spoiled_by)} restored as well."
         )
-    return [*sentences, *_kept(kept, fixes, costs=costs)]
+    return [*sentences, *_kept(allowed, fixes, costs=costs)]
 
 
 def _saturated(
@@ -123,22 +123,22 @@ def _apart(apart: Apart | None, total: Fraction) -> Iterator[str]:
         return
     names, singular = enumerated(apart.toggles), len(apart.toggles) == 1
     it, nature = ("it", "is no rounding but another function") if singular else ("them", "are no roundings but others")
-    left = float(apart.without.value / total)
-    yield f"{names} {nature}, judged apart: {_falls(apart.change, it, f'{left:.0%}')}"
+    rest = float(apart.without.value / total)
+    yield f"{names} {nature}, judged apart: {_falls(apart.change, it, f'{rest:.0%}')}"
     if apart.forced is None or apart.forced_without is None or not apart.forced.value > 0:
         return
-    left = apart.forced_without.value / apart.forced.value
-    forced = _falls(apart.forced_change, it, f"{left:.0%}")
+    rest = apart.forced_without.value / apart.forced.value
+    forced = _falls(apart.forced_change, it, f"{rest:.0%}")
     yield f"With the reference's expert ids forced, KL is {apart.forced.value:.2e} with {it}; {forced}"
 
 
-def _falls(change: tuple[float, float], it: str, left: str) -> str:
+def _falls(change: tuple[float, float], it: str, rest: str) -> str:
     """What restoring does to a KL, as far as its interval tells."""
     if surely_below(change):
-        return f"restoring {it} surely lowers the KL, to {left}."
+        return f"restoring {it} surely lowers the KL, to {rest}."
     if surely_above(change):
-        return f"restoring {it} surely raises the KL, to {left}."
-    return f"with {it} restored {left} is left, which these sequences do not tell from all."
+        return f"restoring {it} surely raises the KL, to {rest}."
+    return f"with {it} restored {rest} is left, which these sequences do not tell from all."
 
 
 def _culprits(shares: Waterfall, total: Fraction) -> Iterator[str]:
@@ -269,15 +269,15 @@ def _scope(fixes: Fixes) -> Iterator[str]:
         yield f"An op refuses {fixes.refused} of the mixtures; they count as no fix."
 
 
-def _kept(kept: Kept | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
-    if kept is None:
+def _kept(allowed: Kept | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
+    if allowed is None:
         return
-    if not kept.toggles:
-        yield "Nothing may stay on under the gate." if kept.certain else "No set was found that may stay on."
+    if not allowed.toggles:
+        yield "Nothing may stay on under the gate." if allowed.certain else "No set was found that may stay on."
         return
-    reason = f"restoring the others costs {kept.cost:g}" if costs else "the most that may"
-    suffix = "" if kept.certain else ", as far as was looked"
-    yield f"May stay on under the gate: {enumerated(kept.toggles)} ({reason}{suffix})."
+    reason = f"restoring the others costs {allowed.cost:g}" if costs else "the most that may"
+    suffix = "" if allowed.certain else ", as far as was looked"
+    yield f"May stay on under the gate: {enumerated(allowed.toggles)} ({reason}{suffix})."
 
 
 def _in_pairs(shares: Waterfall) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.summary.blame import blame, to_set
 from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.summary.words import floor, nonfinite_start, recorded, starts, sure

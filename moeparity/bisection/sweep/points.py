@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from moeparity.bisection.observed import codec
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.runs.folder import POINT, RunFolder
@@ -41,10 +42,10 @@ class Points:
     def run(self, crew: Crew | None, progress: Callback | None) -> tuple[Point, ...]:
         """Every point, in the order of the combinations. Raises MoeparityError for what all are refused for alike."""
         outcomes: dict[int, Report | MoeparityError] = {}
-        asked: dict[int, _PointPiece] = {}
-        pieces = self._pieces(outcomes, asked, progress)
+        started: dict[int, _PointPiece] = {}
+        pieces = self._pieces(outcomes, started, progress)
         for number, outcome in computed(pieces, crew, "point", len(self.combinations), progress):
-            piece = asked.pop(number)
+            piece = started.pop(number)
             if isinstance(outcome, _OF_ALL):
                 raise outcome
             outcomes[piece.place] = outcome
@@ -56,9 +57,9 @@ class Points:
         return tuple(_point(overrides, outcomes[place]) for place, overrides in enumerate(self.combinations))
 
     def _pieces(
-        self, outcomes: dict[int, Report | MoeparityError], asked: dict[int, _PointPiece], progress: Callback | None
+        self, outcomes: dict[int, Report | MoeparityError], started: dict[int, _PointPiece], progress: Callback | None
     ) -> Iterator[_PointPiece]:
-        """The points that are to be computed, each made ready when it is `asked` for; what is refused before that, or
+        """The points that are to be computed, each made ready when it is asked for; what is refused before that, or
         kept, is an outcome at once.
         """
         opener, number = OpenedOnce(), 0
@@ -74,7 +75,7 @@ class Points:
             if folder is not None and store is not None and (folder.finished or store.has_any(POINT)):
                 outcomes[place] = folder.once(store, POINT, piece.compute)
                 continue
-            asked[number] = piece
+            started[number] = piece
             number += 1
             yield piece
 
@@ -83,16 +84,16 @@ class Points:
     ) -> _PointPiece:
         """A point with its plan, admitted to the run. Raises MoeparityError."""
         name = f"point {place + 1} of {len(self.combinations)}"
-        told = None if progress is None else _Numbered(progress, name)
+        numbered = None if progress is None else _Numbered(progress, name)
         options = Options(
             overrides=overrides, attribution=False, allow_code=self.allow_code, memory_limit=self.memory_limit
         )
-        plan = ready(self.recipe, device=self.device, options=options, progress=told, opener=opener)
+        plan = ready(self.recipe, device=self.device, options=options, progress=numbered, opener=opener)
         store = None
         if self.folder is not None:
-            self.folder.admit_point(plan, ", ".join(f"{o.name}={o.value}" for o in overrides), told)
+            self.folder.admit_point(plan, ", ".join(f"{o.name}={o.value}" for o in overrides), numbered)
             store = self.folder.pieces(codec(plan.model.graph, Report))
-        return _PointPiece(place, name, plan, options, self.folder, store, told)
+        return _PointPiece(place, name, plan, options, self.folder, store, numbered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.bisection.legal import is_legal
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.search import Blame
 from moeparity.bisection.shares.words import fix_reading, share_reading
 from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult, TrialResult
@@ -141,5 +141,5 @@ def _share_sentences(plan: Plan, blame: Blame, labels: Mapping[str, str]) -> lis
         dtype,
         None if blame.apart is None else blame.apart.named(label),
     )
-    kept = None if blame.kept is None else blame.kept.named(label)
-    return [*shares, *fix_reading(blame.fixes.named(label), kept, costs=bool(plan.recipe.costs))]
+    allowed = None if blame.kept is None else blame.kept.named(label)
+    return [*shares, *fix_reading(blame.fixes.named(label), allowed, costs=bool(plan.recipe.costs))]

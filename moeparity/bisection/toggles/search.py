@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.shares.search import over_sequences
 from moeparity.bisection.toggles.measure import measured, total_kl
@@ -16,7 +16,7 @@ from moeparity.search.offsetting import OffsettingPair, offsetting
 
 
 def search(
-    plan: Plan, observed: Observed, progress: Callback | None, kept: Passes | None
+    plan: Plan, observed: Observed, progress: Callback | None, store: Passes | None
 ) -> tuple[OffsettingPair, ...] | None:
     """The pairs; None for a recipe with `attribute:`, whose shares know them, and where no two raise the KL when
     restored. It takes a pass only where two surely do.
@@ -28,7 +28,7 @@ def search(
     raising = [toggle for toggle in whole if _raises(toggle, observed)]
     if len(raising) < 2:
         return None
-    mixtures = Mixtures(plan, progress=progress, kept=kept, name="offsets")
+    mixtures = Mixtures(plan, progress=progress, store=store, name="offsets")
     mixtures.learn(observed)
     memo = Memo(tuple(toggle.name for toggle in whole), mixtures)
     return offsetting(

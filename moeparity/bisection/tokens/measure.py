@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.real_ranks.words import real_ranks_warnings
 from moeparity.bisection.tokens.observe import Classes
 from moeparity.bisection.tokens.report import ClassMetrics

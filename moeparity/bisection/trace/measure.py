@@ -9,7 +9,7 @@ from typing import Any
 
 from moeparity.bisection.divergence.report import Root
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.trace.report import GraftedRoutes, Segment, Traced
 from moeparity.bisection.trace.search import Grafted
 from moeparity.bisection.trace.words import trace_reading
@@ -35,7 +35,11 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
     grafted: Grafted | None = observed.answers.get("trace")
     whole = observed.logits.sums(CANDIDATE)
     segments = () if grafted is None else tuple(_segments(graph, grafted, whole, report["roots"]))
-    routes = () if grafted is None else tuple(GraftedRoutes(forced=what, kl=_kl(sums)) for what, sums in grafted.routes)
+    routes = (
+        ()
+        if grafted is None
+        else tuple(GraftedRoutes(forced=routes_forced, kl=_kl(sums)) for routes_forced, sums in grafted.routes)
+    )
     steps = plan.walked(plan.reference).on(*plan.tokens.input_ids.shape).steps
     traced = Traced(
         folder=display_path(recorded.folder),
@@ -93,13 +97,13 @@ def _segments(graph: Graph, grafted: Grafted, whole: SequenceSums, roots: Sequen
         first, _, last = name.partition(" to ")
         inside = order[order.index(first) : order.index(last or first) + 1]
         earlier = 0.0 if before is None else before.kl_candidate_reference
-        made = token_mean(sums.kl_candidate_reference - earlier, sums.tokens)
+        segment_mean = token_mean(sums.kl_candidate_reference - earlier, sums.tokens)
         yield Segment(
             name=name,
             kl=_kl(sums),
-            made=made.estimate,
-            low=made.low,
-            high=made.high,
+            made=segment_mean.estimate,
+            low=segment_mean.low,
+            high=segment_mean.high,
             roots=sum(segment_of[root.node] in inside for root in roots),
         )
         before = sums

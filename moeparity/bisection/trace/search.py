@@ -9,7 +9,7 @@ from typing import Final
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.trials import candidate, walker
 from moeparity.engine.grafts import Graft
@@ -46,14 +46,14 @@ class Grafted:
     routes: tuple[tuple[Replayed, SequenceSums], ...]
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, kept: Passes | None) -> Grafted | None:
+def search(plan: Plan, observed: Observed, progress: Callback | None, store: Passes | None) -> Grafted | None:
     """What the grafts gave; None where the candidate is no trace, or nothing of it differs."""
     if plan.recorded is None or not plan.recipe.grafts or not plan.attribution:
         return None
     if not bool(observed.logits.sums(CANDIDATE).unequal.any()):
         return None
-    own = list(cuts(plan.model.graph, plan.recorded.grafts))
-    trials = [*_grafted(plan, own), *_routed(plan)]
+    own_cuts = list(cuts(plan.model.graph, plan.recorded.grafts))
+    trials = [*_grafted(plan, own_cuts), *_routed(plan)]
     ids, _, scored = plan.tokens_on_device
     sums: dict[str, SequenceSums] = {}
 
@@ -68,8 +68,8 @@ def search(plan: Plan, observed: Observed, progress: Callback | None, kept: Pass
         assert isinstance(logits, Logits)
         sums |= {trial.name: logits.sums(trial.name) for trial in finished.trials}
     return Grafted(
-        cuts=tuple((cut.name, sums[cut.name]) for cut in own if cut.name in sums),
-        routes=tuple((what, sums[what]) for what in REPLAYED if what in sums),
+        cuts=tuple((cut.name, sums[cut.name]) for cut in own_cuts if cut.name in sums),
+        routes=tuple((choice, sums[choice]) for choice in REPLAYED if choice in sums),
     )
 
 
@@ -78,16 +78,16 @@ def cuts(graph: Graph, grafts: Mapping[str, Graft]) -> Iterator[Cut]:
     first = graph.segments[0].name
     for number, segment in enumerate(graph.segments[:-1]):
         later = {value for after in graph.segments[number + 1 :] for node in after.nodes for value in node.inputs}
-        made = [value for before in graph.segments[: number + 1] for node in before.nodes for value in node.values]
-        crossing = [value for value in made if value in later]
+        computed = [value for before in graph.segments[: number + 1] for node in before.nodes for value in node.values]
+        crossing = [value for value in computed if value in later]
         stream = [value for node in segment.nodes for value in node.values if value in later]
         if stream and stream[-1] in grafts:
             yield Cut(first, segment.name, {value: grafts[value] for value in crossing if value in grafts})
             first = graph.segments[number + 1].name
 
 
-def _grafted(plan: Plan, own: Sequence[Cut]) -> list[Walker]:
-    return [replace(walker(plan, cut.name, plan.reference), grafts=cut.grafts) for cut in own]
+def _grafted(plan: Plan, own_cuts: Sequence[Cut]) -> list[Walker]:
+    return [replace(walker(plan, cut.name, plan.reference), grafts=cut.grafts) for cut in own_cuts]
 
 
 def _routed(plan: Plan) -> Iterator[Walker]:
@@ -96,6 +96,6 @@ def _routed(plan: Plan) -> Iterator[Walker]:
     routers = [node for node in plan.model.graph.nodes if node.op.routes]
     if not routers or not all(value in plan.recorded.grafts for node in routers for value in node.values):
         return
-    for what in REPLAYED:
+    for choice in REPLAYED:
         with suppress(SpecError):
-            yield walker(plan, what, plan.reference, routes=Forced(of=CANDIDATE, what=what))
+            yield walker(plan, choice, plan.reference, routes=Forced(of=CANDIDATE, what=choice))

@@ -45,20 +45,21 @@ class Group:
         return not any(composition.settings.hands_on for composition in self.compositions)
 
 
-def groups(own: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where) -> tuple[Group, ...]:
-    """What a side whose schedule is `own` can be asked to compute, with two compositions or more in each group.
+def groups(own_settings: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where) -> tuple[Group, ...]:
+    """What a side whose schedule is `own_settings` can be asked to compute, with two compositions or more in each
+    group.
 
     Whole sequences in batches of these sizes: a trainer's forwards, or a server's prefills. Where the side decodes, it
     decodes in batches of these sizes, too. Its own schedule and its engine's `others` join where something other than
     the size of a batch sets them apart; packs are a group of their own. Raises SpecError for a recorded schedule,
     which is what it was, and where there are no two compositions.
     """
-    if own.recorded is not None:
+    if own_settings.recorded is not None:
         raise SpecError(
             f"{where}: the schedule of this side is a recorded list of batches, which has no other sizes. Name the "
             "other side by --side, or give this one a `rule`."
         )
-    every = tuple(_group(kind, wanted, grid, where) for kind, wanted in _wanted(own, batches, grid, where))
+    every = tuple(_group(kind, wanted, grid, where) for kind, wanted in _wanted(own_settings, batches, grid, where))
     several = tuple(group for group in every if len(group.compositions) > 1)
     if not several:
         reasons = "; ".join(reason for group in every for reason in group.left_out)
@@ -71,18 +72,31 @@ def groups(own: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where
 
 
 def _wanted(
-    own: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where
+    own_settings: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where
 ) -> Iterator[tuple[Kind, list[Composition]]]:
     """The groups there are, before any of their schedules is made."""
     whole = replace(
-        own, start=None, verify=0, buckets=(), pack=None, mask="block", positions="reset", continuous=False, arrivals=()
+        own_settings,
+        start=None,
+        verify=0,
+        buckets=(),
+        pack=None,
+        mask="block",
+        positions="reset",
+        continuous=False,
+        arrivals=(),
     )
-    further = [Composition(name=OWN, settings=own)]
-    further += [Composition(name=name, settings=other) for name, other in others(own, grid, where).items()]
-    last: Kind = "decode" if own.start is not None else "packed" if own.pack is not None else _kind(whole)
+    further = [Composition(name=OWN, settings=own_settings)]
+    further += [
+        Composition(name=name, settings=further_settings)
+        for name, further_settings in others(own_settings, grid, where).items()
+    ]
+    last: Kind = (
+        "decode" if own_settings.start is not None else "packed" if own_settings.pack is not None else _kind(whole)
+    )
     bases = {_kind(whole): whole}
     if last == "decode":
-        bases["decode"] = replace(own, continuous=False, arrivals=())
+        bases["decode"] = replace(own_settings, continuous=False, arrivals=())
     for kind in dict.fromkeys((*bases, last)):
         base = bases.get(kind)
         sized = [] if base is None else [_batch(base, size, grid) for size in batches]

@@ -30,7 +30,9 @@ def group_variance(group: Group, compared: Sequence[Compared], grid: TokenGrid, 
         kind=group.kind,
         against=first.name,
         is_one_model=group.is_one_model,
-        comparisons=tuple(_comparison(other, pair, grid, graph) for other, pair in zip(others, compared, strict=True)),
+        comparisons=tuple(
+            _comparison(second, pair, grid, graph) for second, pair in zip(others, compared, strict=True)
+        ),
         left_out=group.left_out,
     )
 
@@ -101,8 +103,8 @@ def _distance(metrics: Sequence[TokenMetrics]) -> Distance:
 
 def _scored(metrics: Sequence[TokenMetrics], values: Sequence[Tensor], *, finite: bool = True) -> Tensor:
     """The values [B, T] of the scored tokens, fp64 [N]; of the `finite` ones, or of all."""
-    kept = [each.scored & ~each.nonfinite if finite else each.scored for each in metrics]
-    return torch.cat([value[mask] for value, mask in zip(values, kept, strict=True)])
+    masks = [each.scored & ~each.nonfinite if finite else each.scored for each in metrics]
+    return torch.cat([value[mask] for value, mask in zip(values, masks, strict=True)])
 
 
 def _mean(values: Tensor) -> float:

@@ -39,9 +39,9 @@ class Computed:
                 _mark(head, step.scored_spans)
         return cls(layers=layers & real, head=head & real)
 
-    def __and__(self, other: Computed) -> Computed:
+    def __and__(self, addend: Computed) -> Computed:
         """What both compute."""
-        return Computed(layers=self.layers & other.layers, head=self.head & other.head)
+        return Computed(layers=self.layers & addend.layers, head=self.head & addend.head)
 
 
 def _mark(tokens: Tensor, spans: Sequence[Span]) -> None:
@@ -122,60 +122,60 @@ class Variance:
     def of(self, walkers: Sequence[Walker]) -> list[Compared]:
         """What was seen of a group: of each pair of its first walker and another."""
         first, *others = walkers
-        return [self.compared[first.name, other.name] for other in others]
+        return [self.compared[first.name, second.name] for second in others]
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        for first, other in self.pairs:
-            if not view.ran(first.name, other.name):
+        for first, second in self.pairs:
+            if not view.ran(first.name, second.name):
                 continue
-            compared = self.compared[first.name, other.name]
-            self._compare(view, first, other, compared)
+            compared = self.compared[first.name, second.name]
+            self._compare(view, first, second, compared)
             if view.node.name == self.graph.scores:
-                compared.metrics.append(self._metrics(view, first, other, compared))
+                compared.metrics.append(self._metrics(view, first, second, compared))
 
-    def _compare(self, view: NodeView, first: Walker, other: Walker, compared: Compared) -> None:
+    def _compare(self, view: NodeView, first: Walker, second: Walker, compared: Compared) -> None:
         """Note the node where it is the first to differ so far, in its layer or at all, and what varies behind a
         layer.
         """
-        known, place = compared.varying, self._places[view.node.name]
+        earlier, place = compared.varying, self._places[view.node.name]
         last = self._last.get(view.node.name)
         behind = None if last is None else compared.behind[last]
         is_known_layer = behind is None or (behind.first is not None and behind.first <= place)
-        if known is not None and known.place < place and is_known_layer and last != view.node.name:
+        if earlier is not None and earlier.place < place and is_known_layer and last != view.node.name:
             return
-        if view.output_ids(first.name) == view.output_ids(other.name):
+        if view.output_ids(first.name) == view.output_ids(second.name):
             return
         rows = slice(*view.wave)
         counted = compared.computed.head if view.node.op.family == "head" else compared.computed.layers
-        differing = other_values(view, first.name, other.name, counted[rows])
+        differing = other_values(view, first.name, second.name, counted[rows])
         if not bool(differing.any()):
             return
         if behind is not None:
             behind.first = place if behind.first is None else min(behind.first, place)
             behind.tokens += int(differing.sum()) if last == view.node.name else 0
-        if known is None or place <= known.place:
-            self._note(view, (first, other), compared, differing)
+        if earlier is None or place <= earlier.place:
+            self._note(view, (first, second), compared, differing)
 
     def _note(self, view: NodeView, pair: tuple[Walker, Walker], compared: Compared, differing: Tensor) -> None:
         """Keep a node that is the first to differ so far, or add what differs there in another wave."""
-        known, place, rows = compared.varying, self._places[view.node.name], slice(*view.wave)
-        if known is not None and known.place == place:
-            known.tokens[rows] = differing
+        earlier, place, rows = compared.varying, self._places[view.node.name], slice(*view.wave)
+        if earlier is not None and earlier.place == place:
+            earlier.tokens[rows] = differing
             return
         tokens = torch.zeros_like(compared.computed.layers)
         tokens[rows] = differing
         sequence, column = tokens.nonzero()[0].tolist()
-        first, other = pair
-        shapes = _rows(view, first, sequence, column), _rows(view, other, sequence, column)
+        first, second = pair
+        shapes = _rows(view, first, sequence, column), _rows(view, second, sequence, column)
         compared.varying = Varying(node=view.node, place=place, tokens=tokens, token=(sequence, column), rows=shapes)
 
-    def _metrics(self, view: NodeView, first: Walker, other: Walker, compared: Compared) -> TokenMetrics:
+    def _metrics(self, view: NodeView, first: Walker, second: Walker, compared: Compared) -> TokenMetrics:
         """Those of the second against the first, as a ratio takes them: delta is current - previous."""
         rows = slice(*view.wave)
         scored = self.loss_mask[rows].clone()
         scored[:, 1:] &= compared.computed.head[rows, :-1].to(scored.device)
-        return seen_metrics(view, first.name, other.name, self.input_ids[rows], scored, "reference")
+        return seen_metrics(view, first.name, second.name, self.input_ids[rows], scored, "reference")
 
 
 def last_nodes(graph: Graph) -> Mapping[str, str]:

@@ -37,7 +37,10 @@ def _series(name: str, group: GroupVariance) -> Series:
         ticks=[stage.removeprefix("layers[").removesuffix("]") for stage in stages],
         x_label="behind layer",
         y_label=f"part of tokens unlike {group.against}",
-        lines=[Line(label=one.composition, values=[layer.part for layer in one.layers]) for one in group.comparisons],
+        lines=[
+            Line(label=comparison.composition, values=[layer.part for layer in comparison.layers])
+            for comparison in group.comparisons
+        ],
         reach=(0.0, 1.05),
         words=[[stage, *_words(group.comparisons, place)] for place, stage in enumerate(stages)],
     )

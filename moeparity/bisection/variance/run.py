@@ -13,7 +13,9 @@ import torch
 from moeparity.bisection.degeneracy.measure import degeneracy
 from moeparity.bisection.degeneracy.observe import FlatLogits
 from moeparity.bisection.degeneracy.words import reasons
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Cost, Run
 from moeparity.bisection.sample import generate
 from moeparity.bisection.schedule.measure import seeing
@@ -31,7 +33,7 @@ from moeparity.errors import MoeparityError, Where, counted, did_you_mean, displ
 from moeparity.inputs.machine import cpu_name
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side, walked
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 from moeparity.progress import Callback
 
 BOTH: Final = "both"
@@ -107,7 +109,7 @@ def _side(plan: Plan, name: str) -> Side:
     return plan.reference if name == REFERENCE else plan.candidate
 
 
-def _recipe(plan: Plan, name: str) -> schema.Variant:
+def _recipe(plan: Plan, name: str) -> variant_schema.Variant:
     """A side as the recipe has it."""
     return plan.recipe.reference if name == REFERENCE else plan.recipe.candidate
 
@@ -138,7 +140,7 @@ def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> Var
     }
     groups_of_walkers = tuple(walkers_of.values())
     ids, real, scored = plan.tokens_on_device
-    pairs = [(first, other) for first, *others in groups_of_walkers for other in others]
+    pairs = [(first, second) for first, *others in groups_of_walkers for second in others]
     observer = Variance(plan.model.graph, pairs, ids, scored, real)
     flat = FlatLogits(plan.model.graph.scores, scored, tuple(first.name for first, *_ in groups_of_walkers))
     every = [walk for walks in groups_of_walkers for walk in walks]

@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.bisection.arrival.measure import arrival
 from moeparity.bisection.degeneracy.words import sound
 from moeparity.bisection.observed import Observed
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.report import Record
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.tokens import SequenceSums
@@ -21,8 +21,8 @@ _SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The verdict and the metrics."""
-    own = _of_whole_trace(sound(_verdict(plan, observed), report["degeneracy"]), plan)
-    verdict = beside_record(own, report["record"])
+    own_verdict = _of_whole_trace(sound(_verdict(plan, observed), report["degeneracy"]), plan)
+    verdict = beside_record(own_verdict, report["record"])
     return {"verdict": verdict, "metrics": _metrics(observed.logits.sums(CANDIDATE))}
 
 

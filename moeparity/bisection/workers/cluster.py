@@ -51,13 +51,13 @@ class _RayWorker:
     def __init__(self, ray: Any, actor: Any) -> None:
         self.ray, self.actor = ray, actor
 
-    def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
+    def ask(self, message: bytes, on_part: Callable[[float], None]) -> bytes:
         """The answer to a task. Raises LostWorkerError."""
         try:
             answer = self.actor.answer.remote(message)
             while not self.ray.wait([answer], timeout=_ASKED)[0]:
                 with suppress(self.ray.exceptions.GetTimeoutError):
-                    told(self.ray.get(self.actor.part.remote(), timeout=_ASKED))
+                    on_part(self.ray.get(self.actor.part.remote(), timeout=_ASKED))
             data: bytes = self.ray.get(answer)
         except self.ray.exceptions.RayError as error:
             raise LostWorkerError(f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')[:200]}") from None
@@ -124,14 +124,14 @@ def refuse_without_ray() -> None:
 
 def _connect(ray: Any, address: str | None) -> None:
     settings = {"env_vars": {**variables(), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}}
-    own = {"include_dashboard": False} if address is None else {}
+    dashboard = {"include_dashboard": False} if address is None else {}
     try:
         ray.init(
             address="local" if address is None else address,
             runtime_env=settings,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            **own,
+            **dashboard,
         )
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
         reason = next(iter(str(error).splitlines()), "")[:200].rstrip(".")

@@ -51,8 +51,8 @@ class LostWorkerError(Exception):
 class Worker(Protocol):
     """A process that computes one task at a time."""
 
-    def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
-        """The answer to a task; `told` hears how much of it is done, from 0 to 1. Raises LostWorkerError."""
+    def ask(self, message: bytes, on_part: Callable[[float], None]) -> bytes:
+        """The answer to a task; `on_part` hears how much of it is done, from 0 to 1. Raises LostWorkerError."""
         ...
 
     def end(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.observed import Observed, ShardPart, codec
-from moeparity.bisection.prepare import Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.passes import Passes
 from moeparity.bisection.shards import Shard, join, shard_part, shards_of
 from moeparity.bisection.workers.crew import Crew, computed
@@ -53,11 +53,11 @@ class ShardedPass:
         """What walks and what looks on, with nothing seen."""
         return Observation.of(self.plan, self.toggles, first=not self.parents)
 
-    def observed(self, kept: Passes | None, workforce: Workforce, progress: Callback | None = None) -> Observed:
+    def observed(self, store: Passes | None, workforce: Workforce, progress: Callback | None = None) -> Observed:
         """What all shards saw. Raises MoeparityError."""
         start, observation = time.perf_counter(), self.observation
         shards = shards_of(observation)
-        stored = [None if kept is None else kept.load(shard.name(self.number)) for shard in shards]
+        stored = [None if store is None else store.load(shard.name(self.number)) for shard in shards]
         parts = {number: part for number, part in enumerate(stored) if isinstance(part, ShardPart)}
         missing = [number for number in range(len(shards)) if number not in parts]
         pieces = [
@@ -69,8 +69,8 @@ class ShardedPass:
         for number, part in computed(pieces, workforce.crew, "shard", len(pieces), progress):
             if isinstance(part, MoeparityError):
                 raise part
-            if kept is not None:
-                kept.save(shards[missing[number]].name(self.number), part)
+            if store is not None:
+                store.save(shards[missing[number]].name(self.number), part)
             joined.take({missing[number]: part})
         assert joined.memory is not None
         return observation.observed(joined.counts, joined.memory, time.perf_counter() - start)
@@ -93,8 +93,8 @@ class ShardPiece:
 
     def compute(self) -> ShardPart:
         """The part, computed here."""
-        own = self.sharded
-        return shard_part(own.plan, own.toggles, self.shard, first=not own.parents)
+        sharded = self.sharded
+        return shard_part(sharded.plan, sharded.toggles, self.shard, first=not sharded.parents)
 
     def message(self) -> bytes:
         """The task for a worker."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.fingerprint import parts
 from moeparity.bisection.workers.message import Job
 from moeparity.inputs.machine import numerics_key

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from safetensors.torch import load, save
 
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.resume.codec import Codec, CodecError, classes_of
 from moeparity.inputs.tokens import TokenSet
 

@@ -33,7 +33,7 @@ class Process:
         """The process's id."""
         return self._process.pid
 
-    def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
+    def ask(self, message: bytes, on_part: Callable[[float], None]) -> bytes:
         """The answer to a task. Raises LostWorkerError."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -42,7 +42,7 @@ class Process:
             while (answer := read(self._process.stdout)) is not None:
                 if answer[:1] != PART:
                     return answer
-                told(float(answer[1:]))
+                on_part(float(answer[1:]))
         except (OSError, ValueError):
             pass
         code = self._process.wait()

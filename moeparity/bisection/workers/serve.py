@@ -13,7 +13,8 @@ import torch
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.observed import ShardPart, codec
 from moeparity.bisection.pipeline import bisected, first_toggles
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import parts
 from moeparity.bisection.shards import shard_part, shards_of, taken_apart
@@ -51,11 +52,11 @@ class Server:
         self._job: Job | None = None
         self._plan: Plan | None = None
 
-    def answer(self, message: bytes, told: Callable[[float], None] | None = None) -> bytes:
-        """What a task gives; `told` hears how much of it is done, from 0 to 1."""
+    def answer(self, message: bytes, on_part: Callable[[float], None] | None = None) -> bytes:
+        """What a task gives; `on_part` hears how much of it is done, from 0 to 1."""
         try:
             task: Task = unpacked(TASKS, message)
-            return DONE + self._computed(task, None if told is None else _Heard(told))
+            return DONE + self._computed(task, None if on_part is None else _Heard(on_part))
         except RefusedError as error:
             return REFUSED + str(error).encode()
         except MoeparityError as error:
@@ -103,18 +104,20 @@ def _prepared(job: Job, opener: OpenedOnce) -> Plan:
     refuse_other(job.machine, numerics_key(choose(job.device)))
     plan = prepare(Path(job.recipe), device=job.device, options=job.options, opener=opener)
     plan = plan if job.tokens is None else plan.on(job.tokens)
-    own = parts(plan)
-    others = [name for name, digest in job.parts.items() if name not in UNCOMPARED and own.get(name) != digest]
+    own_parts = parts(plan)
+    others = [name for name, digest in job.parts.items() if name not in UNCOMPARED and own_parts.get(name) != digest]
     others += [call for call, digest in functions_of(plan).items() if job.functions.get(call) != digest]
     if others:
         raise RefusedError(f"on this machine these are others than where the command runs: {listed(others)}")
     return plan
 
 
-def refuse_other(asked: Mapping[str, str], own: Mapping[str, str]) -> None:
+def refuse_other(job_parts: Mapping[str, str], own_parts: Mapping[str, str]) -> None:
     """Raises RefusedError for a machine or settings that may give other bits."""
     others = [
-        f"{name} {own.get(name, 'unknown')}, not {value}" for name, value in asked.items() if own.get(name) != value
+        f"{name} {own_parts.get(name, 'unknown')}, not {value}"
+        for name, value in job_parts.items()
+        if own_parts.get(name) != value
     ]
     if others:
         raise RefusedError(f"it may compute other bits than the command: {'; '.join(others)}")
@@ -123,8 +126,8 @@ def refuse_other(asked: Mapping[str, str], own: Mapping[str, str]) -> None:
 class _Heard:
     """Makes one number of what a pass tells."""
 
-    def __init__(self, told: Callable[[float], None]) -> None:
-        self._told = told
+    def __init__(self, on_part: Callable[[float], None]) -> None:
+        self._told = on_part
 
     def __call__(self, progress: Progress) -> None:
         if progress.step == "pass" and progress.total:

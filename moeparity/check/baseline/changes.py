@@ -16,32 +16,34 @@ T = TypeVar("T")
 _NOTHING = [ABSENT, ABSENT]
 
 
-def pairs(kept: Entry, now: Entry, side: Side, node: str) -> list[tuple[str, str, str]]:
+def pairs(lock_entry: Entry, new_entry: Entry, side: Side, node: str) -> list[tuple[str, str, str]]:
     """Every choice of a node with its value as it was kept and as it is."""
-    before, after = (entry.choices.get(side, {}).get(node, {}) for entry in (kept, now))
+    before, after = (entry.choices.get(side, {}).get(node, {}) for entry in (lock_entry, new_entry))
     names = dict.fromkeys((*before, *after))
     return [(name, before.get(name, _NOTHING)[0], after.get(name, _NOTHING)[0]) for name in names]
 
 
-def renamed(kept: Entry, now: Entry, machine: str) -> dict[str, str]:
+def renamed(lock_entry: Entry, new_entry: Entry, machine: str) -> dict[str, str]:
     """Nodes that are gone, with the one new node that has the same choices, weights and, where known, bits."""
-    gone, new = other_nodes(kept, now)
-    twins = {node: [other for other in new if _alike(kept, node, now, other, machine)] for node in gone}
+    gone, new = other_nodes(lock_entry, new_entry)
+    twins = {
+        node: [new_node for new_node in new if _alike(lock_entry, node, new_entry, new_node, machine)] for node in gone
+    }
     once = {node: others[0] for node, others in twins.items() if len(others) == 1}
-    return {node: other for node, other in once.items() if list(once.values()).count(other) == 1}
+    return {node: new_node for node, new_node in once.items() if list(once.values()).count(new_node) == 1}
 
 
-def _alike(kept: Entry, node: str, now: Entry, other: str, machine: str) -> bool:
-    if kept.weights.get(node) != now.weights.get(other):
+def _alike(lock_entry: Entry, node: str, new_entry: Entry, new_node: str, machine: str) -> bool:
+    if lock_entry.weights.get(node) != new_entry.weights.get(new_node):
         return False
-    if machine in kept.machines and machine in now.machines:
-        before, after = kept.machines[machine], now.machines[machine]
-        if any(getattr(before, side).get(node) != getattr(after, side).get(other) for side in SIDES):
+    if machine in lock_entry.machines and machine in new_entry.machines:
+        before, after = lock_entry.machines[machine], new_entry.machines[machine]
+        if any(getattr(before, side).get(node) != getattr(after, side).get(new_node) for side in SIDES):
             return False
-    return all(kept.choices.get(side, {}).get(node) == now.choices[side].get(other) for side in SIDES)
+    return all(lock_entry.choices.get(side, {}).get(node) == new_entry.choices[side].get(new_node) for side in SIDES)
 
 
-def under_names(kept: Entry, names: Mapping[str, str]) -> Entry:
+def under_names(lock_entry: Entry, names: Mapping[str, str]) -> Entry:
     """An entry with its nodes called as they are now."""
 
     def called(of: Mapping[str, T]) -> dict[str, T]:
@@ -49,24 +51,28 @@ def under_names(kept: Entry, names: Mapping[str, str]) -> Entry:
 
     machines = {
         machine: Bits(tokens=bits.tokens, reference=called(bits.reference), candidate=called(bits.candidate))
-        for machine, bits in kept.machines.items()
+        for machine, bits in lock_entry.machines.items()
     }
-    choices = {side: called(nodes) for side, nodes in kept.choices.items()}
-    return kept.model_copy(update={"weights": called(kept.weights), "choices": choices, "machines": machines})
+    choices = {side: called(nodes) for side, nodes in lock_entry.choices.items()}
+    return lock_entry.model_copy(
+        update={"weights": called(lock_entry.weights), "choices": choices, "machines": machines}
+    )
 
 
-def other_nodes(kept: Entry, now: Entry) -> tuple[list[str], list[str]]:
+def other_nodes(lock_entry: Entry, new_entry: Entry) -> tuple[list[str], list[str]]:
     """Nodes that are gone, and nodes that are new."""
-    before = {node for side in kept.choices.values() for node in side}
-    after = dict.fromkeys(node for side in now.choices.values() for node in side)
+    before = {node for side in lock_entry.choices.values() for node in side}
+    after = dict.fromkeys(node for side in new_entry.choices.values() for node in side)
     gone = [node for node in sorted(before) if node not in after]
     return gone, [node for node in after if node not in before]
 
 
-def changed_choices(kept: Entry, now: Entry, side: Side, origins: Mapping[tuple[str, str], str]) -> Iterator[str]:
+def changed_choices(
+    lock_entry: Entry, new_entry: Entry, side: Side, origins: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
     """A line for every value that became another, at one node or at several."""
     nodes_of: dict[tuple[str, str, str], list[str]] = {}
-    for node, name, before, after in _both(kept, now, side):
+    for node, name, before, after in _both(lock_entry, new_entry, side):
         if before[0] != after[0]:
             nodes_of.setdefault((name, before[0], after[0]), []).append(node)
     for (name, old, new), nodes in nodes_of.items():
@@ -75,10 +81,10 @@ def changed_choices(kept: Entry, now: Entry, side: Side, origins: Mapping[tuple[
         yield f"{nodes[0]} {name}: {old} -> {new}{_and_more(nodes)}{place}"
 
 
-def changed_evidence(kept: Entry, now: Entry, side: Side) -> Iterator[tuple[Status, str]]:
+def changed_evidence(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterator[tuple[Status, str]]:
     """A line for every level of evidence that became another: one that is less sure is not what was kept."""
     nodes_of: dict[tuple[str, str, str], list[str]] = {}
-    for node, name, before, after in _both(kept, now, side):
+    for node, name, before, after in _both(lock_entry, new_entry, side):
         if before[0] == after[0] and before[1] != after[1]:
             nodes_of.setdefault((name, before[1], after[1]), []).append(node)
     for (name, old, new), nodes in nodes_of.items():
@@ -87,10 +93,10 @@ def changed_evidence(kept: Entry, now: Entry, side: Side) -> Iterator[tuple[Stat
         yield ("ok", f"surer: {words}") if surer else ("fail", words)
 
 
-def _both(kept: Entry, now: Entry, side: Side) -> Iterator[tuple[str, str, list[str], list[str]]]:
+def _both(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterator[tuple[str, str, list[str], list[str]]]:
     """Of nodes that are in both: node, choice, and its value with evidence as kept and as it is."""
-    afters = now.choices[side]
-    for node, choices in kept.choices.get(side, {}).items():
+    afters = new_entry.choices[side]
+    for node, choices in lock_entry.choices.get(side, {}).items():
         if node in afters:
             for name in dict.fromkeys((*choices, *afters[node])):
                 yield node, name, choices.get(name, _NOTHING), afters[node].get(name, _NOTHING)

@@ -13,7 +13,7 @@ from moeparity.bisection.digests.report import Digests
 from moeparity.bisection.outline import Outline
 from moeparity.bisection.report import Report
 from moeparity.check.baseline.lock import Bits, Budget, Choices, Entry, Side
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.choices import Choice, choices
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 

@@ -61,24 +61,24 @@ class Baseline:
                 "it."
             )
 
-    def findings(self, recipe: Path, now: Now) -> list[Finding]:
+    def findings(self, recipe: Path, present: Now) -> list[Finding]:
         """A run held to what is kept of its recipe; of a lock that is written anew, what becomes another.
 
         Raises MoeparityError as `refuse_unkept`.
         """
         self.refuse_unkept(recipe)
-        kept = self.lock.recipes.get(self.key(recipe))
-        if kept is None:
+        lock_entry = self.lock.recipes.get(self.key(recipe))
+        if lock_entry is None:
             return [Finding(expectation=KEPT, status="updated", found="nothing so far; all of it is written")]
-        findings = compare(kept, now)
+        findings = compare(lock_entry, present)
         if not self.update:
             return findings
         rewritten = [
-            replace(finding, status="not judged" if finding.status == "not judged" and now.unsteady else "updated")
+            replace(finding, status="not judged" if finding.status == "not judged" and present.unsteady else "updated")
             for finding in findings
             if finding.status != "ok"
         ]
-        dropped = set(kept.machines) - set(updated(kept, now).machines) - {now.machine}
+        dropped = set(lock_entry.machines) - set(updated(lock_entry, present).machines) - {present.machine}
         if dropped:
             words = f"those of {quantity(len(dropped), 'other machine')} are of other numerics now, and are dropped"
             rewritten.append(Finding(expectation=BITS, status="updated", found=words))
@@ -86,7 +86,7 @@ class Baseline:
 
     def written(self, entries: Mapping[str, Entry]) -> str:
         """The lock with these entries by key, without recipes that are gone, as text without a last line end."""
-        recipes = {name: kept for name, kept in self.lock.recipes.items() if name not in self.gone()}
+        recipes = {name: lock_entry for name, lock_entry in self.lock.recipes.items() if name not in self.gone()}
         return lock.text(Lock(recipes={**recipes, **entries}))
 
 
@@ -107,23 +107,28 @@ def now(report: Report, outline: Outline, folder: Path, *, sampled: bool) -> Now
     )
 
 
-def updated(kept: Entry | None, now: Now) -> Entry:
+def updated(lock_entry: Entry | None, present: Now) -> Entry:
     """The entry of a run: budgets that are kept stay, and so do the bits of other machines while numerics are alike."""
-    if kept is None:
-        return now.entry
+    if lock_entry is None:
+        return present.entry
     budgets = {
-        name: budget if budget.holds(now.measured[name]) else first_budget(name, now.measured[name])
-        for name, budget in kept.budgets.items()
-        if name in now.measured
+        name: budget if budget.holds(present.measured[name]) else first_budget(name, present.measured[name])
+        for name, budget in lock_entry.budgets.items()
+        if name in present.measured
     }
-    machines = kept.machines if _alike(kept, now.entry) else {}
-    changes = {"budgets": budgets or now.entry.budgets, "machines": {**machines, **now.entry.machines}}
-    return now.entry.model_copy(update=changes)
+    machines = lock_entry.machines if _alike(lock_entry, present.entry) else {}
+    changes = {"budgets": budgets or present.entry.budgets, "machines": {**machines, **present.entry.machines}}
+    return present.entry.model_copy(update=changes)
 
 
-def _alike(kept: Entry, now: Entry) -> bool:
+def _alike(lock_entry: Entry, new_entry: Entry) -> bool:
     """Whether the same values would come out of both on one machine."""
-    return (kept.sides, kept.tokens, kept.weights, _values(kept)) == (now.sides, now.tokens, now.weights, _values(now))
+    return (lock_entry.sides, lock_entry.tokens, lock_entry.weights, _values(lock_entry)) == (
+        new_entry.sides,
+        new_entry.tokens,
+        new_entry.weights,
+        _values(new_entry),
+    )
 
 
 def _values(of: Entry) -> dict[str, dict[str, dict[str, str]]]:

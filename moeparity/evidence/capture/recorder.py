@@ -16,7 +16,7 @@ import torch
 from moeparity.evidence.capture.flush import Running, Sink, complete, let_go, write
 from moeparity.evidence.capture.seen import Seen, Storage, Storages, covers, extent, remember, version_of
 from moeparity.evidence.capture.settings import Settings
-from moeparity.evidence.capture.statistics import statistics
+from moeparity.evidence.capture.statistics import Tally, has_order, later
 from moeparity.evidence.trace.digest import row_digests
 
 CALLS = 5000
@@ -154,8 +154,14 @@ class Recorder:
 
     def _digest(self, seen: Seen, tensor: torch.Tensor) -> None:
         try:
-            seen.rows = row_digests(tensor)
-            seen.stats = statistics(tensor) if self.settings.stats else None
+            if not (self.settings.stats and has_order(tensor)):
+                seen.rows = row_digests(tensor)
+            elif tensor.is_cpu:
+                tally = Tally()
+                seen.rows = row_digests(tensor, tally.saw)
+                seen.stats = tally.named(tensor.numel())
+            else:
+                seen.rows, seen.stats = row_digests(tensor), later(tensor)
         except (RuntimeError, NotImplementedError) as error:
             self.note(f"values of {tensor.dtype} on {tensor.device.type} have no digests: {str(error)[:100]}")
             return

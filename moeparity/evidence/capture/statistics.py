@@ -9,46 +9,52 @@ NAMES = ("min", "max", "mean", "nan", "inf")
 
 _SMALL = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu)
 
-
-def statistics(tensor: torch.Tensor) -> dict[str, float] | torch.Tensor | None:
-    """Statistics of a value: on the CPU by name, elsewhere as float64 [5] on its device, in the order of `NAMES`.
-
-    None where a dtype has no order, and of an empty tensor.
-    """
-    if tensor.is_complex() or not tensor.numel() or tensor.is_quantized:
-        return None
-    plain = tensor.detach()
-    if plain.dtype in _SMALL:
-        plain = plain.float()
-    elif plain.dtype == torch.bool:
-        plain = plain.view(torch.uint8)
-    if plain.device.type == "cpu":
-        return _now(plain)
-    return _later(plain)
+_MANY = 1 << 15
+"""From so many elements on torch is quicker in two passes, one for each bound, than in one for both."""
 
 
-def named(numbers: list[float]) -> dict[str, float]:
-    """The statistics of an accelerator's numbers, by name."""
-    low, high, mean, nans, infinities = numbers
-    if low > high:
-        return {"nan": nans, "inf": infinities}
-    return _together(low, high, mean, nans, infinities)
+class Tally:
+    """Statistics of a value on the CPU, whose elements are shown a piece at a time, flat."""
+
+    __slots__ = ("_high", "_low", "_nonfinite", "_total")
+
+    def __init__(self) -> None:
+        self._low, self._high, self._total = torch.inf, -torch.inf, 0.0
+        self._nonfinite = 0, 0
+        """NaNs and infinities."""
+
+    def saw(self, piece: torch.Tensor) -> None:
+        """Enter a piece; a single zero may stand for many."""
+        piece = _ordered(piece)
+        low, high = _bounds(piece)
+        if not (low > -torch.inf and high < torch.inf):  # a NaN is neither
+            finite = piece[torch.isfinite(piece)]
+            nans, infinities = self._nonfinite
+            new = int(torch.isnan(piece).sum())
+            self._nonfinite = nans + new, infinities + piece.numel() - finite.numel() - new
+            if not finite.numel():
+                return
+            piece = finite
+            low, high = _bounds(piece)
+        self._low, self._high = min(self._low, low), max(self._high, high)
+        self._total += _sum(piece).item()
+
+    def named(self, count: int) -> dict[str, float]:
+        """The statistics of a value of so many elements, by name."""
+        nans, infinities = self._nonfinite
+        if self._low > self._high:
+            return {"nan": nans, "inf": infinities}
+        return _together(self._low, self._high, self._total / (count - nans - infinities), nans, infinities)
 
 
-def _now(tensor: torch.Tensor) -> dict[str, float]:
-    low, high = (float(bound) for bound in torch.aminmax(tensor))
-    if low > -torch.inf and high < torch.inf:  # no NaN either
-        return _together(low, high, float(_sum(tensor)) / tensor.numel(), 0, 0)
-    finite = tensor[torch.isfinite(tensor)]
-    nans = float(torch.isnan(tensor).sum())
-    infinities = tensor.numel() - finite.numel() - nans
-    if not finite.numel():
-        return {"nan": nans, "inf": infinities}
-    low, high = (float(bound) for bound in torch.aminmax(finite))
-    return _together(low, high, float(_sum(finite)) / finite.numel(), nans, infinities)
+def has_order(tensor: torch.Tensor) -> bool:
+    """Whether a value has statistics: not where its dtype has no order, nor an empty one."""
+    return not (tensor.is_complex() or tensor.is_quantized) and tensor.numel() > 0
 
 
-def _later(tensor: torch.Tensor) -> torch.Tensor:
+def later(tensor: torch.Tensor) -> torch.Tensor:
+    """Statistics of a value on an accelerator, float64 [5] on its device, in the order of `NAMES`."""
+    tensor = _ordered(tensor.detach())
     if not tensor.is_floating_point():
         low, high = torch.aminmax(tensor)
         zero = torch.zeros((), dtype=torch.float64, device=tensor.device)
@@ -60,6 +66,29 @@ def _later(tensor: torch.Tensor) -> torch.Tensor:
     mean = torch.where(finite, tensor, 0).sum(dtype=_wider(tensor)).double() / count
     absent = nans.sum().double()
     return torch.stack((low, high, mean, absent, tensor.numel() - count - absent))
+
+
+def named(numbers: list[float]) -> dict[str, float]:
+    """The statistics of an accelerator's numbers, by name."""
+    low, high, mean, nans, infinities = numbers
+    if low > high:
+        return {"nan": nans, "inf": infinities}
+    return _together(low, high, mean, nans, infinities)
+
+
+def _ordered(tensor: torch.Tensor) -> torch.Tensor:
+    """The same numbers in a dtype that torch can compare."""
+    if tensor.dtype in _SMALL:
+        return tensor.float()
+    return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor
+
+
+def _bounds(tensor: torch.Tensor) -> tuple[float, float]:
+    if tensor.numel() < _MANY:
+        low, high = torch.aminmax(tensor)
+    else:
+        low, high = tensor.amin(), tensor.amax()
+    return float(low.item()), float(high.item())
 
 
 def _sum(tensor: torch.Tensor) -> torch.Tensor:

@@ -44,13 +44,13 @@ def align(a: Run, b: Run) -> Aligned:
     modules = _modules(a), _modules(b)
     partners = {key: (modules[0][key], modules[1][key]) for key in modules[0] if key in modules[1]}
     aligned.pairs += partners.values()
-    for run, own, alone in ((a, modules[0], aligned.only_a), (b, modules[1], aligned.only_b)):
-        alone += [call for key, call in own.items() if key not in partners]
-        assert run.calls or not own
-    scopes = [(None, None), *((one.id, other.id) for one, other in partners.values())]
-    shared = {one for one, _ in scopes}, {other for _, other in scopes}
-    for one, other in scopes:
-        ours, theirs = list(_ops(a, one, shared[0])), list(_ops(b, other, shared[1]))
+    for run, of_module, alone in ((a, modules[0], aligned.only_a), (b, modules[1], aligned.only_b)):
+        alone += [call for key, call in of_module.items() if key not in partners]
+        assert run.calls or not of_module
+    scopes = [(None, None), *((scope_a.id, scope_b.id) for scope_a, scope_b in partners.values())]
+    shared = {scope_a for scope_a, _ in scopes}, {scope_b for _, scope_b in scopes}
+    for scope_a, scope_b in scopes:
+        ours, theirs = list(_ops(a, scope_a, shared[0])), list(_ops(b, scope_b, shared[1]))
         _align_ops(a, b, ours, theirs, aligned)
     aligned.pairs.sort(key=lambda pair: a.side.returned(pair[0]))
     return aligned
@@ -99,9 +99,9 @@ def _align_ops(a: Run, b: Run, ours: list[Call], theirs: list[Call], aligned: Al
     matches = _anchored(a, b, ours, theirs, likenesses) if len(ours) * len(theirs) <= MOST else _counted(ours, theirs)
     aligned.pairs += [(ours[i], theirs[j]) for i, j in matches]
     aligned.loose |= {ours[i].id for i, _ in matches}
-    taken = {i for i, _ in matches}, {j for _, j in matches}
-    aligned.only_a += [call for i, call in enumerate(ours) if i not in taken[0]]
-    aligned.only_b += [call for j, call in enumerate(theirs) if j not in taken[1]]
+    matched = {i for i, _ in matches}, {j for _, j in matches}
+    aligned.only_a += [call for i, call in enumerate(ours) if i not in matched[0]]
+    aligned.only_b += [call for j, call in enumerate(theirs) if j not in matched[1]]
 
 
 def _in_another_order(a: Run, b: Run, ours: list[Call], theirs: list[Call]) -> bool:
@@ -148,8 +148,8 @@ def _counted(ours: list[Call], theirs: list[Call]) -> list[tuple[int, int]]:
 
 def _bits(run: Run, call: Call) -> object:
     """What a call reads, with the digest of what it gives; what has none is like nothing else."""
-    given = [run.side.value(number) for number in (*call.outputs.values(), *call.written.values())]
-    digests = tuple(value.digest for value in given)
+    results = [run.side.value(number) for number in (*call.outputs.values(), *call.written.values())]
+    digests = tuple(value.digest for value in results)
     return (_reads(run, call), digests) if digests and None not in digests else (run.side.name, call.id)
 
 
@@ -163,8 +163,8 @@ def _reads(run: Run, call: Call) -> object:
 
 def _kind(run: Run, call: Call) -> object:
     """A call's name with the width of what it gives."""
-    given = next(iter((*call.outputs.values(), *call.written.values())), None)
-    shape = () if given is None else run.side.value(given).shape
+    result = next(iter((*call.outputs.values(), *call.written.values())), None)
+    shape = () if result is None else run.side.value(result).shape
     return call.name, shape[-1] if shape else None
 
 

@@ -39,7 +39,8 @@ class Comparison:
     rows, differing: how many rows were compared, and in how many bits differ (of `apart` after rounding to the narrower
     dtype). tokens: the flat places, in A, of the tokens that differ; empty where rows are of no token. furthest: the
     largest relative error of a row, |a - b| / |a| in the 2-norm, None where whole values were not kept. bound: what
-    rounding to the narrower dtype makes of it at most. reason: why it was not compared.
+    rounding to the narrower dtype makes of it at most. reason: why it was not compared. other_part: the two are
+    views of other parts of what they look at, which can't be compared.
     """
 
     status: Status
@@ -50,6 +51,7 @@ class Comparison:
     bound: float | None = None
     ids: Ids | None = None
     reason: str = ""
+    other_part: bool = False
 
 
 class Comparer:
@@ -58,7 +60,7 @@ class Comparer:
     def __init__(self, pair: RunPair) -> None:
         self.pair = pair
         self.a, self.b = pair.a.side, pair.b.side
-        self._same_digests = self.a.head.digest == self.b.head.digest == DIGEST
+        self.same_digests = self.a.head.digest == self.b.head.digest == DIGEST
         self._memo: dict[tuple[int, int], Comparison] = {}
 
     def compare(self, a: int, b: int) -> Comparison:
@@ -68,82 +70,86 @@ class Comparer:
         return self._memo[a, b]
 
     def _compare(self, a: int, b: int) -> Comparison:
-        one, other = self.a.value(a), self.b.value(b)
-        if one.shape == other.shape and 0 in one.shape:
+        value_a, value_b = self.a.value(a), self.b.value(b)
+        if value_a.shape == value_b.shape and 0 in value_a.shape:
             return Comparison(status="equal")
-        reason = self._obstacle(one, other)
+        reason = self._obstacle(value_a, value_b)
         if reason:
             return Comparison(status="unknown", reason=reason)
-        if one.dtype != other.dtype and not (one.dtype in _INTEGERS and other.dtype in _INTEGERS):
+        if value_a.dtype != value_b.dtype and not (value_a.dtype in _INTEGERS and value_b.dtype in _INTEGERS):
             return self._of_two_dtypes(a, b)
-        if self._whole_digests(one, other):
+        if self._whole_digests(value_a, value_b):
             if self.a.digest(a) == self.b.digest(b):
-                return Comparison(status="equal", rows=torch.Size(one.shape[:-1]).numel())
+                return Comparison(status="equal", rows=torch.Size(value_a.shape[:-1]).numel())
             if self.a.rows(a) is None:
-                return Comparison(status="differ", rows=torch.Size(one.shape[:-1]).numel())
+                return Comparison(status="differ", rows=torch.Size(value_a.shape[:-1]).numel())
             by_rows = self._by_rows(a, b)
             if by_rows.status == "equal":
                 return Comparison(status="unknown", reason="digests of values and of their rows contradict each other")
             return by_rows
         return self._by_rows(a, b)
 
-    def _obstacle(self, one: Value, other: Value) -> str:
-        if self.pair.obstacle and not self._are_weights(one, other):
+    def _obstacle(self, value_a: Value, value_b: Value) -> str:
+        if self.pair.obstacle and not self._are_weights(value_a, value_b):
             return self.pair.obstacle
-        for side, value in ((self.a, one), (self.b, other)):
+        for side, value in ((self.a, value_a), (self.b, value_b)):
             if value.id in side.apart:
                 return "a rank's part, which the layout does not put together"
             if value.label in {"unwritten", "partly"}:
                 return "allocated and not, or only partly, written"
-        if len(one.shape) != len(other.shape) and self.pair.shared is None and one.shape != other.shape:
-            same = torch.Size(one.shape).numel() == torch.Size(other.shape).numel()
-            return "" if same and one.shape[-1:] == other.shape[-1:] else "other shapes"
+        if len(value_a.shape) != len(value_b.shape) and self.pair.shared is None and value_a.shape != value_b.shape:
+            same = torch.Size(value_a.shape).numel() == torch.Size(value_b.shape).numel()
+            return "" if same and value_a.shape[-1:] == value_b.shape[-1:] else "other shapes"
         return ""
 
-    def _whole_digests(self, one: Value, other: Value) -> bool:
+    def _whole_digests(self, value_a: Value, value_b: Value) -> bool:
         """Whether the digests of both whole values are known, and one row of the one is the same of the other."""
-        if one.shape != other.shape or one.dtype != other.dtype or not self._same_digests:
+        if value_a.shape != value_b.shape or value_a.dtype != value_b.dtype or not self.same_digests:
             return False
-        if self.pair.shared is not None and not self.pair.shared.alike and not self._are_weights(one, other):
+        if self.pair.shared is not None and not self.pair.shared.alike and not self._are_weights(value_a, value_b):
             return False
-        return self.a.digest(one.id) is not None and self.b.digest(other.id) is not None
+        return self.a.digest(value_a.id) is not None and self.b.digest(value_b.id) is not None
 
     def _by_rows(self, a: int, b: int) -> Comparison:
-        one, other = self._rows(self.a, a), self._rows(self.b, b)
-        if one is None or other is None:
-            return Comparison(status="unknown", reason=self._unread(a, b, one, other))
-        places = self.places(a, b, len(one), len(other))
+        rows_a, rows_b = self._rows(self.a, a), self._rows(self.b, b)
+        if rows_a is None or rows_b is None:
+            return Comparison(status="unknown", reason=self._unread(a, b, rows_a, rows_b))
+        places = self.places(a, b, len(rows_a), len(rows_b))
         if isinstance(places, str):
-            alike = self.a.value(a).shape == self.b.value(b).shape and torch.equal(one, other)
-            return Comparison(status="equal", rows=len(one)) if alike else Comparison(status="unknown", reason=places)
+            alike = self.a.value(a).shape == self.b.value(b).shape and torch.equal(rows_a, rows_b)
+            return (
+                Comparison(status="equal", rows=len(rows_a)) if alike else Comparison(status="unknown", reason=places)
+            )
         left, right, tokens = places
-        differs = one[left] != other[right]
+        differs = rows_a[left] != rows_b[right]
         if not bool(differs.any()):
             return Comparison(status="equal", rows=len(left))
         status: Status = "differ"
         if tokens is not None and not bool((differs & (tokens >= 0)).any()):
             status = "padding"
-        seen = () if tokens is None else tuple(sorted(set(tokens[differs & (tokens >= 0)].tolist())))
+        token_ids = () if tokens is None else tuple(sorted(set(tokens[differs & (tokens >= 0)].tolist())))
         furthest = self._furthest(a, b, left, right)
         ids = self._ids(a, b, left, right)
         return Comparison(
-            status=status, rows=len(left), differing=int(differs.sum()), tokens=seen, furthest=furthest, ids=ids
+            status=status, rows=len(left), differing=int(differs.sum()), tokens=token_ids, furthest=furthest, ids=ids
         )
 
     def _rows(self, side: Side, number: int) -> Tensor | None:
         """Digests of rows that the other side's can be held against: of ids their rows as 64-bit numbers."""
         value = side.value(number)
-        if value.dtype in _INTEGERS or not self._same_digests:
+        if value.dtype in _INTEGERS or not self.same_digests:
             tensor = side.tensor(number)
             if tensor is not None:
                 return row_digests(tensor.long() if value.dtype in _INTEGERS else tensor)
-        return side.rows(number) if self._same_digests else None
+        return side.rows(number) if self.same_digests else None
 
-    def _unread(self, a: int, b: int, one: Tensor | None, other: Tensor | None) -> str:
-        if not self._same_digests:
+    def _unread(self, a: int, b: int, rows_a: Tensor | None, rows_b: Tensor | None) -> str:
+        if not self.same_digests:
             return f"digests of two kinds ({self.a.head.digest} and {self.b.head.digest}), and not kept whole"
         views = any(
-            side.value(n).base is not None for side, n, rows in ((self.a, a, one), (self.b, b, other)) if rows is None
+            side.value(n).base is not None
+            for side, n, rows in ((self.a, a, rows_a), (self.b, b, rows_b))
+            if rows is None
         )
         return "a view that cuts rows, of a value that was not kept whole" if views else "no digests of rows were kept"
 
@@ -151,29 +157,29 @@ class Comparer:
         """Which rows are compared with which, and of which token each is: -1 for padding; None where no token is known.
         A reason where that cannot be said.
         """
-        shared, one, other = self.pair.shared, self.a.value(a), self.b.value(b)
+        shared, value_a, value_b = self.pair.shared, self.a.value(a), self.b.value(b)
         rows = torch.arange(ours)
-        weights = self._are_weights(one, other)
-        if not weights and shared is not None and not (shared.alike and one.shape == other.shape):
-            return self._by_token(one, other)
+        weights = self._are_weights(value_a, value_b)
+        if not weights and shared is not None and not (shared.alike and value_a.shape == value_b.shape):
+            return self._by_token(value_a, value_b)
         if ours != theirs:
             return "other shapes" if weights else "other shapes, and no ids of tokens to go by"
         tokens = self.pair.a.tokens
-        of_row = None if weights or tokens is None else token_of_rows(one.shape, tokens.grid)
+        of_row = None if weights or tokens is None else token_of_rows(value_a.shape, tokens.grid)
         if tokens is None or of_row is None:
             return rows, rows, None
         return rows, rows, torch.where(tokens.real()[of_row], of_row, -1)
 
-    def _are_weights(self, one: Value, other: Value) -> bool:
-        return one.shape == other.shape and self.a.is_weight(one.id) and self.b.is_weight(other.id)
+    def _are_weights(self, value_a: Value, value_b: Value) -> bool:
+        return value_a.shape == value_b.shape and self.a.is_weight(value_a.id) and self.b.is_weight(value_b.id)
 
-    def _by_token(self, one: Value, other: Value) -> tuple[Tensor, Tensor, Tensor | None] | str:
+    def _by_token(self, value_a: Value, value_b: Value) -> tuple[Tensor, Tensor, Tensor | None] | str:
         shared, ours, theirs = self.pair.shared, self.pair.a.tokens, self.pair.b.tokens
         assert shared is not None
         assert ours is not None
         assert theirs is not None
-        rows = token_of_rows(one.shape, ours.grid), token_of_rows(other.shape, theirs.grid)
-        if rows[0] is None or rows[1] is None or one.shape[-1:] != other.shape[-1:]:
+        rows = token_of_rows(value_a.shape, ours.grid), token_of_rows(value_b.shape, theirs.grid)
+        if rows[0] is None or rows[1] is None or value_a.shape[-1:] != value_b.shape[-1:]:
             return "rows that are of no one token"
         first, second = _rows_by_token(rows[0], ours.count), _rows_by_token(rows[1], theirs.count)
         if first.shape[1] != second.shape[1]:
@@ -183,38 +189,38 @@ class Comparer:
         return left.reshape(-1), right.reshape(-1), tokens.reshape(-1)
 
     def _of_two_dtypes(self, a: int, b: int) -> Comparison:
-        one, other = self.a.tensor(a), self.b.tensor(b)
+        tensor_a, tensor_b = self.a.tensor(a), self.b.tensor(b)
         dtypes = f"{self.a.value(a).dtype} and {self.b.value(b).dtype}"
-        if one is None or other is None:
+        if tensor_a is None or tensor_b is None:
             return Comparison(status="unknown", reason=f"two dtypes ({dtypes}), and not kept whole")
-        if not one.is_floating_point() or not other.is_floating_point():
+        if not tensor_a.is_floating_point() or not tensor_b.is_floating_point():
             return Comparison(status="unknown", reason=f"two kinds of numbers ({dtypes})")
-        places = self.places(a, b, *(_row_count(x) for x in (one, other)))
+        places = self.places(a, b, *(_row_count(x) for x in (tensor_a, tensor_b)))
         if isinstance(places, str):
             return Comparison(status="unknown", reason=places)
         left, right, tokens = places
-        narrow = max(one.dtype, other.dtype, key=lambda dtype: torch.finfo(dtype).eps)
-        wide = torch.promote_types(one.dtype, other.dtype)
+        narrow = max(tensor_a.dtype, tensor_b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        wide = torch.promote_types(tensor_a.dtype, tensor_b.dtype)
         differs, inexact = (
-            row_digests(one.to(dtype))[left] != row_digests(other.to(dtype))[right] for dtype in (narrow, wide)
+            row_digests(tensor_a.to(dtype))[left] != row_digests(tensor_b.to(dtype))[right] for dtype in (narrow, wide)
         )
         if tokens is not None:
             differs, inexact = differs & (tokens >= 0), inexact & (tokens >= 0)
         status: Status = "apart" if bool(differs.any()) else "rounded" if bool(inexact.any()) else "cast"
-        seen = () if tokens is None else tuple(sorted(set(tokens[differs].tolist())))
+        token_ids = () if tokens is None else tuple(sorted(set(tokens[differs].tolist())))
         return Comparison(
             status=status, rows=len(left), differing=int(differs.sum()),
-            tokens=seen, furthest=self._furthest(a, b, left, right), bound=torch.finfo(narrow).eps / 2,
+            tokens=token_ids, furthest=self._furthest(a, b, left, right), bound=torch.finfo(narrow).eps / 2,
         )  # fmt: skip
 
     def _furthest(self, a: int, b: int, left: Tensor, right: Tensor) -> float | None:
         """The largest relative error of a row, where both were kept whole."""
         if torch.Size(self.a.value(a).shape).numel() > _MOST_EXACT:
             return None
-        one, other = self.a.tensor(a), self.b.tensor(b)
-        if one is None or other is None or not one.is_floating_point():
+        tensor_a, tensor_b = self.a.tensor(a), self.b.tensor(b)
+        if tensor_a is None or tensor_b is None or not tensor_a.is_floating_point():
             return None
-        x, y = (t.reshape(_row_count(t), -1).double()[rows] for t, rows in ((one, left), (other, right)))
+        x, y = (t.reshape(_row_count(t), -1).double()[rows] for t, rows in ((tensor_a, left), (tensor_b, right)))
         difference = (x - y).norm(dim=-1)
         error = torch.where((x == y).all(-1), 0.0, difference / x.norm(dim=-1)).nan_to_num(nan=float("inf"))
         return float(error.max()) if error.numel() else 0.0
@@ -223,10 +229,10 @@ class Comparer:
         """Of whole numbers, in how many rows slots and sets differ; None of anything else, and where not kept."""
         if self.a.value(a).dtype not in _INTEGERS:
             return None
-        one, other = self.a.tensor(a), self.b.tensor(b)
-        if one is None or other is None:
+        tensor_a, tensor_b = self.a.tensor(a), self.b.tensor(b)
+        if tensor_a is None or tensor_b is None:
             return None
-        x, y = (t.reshape(_row_count(t), -1).long()[rows] for t, rows in ((one, left), (other, right)))
+        x, y = (t.reshape(_row_count(t), -1).long()[rows] for t, rows in ((tensor_a, left), (tensor_b, right)))
         sets = (x.sort(-1).values != y.sort(-1).values).any(-1)
         return Ids(slots=int((x != y).any(-1).sum()), sets=int(sets.sum()))
 

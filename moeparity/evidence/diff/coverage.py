@@ -33,10 +33,10 @@ class Tally:
         self.only[0].extend(aligned.only_a)
         self.only[1].extend(aligned.only_b)
         for pair in pairs:
-            for known, number in zip(self.statuses, (pair.a, pair.b), strict=True):
-                before = known.get(number)
+            for status_of, number in zip(self.statuses, (pair.a, pair.b), strict=True):
+                before = status_of.get(number)
                 if before is None or _ORDER.index(pair.comparison.status) < _ORDER.index(before.status):
-                    known[number] = pair.comparison
+                    status_of[number] = pair.comparison
 
     def alone(self, which: int, runs: Iterable[Run]) -> None:
         """Take in passes that only one side has."""
@@ -51,14 +51,14 @@ def coverage(tallies: Sequence[Tally]) -> Coverage:
     uncovered = 0
     for tally in tallies:
         for which, side in enumerate((tally.a, tally.b)):
-            given = given_values(side)
+            results = given_values(side)
             statuses = tally.statuses[which]
             if which == 0:
-                counts["values"] += len(given)
-                counts.update(statuses[number].status for number in given if number in statuses)
-            for number, reason in _uncovered(side, given, statuses):
+                counts["values"] += len(results)
+                counts.update(statuses[number].status for number in results if number in statuses)
+            for number, reason in _uncovered(side, results, statuses):
                 uncovered += 1
-                reasons.setdefault(reason, []).append(f"{side.name}: {place(given[number])}")
+                reasons.setdefault(reason, []).append(f"{side.name}: {place(results[number])}")
     return Coverage(
         values=counts["values"], equal=counts["equal"], padding=counts["padding"], differing=counts["differ"],
         cast=counts["cast"], rounded=counts["rounded"],
@@ -85,9 +85,11 @@ def place(call: Call) -> str:
     return f"{call.path} {call.name}".strip()
 
 
-def _uncovered(side: Side, given: Mapping[int, Call], statuses: Mapping[int, Comparison]) -> Iterable[tuple[int, str]]:
+def _uncovered(
+    side: Side, results: Mapping[int, Call], statuses: Mapping[int, Comparison]
+) -> Iterable[tuple[int, str]]:
     """Values that were compared neither themselves nor by something made of them."""
-    covered = {side.root_of(number) for number, known in statuses.items() if known.status != "unknown"}
+    covered = {side.root_of(number) for number, comparison in statuses.items() if comparison.status != "unknown"}
     for call in reversed(side.calls):
         # What gives no tensor made a decision: which calls follow shows which.
         decides = not call.outputs and not call.written
@@ -100,7 +102,7 @@ def _uncovered(side: Side, given: Mapping[int, Call], statuses: Mapping[int, Com
         if call.level == "op" and all(side.root_of(number) in constant for number in call.inputs.values()):
             # Of nothing that the program was given: where it matters, what was made of it was compared.
             constant.update(side.root_of(number) for number in call.outputs.values())
-    for number in given:
+    for number in results:
         if number not in covered | constant:
-            known = statuses.get(number)
-            yield number, known.reason if known is not None else "calls that the other trace has not"
+            comparison = statuses.get(number)
+            yield number, comparison.reason if comparison is not None else "calls that the other trace has not"

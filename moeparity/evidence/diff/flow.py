@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-import torch
-
 from moeparity.evidence.diff.align import Aligned
 from moeparity.evidence.diff.compare import Comparer, Comparison
 from moeparity.evidence.diff.runs import RunPair
 from moeparity.evidence.diff.side import Side
+from moeparity.evidence.diff.views import compare_views, memory_rows
 from moeparity.evidence.trace.records import Call
 
-Kind = Literal["op", "module", "weight", "input", "unseen", "wiring"]
+Kind = Literal["op", "module", "weight", "input", "unseen", "wiring", "behind"]
 Role = Literal["output", "input"]
 
 EQUAL = ("equal", "cast", "padding")
@@ -38,7 +37,9 @@ class ValuePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a difference begins: the pair that differs, and the calls between it and values with equal bits."""
+    """Where a difference begins: the pair that differs, and the calls between it and values with equal bits; of what
+    lies `behind` such a place, the calls between it and values with a partner.
+    """
 
     pair: ValuePair
     kind: Kind
@@ -49,10 +50,13 @@ class Origin:
 
 @dataclass(slots=True)
 class Known:
-    """Of either side's values, which have an equal partner and which only one that differs."""
+    """Of either side's values, which have an equal partner, which only one that differs, and which look at another part
+    than their partner.
+    """
 
     equal: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
     differing: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
+    other_parts: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
 
     def add(self, pair: ValuePair) -> None:
         """Take a pair in."""
@@ -62,6 +66,9 @@ class Known:
         if sets is not None:
             sets[0].setdefault(pair.a, pair.b)
             sets[1].setdefault(pair.b, pair.a)
+        if pair.comparison.other_part:
+            self.other_parts[0].add(pair.a)
+            self.other_parts[1].add(pair.b)
 
 
 @dataclass(slots=True)
@@ -72,20 +79,20 @@ class Before:
 
     def known(self, pair: RunPair) -> Known:
         """What is known as two passes begin: values of other passes, which these may read, differ as they did there."""
-        known = Known()
+        known_values = Known()
         for (which, number), values in self._differing.items():
             if number != id((pair.a, pair.b)[which]):
-                known.differing[which].update(values)
-        return known
+                known_values.differing[which].update(values)
+        return known_values
 
-    def add(self, pair: RunPair, known: Known, found: Iterable[Origin]) -> None:
+    def add(self, pair: RunPair, known_values: Known, beginnings: Iterable[Origin]) -> None:
         """Take in what became of two passes: what differs, and what lies between equal values and such a one, of which
         any may be the first that is other.
         """
         for which, run in enumerate((pair.a, pair.b)):
             values = self._differing.setdefault((which, id(run)), {})
-            values.update(known.differing[which])
-            for call in (call for origin in found for call in (origin.ops_a, origin.ops_b)[which]):
+            values.update(known_values.differing[which])
+            for call in (call for origin in beginnings for call in (origin.ops_a, origin.ops_b)[which]):
                 values.update(dict.fromkeys((*call.outputs.values(), *call.written.values()), -1))
 
 
@@ -104,11 +111,11 @@ def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:
             aligned.only_b.append(theirs)
             continue
         partners[ours.id] = theirs.id
-        given = list(_of_slots(comparer, (ours, theirs), _given(ours), _given(theirs), "output"))
+        results = list(_of_slots(comparer, (ours, theirs), _given(ours), _given(theirs), "output"))
         roots = {comparer.a.root_of(pair.a) for pair in inputs}
-        for pair in (*inputs, *given):
-            own = {comparer.a.root_of(pair.a)} if pair.role == "input" else roots
-            if own & padded and pair.comparison.status == "differ" and not _of_tokens(comparer, pair):
+        for pair in (*inputs, *results):
+            root_ids = {comparer.a.root_of(pair.a)} if pair.role == "input" else roots
+            if root_ids & padded and pair.comparison.status == "differ" and not _of_tokens(comparer, pair):
                 padded.add(pair.a)
                 yield replace(pair, comparison=Comparison(status="unknown", reason=_MIXED))
             else:
@@ -127,7 +134,7 @@ def _of_slots(
     comparer: Comparer, calls: tuple[Call, Call], left: Mapping[str, int], right: Mapping[str, int], role: Role
 ) -> Iterator[ValuePair]:
     for slot, a, b in _slots(dict(left), dict(right)):
-        yield ValuePair(a=a, b=b, calls=calls, slot=slot, role=role, comparison=_compared(comparer, a, b))
+        yield ValuePair(a=a, b=b, calls=calls, slot=slot, role=role, comparison=compare_views(comparer, a, b))
 
 
 def _borne_out(comparer: Comparer, inputs: Sequence[ValuePair], partners: Mapping[int, int]) -> bool:
@@ -159,25 +166,13 @@ def _slots(left: dict[str, int], right: dict[str, int]) -> Iterator[tuple[str, i
         yield from ((slot, a, b) for (slot, a), b in zip(left.items(), right.values(), strict=True))
 
 
-def _compared(comparer: Comparer, a: int, b: int) -> Comparison:
-    """Views of one kind go by what they look at, which is compared once."""
-    one, other = comparer.a.value(a), comparer.b.value(b)
-    if one.base is not None and other.base is not None:
-        base, another = comparer.a.value(one.base), comparer.b.value(other.base)
-        alike = (one.shape, one.strides, one.dtype) == (other.shape, other.strides, other.dtype)
-        if alike and one.offset - base.offset == other.offset - another.offset and base.shape == another.shape:
-            whole = _compared(comparer, one.base, other.base)
-            covers = torch.Size(one.shape).numel() == torch.Size(base.shape).numel()
-            if whole.status == "equal" or (covers and whole.status != "unknown"):
-                return whole
-    return comparer.compare(a, b)
-
-
 class Flow:
     """Which values of a side are made of equal ones alone, as far as that is known."""
 
-    def __init__(self, side: Side, equal: dict[int, int], differing: dict[int, int]) -> None:
-        self.side, self.equal, self.differing = side, equal, differing
+    def __init__(self, side: Side, known: Known, which: int) -> None:
+        self.side = side
+        self.equal, self.differing = known.equal[which], known.differing[which]
+        self.other_parts = known.other_parts[which]
 
     @cached_property
     def _clean(self) -> dict[int, bool]:
@@ -195,10 +190,10 @@ class Flow:
         return all(self._is_clean(number, clean) for number in numbers)
 
     def _is_clean(self, number: int, clean: dict[int, bool]) -> bool:
-        for known in (number, self.side.root_of(number)):
-            if known in self.equal:
+        for value_id in (number, self.side.root_of(number)):
+            if value_id in self.equal:
                 return True
-            if known in self.differing:
+            if value_id in self.differing:
                 return False
         return clean.get(self.side.root_of(number), True)
 
@@ -218,46 +213,47 @@ class Flow:
         return maker is None or self._all(maker.inputs.values(), self._clean)
 
     def since_equal(self, number: int) -> tuple[tuple[Call, ...], list[int]]:
-        """The calls between a value and those with equal bits, in their order; and what they read that nothing made and
-        that was compared with nothing, such as fused weights.
+        """The calls between a value and those with equal bits, in their order; and what they read that was compared
+        with nothing: what nothing made, such as fused weights, and other parts of a value.
         """
         ops: dict[int, Call] = {}
         unread: list[int] = []
-        waiting, seen = [number], {number}
+        waiting, visited = [number], {number}
         while waiting:
             value = waiting.pop()
             root = self.side.root_of(value)
-            if value in self.equal or root in self.equal:
+            if value in self.equal:
                 continue
-            maker = self.side.producers.get(root)
+            maker = None if root in self.equal else self.side.producers.get(root)
+            if value in self.other_parts or (maker is None and root not in self.equal and value != number):
+                unread.append(value)
             if maker is None:
-                unread += [root] * (value != number)
                 continue
             ops[maker.id] = maker
-            fresh = [n for n in maker.inputs.values() if n not in seen]
-            seen.update(fresh)
+            fresh = [n for n in maker.inputs.values() if n not in visited]
+            visited.update(fresh)
             waiting += fresh
         return tuple(sorted(ops.values(), key=self.side.returned)), unread
 
 
-def origins(comparer: Comparer, pairs: Sequence[ValuePair], known: Known) -> list[Origin]:
+def origins(comparer: Comparer, pairs: Sequence[ValuePair], known_values: Known) -> list[Origin]:
     """Where differences begin, in the order in which A got there.
 
     Inputs of modules that nothing recorded made begin one only where nothing differed before: what lies between modules
     is unseen.
     """
-    a, b = (Flow(side, known.equal[i], known.differing[i]) for i, side in enumerate((comparer.a, comparer.b)))
-    found: list[Origin] = []
+    a, b = (Flow(side, known_values, i) for i, side in enumerate((comparer.a, comparer.b)))
+    starts: list[Origin] = []
     done: set[tuple[int, int]] = set()
     for pair in sorted((p for p in pairs if p.comparison.status in DIFFERING), key=lambda p: moment(comparer.a, p)):
         roots = comparer.a.root_of(pair.a), comparer.b.root_of(pair.b)
         if roots not in done and a.made_of_equal(pair.a) and b.made_of_equal(pair.b):
             origin = _origin(a, b, pair)
             if origin.kind != "unseen" or not done:
-                found.append(origin)
+                starts.append(origin)
         # A view of what was told already is the same difference.
         done.add(roots)
-    return found
+    return starts
 
 
 def _origin(a: Flow, b: Flow, pair: ValuePair) -> Origin:
@@ -272,17 +268,17 @@ def _origin(a: Flow, b: Flow, pair: ValuePair) -> Origin:
             kind = "input" if pair.calls[0].inside not in a.side.by_id else "unseen"
     elif all(call.level == "module" for call in (*ours, *theirs)):
         kind = "module"
-    return Origin(pair=pair, kind=kind, ops_a=ours, ops_b=theirs, unread=_unread(a.side, unread_a, b.side, unread_b))
+    return Origin(pair=pair, kind=kind, ops_a=ours, ops_b=theirs, unread=_unread(a, unread_a, b, unread_b))
 
 
-def _unread(a: Side, ours: Sequence[int], b: Side, theirs: Sequence[int]) -> int:
-    """How many weights may be others: none where all rows of the one side's are rows of the other's, as when fused."""
+def _unread(a: Flow, ours: Sequence[int], b: Flow, theirs: Sequence[int]) -> int:
+    """How many inputs may be others: none where all rows of the one side's are rows of the other's, as when fused."""
     rows: list[set[int]] = []
-    for side, numbers in ((a, ours), (b, theirs)):
-        kept = [side.rows(number) for number in numbers]
-        if any(own is None for own in kept):
+    for flow, numbers in ((a, ours), (b, theirs)):
+        digests_of = [None if n in flow.other_parts else memory_rows(flow.side, n) for n in numbers]
+        if any(digests is None for digests in digests_of):
             return max(len(ours), len(theirs))
-        rows.append({row for own in kept if own is not None for row in own.tolist()})
+        rows.append({row for digests in digests_of if digests is not None for row in digests.tolist()})
     return 0 if rows[0] <= rows[1] or rows[1] <= rows[0] else max(len(ours), len(theirs))
 
 

@@ -35,14 +35,14 @@ class Joined:
             for call in parts[0].calls:
                 if gathered.is_own(call):
                     continue
-                calls = [own.get(_key(call)) for own in others]
+                calls = [by_key.get(_key(call)) for by_key in others]
                 for slot, number in _slots(call, role):
                     self._declare(rules, role, call, slot, number, calls)
-        known = {number for number, placed in self._placed.items() if placed not in {"partial", "own"}}
+        whole_values = {number for number, placed in self._placed.items() if placed not in {"partial", "own"}}
         self._values = {number: self._joined(value) for number, value in parts[0].contents.values.items()}
-        views = {n for n, value in self._values.items() if value.base in known and n not in self._placed}
+        views = {n for n, value in self._values.items() if value.base in whole_values and n not in self._placed}
         whole = {n for n in views if not isinstance(self._placed[self._values[n].base or 0], Cut) or self._turned(n)}
-        self.apart = frozenset(set(self._values) - known - whole - gathered.own)
+        self.apart = frozenset(set(self._values) - whole_values - whole - gathered.own)
 
     def _declare(
         self, rules: Sequence[RankRule], role: str, call: Call, slot: str, number: int, calls: Sequence[Call | None]
@@ -54,11 +54,11 @@ class Joined:
         if base is not None and (call.level != "module" or self._is_partial(base)):
             return
         fitting = (rule for rule in rules if fnmatchcase(call.path, rule.path) and fnmatchcase(call.name, rule.call))
-        placed = next((said for rule in fitting if (said := getattr(rule, key)) is not None), None)
-        numbers = [None if other is None else dict(_slots(other, role)).get(slot) for other in calls]
-        if placed is not None and all(other is not None for other in numbers):
+        placed = next((way for rule in fitting if (way := getattr(rule, key)) is not None), None)
+        numbers = [None if partner is None else dict(_slots(partner, role)).get(slot) for partner in calls]
+        if placed is not None and all(partner is not None for partner in numbers):
             self._placed[number] = placed
-            self._others[number] = tuple(other for other in numbers if other is not None)
+            self._others[number] = tuple(partner for partner in numbers if partner is not None)
             self._where[number] = f"{call.path} {call.name} {slot}"
 
     def _is_partial(self, number: int) -> bool:
@@ -143,22 +143,22 @@ class Joined:
         return part.tensor(number)
 
     def _whole(self, number: int, placed: Cut | Summed) -> Tensor | None:
-        tensors = [part.tensor(other) for part, other in self._all(number)]
-        kept = [tensor for tensor in tensors if tensor is not None]
-        if len(kept) != len(tensors):
+        tensors = [part.tensor(partner) for part, partner in self._all(number)]
+        shards = [tensor for tensor in tensors if tensor is not None]
+        if len(shards) != len(tensors):
             return None
         if isinstance(placed, Summed):
-            return summed(kept, placed.sum, self._where[number])
-        return torch.cat(kept, _axis(placed, kept[0].dim(), self._where[number]))
+            return summed(shards, placed.sum, self._where[number])
+        return torch.cat(shards, _axis(placed, shards[0].dim(), self._where[number]))
 
     def findings(self) -> Iterator[str]:
         """Replicas whose bits differ, up to `MOST`."""
-        told = 0
+        told_count = 0
         for number, placed in self._placed.items():
-            digests = [part.digest(other) for part, other in self._all(number)] if placed == "replicated" else []
+            digests = [part.digest(partner) for part, partner in self._all(number)] if placed == "replicated" else []
             odd = [rank for rank, digest in enumerate(digests) if None not in digests and digest != digests[0]]
-            if odd and told < MOST:
-                told += 1
+            if odd and told_count < MOST:
+                told_count += 1
                 ranks = " and ".join(str(self._parts[rank].head.rank) for rank in odd)
                 yield f"{self._parts[0].name}: {self._where[number]}: rank {ranks} has other bits than rank 0"
 

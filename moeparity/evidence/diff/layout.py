@@ -60,10 +60,10 @@ def _sides(name: str, trace: Trace, rules: SideRules) -> list[Side]:
     parts = [side_of(name, rank) for rank in trace.ranks]
     if not rules.ranks:
         return parts
-    own = gathered(parts, rules.experts)
-    joined = Joined(own, rules.ranks)
+    gathered_calls = gathered(parts, rules.experts)
+    joined = Joined(gathered_calls, rules.ranks)
     contents = Contents(
-        own.calls, joined.values(), own.stacks,
+        gathered_calls.calls, joined.values(), gathered_calls.stacks,
         tuple(dict.fromkeys(note for part in parts for note in part.contents.notes)),
         all(part.contents.whole for part in parts),
     )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from moeparity.evidence.diff.report import LegalOrders, Verdict
 from moeparity.evidence.diff.rerun.calls import LARGEST, Calls, as_rows
 from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
 from moeparity.evidence.envelope.band import Band, band
-from moeparity.numerics.bits import int_view
+from moeparity.numerics.bits import int_view, same_bits
 
 DRAWS = 8
 """Orders that are drawn of each side."""
@@ -28,9 +29,9 @@ class _Drawn:
     draws: tuple[Tensor, ...]
     exact: Tensor
 
-    def around(self, other: Tensor) -> Band:
+    def around(self, recorded: Tensor) -> Band:
         """The other side's rows in the band of these."""
-        return band(self.own, other[: len(self.own)], self.draws, len(self.own))
+        return band(self.own, recorded[: len(self.own)], self.draws, len(self.own))
 
     @property
     def is_own(self) -> bool:
@@ -49,9 +50,34 @@ def legal_orders(comparer: Comparer, origin: Origin) -> LegalOrders:
     if isinstance(differing, str):
         return _not_told(differing)
     calls = Calls(comparer.a, origin.ops_a, origin.pair.a), Calls(comparer.b, origin.ops_b, origin.pair.b)
-    values = tuple(_recorded(own)[rows] for own, rows in zip(calls, differing, strict=True))
-    one, other = (_drawn(*each) for each in zip(calls, differing, values, strict=True))
-    return _judged(one, other, (values[0], values[1]), sums=any(own.adds_up for own in calls))
+    values = tuple(_recorded(call)[rows] for call, rows in zip(calls, differing, strict=True))
+    drawn_a, drawn_b = (_drawn(*each) for each in zip(calls, differing, values, strict=True))
+    return _judged(drawn_a, drawn_b, (values[0], values[1]), sums=any(call.adds_up for call in calls))
+
+
+def orders_behind(comparer: Comparer, origin: Origin, handed: Mapping[int, Tensor]) -> tuple[LegalOrders, bool]:
+    """The verdict on a value whose inputs differ already, B's held to what A's calls give of what B read; and whether
+    nothing had to be drawn for it. `handed`: by ids of A, what B has in their place.
+    """
+    differing = _differing(comparer, origin)
+    if isinstance(differing, str) or origin.unread or not origin.ops_a:
+        return _not_told(differing if isinstance(differing, str) else "whole inputs were not kept"), True
+    own = Calls(comparer.a, origin.ops_a, origin.pair.a)
+    on_others = replace(own, handed=handed)
+    ours, theirs = _recorded(own)[differing[0]], _recorded(Calls(comparer.b, (), origin.pair.b))[differing[1]]
+    try:
+        if same_bits(on_others.rows(Way(0, native=True), differing[0]), theirs):
+            return LegalOrders(verdict="inside"), True
+    except (NotDrawnError, RuntimeError):
+        pass
+    drawn, one = _draws(on_others, differing[0], theirs), _drawn(own, differing[0], ours)
+    if isinstance(drawn, str) or isinstance(one, str):
+        return _not_told((drawn if isinstance(drawn, str) else str(one)).format("A")), False
+    around = band(drawn.draws[0], drawn.own, drawn.draws[1:], len(drawn.own))
+    if around.inside:
+        return LegalOrders(verdict="inside"), False
+    verdict = _told("outside", one, (ours, theirs), around, sums=own.adds_up)
+    return replace(verdict, error_b=_error(drawn.own, drawn.exact)), False
 
 
 def _recorded(calls: Calls) -> Tensor:
@@ -83,45 +109,51 @@ def _differing(comparer: Comparer, origin: Origin) -> tuple[Tensor, Tensor] | st
     return left[differs], right[differs]
 
 
-def _drawn(calls: Calls, rows: Tensor, own: Tensor) -> _Drawn | str:
-    """What a side's calls give at these rows; a reason, with {} for the side's name, where that can't be said."""
+def _drawn(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
+    """What a side's calls give at these rows, of which what it recorded is one; a reason, with {} for the side's name,
+    where that can't be said.
+    """
+    drawn = _draws(calls, rows, recorded)
+    return drawn if isinstance(drawn, str) or drawn.is_own else _FOREIGN
+
+
+def _draws(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
     try:
         written = calls.written()
         exact = calls.rows(Way(None), rows)
-        draws = tuple(calls.rows(Way(seed, written), rows).to(own.dtype) for seed in range(DRAWS))
+        draws = tuple(calls.rows(Way(seed, written), rows).to(recorded.dtype) for seed in range(DRAWS))
     except NotDrawnError as error:
         return str(error)
     except RuntimeError as error:
         return f"torch can't run {{}}'s calls again here: {str(error).splitlines()[0][:80]}"
-    drawn = _Drawn(own[: len(exact)], draws, exact)
-    return drawn if drawn.is_own else _FOREIGN
+    return _Drawn(recorded[: len(exact)], draws, exact)
 
 
-def _judged(one: _Drawn | str, other: _Drawn | str, values: tuple[Tensor, Tensor], *, sums: bool) -> LegalOrders:
+def _judged(drawn_a: _Drawn | str, drawn_b: _Drawn | str, values: tuple[Tensor, Tensor], *, sums: bool) -> LegalOrders:
     """B within A's orders, and A within B's; where one side's can't be drawn, the other's alone can only say `inside`
     of A's and of B's, and `outside` of A's.
     """
-    if isinstance(one, str):
-        if not isinstance(other, str) and other.around(values[0]).inside:
-            return _told("inside", other, values, other.around(values[0]), sums=sums)
-        return _not_told(one.format("A"))
-    first = one.around(values[1])
-    second = None if isinstance(other, str) else other.around(values[0])
+    if isinstance(drawn_a, str):
+        if not isinstance(drawn_b, str) and drawn_b.around(values[0]).inside:
+            return _told("inside", drawn_b, values, drawn_b.around(values[0]), sums=sums)
+        return _not_told(drawn_a.format("A"))
+    first = drawn_a.around(values[1])
+    second = None if isinstance(drawn_b, str) else drawn_b.around(values[0])
     if not first.inside:
         # Whose orders are wider rounds more.
         reason = "A lies within B's orders, B not within A's: B rounds more" if second and second.inside else ""
-        return _told("outside", one, values, first, sums=sums, reason=reason)
+        return _told("outside", drawn_a, values, first, sums=sums, reason=reason)
     verdict: Verdict = "inside" if second is None or second.inside else "inside one way"
-    return _told(verdict, one, values, first, sums=sums)
+    return _told(verdict, drawn_a, values, first, sums=sums)
 
 
 def _told(
-    verdict: Verdict, drawn: _Drawn, values: tuple[Tensor, Tensor], found: Band, *, sums: bool, reason: str = ""
+    verdict: Verdict, drawn: _Drawn, values: tuple[Tensor, Tensor], band_around: Band, *, sums: bool, reason: str = ""
 ) -> LegalOrders:
     ours, theirs = (value[: len(drawn.exact)] for value in values)
     return LegalOrders(
-        verdict=verdict, reason=reason, sums=sums, elements=found.elements, differing=found.differing,
-        outside=found.outside, furthest=found.furthest, error_a=_error(ours, drawn.exact),
+        verdict=verdict, reason=reason, sums=sums, elements=band_around.elements, differing=band_around.differing,
+        outside=band_around.outside, furthest=band_around.furthest, error_a=_error(ours, drawn.exact),
         error_b=_error(theirs, drawn.exact),
     )  # fmt: skip
 

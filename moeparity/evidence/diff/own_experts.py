@@ -44,14 +44,14 @@ def gathered(parts: Sequence[Side], rule: ExpertRule | None) -> Gathered:
     if rule is None:
         return Gathered(tuple(parts), first.calls, first.contents.stacks, apart)
     _refuse_other_ranks(rule, parts)
-    named = tuple(_named(part, rank, rule) for rank, part in enumerate(parts))
-    moved = [_Moved(rank, part, call) for rank, part in enumerate(named) if rank for call in part.calls]
+    ranks = tuple(_named(part, rank, rule) for rank, part in enumerate(parts))
+    moved = [_Moved(rank, part, call) for rank, part in enumerate(ranks) if rank for call in part.calls]
     moved = [each for each in moved if _is_own(each.call, rule)]
-    calls, stacks = _merged(named, moved, apart)
-    own = frozenset(number for call in calls if _is_own(call, rule) for number in _numbers(call))
-    moved_values = (number for number in _with_bases(own, named, apart) if number >= apart)
-    values = {number: _shifted(named, number, apart) for number in moved_values}
-    return Gathered(named, calls, stacks, apart, rule, own, values)
+    calls, stacks = _merged(ranks, moved, apart)
+    own_values = frozenset(number for call in calls if _is_own(call, rule) for number in _numbers(call))
+    moved_values = (number for number in _with_bases(own_values, ranks, apart) if number >= apart)
+    values = {number: _shifted(ranks, number, apart) for number in moved_values}
+    return Gathered(ranks, calls, stacks, apart, rule, own_values, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ def _whole(path: str, part: Side, rank: int, rule: ExpertRule) -> str:
     if at is None:
         return path
     names = path.split(".")
-    own = rule.per_rank
-    experts = list(range(rank * own, (rank + 1) * own)) if isinstance(own, int) else own[rank]
+    per_rank = rule.per_rank
+    experts = list(range(rank * per_rank, (rank + 1) * per_rank)) if isinstance(per_rank, int) else per_rank[rank]
     if int(names[at]) >= len(experts):
         raise TraceError(
             f"--layout: rank {part.head.rank} calls {path}, and by per_rank it has {counted(len(experts), 'expert')}. "
@@ -118,7 +118,7 @@ def _merged(parts: Sequence[Side], moved: Sequence[_Moved], apart: int) -> tuple
         behind.setdefault(None if parent is None else keys.get(_key(parent)), []).append(each)
     entered, returned = _orders(first, behind)
     fresh = {key: number for number, key in enumerate(key for _, key in sorted(entered))}
-    parents = {(each.rank, each.call.id): parent for parent, own in behind.items() for each in own}
+    parents = {(each.rank, each.call.id): parent for parent, moved_calls in behind.items() for each in moved_calls}
     stacks = {
         number + rank * apart: stack
         for rank, part in enumerate(parts)
@@ -158,7 +158,9 @@ def _orders(
 
 
 def _shifted_call(call: Call, more: int) -> Call:
-    slots = ({slot: value + more for slot, value in own.items()} for own in (call.inputs, call.outputs, call.written))
+    slots = (
+        {slot: value + more for slot, value in numbers.items()} for numbers in (call.inputs, call.outputs, call.written)
+    )
     inputs, outputs, written = slots
     stack = None if call.stack is None else call.stack + more
     return replace(call, inputs=inputs, outputs=outputs, written=written, stack=stack)
@@ -170,9 +172,9 @@ def _numbers(call: Call) -> Iterator[int]:
     yield from call.written.values()
 
 
-def _with_bases(own: frozenset[int], parts: Sequence[Side], apart: int) -> Iterator[int]:
+def _with_bases(own_values: frozenset[int], parts: Sequence[Side], apart: int) -> Iterator[int]:
     """Values, and all that they look at."""
-    waiting = list(own)
+    waiting = list(own_values)
     while waiting:
         number = waiting.pop()
         yield number

@@ -7,7 +7,7 @@ from typing import Literal
 
 from moeparity.output.json import to_json
 
-SCHEMA = "moeparity.diff/1"
+SCHEMA = "moeparity.diff/2"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 Status = Literal["pass", "fail", "inconclusive"]
@@ -106,15 +106,17 @@ class Start:
     """Where a difference begins.
 
     kind: `op` or `module` (inputs with equal bits, another output), `weight` (another weight is read), `input` (the
-    program was given something else), `unseen` (made by what was not recorded), `wiring` (other values are read).
+    program was given something else), `unseen` (made by what was not recorded), `wiring` (other values are read),
+    `behind` (what it reads differs already, and A's calls are held to what B read).
     ops_a, ops_b: the calls between equal values and this one. slot, role: which value of the last call it is.
     rows, differing: rows compared, and with other bits; tokens, first_tokens: how many tokens, and the first of them.
     slots, sets: of ids, rows with other slots, and with other sets. furthest: the largest relative error of a row.
     position: of a prefill against a decode the first of these tokens, else None.
-    scalars: arguments that differ, as `name: a | b`. unread: inputs that were compared with nothing.
+    scalars: arguments that differ, as `name: a | b`. unread: inputs that were compared with nothing, as
+    those without a partner and other parts of a value.
     """
 
-    kind: Literal["op", "module", "weight", "input", "unseen", "wiring"]
+    kind: Literal["op", "module", "weight", "input", "unseen", "wiring", "behind"]
     path: str
     ops_a: tuple[str, ...]
     ops_b: tuple[str, ...]
@@ -167,7 +169,9 @@ class LayerGrowth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffReport:
-    """Two traces, compared."""
+    """Two traces, compared. `beyond`: the first place where B gives what no order of A's calls gives, a start or one
+    behind it; None where none was seen.
+    """
 
     a: TraceOutline
     b: TraceOutline
@@ -175,7 +179,7 @@ class DiffReport:
     reason: str
     coverage: Coverage
     starts: tuple[Start, ...]
-    first_beyond: int | None
+    beyond: Start | None
     padding_start: str
     ends: str
     other_scalars: tuple[str, ...]

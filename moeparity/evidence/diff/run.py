@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from moeparity.errors import counted
 from moeparity.evidence.diff.align import Aligned, align
 from moeparity.evidence.diff.compare import Comparer
 from moeparity.evidence.diff.coverage import Tally, coverage, place
@@ -22,14 +23,20 @@ from moeparity.evidence.diff.flow import (
     value_pairs,
 )
 from moeparity.evidence.diff.layout import Layout, read_layout, sides
-from moeparity.evidence.diff.report import DiffReport, LayerGrowth, TraceOutline
+from moeparity.evidence.diff.orders import legal_orders
+from moeparity.evidence.diff.report import DiffReport, LayerGrowth, LegalOrders, TraceOutline
 from moeparity.evidence.diff.runs import RunPair, paired, runs_of
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.diff.starts import MOST, births, scalars, start
 from moeparity.evidence.diff.verdict import Facts, judge, sentences
+from moeparity.evidence.diff.walk import MOST as WALKED
+from moeparity.evidence.diff.walk import Compared, Walked, first_beyond
 from moeparity.evidence.trace.read import Trace, open_trace
 
 _LAYER = re.compile(r"(?:.*\.)?(?:layers?|h|blocks?)\.\d+")
+_RERUN = 6
+"""Starts whose orders are drawn: the first ones."""
+_NOT_FIRST = LegalOrders(verdict="not told", reason="not the first")
 _SCALARS = 12
 """Arguments that differ of which a report tells."""
 
@@ -39,6 +46,7 @@ class _Gathered:
     """What is gathered pair by pair: of ranks, and of passes in them."""
 
     tallies: list[Tally] = field(default_factory=list)
+    compared: list[Compared] = field(default_factory=list)
     origins: list[tuple[RunPair, Origin]] = field(default_factory=list)
     pairs: list[tuple[RunPair, ValuePair]] = field(default_factory=list)
     scalars: dict[str, None] = field(default_factory=dict)
@@ -51,35 +59,36 @@ def diff(a: Path, b: Path, layout: Path | None = None) -> DiffReport:
     declared = Layout() if layout is None else read_layout(layout)
     compared = sides(traces, declared)
     gathered = _Gathered()
-    for one, other in compared.pairs:
-        _compare(one, other, declared, gathered)
+    for run_a, run_b in compared.pairs:
+        _compare(run_a, run_b, declared, gathered)
     return _report(traces, compared.findings, [side for pair in compared.pairs for side in pair], gathered)
 
 
 def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
     runs = runs_of(a, layout.tokens("A")), runs_of(b, layout.tokens("B"))
-    tally, known, before = Tally(a, b), Known(), Before()
+    tally, known_values, before = Tally(a, b), Known(), Before()
     gathered.tallies.append(tally)
-    seen: tuple[set[int], set[int]] = (set(), set())
+    pair_ids: tuple[set[int], set[int]] = (set(), set())
     for pair in paired(*runs):
-        seen[0].add(id(pair.a))
-        seen[1].add(id(pair.b))
+        pair_ids[0].add(id(pair.a))
+        pair_ids[1].add(id(pair.b))
         if pair.shared is not None and not pair.shared.alike:
             # What a token of one pass is to another pass says nothing of a third, but for what it was made of.
-            known = before.known(pair)
+            known_values = before.known(pair)
         comparer, aligned = Comparer(pair), align(pair.a, pair.b)
         values = list(value_pairs(comparer, aligned))
         for value in values:
-            known.add(value)
+            known_values.add(value)
         tally.add(aligned, values)
         gathered.pairs += [(pair, value) for value in values]
-        begun = origins(comparer, values, known)
-        before.add(pair, known, begun)
+        begun = origins(comparer, values, known_values)
+        before.add(pair, known_values, begun)
         gathered.origins += [(pair, origin) for origin in begun]
+        gathered.compared.append(Compared(pair, values, known_values, begun))
         gathered.scalars.update(dict.fromkeys(_other_scalars(aligned)))
         gathered.raised.update(dict.fromkeys(_raised(aligned)))
-    for which, own in enumerate(runs):
-        tally.alone(which, (run for run in own if id(run) not in seen[which]))
+    for which, side_runs in enumerate(runs):
+        tally.alone(which, (run for run in side_runs if id(run) not in pair_ids[which]))
 
 
 def _other_scalars(aligned: Aligned) -> Iterator[str]:
@@ -99,8 +108,9 @@ def _raised(aligned: Aligned) -> Iterator[str]:
 def _report(
     traces: tuple[Trace, Trace], ranks: Sequence[str], sides: Sequence[Side], gathered: _Gathered
 ) -> DiffReport:
-    starts = tuple(start(pair, origin, i) for i, (pair, origin) in enumerate(gathered.origins[:MOST]))
-    beyond = next((i for i, entry in enumerate(starts) if entry.orders.verdict == "outside"), None)
+    drawn = {id(origin): legal_orders(Comparer(pair), origin) for pair, origin in gathered.origins[:_RERUN]}
+    starts = tuple(start(pair, origin, drawn.get(id(origin), _NOT_FIRST)) for pair, origin in gathered.origins[:MOST])
+    walked = first_beyond(gathered.compared, drawn)
     outputs = [entry for entry in gathered.pairs if entry[1].role == "output"]
     born = [birth for tally in gathered.tallies for birth in births(tally.a, tally.b)]
     facts = Facts(
@@ -111,10 +121,19 @@ def _report(
     status, reason = judge(facts)
     return DiffReport(
         a=_outline(traces[0]), b=_outline(traces[1]), status=status, reason=reason, coverage=facts.coverage,
-        starts=starts, first_beyond=beyond, padding_start=_first_padding(gathered), ends=_ends(outputs),
+        starts=starts, beyond=walked.beyond, padding_start=_first_padding(gathered), ends=_ends(outputs),
         other_scalars=tuple(gathered.scalars)[:_SCALARS], births=facts.births, growth=tuple(_growth(outputs)),
-        ranks=facts.ranks, words=tuple(sentences(facts)),
+        ranks=facts.ranks, words=(*sentences(facts), *_unwalked(walked)),
     )  # fmt: skip
+
+
+def _unwalked(walked: Walked) -> Iterator[str]:
+    """How far values behind the first difference were held to their own orders."""
+    if walked.left:
+        yield (
+            f"{WALKED} values that differ were held to the orders of their own calls, and none is beyond them; "
+            f"{counted(walked.left, 'value')} more of that pass, and what comes later, were not."
+        )
 
 
 def _outline(trace: Trace) -> TraceOutline:
@@ -156,14 +175,14 @@ def _growth(outputs: Sequence[tuple[RunPair, ValuePair]]) -> Iterator[LayerGrowt
         if call.level == "module" and _LAYER.fullmatch(call.path) and pair.slot in {"0", "output", ""}:
             layers.setdefault(call.path, []).append(pair)
     for path, pairs in layers.items():
-        known = [pair.comparison for pair in pairs if pair.comparison.status != "unknown"]
-        if not known or all(comparison.status in EQUAL for comparison in known):
+        compared_pairs = [pair.comparison for pair in pairs if pair.comparison.status != "unknown"]
+        if not compared_pairs or all(comparison.status in EQUAL for comparison in compared_pairs):
             continue
-        errors = [comparison.furthest for comparison in known if comparison.furthest is not None]
-        bounds = [comparison.bound for comparison in known if comparison.bound is not None]
+        errors = [comparison.furthest for comparison in compared_pairs if comparison.furthest is not None]
+        bounds = [comparison.bound for comparison in compared_pairs if comparison.bound is not None]
         furthest = max(errors, default=None)
         yield LayerGrowth(
-            layer=path, rows=sum(comparison.rows for comparison in known),
-            differing=sum(entry.differing or entry.rows * (entry.status == "differ") for entry in known),
+            layer=path, rows=sum(comparison.rows for comparison in compared_pairs),
+            differing=sum(entry.differing or entry.rows * (entry.status == "differ") for entry in compared_pairs),
             furthest=furthest, units=None if furthest is None or not bounds else furthest / max(bounds),
         )  # fmt: skip

@@ -94,9 +94,9 @@ def _in_order(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[RunPair]:
     """The n-th with the n-th of each step."""
     places = {(run.step, run.index): run for run in theirs}
     for run in ours:
-        other = places.get((run.step, run.index))
-        if other is not None:
-            yield _as_they_lie(run, other)
+        partner = places.get((run.step, run.index))
+        if partner is not None:
+            yield _as_they_lie(run, partner)
 
 
 def _by_tokens(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[RunPair]:
@@ -122,12 +122,12 @@ def _passes(calls: list[Call], side: Side) -> Iterator[list[Call]]:
     tops = [call for call in calls if call.level == "module" and call.inside not in side.by_id]
     starts = {call.id for call in tops if call.path == tops[0].path}
     begun: list[Call] = []
-    seen = False
+    started = False
     for call in calls:
-        if call.id in starts and seen:
+        if call.id in starts and started:
             yield begun
             begun = []
-        seen = seen or call.id in starts
+        started = started or call.id in starts
         begun.append(call)
     if begun:
         yield begun

@@ -128,9 +128,13 @@ class Side:
         tensor = self.store.tensor(value)
         if tensor is not None:
             return row_digests(tensor)
-        return None if value.base is None else self._rows_of_view(value, self.value(value.base))
+        return self.rows_of_view(value)
 
-    def _rows_of_view(self, value: Value, base: Value) -> Tensor | None:
+    def rows_of_view(self, value: Value) -> Tensor | None:
+        """The digests of a view's rows, taken of those of what it looks at; None where it cuts them, or is none."""
+        if value.base is None:
+            return None
+        base = self.value(value.base)
         if not value.shape or not base.shape or value.dtype != base.dtype or value.shape[-1] != base.shape[-1]:
             return None
         width, offset = base.shape[-1], value.offset - base.offset

@@ -7,10 +7,9 @@ from itertools import islice
 from typing import Any
 
 from moeparity.evidence.diff.align import sizes
-from moeparity.evidence.diff.compare import Comparer, Comparison
+from moeparity.evidence.diff.compare import Comparison
 from moeparity.evidence.diff.coverage import place
 from moeparity.evidence.diff.flow import Origin
-from moeparity.evidence.diff.orders import legal_orders
 from moeparity.evidence.diff.report import Birth, LegalOrders, Position, Start
 from moeparity.evidence.diff.runs import RunPair
 from moeparity.evidence.diff.side import Side
@@ -18,23 +17,16 @@ from moeparity.evidence.trace.records import Call
 
 MOST = 24
 """Starts that a report lists."""
-_RERUN = 6
-"""Starts whose orders are drawn: the first ones."""
 _TOKENS = 8
 _FRAMES = 4
 
 
-def start(pair: RunPair, origin: Origin, number: int) -> Start:
-    """One of them; the first few are run again in other orders."""
+def start(pair: RunPair, origin: Origin, orders: LegalOrders) -> Start:
+    """One of them, with what its calls give in other orders."""
     values, comparison = origin.pair, origin.pair.comparison
     a, b = pair.a.side, pair.b.side
     value = a.value(values.a)
     last = (origin.ops_a or (values.calls[0],))[-1], (origin.ops_b or (values.calls[1],))[-1]
-    orders = (
-        legal_orders(Comparer(pair), origin)
-        if number < _RERUN
-        else LegalOrders(verdict="not told", reason="not the first")
-    )
     return Start(
         kind=origin.kind, path=last[0].path, ops_a=_names(origin.ops_a), ops_b=_names(origin.ops_b),
         slot=f"{values.slot} of {values.calls[0].name}", role=values.role, step=pair.a.step, phase=pair.a.phase,
@@ -51,21 +43,21 @@ def start(pair: RunPair, origin: Origin, number: int) -> Start:
 
 def _position(pair: RunPair, comparison: Comparison) -> Position | None:
     """Where the first token that differs stands; None where it isn't known, and where a pass has whole sequences."""
-    tokens, other = pair.a.tokens, pair.b.tokens
-    if tokens is None or other is None or not comparison.tokens:
+    tokens, tokens_b = pair.a.tokens, pair.b.tokens
+    if tokens is None or tokens_b is None or not comparison.tokens:
         return None
-    if not any(sequence.start for own in (tokens, other) for sequence in own.sequences):
+    if not any(sequence.start for each in (tokens, tokens_b) for sequence in each.sequences):
         return None
     places = {
         place: (number, sequence.start + i)
         for number, sequence in enumerate(tokens.sequences)
         for i, place in enumerate(sequence.places)
     }
-    known = [places[token] for token in comparison.tokens if token in places]
-    if not known:
+    places_there = [places[token] for token in comparison.tokens if token in places]
+    if not places_there:
         return None
-    sequence, position = min(known, key=lambda place: (place[1], place[0]))
-    steps = tuple(any(own.start for own in each.sequences) for each in (tokens, other))
+    sequence, position = min(places_there, key=lambda place: (place[1], place[0]))
+    steps = tuple(any(sequence.start for sequence in each.sequences) for each in (tokens, tokens_b))
     return Position(sequence=sequence, token=position, behind_cache=(steps[0], steps[1]))
 
 
@@ -79,12 +71,12 @@ def frames(side: Side, call: Call) -> tuple[str, ...]:
     return () if stack is None else stack.frames[-_FRAMES:]
 
 
-def scalars(one: Call, other: Call) -> Iterator[str]:
+def scalars(call_a: Call, call_b: Call) -> Iterator[str]:
     """Arguments of two calls of one op that differ, as `name: a | b`."""
-    if one.name != other.name or sizes(one):
+    if call_a.name != call_b.name or sizes(call_a):
         return
-    for name in dict.fromkeys((*one.scalars, *other.scalars)):
-        left, right = (_plain(call.scalars, name) for call in (one, other))
+    for name in dict.fromkeys((*call_a.scalars, *call_b.scalars)):
+        left, right = (_plain(call.scalars, name) for call in (call_a, call_b))
         if left != right:
             yield f"{name}: {left} | {right}"
 
@@ -95,12 +87,12 @@ def _plain(arguments: Mapping[str, Any], name: str) -> str:
 
 def births(a: Side, b: Side) -> Iterator[Birth]:
     """Calls that made NaN or infinities of finite inputs."""
-    for flag, what in (("nan_born", "NaN"), ("inf_born", "inf")):
+    for flag, kind in (("nan_born", "NaN"), ("inf_born", "inf")):
         born = [{_key(call): call for call in side.calls if flag in call.flags} for side in (a, b)]
         for key in islice(dict.fromkeys((*born[0], *born[1])), MOST):
             side = "both" if key in born[0] and key in born[1] else "A" if key in born[0] else "B"
             call = born[0].get(key) or born[1][key]
-            yield Birth(side=side, what=what, path=call.path, op=call.name, step=call.step)  # type: ignore[arg-type]
+            yield Birth(side=side, what=kind, path=call.path, op=call.name, step=call.step)  # type: ignore[arg-type]
 
 
 def _key(call: Call) -> tuple[object, ...]:

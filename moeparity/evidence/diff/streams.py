@@ -55,18 +55,18 @@ def streams(passes: Listed[Tokens]) -> list[Stream]:
     """
     every: list[Stream] = []
     for number, tokens in enumerate(passes):
-        taken: set[int] = set()
+        matched_ids: set[int] = set()
         for slot, sequence in enumerate(tokens.sequences):
-            fitting = [one for one in every if one.length == sequence.start and id(one) not in taken]
-            own = [one for one in fitting if one.slot == slot] or fitting
-            if sequence.start and len(own) > 1:
+            fitting = [stream for stream in every if stream.length == sequence.start and id(stream) not in matched_ids]
+            choices = [stream for stream in fitting if stream.slot == slot] or fitting
+            if sequence.start and len(choices) > 1:
                 continue
-            if sequence.start and own:
-                stream = own[0]
+            if sequence.start and choices:
+                stream = choices[0]
             else:
                 stream = Stream((number, slot), slot, sequence.start)
                 every.append(stream)
-            taken.add(id(stream))
+            matched_ids.add(id(stream))
             stream.add(number, slot, sequence)
     return every
 
@@ -77,15 +77,15 @@ def matched(ours: Listed[Tokens], theirs: Listed[Tokens]) -> dict[tuple[int, int
     First those with equal ids at the same place, then anywhere, then those of which one begins as the other.
     """
     left, right = streams(ours), streams(theirs)
-    order = {id(stream): place for own in (left, right) for place, stream in enumerate(own)}
+    order = {id(stream): place for side in (left, right) for place, stream in enumerate(side)}
     shared: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for fits in (_same_place, _same_ids, _same_beginning):
-        for one in list(left):
-            other = next((stream for stream in right if fits(one, stream, order)), None)
-            if other is not None:
-                left.remove(one)
-                right.remove(other)
-                for (i, p), (j, q) in zip(one.cells, other.cells, strict=False):
+        for stream_a in list(left):
+            stream_b = next((stream for stream in right if fits(stream_a, stream, order)), None)
+            if stream_b is not None:
+                left.remove(stream_a)
+                right.remove(stream_b)
+                for (i, p), (j, q) in zip(stream_a.cells, stream_b.cells, strict=False):
                     shared.setdefault((i, j), []).append((p, q))
     return {(i, j): _shared(ours[i], theirs[j], places) for (i, j), places in sorted(shared.items())}
 
@@ -96,21 +96,21 @@ def _shared(a: Tokens, b: Tokens, places: Listed[tuple[int, int]]) -> Shared:
     return Shared(left, right, alike)
 
 
-def _same_place(one: Stream, other: Stream, order: dict[int, int]) -> bool:
-    return one.at == other.at and _same_ids(one, other, order)
+def _same_place(stream_a: Stream, stream_b: Stream, order: dict[int, int]) -> bool:
+    return stream_a.at == stream_b.at and _same_ids(stream_a, stream_b, order)
 
 
-def _same_ids(one: Stream, other: Stream, order: dict[int, int]) -> bool:
+def _same_ids(stream_a: Stream, stream_b: Stream, order: dict[int, int]) -> bool:
     """Of sequences without ids those of one number among all."""
-    if one.start != other.start:
+    if stream_a.start != stream_b.start:
         return False
-    if one.ids is None or other.ids is None:
-        return order[id(one)] == order[id(other)]
-    return one.ids == other.ids
+    if stream_a.ids is None or stream_b.ids is None:
+        return order[id(stream_a)] == order[id(stream_b)]
+    return stream_a.ids == stream_b.ids
 
 
-def _same_beginning(one: Stream, other: Stream, order: dict[int, int]) -> bool:
-    if one.ids is None or other.ids is None or one.start != other.start:
+def _same_beginning(stream_a: Stream, stream_b: Stream, order: dict[int, int]) -> bool:
+    if stream_a.ids is None or stream_b.ids is None or stream_a.start != stream_b.start:
         return False
-    short = min(len(one.ids), len(other.ids))
-    return short > 0 and one.ids[:short] == other.ids[:short]
+    short = min(len(stream_a.ids), len(stream_b.ids))
+    return short > 0 and stream_a.ids[:short] == stream_b.ids[:short]

@@ -75,17 +75,17 @@ def summary(report: DiffReport) -> Iterator[tuple[str, str]]:
     one_sided = [birth for birth in report.births if birth.side != "both"]
     if report.births:
         yield "born", _born(one_sided[0] if one_sided else report.births[0])
-    found = report.coverage
-    rest = f", {found.uncovered:,} not (see below)" if found.uncovered else ""
-    yield "seen", f"{found.compared:,} of {counted(found.values, 'value')} of A compared{rest}"
+    coverage = report.coverage
+    rest = f", {coverage.uncovered:,} not (see below)" if coverage.uncovered else ""
+    yield "seen", f"{coverage.compared:,} of {counted(coverage.values, 'value')} of A compared{rest}"
 
 
 def _worst(report: DiffReport) -> str:
     """The layer that leaves the largest error."""
-    known = [layer for layer in report.growth if layer.furthest is not None]
-    if not known:
+    measured = [layer for layer in report.growth if layer.furthest is not None]
+    if not measured:
         return "can't be told: whole values of no layer were kept"
-    worst = max(known, key=lambda layer: layer.furthest or 0.0)
+    worst = max(measured, key=lambda layer: layer.furthest or 0.0)
     units = "" if worst.units is None else f", {worst.units:.2g} times what rounding makes of a row at most"
     return f"to a row error of {worst.furthest:.2g} after {worst.layer}{units}"
 
@@ -127,8 +127,14 @@ def _calls(start: Start) -> str:
     if start.kind == "wiring":
         return f"{start.slot} reads another value"
     ours, theirs = (_named(calls) for calls in (start.ops_a, start.ops_b))
+    if start.kind == "behind":
+        by = ours if ours == theirs else f"{ours} in A, {theirs} in B"
+        return f"{by} of values that differ already: of B's, A's calls give something else in any drawn order"
     if start.dtypes[0] != start.dtypes[1]:
         return f"{ours} ({dtypes})"
+    if start.unread:
+        by = ours if ours == theirs else f"{ours} in A, {theirs} in B"
+        return f"{by}: {counted(start.unread, 'input')} can't be compared, the others have equal bits"
     if ours == theirs:
         return f"{ours} on equal inputs gives other bits"
     return f"from equal inputs by {ours} in A, by {theirs} in B"
@@ -149,8 +155,8 @@ def _named(calls: Sequence[str]) -> str:
 def _orders_line(report: DiffReport) -> str:
     first = next(start for start in report.starts if start.kind == "op")
     text = _told(first.orders)
-    if report.first_beyond is not None and report.starts[report.first_beyond] is not first:
-        text += f"; first beyond its own orders: {headline(report.starts[report.first_beyond])}"
+    if report.beyond is not None and first.orders.verdict != "outside":
+        text += f"; first beyond its own orders: {headline(report.beyond)}"
     return text
 
 
@@ -227,7 +233,10 @@ def _below(start: Start) -> Iterator[str]:
     if start.scalars:
         yield f"arguments: {enumerated(start.scalars)}"
     if start.unread:
-        yield f"{counted(start.unread, 'weight')} of these calls compared with nothing: another weight may be read"
+        yield (
+            f"{counted(start.unread, 'input')} of these calls compared with nothing: another weight or another part of "
+            "one may be read"
+        )
     if start.orders.verdict != "not told":
         yield (
             f"orders: {_told(start.orders)} ({start.orders.outside:,} of {start.orders.differing:,} differing elements "

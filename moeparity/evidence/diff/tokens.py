@@ -126,8 +126,8 @@ def _spans(ids: Tensor, mask: Tensor | None, starts: Tensor | None, positions: T
     places = torch.arange(ids.numel()).reshape(rows, width)
     if mask is not None and _is_mask_of(mask, ids):
         # Of tokens behind a cache the mask has the cache's columns, too.
-        kept = mask[..., -width:].reshape(rows, width).bool()
-        return [row[seen].tolist() for row, seen in zip(places, kept, strict=True) if bool(seen.any())]
+        attended = mask[..., -width:].reshape(rows, width).bool()
+        return [row[marks].tolist() for row, marks in zip(places, attended, strict=True) if bool(marks.any())]
     if starts is not None and starts.dim() == 1 and len(starts) > 1 and int(starts[-1]) <= ids.numel():
         edges = starts.tolist()
         return [list(range(low, high)) for low, high in pairwise(edges) if high > low]

@@ -29,12 +29,14 @@ class Facts:
 
 def judge(facts: Facts) -> tuple[Status, str]:
     """The verdict, and why."""
-    found = facts.coverage
-    figure = f"{found.differing + found.rounded + found.apart:,} of {found.compared:,} compared values differ"
+    coverage = facts.coverage
+    figure = (
+        f"{coverage.differing + coverage.rounded + coverage.apart:,} of {coverage.compared:,} compared values differ"
+    )
     if _in_two_dtypes(facts):
         return "inconclusive", (
-            f"the programs ran in two dtypes, so that no bits can agree: of {found.compared:,} compared values "
-            f"{found.cast + found.rounded:,} are equal once rounded to the narrower"
+            f"the programs ran in two dtypes, so that no bits can agree: of {coverage.compared:,} compared values "
+            f"{coverage.cast + coverage.rounded:,} are equal once rounded to the narrower"
         )
     if facts.starts:
         return "fail", figure
@@ -43,11 +45,11 @@ def judge(facts: Facts) -> tuple[Status, str]:
     obstacles = list(_obstacles(facts))
     if obstacles:
         return "inconclusive", "; ".join(obstacles)
-    reason = f"equal bits in all {found.equal + found.padding:,} compared values"
-    if found.cast:
-        reason += f", and equal numbers in {found.cast:,} of two dtypes"
-    if found.padding:
-        reason += f", but for rows of padding in {found.padding:,}"
+    reason = f"equal bits in all {coverage.equal + coverage.padding:,} compared values"
+    if coverage.cast:
+        reason += f", and equal numbers in {coverage.cast:,} of two dtypes"
+    if coverage.padding:
+        reason += f", but for rows of padding in {coverage.padding:,}"
     if facts.births:
         reason += f"; both hold {facts.births[0].what}"
     return "pass", reason
@@ -55,21 +57,21 @@ def judge(facts: Facts) -> tuple[Status, str]:
 
 def _in_two_dtypes(facts: Facts) -> bool:
     """Whether one program ran in another dtype as a whole, and nothing else was seen to make a difference."""
-    found = facts.coverage
+    coverage = facts.coverage
     alone = all(start.dtypes[0] != start.dtypes[1] for start in facts.starts)
-    return bool(facts.starts) and alone and 2 * found.of_two_dtypes > found.compared
+    return bool(facts.starts) and alone and 2 * coverage.of_two_dtypes > coverage.compared
 
 
 def _obstacles(facts: Facts) -> Iterator[str]:
     """Why equal bits in what was compared do not say that the programs computed the same."""
-    found = facts.coverage
-    if not found.compared:
+    coverage = facts.coverage
+    if not coverage.compared:
         yield "nothing was compared"
     cut = [side.name for side in facts.sides if not side.contents.whole]
     if cut:
         yield f"{' and '.join(dict.fromkeys(cut))} was cut before its program ended"
-    if found.uncovered:
-        yield f"{counted(found.uncovered, 'value')} not compared"
+    if coverage.uncovered:
+        yield f"{counted(coverage.uncovered, 'value')} not compared"
     zeros = list(_zeros(facts))
     if zeros:
         yield f"all zero in both, as a capture of what was not yet written: {zeros[0]}"
@@ -83,21 +85,21 @@ def _zeros(facts: Facts) -> Iterator[str]:
     """Outputs of modules that are all zero on both sides."""
     for pair, values in facts.pairs:
         call = values.calls[0]
-        given = call.level == "module" and values.role == "output" and values.comparison.status == "equal"
-        if given and pair.a.side.is_zero(values.a):
+        is_result = call.level == "module" and values.role == "output" and values.comparison.status == "equal"
+        if is_result and pair.a.side.is_zero(values.a):
             yield place(call)
 
 
 def sentences(facts: Facts) -> Iterator[str]:
     """What a reader must know beside the verdict."""
-    found = facts.coverage
-    yield f"Of {counted(found.values, 'value')} that calls of A gave, {found.compared:,} were compared."
-    if found.only_a or found.only_b:
+    coverage = facts.coverage
+    yield f"Of {counted(coverage.values, 'value')} that calls of A gave, {coverage.compared:,} were compared."
+    if coverage.only_a or coverage.only_b:
         yield (
-            f"{counted(found.only_a, 'call')} of A and {counted(found.only_b, 'call')} of B have no partner: fused, "
-            "cast or missing. They are judged by what was made of them."
+            f"{counted(coverage.only_a, 'call')} of A and {counted(coverage.only_b, 'call')} of B have no partner: "
+            "fused, cast or missing. They are judged by what was made of them."
         )
-    for entry in found.not_compared:
+    for entry in coverage.not_compared:
         yield f"Not compared, {counted(entry.values, 'value')}: {entry.reason} ({entry.example})."
     if any(not side.contents.whole for side in facts.sides):
         yield "A trace that was cut says nothing of what came after."

@@ -52,7 +52,7 @@ class Band:
         much further, up to `FAR`: what one token alone has outside is not made less by others that have nothing.
         """
         pairs = (self.outside, max(self.own_outside, default=0)), (self.in_row, self.own_in_row)
-        few = all(outside <= SLACK * own + SLACK for outside, own in pairs)
+        few = all(outside <= SLACK * draw_outside + SLACK for outside, draw_outside in pairs)
         return few and self.furthest <= FAR * max(1.0, self.own_furthest)
 
 

@@ -13,9 +13,10 @@ from typing import Final
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.engines import known_choices
 from moeparity.evidence.explain.numbers import PLAIN, figures
+from moeparity.evidence.explain.plainness import places
+from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.solved import MOST, solved
 from moeparity.evidence.explain.tries import NOTHING, SLOW, Tries, children, tried
-from moeparity.evidence.explain.vocabulary import Choices, Replaced, places
 from moeparity.plan.setting import Place
 
 VARIANTS: Final = 3
@@ -31,7 +32,7 @@ def _active_places(replaced: Replaced, choices: Choices) -> set[Place]:
         plan = replaced.bound(choices)
     except SpecError:
         return set()
-    return {(node.name, name) for one in plan.distinct for node in replaced.all_nodes for name in one.active(node)}
+    return {(node.name, name) for bound in plan.distinct for node in replaced.all_nodes for name in bound.active(node)}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,10 +86,10 @@ class Built:
                 self._push(child)
 
     def _beside(self, parent: Choices) -> Iterator[Choices]:
-        replaced, taken = self.tries.kernels.replaced, dict(parent)
+        replaced, places_of = self.tries.kernels.replaced, dict(parent)
         for place, value in known_choices(replaced, replaced.bound(parent)):
-            if place in taken:
-                yield parent - {(place, taken[place])} | {(place, value)}
+            if place in places_of:
+                yield parent - {(place, places_of[place])} | {(place, value)}
             elif len(parent) < MOST and self.tries.reaches((place, value), parent):
                 child = parent | {(place, value)}
                 yield from [child] if self.tries.price(child) <= SLOW else []

@@ -1,11 +1,11 @@
-"""Kernels called again on inputs that were met, under other choices, and how near they come to what was given there."""
+"""Kernels called again on inputs that were met, under other choices."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -13,157 +13,23 @@ from torch import Tensor
 from moeparity.engine.computation import op_numerics
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.faults import PLANTED, every_expert, order_of, ordered, suspects_of
-from moeparity.evidence.explain.vocabulary import Choices, Replaced
+from moeparity.evidence.explain.price import call_price, rewriting_price
+from moeparity.evidence.explain.replaced import Choices, Replaced
+from moeparity.evidence.explain.sample import Ports, Sample, Values
 from moeparity.inputs.weights.store import Loaded
-from moeparity.metrics.divergence import compare
-from moeparity.numerics.bits import same_bits
-from moeparity.numerics.gemm_forms import ALL
-from moeparity.numerics.orders import NATIVE
-from moeparity.ops.attention_forms import FLASH
 from moeparity.ops.declaration import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.graph import Node
-from moeparity.plan.schedule.cases import Case
-from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import Place
 
-Values = Mapping[str, Tensor]
-Ports = tuple[Tensor, ...]
-
-NATIVELY, WRITTEN = 1 << 24, 1 << 16
-"""Products that torch's own GEMMs, and sums that are written out, make while a small kernel is called."""
-LOOPS = 4
-"""Turns of a loop over experts, pieces or tiles that take as long as a small kernel."""
-PIECES = ("splits", "blocks", "tensor", "expert", "channels")
-"""Attributes that say into how many pieces a node is cut."""
-KEPT = 1 << 24
+KEPT: Final = 1 << 24
 """Bytes of what nodes gave in the last trials that are kept."""
-OTHER_DTYPE = 1e3
-"""How much more counts what a value in another dtype leaves unexplained: it can never give all bits, and the dtype of
-what is to be explained is known from the start."""
 
 
 class UnreadError(SpecError):
     """Under some choices a node reads a value that was not recorded: they are not refused, nothing is known of them."""
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Sample:
-    """One micro-batch, or step of a phase, as the function met it: the values that enter its region, by name, and what
-    it gave.
-    """
-
-    values: Values
-    given: Ports
-    phase: Case = FORWARD
-
-    @property
-    def elements(self) -> int:
-        """How many numbers the function gave."""
-        return sum(port.numel() for port in self.given)
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens went through the function; padded ones count."""
-        entering = next(iter(self.values.values()))
-        return math.prod(entering.shape[:2])
-
-    @property
-    def length(self) -> int:
-        """How many tokens a sequence has."""
-        return next(iter(self.values.values())).shape[1]
-
-    @property
-    def bytes(self) -> int:
-        """What keeping it takes, the values that others keep too included."""
-        return sum(tensor.nbytes for tensor in (*self.values.values(), *self.given))
-
-
-@dataclass(slots=True)
-class Score:
-    """How the kernels' values lie to the function's, over all ports of some micro-batches.
-
-    elements, equal_elements: compared, and with equal values. unexplained: sum over the elements of the squared
-    difference in units of the mean square of the function's port; 1 for whole numbers that differ, and for a value
-    that is not finite on one side or has other bits. all_bits: shapes, dtypes and every bit are equal.
-    """
-
-    elements: int = 0
-    equal_elements: int = 0
-    unexplained: float = 0.0
-    ulps: float = 0.0
-    all_bits: bool = True
-    same_dtypes: bool = True
-
-    @property
-    def exact(self) -> bool:
-        """Whether every bit is equal, of at least one element."""
-        return self.all_bits and self.elements > 0
-
-    @property
-    def equal(self) -> float:
-        """The share of equal elements."""
-        return self.equal_elements / self.elements if self.elements else 0.0
-
-    @property
-    def remainder(self) -> float:
-        """What is left unexplained, per element; 0 where all bits are equal, more than 0 elsewhere."""
-        if self.exact:
-            return 0.0
-        # Bits may differ where values do not, or hardly: in a dtype, in the sign of a zero.
-        tiny = 1e-12 * (self.elements - self.equal_elements + 1)
-        return self.distance * (1.0 if self.same_dtypes else OTHER_DTYPE) + tiny
-
-    @property
-    def distance(self) -> float:
-        """The mean squared difference per element, in units of the function's own mean square."""
-        return self.unexplained / self.elements if self.elements else math.inf
-
-    @property
-    def mean_ulp(self) -> float:
-        """The mean distance in ulps of the coarser dtype; whole numbers that differ are 1 apart. Infinite where a value
-        is not finite on one side, has another shape, or where nothing was compared.
-        """
-        return self.ulps / self.elements if self.elements else math.inf
-
-    @classmethod
-    def of_refused(cls, sample: Sample) -> Score:
-        """Of choices that an op refuses on a micro-batch: nothing is equal."""
-        return cls(elements=sample.elements, unexplained=math.inf, ulps=math.inf, all_bits=False)
-
-    @classmethod
-    def of(cls, ports: Ports, trial: Ports) -> Score:
-        """The function's values of one micro-batch against a trial's."""
-        score = cls()
-        for value, other in zip(ports, trial, strict=True):
-            score.elements += value.numel()
-            score.all_bits &= same_bits(value, other)
-            score.same_dtypes &= value.dtype == other.dtype
-            if value.shape != other.shape:
-                score.unexplained = score.ulps = math.inf
-            elif value.is_floating_point() and other.is_floating_point():
-                error = compare(value, other)
-                score.equal_elements += error.equal
-                score.ulps += math.inf if error.excluded else error.sum_ulp
-                scale = error.squared_reference / value.numel() or 1.0
-                score.unexplained += error.squared_difference / scale + error.excluded
-            else:
-                differ = int((value != other).sum())
-                score.equal_elements += value.numel() - differ
-                score.ulps += differ
-                score.unexplained += differ
-        return score
-
-    def add(self, further: Score) -> None:
-        """Count other micro-batches too."""
-        self.elements += further.elements
-        self.equal_elements += further.equal_elements
-        self.unexplained += further.unexplained
-        self.ulps += further.ulps
-        self.all_bits &= further.all_bits
-        self.same_dtypes &= further.same_dtypes
 
 
 @dataclass(slots=True)
@@ -302,7 +168,7 @@ class Kernels:
         self.calls += 1
         entering = next(x for x in reads if x is not None)
         chosen = next((x.shape[2] for x in reads if x is not None and not x.is_floating_point() and x.dim() > 2), 1)
-        self.work += _price(plan, node, math.prod(entering.shape[:2]) * chosen, entering.shape[1])
+        self.work += call_price(plan, node, math.prod(entering.shape[:2]) * chosen, entering.shape[1])
         return op_numerics(plan, node, rounded).compute(
             reads, self.loaded, (entering.shape[0], entering.shape[1]), None
         )
@@ -312,8 +178,8 @@ class Kernels:
         plan = self.replaced.bound(choices)
         touched = [node for node in self.replaced.all_nodes if _touches(choices, node)]
         rewritten = (plan.as_run(node) for node in touched)
-        return sum(_numbers(node) / NATIVELY for node in rewritten if not node.own_weights) + sum(
-            _price(plan.at_phase(sample.phase), node, sample.tokens, sample.length)
+        return sum(rewriting_price(node) for node in rewritten if not node.own_weights) + sum(
+            call_price(plan.at_phase(sample.phase), node, sample.tokens, sample.length)
             for node in touched
             for sample in samples
         )
@@ -321,40 +187,6 @@ class Kernels:
 
 def _bytes(values: Values) -> int:
     return sum(tensor.nbytes for tensor in values.values())
-
-
-def _numbers(node: Node) -> int:
-    """How many numbers are written where a node's weights are made anew."""
-    return sum(math.prod(ref.shape) * ref.count for ref in node.weights.values())
-
-
-def _price(plan: BoundGraph, node: Node, rows: int, length: int) -> float:
-    """What a call takes on so many rows, of sequences of a `length`: its products, and its loops in Python."""
-    numbers = {name: value for name, value in plan.active(node).items() if not isinstance(value, str)}
-    each = [ref.count for ref in node.weights.values() if ref.each]
-    products = rows * sum(math.prod(ref.shape) for ref in node.weights.values()) if node.op.gemm else 0
-    pieces = max([1.0, *(numbers[name] for name in PIECES if name in numbers)])
-    loops = max(each, default=1) * pieces * _tiles(plan.active(node), rows, length)
-    return 1 + (loops - 1) / LOOPS + products / (WRITTEN if _written(plan, node) else NATIVELY)
-
-
-def _tiles(active: Mapping[str, Any], rows: int, length: int) -> float:
-    """How many tiles of keys an online softmax goes through, one after the other: of queries that are taken block by
-    block only those that they see, half of them.
-    """
-    if active.get("implementation") != FLASH:
-        return 1.0
-    tiles = max(1.0, length / int(min(active["kv_block"], active.get("split_keys", length))))
-    if active["rows"] != ALL:
-        return rows / length * math.ceil(length / int(active["rows"])) * max(1.0, tiles / 2)
-    return math.ceil(length / int(active["q_block"])) * max(1.0, tiles / 2) if "q_block" in active else tiles
-
-
-def _written(plan: BoundGraph, node: Node) -> bool:
-    """Whether a sum is added up in an order that is written out, product by product."""
-    active = plan.active(node)
-    natively = (attribute for attribute in node.op.attributes if attribute.order and attribute.default == NATIVE)
-    return any(active.get(attribute.name, NATIVE) != NATIVE for attribute in natively)
 
 
 def _untouched(plan: BoundGraph, own: BoundGraph, choices: Choices, node: Node) -> bool:

@@ -10,9 +10,10 @@ from typing import Final
 
 from moeparity.evidence.explain.built import Built
 from moeparity.evidence.explain.faults import PLANTED, fault_places
+from moeparity.evidence.explain.plainness import places
+from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.solved import matters, other_numbers, solutions, solved
 from moeparity.evidence.explain.tries import MORE, NOTHING, SLOW, SpentError, Tries, children, tried
-from moeparity.evidence.explain.vocabulary import Choices, places
 
 FOR_SLOW: Final = 0.2
 """Once so much of what may be spent is spent, no further single choice that is slow is tried alone."""

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from moeparity.errors import MoeparityError, Where
-from moeparity.evidence.explain.vocabulary import Choice, Choices, Replaced, listed_choices
-from moeparity.plan.bind import BoundGraph, settings_of
+from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
+from moeparity.evidence.explain.vocabulary import listed_choices
+from moeparity.plan.bind import settings_of
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.latest import Latest
@@ -35,10 +37,12 @@ def known_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
     nodes = {node.name: node for node in replaced.nodes}
     listed = dict.fromkeys(listed_choices(replaced, plan))
     yield from listed
-    for choice in dict.fromkeys(one for choices in profiles_choices(replaced) for one in sorted(choices, key=str)):
+    for choice in dict.fromkeys(
+        choice for choices in profiles_choices(replaced) for choice in sorted(choices, key=str)
+    ):
         (name, attribute), value = choice
         if choice not in listed and name in nodes:
-            active = [one.active(nodes[name]) for one in plan.distinct]
+            active = [bound.active(nodes[name]) for bound in plan.distinct]
             if any(attribute in values and values[attribute] != value for values in active):
                 yield choice
 
@@ -47,7 +51,7 @@ def _profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
     graph, dtype = replaced.plan.graph.whole, replaced.plan.dtype
     of_profiles = _LATEST.of((graph,), dtype, lambda: tuple(_of_profiles(graph, dtype)))
     names = {node.name for node in replaced.nodes}.union(name for name, _ in replaced.makers)
-    at_nodes = ({place: one for name in names for place, one in by_node[name].items()} for by_node in of_profiles)
+    at_nodes = ({place: values for name in names for place, values in by_node[name].items()} for by_node in of_profiles)
     choices = {replaced.as_chosen(settings) for settings in at_nodes}
     return tuple(sorted((c for c in choices if c), key=lambda c: (len(c), sorted(map(str, c)))))
 

@@ -8,12 +8,12 @@ from typing import Final
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
 from moeparity.evidence.explain.observation import Observation, region_of
+from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explanation
 from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
-from moeparity.evidence.explain.vocabulary import Choices, Replaced
 from moeparity.inputs.weights.store import Loaded
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 
 WORK: Final = 16384
 """What may be spent on nodes that were likely computed alike, in calls of small kernels; on one node at most half."""
@@ -25,18 +25,18 @@ def explain(
     observations: Sequence[Observation],
     loaded: Loaded,
     memory: Memory | None = None,
-    known: Collection[str] = (),
+    known_nodes: Collection[str] = (),
 ) -> Explanation:
     """The choices that give the recorded values of a node, from those of `plan` on.
 
     `loaded` are the weights of its segment. `memory` is shared by searches at nodes that are likely to have been
-    computed alike, such as those of all layers. `known` are nodes whose values `plan` gives: what they hand on was not
-    made otherwise. Raises TraceError where something that its kernels need was not recorded.
+    computed alike, such as those of all layers. `known_nodes` are those whose values `plan` gives: what they hand on
+    was not made otherwise. Raises TraceError where something that its kernels need was not recorded.
     """
-    seen = set.intersection(*(set(observation.values) for observation in observations))
-    region = region_of(plan, node, seen)
-    unknown = {one.name for one in plan.graph.nodes}.difference(known)
-    replaced = Replaced.of([one.name for one in region], plan, plan, unknown=unknown)
+    values = set.intersection(*(set(observation.values) for observation in observations))
+    region = region_of(plan, node, values)
+    unknown = {node_there.name for node_there in plan.graph.nodes}.difference(known_nodes)
+    replaced = Replaced.of([member.name for member in region], plan, plan, unknown=unknown)
     inquiry = Inquiry(replaced=replaced, memory=memory or Memory(work=WORK))
     inquiry.kernels.loaded = loaded
     samples = [observation.sample(region) for observation in observations]
@@ -49,7 +49,7 @@ def explain(
     return Explanation(
         node=node,
         op=region[-1].op.name,
-        nodes=tuple(one.name for one in region),
+        nodes=tuple(member.name for member in region),
         elements=inquiry.base.elements,
         as_it_is=inquiry.base.equal,
         as_started=inquiry.base.exact,

@@ -16,7 +16,7 @@ import torch
 from moeparity.errors import SpecError
 from moeparity.numerics.bits import int_view
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.fault import Fault, Planted, planted, written
 from moeparity.plan.faults.plant import candidates, domain, rewritten, start
@@ -67,7 +67,7 @@ def _places(graph: Graph, node: Node, fault: Fault, suspects: frozenset[int]) ->
 
 def place_of(node: Node, fault: Fault, values: Mapping[str, Value]) -> Place:
     """The place of a fault with these values at a node."""
-    text = ", ".join(f"{name}={written(value)}" for name, value in values.items())
+    text = ", ".join(f"{name}={written(value)}" for name, value in values.items() if value != fault.free[name].default)
     return node.name, f"{FAULT}{fault.name}({text})" if text else f"{FAULT}{fault.name}"
 
 
@@ -79,7 +79,8 @@ def planted_at(place: Place, value: Value) -> Planted:
     pairs = (pair.partition("=") for pair in (match[2] or "").split(", ") if pair)
     texts = {name: text for name, _, text in pairs}
     values: dict[str, Value] = {
-        name: text if fault.free[name].type in {"order", "checkpoint"} else int(text) for name, text in texts.items()
+        name: text if fault.free[name].type in {"order", "checkpoint", "part"} else int(text)
+        for name, text in texts.items()
     }
     numbers = [name for name, free in fault.free.items() if free.type == "number"]
     return planted(fault, values | ({numbers[0]: value} if numbers else {}))
@@ -114,13 +115,13 @@ def _is_number(value: Value) -> bool:
     return not isinstance(value, str)
 
 
-def suspects_of(given: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> frozenset[int]:
+def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> frozenset[int]:
     """The experts each of which alone may be why values have other bits than they should: those that all of these
     values come from. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of each token.
     """
-    if given.shape != base.shape or given.dtype != base.dtype:
+    if recorded.shape != base.shape or recorded.dtype != base.dtype:
         return frozenset()
-    differ = (int_view(given) != int_view(base)).any(-1)
+    differ = (int_view(recorded) != int_view(base)).any(-1)
     if differ.shape == ids.shape:
         experts = _experts_in(ids[differ])
         return experts if len(experts) == 1 else frozenset()
@@ -133,7 +134,7 @@ def _experts_in(ids: torch.Tensor) -> frozenset[int]:
     return frozenset(ids.flatten().tolist())
 
 
-def order_of(given: torch.Tensor, by_expert: Mapping[int, torch.Tensor], ids: torch.Tensor) -> str | None:
+def order_of(recorded: torch.Tensor, by_expert: Mapping[int, torch.Tensor], ids: torch.Tensor) -> str | None:
     """The order of experts in which every row is that of the expert in its place; None where there is none.
 
     `by_expert`: the rows if every expert had the weights of this one. Experts that no token goes to stay.
@@ -141,11 +142,13 @@ def order_of(given: torch.Tensor, by_expert: Mapping[int, torch.Tensor], ids: to
     places: dict[int, int] = {}
     for expert in sorted(_experts_in(ids)):
         rows = ids == expert
-        matches = (other for other, x in by_expert.items() if torch.equal(int_view(given[rows]), int_view(x[rows])))
-        found = next(matches, None)
-        if found is None:
+        matches = (
+            source for source, x in by_expert.items() if torch.equal(int_view(recorded[rows]), int_view(x[rows]))
+        )
+        source = next(matches, None)
+        if source is None:
             return None
-        places[expert] = found
+        places[expert] = source
     return " ".join(str(places.get(expert, expert)) for expert in sorted(by_expert))
 
 

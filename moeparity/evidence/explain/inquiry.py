@@ -8,25 +8,24 @@ from itertools import chain
 from typing import Final
 
 from moeparity.evidence.explain import faults
-from moeparity.evidence.explain.calls import Kernels, Sample, Score
+from moeparity.evidence.explain.calls import Kernels
 from moeparity.evidence.explain.combinations import search
 from moeparity.evidence.explain.engines import profiles_choices
-from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
-from moeparity.evidence.explain.tries import Tries, minimal, scored
-from moeparity.evidence.explain.vocabulary import (
-    Choices,
-    Replaced,
-    absolute,
-    in_one_dtype,
+from moeparity.evidence.explain.plainness import (
     in_order,
     in_words,
     number_ranges,
     places,
     plainest_numbers,
     plainness,
-    relative,
     without_numbers,
 )
+from moeparity.evidence.explain.replaced import Choices, Replaced, absolute, relative
+from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
+from moeparity.evidence.explain.sample import Sample
+from moeparity.evidence.explain.score import Score
+from moeparity.evidence.explain.tries import Tries, minimal, scored
+from moeparity.evidence.explain.vocabulary import in_one_dtype
 from moeparity.inputs.weights.store import Loaded
 
 WORK: Final = 4096
@@ -87,7 +86,7 @@ class Inquiry:
         self.base.add(base or Score.of_refused(sample))
         for choices, score in self.answers.items():
             score.add(scored(self.kernels, choices, [sample]) or Score.of_refused(sample))
-        if not self.kept or sum(kept.bytes for kept in self.kept) + sample.bytes <= KEPT:
+        if not self.kept or sum(sample_kept.bytes for sample_kept in self.kept) + sample.bytes <= KEPT:
             self.kept.append(sample)
         explained = any(score.exact for score in self.answers.values())
         if not (explained or self.given_up or self.base.exact):
@@ -107,7 +106,7 @@ class Inquiry:
             if score.exact:
                 groups.setdefault(without_numbers(choices), []).append(choices)
         in_profiles = frozenset(chain.from_iterable(profiles_choices(self.replaced) if len(groups) > 1 else ()))
-        plain = [g for g in groups if not any(places(other) < places(g) for other in groups)]
+        plain = [g for g in groups if not any(places(smaller) < places(g) for smaller in groups)]
         ranked = sorted(plain, key=lambda g: plainness(self.replaced, plainest_numbers(groups[g]), in_profiles))
         return [groups[group] for group in ranked]
 
@@ -146,7 +145,7 @@ class Inquiry:
         exact = self._known(tries) or search(tries, self._starts())
         self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}
         self.memory.spent += tries.spent
-        samples = [sample, *(kept for kept in self.kept if kept is not sample)]
+        samples = [sample, *(earlier for earlier in self.kept if earlier is not sample)]
         scores = {choices: scored(self.kernels, choices, samples) for choices in exact or tries.ranked()[:SHOWN]}
         self.answers = {choices: score for choices, score in scores.items() if score is not None}
         self.memory.answers |= dict.fromkeys(relative(self.replaced, choices) for choices in self.answers)
@@ -163,8 +162,8 @@ class Inquiry:
     def _known(self, tries: Tries) -> list[Choices]:
         """What was found at the nodes before, where it gives every bit here too."""
         exact = []
-        for known in self.memory.answers:
-            choices = absolute(self.replaced, known)
+        for answer in self.memory.answers:
+            choices = absolute(self.replaced, answer)
             score = scored(self.kernels, choices, tries.samples)
             tries.scores[choices] = score
             if score is not None and score.exact:
@@ -180,5 +179,5 @@ class Inquiry:
     @property
     def _limit(self) -> float:
         """How much a search may spend; nothing where too little is left to begin with."""
-        left = (self.memory.work - self.memory.spent) / 2
-        return left if left >= LEAST else 0.0
+        work_left = (self.memory.work - self.memory.spent) / 2
+        return work_left if work_left >= LEAST else 0.0

@@ -13,9 +13,10 @@ from moeparity.engine.computation import weights_of
 from moeparity.errors import SpecError
 from moeparity.evidence.envelope.band import band
 from moeparity.evidence.envelope.legal_orders import Call, extent, orders_of
-from moeparity.evidence.explain.calls import Kernels, Sample
+from moeparity.evidence.explain.calls import Kernels
+from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Left
-from moeparity.evidence.explain.vocabulary import Choices
+from moeparity.evidence.explain.sample import Sample
 from moeparity.metrics.divergence import compare
 from moeparity.ops.declaration import RefusedError
 
@@ -34,8 +35,8 @@ def left_by(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Le
             count, far = (value.numel(), math.inf) if trial is None else _apart(value, trial[port])
             differing, furthest = differing + count, max(furthest, far)
             worst = sample if worst is None and count else worst
-    left = Left(differing=differing / max(1, elements), furthest=furthest)
-    return left if worst is None else _beyond_orders(left, kernels, choices, worst)
+    remainder = Left(differing=differing / max(1, elements), furthest=furthest)
+    return remainder if worst is None else _beyond_orders(remainder, kernels, choices, worst)
 
 
 def _apart(value: Tensor, trial: Tensor) -> tuple[int, float]:
@@ -49,20 +50,20 @@ def _apart(value: Tensor, trial: Tensor) -> tuple[int, float]:
     return error.elements - error.equal, math.inf if error.excluded else float(error.max_ulp)
 
 
-def _beyond_orders(left: Left, kernels: Kernels, choices: Choices, sample: Sample) -> Left:
-    """`left` with how many elements lie outside of the band of legal orders."""
+def _beyond_orders(remainder: Left, kernels: Kernels, choices: Choices, sample: Sample) -> Left:
+    """`remainder` with how many elements lie outside of the band of legal orders."""
     replaced = kernels.replaced
     node, plan = replaced.nodes[-1], replaced.bound(choices).at_phase(sample.phase)
     try:
         values = kernels.values(choices, sample)
     except SpecError as error:
-        return replace(left, not_drawn=str(error))
+        return replace(remainder, not_drawn=str(error))
     port = 1 if node.op.routes else 0
-    value, own = sample.given[port], values[node.values[port]]
-    if value.shape != own.shape or not value.is_floating_point() or plan.partials[node.values[0]] > 1:
-        return replace(left, not_drawn="the values have another shape, or lie in partial sums")
-    slots = own.shape[2] if node.op.slot_order else 1
-    sequences, tokens = extent(node, (own.shape[0], own.shape[1]), slots=slots)
+    value, computed = sample.given[port], values[node.values[port]]
+    if value.shape != computed.shape or not value.is_floating_point() or plan.partials[node.values[0]] > 1:
+        return replace(remainder, not_drawn="the values have another shape, or lie in partial sums")
+    slots = computed.shape[2] if node.op.slot_order else 1
+    sequences, tokens = extent(node, (computed.shape[0], computed.shape[1]), slots=slots)
     inputs = [None if name is None else values[name][:sequences, :tokens] for name in plan.read_inputs(node)]
     at = node.op.settings({**plan.told_to(node), **plan.active(node)})
     as_run = plan.as_run(node)
@@ -70,14 +71,14 @@ def _beyond_orders(left: Left, kernels: Kernels, choices: Choices, sample: Sampl
     call = Call(node=as_run, inputs=inputs, weights=weights, at=at)
     draw = "a fault changes what goes in or comes out" if as_run.edits else orders_of(call)
     if draw is None or isinstance(draw, str):
-        return replace(left, not_drawn=draw or "it adds nothing up")
+        return replace(remainder, not_drawn=draw or "it adds nothing up")
     try:
         draws = [draw(seed) for seed in range(DRAWS)]
     except RefusedError as error:
-        return replace(left, not_drawn=f"{error.attribute}: {error.reason}")
-    cut = own[:sequences, :tokens]
+        return replace(remainder, not_drawn=f"{error.attribute}: {error.reason}")
+    cut = computed[:sequences, :tokens]
     around = band(cut, value[:sequences, :tokens], draws, cut.shape[0] * cut.shape[1])
     return replace(
-        left, outside=around.outside, compared=around.elements, draws_outside=max(around.own_outside, default=0),
+        remainder, outside=around.outside, compared=around.elements, draws_outside=max(around.own_outside, default=0),
         beyond_orders=not around.inside,
     )  # fmt: skip

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from moeparity.errors import TraceError, listed
-from moeparity.evidence.explain.calls import Sample
-from moeparity.plan.bind import BoundGraph
+from moeparity.evidence.explain.sample import Sample
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD
@@ -35,23 +35,25 @@ class Observation:
         )
 
 
-def region_of(plan: BoundGraph, name: str, seen: Collection[str]) -> tuple[Node, ...]:
-    """The nodes of one segment that lie between a node's values and what was seen before it, in execution order.
+def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Node, ...]:
+    """The nodes that lie between a node's values and what was seen before it, in execution order: of its segment, and
+    those of no layer that have no weights, such as the table of the rotation.
 
     What a node reads only under choices other than the plan's belongs to it where it was seen, and is not asked for.
 
     Raises TraceError where the node's own values were not all seen, or something that it needs was not.
     """
     segment = next(segment for segment in plan.graph.segments if any(node.name == name for node in segment.nodes))
-    makers = {value: node for node in segment.nodes for value in node.values}
-    nodes = {node.name: node for node in segment.nodes}
-    missing = [value for value in nodes[name].values if value not in seen]
+    shared = (node for node in plan.graph.nodes if node.layer is None and not node.weights)
+    nodes = {node.name: node for node in (*shared, *segment.nodes)}
+    makers = {value: node for node in nodes.values() for value in node.values}
+    missing = [value for value in nodes[name].values if value not in values]
     region, waiting = dict[str, None](), [nodes[name]]
     while waiting and not missing:
         node = waiting.pop()
         region[node.name] = None
         for value in filter(None, plan.read_inputs(node)):
-            if value in seen or (value in makers and makers[value].name in region):
+            if value in values or (value in makers and makers[value].name in region):
                 continue
             if value in makers:
                 waiting.append(makers[value])
@@ -59,4 +61,4 @@ def region_of(plan: BoundGraph, name: str, seen: Collection[str]) -> tuple[Node,
                 missing.append(value)
     if missing:
         raise TraceError(f"{name}: the trace has no whole {listed(sorted(missing))}, which its kernels need.")
-    return tuple(node for node in segment.nodes if node.name in region)
+    return tuple(node for node in plan.graph.nodes if node.name in region)

@@ -112,12 +112,12 @@ def _by_matches(node: Explanation) -> Iterator[tuple[str, str]]:
     """The addresses at which a node is explained by other numbers too, or is another combination, and which."""
     if not node.matches:
         return
-    own, *others = node.matches
-    for numbers in own.between:
+    match, *others = node.matches
+    for numbers in match.between:
         yield numbers.place, f"numbers from {numbers.least:.7g} to {numbers.greatest:.7g} were seen to give them too"
-    for other in others:
-        for text in {*own.choices} ^ {*other.choices}:
-            yield text.partition("=")[0], f"so does {_of_roles(other.choices)}"
+    for further in others:
+        for text in {*match.choices} ^ {*further.choices}:
+            yield text.partition("=")[0], f"so does {_of_roles(further.choices)}"
 
 
 def _of_roles(choices: Sequence[str]) -> str:

@@ -8,8 +8,9 @@ from itertools import islice
 from typing import Final
 
 from moeparity.evidence.explain.numbers import PLAIN, alike, figures, solve
+from moeparity.evidence.explain.replaced import THETA, Choices
 from moeparity.evidence.explain.tries import Tries
-from moeparity.evidence.explain.vocabulary import THETA, Choices, numbers
+from moeparity.evidence.explain.vocabulary import numbers
 from moeparity.plan.setting import Place
 
 MOST: Final = 6

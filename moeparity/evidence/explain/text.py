@@ -74,8 +74,8 @@ def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
         place = _spread(choice.place)
         common = [value for value in choice.others if all(value in others.get(place, ()) for others in every)]
         if common:
-            told = " or ".join((choice.value, *common[:SHOWN_OPEN])) + _more(len(common), SHOWN_OPEN)
-            yield f"{_short(place, nodes[0])} {told}"
+            words = " or ".join((choice.value, *common[:SHOWN_OPEN])) + _more(len(common), SHOWN_OPEN)
+            yield f"{_short(place, nodes[0])} {words}"
         elif all(others.get(place) for others in every):
             yield f"{_short(place, nodes[0])} {choice.value} or another in each layer"
 
@@ -110,8 +110,8 @@ def _matches(node: Explanation, names: str) -> Iterator[str]:
     yield from (f"  fault: {words}" for words in match.faults)
     yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in match.between)
     if others:
-        told = ", or ".join(_spread(str(other)) for other in others[:SHOWN_OTHERS])
-        yield f"  the same bits: {told}{_more(len(others), SHOWN_OTHERS)}"
+        words = ", or ".join(_spread(str(further)) for further in others[:SHOWN_OTHERS])
+        yield f"  the same bits: {words}{_more(len(others), SHOWN_OTHERS)}"
 
 
 def _nothing(node: Explanation, names: str) -> Iterator[str]:
@@ -126,13 +126,13 @@ def _nothing(node: Explanation, names: str) -> Iterator[str]:
         yield f"  which leaves {_left(node.left)}"
 
 
-def _left(left: Left) -> str:
-    far = "not finite" if math.isinf(left.furthest) else f"up to {left.furthest:.0f} ulp"
-    text = f"{percent(left.differing)} of elements, {far}"
-    if left.outside is None:
-        return f"{text}; no legal orders can be drawn: {left.not_drawn}"
-    outside = f"{left.outside} of {left.compared} elements lie outside every legal order drawn"
-    verdict = "no legal order explains them" if left.beyond_orders else "as many as a legal order has there"
+def _left(remainder: Left) -> str:
+    far = "not finite" if math.isinf(remainder.furthest) else f"up to {remainder.furthest:.0f} ulp"
+    text = f"{percent(remainder.differing)} of elements, {far}"
+    if remainder.outside is None:
+        return f"{text}; no legal orders can be drawn: {remainder.not_drawn}"
+    outside = f"{remainder.outside} of {remainder.compared} elements lie outside every legal order drawn"
+    verdict = "no legal order explains them" if remainder.beyond_orders else "as many as a legal order has there"
     return f"{text}; {outside} ({verdict})"
 
 
@@ -140,8 +140,8 @@ def _alike(nodes: Iterable[Explanation]) -> list[list[Explanation]]:
     """Nodes of several layers of which the same is said, together."""
     groups: dict[tuple[object, ...], list[Explanation]] = {}
     for node in nodes:
-        said = tuple(_spread(str(match)) for match in node.matches) if node.explained else node.node
-        key = (role(node.node), tuple(map(role, node.nodes)), said, node.as_started)
+        matches = tuple(_spread(str(match)) for match in node.matches) if node.explained else node.node
+        key = (role(node.node), tuple(map(role, node.nodes)), matches, node.as_started)
         groups.setdefault(key, []).append(node)
     return list(groups.values())
 

@@ -21,7 +21,8 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype
 from moeparity.plan.address import role, select
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Segment
 from moeparity.plan.setting import Setting
@@ -108,7 +109,9 @@ class _Walk:
                 done = len(self.nodes) + len(self.unseen)
                 self.progress(Progress(step="explaining", at=name, done=done, total=self.total, work=done, unit="node"))
             values = next(node.values for node in segment.nodes if node.name == name)
-            shown = [one for one in self.observations if all(value in one.values for value in values)]
+            shown = [
+                observation for observation in self.observations if all(value in observation.values for value in values)
+            ]
             memory = self.memories.setdefault(role(name), Memory(work=WORK))
             if not shown:
                 self.unseen.append(Unseen(node=name, reason="the trace does not show its value whole."))
@@ -121,11 +124,18 @@ class _Walk:
                 self.unseen.append(Unseen(node=name, reason=str(error)))
 
     def _learn(self, answer: Explanation) -> None:
-        """Later nodes go along with what a node that is explained hands them, and with nothing else."""
+        """Later nodes go along with what a node that is explained hands them, and with what all layers share, which was
+        computed once; with nothing else.
+        """
         if answer.explained:
-            told = {name for node in self.plan.graph.nodes for name in node.op.told}
+            told_names = {name for node in self.plan.graph.nodes for name in node.op.told}
+            shared = {node.name for node in self.plan.graph.nodes if node.layer is None}
             places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
-            settings = {(node, name): Setting(value=v, rule=None) for (node, name), v in places.items() if name in told}
+            settings = {
+                (node, name): Setting(value=value, rule=None)
+                for (node, name), value in places.items()
+                if name in told_names or node in shared
+            }
             self.plan = self.plan.in_all_phases(settings)
             self.known |= set(answer.nodes)
 
@@ -152,16 +162,19 @@ def _observations(trace: RankTrace, model: Model, module_map: ModuleMap) -> Iter
     """
     padded = _padded(trace)
     for number in range(len(forwards(trace, module_map))):
-        known: dict[str, torch.Tensor] = {}
-        for name, seen in values_at(trace, model.graph, module_map, forward=number).items():
+        by_value: dict[str, torch.Tensor] = {}
+        for name, node_values in values_at(trace, model.graph, module_map, forward=number).items():
             node = next(node for node in model.graph.nodes if node.name == name)
-            pairs = (*zip(node.inputs, seen.inputs, strict=True), *zip(node.values, seen.outputs, strict=True))
-            known |= {value: tensor for value, tensor in pairs if tensor is not None}
-        ids = known.get("tokens")
+            pairs = (
+                *zip(node.inputs, node_values.inputs, strict=True),
+                *zip(node.values, node_values.outputs, strict=True),
+            )
+            by_value |= {value: tensor for value, tensor in pairs if tensor is not None}
+        ids = by_value.get("tokens")
         if ids is not None and ids.shape[1] > 1 and not padded:
-            known[MASK] = torch.ones_like(ids, dtype=torch.bool)
-            known[POSITIONS] = torch.arange(ids.shape[1]).expand(ids.shape).contiguous()
-        yield Observation(values=known)
+            by_value[MASK] = torch.ones_like(ids, dtype=torch.bool)
+            by_value[POSITIONS] = torch.arange(ids.shape[1]).expand(ids.shape).contiguous()
+        yield Observation(values=by_value)
 
 
 def _padded(trace: RankTrace) -> bool:

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moeparity.errors import SpecError
-from moeparity.evidence.explain.calls import Kernels, Ports, Sample, Score
+from moeparity.evidence.explain.calls import Kernels
 from moeparity.evidence.explain.engines import known_choices
-from moeparity.evidence.explain.vocabulary import Choice, Choices, places
+from moeparity.evidence.explain.plainness import places
+from moeparity.evidence.explain.replaced import Choice, Choices
+from moeparity.evidence.explain.sample import Ports, Sample
+from moeparity.evidence.explain.score import Score
 
 NOTHING: Final[Choices] = frozenset()
 DEAR: Final = 0.1
@@ -150,9 +153,9 @@ def minimal(tries: Tries, choices: Choices) -> Choices:
 
 def children(tries: Tries, parent: Choices) -> Iterator[Choices]:
     """The combination with one more known choice, at a place where it has none; without what is refused alone."""
-    replaced, taken = tries.kernels.replaced, places(parent)
+    replaced, places_of = tries.kernels.replaced, places(parent)
     # Where nothing runs as it is, what is refused alone may run beside what makes it run.
     alone = tries.runs
     for choice in known_choices(replaced, replaced.bound(parent)):
-        if choice[0] not in taken and (not alone or tries.scores.get(frozenset([choice]), UNTRIED) is not None):
+        if choice[0] not in places_of and (not alone or tries.scores.get(frozenset([choice]), UNTRIED) is not None):
             yield parent | {choice}

@@ -7,22 +7,17 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moeparity.errors import SpecError
-from moeparity.evidence.explain.calls import Kernels, Sample, UnreadError
+from moeparity.evidence.explain.calls import Kernels, UnreadError
 from moeparity.evidence.explain.engines import known_choices, profiles_choices
 from moeparity.evidence.explain.numbers import FIRST_NUMBERS
+from moeparity.evidence.explain.plainness import written
+from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.report import OpenChoice
-from moeparity.evidence.explain.vocabulary import (
-    Choice,
-    Choices,
-    Replaced,
-    numbers,
-    stated_number,
-    whole_number,
-    written,
-)
+from moeparity.evidence.explain.sample import Sample
+from moeparity.evidence.explain.vocabulary import numbers, stated_number, whole_number
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place
 
 WORK: Final = 1024
@@ -55,17 +50,17 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -
     spent_before, refused = kernels.work, 0
     others: dict[Place, _Others] = {}
     for (place, value), price, listed in _trials(kernels, answer, samples):
-        known = others.setdefault(place, _Others())
-        if known.alike and not listed:
+        values_at = others.setdefault(place, _Others())
+        if values_at.alike and not listed:
             continue
         if kernels.work - spent_before + refused + price > WORK:
-            known.untried.append(value)
+            values_at.untried.append(value)
             continue
         try:
             if _gives_every_bit(kernels, _with(answer, (place, value)), samples):
-                known.alike.append(value)
+                values_at.alike.append(value)
         except UnreadError:
-            known.unread.append(value)
+            values_at.unread.append(value)
         except SpecError:
             # What an op refuses is no value that it could have had.
             refused += 1
@@ -73,12 +68,12 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -
         OpenChoice(
             place=f"{node}:{name}",
             value=written(bound.resolved(node, bound.settings[node, name].value)),
-            others=tuple(map(written, known.alike)),
-            untried=tuple(map(written, known.untried)),
-            unread=tuple(map(written, known.unread)),
+            others=tuple(map(written, values_at.alike)),
+            untried=tuple(map(written, values_at.untried)),
+            unread=tuple(map(written, values_at.unread)),
         )
-        for (node, name), known in others.items()
-        if known
+        for (node, name), values_at in others.items()
+        if values_at
     )
 
 
@@ -98,7 +93,7 @@ def _other_values(replaced: Replaced, bound: BoundGraph) -> dict[Choice, bool]:
     reals = {place: at for place, at in numbers(replaced, bound) if place in bound.settings}
     listed = list(known_choices(replaced, bound))
     in_effect = {place for place, _ in listed}.union(reals)
-    of_profiles = [one for choices in profiles_choices(replaced) for one in choices if one[0] in in_effect]
+    of_profiles = [choice for choices in profiles_choices(replaced) for choice in choices if choice[0] in in_effect]
     of_numbers = ((place, x) for place, at in reals.items() for x in (at / 2, at * 2, *FIRST_NUMBERS))
     others = dict.fromkeys((*of_profiles, *of_numbers), True)
     others = {choice: not whole_number(replaced, *choice) for choice in listed} | others
@@ -109,7 +104,9 @@ def _differs(replaced: Replaced, bound: BoundGraph, reals: Mapping[Place, float]
     """Whether a value is another one than the plan's in some phase; a word for the same number is not."""
     if place not in bound.settings or (place in reals and stated_number(replaced, place, value) == reals[place]):
         return False
-    return any(one.resolved(place[0], one.settings[place].value) != value for one in bound.distinct)
+    return any(
+        bound_phase.resolved(place[0], bound_phase.settings[place].value) != value for bound_phase in bound.distinct
+    )
 
 
 def _with(answer: Choices, choice: Choice) -> Choices:

@@ -80,9 +80,9 @@ def _around(ordered: list[Event]) -> Mapping[int, int]:
     open_calls: list[int] = []
     for number, event in enumerate(ordered):
         open_calls = [
-            other for other in open_calls if (ordered[other].step, ordered[other].last) >= (event.step, event.last)
+            index for index in open_calls if (ordered[index].step, ordered[index].last) >= (event.step, event.last)
         ]
-        outer = next((other for other in reversed(open_calls) if _begins(ordered[other], event)), None)
+        outer = next((index for index in reversed(open_calls) if _begins(ordered[index], event)), None)
         if outer is not None:
             around[number] = outer
         if event.level == "module":
@@ -106,15 +106,15 @@ class _Values:
 
     def numbers(self, slots: Mapping[str, Held]) -> dict[str, int]:
         """By slot."""
-        return {slot: self._number(held) for slot, held in slots.items()}
+        return {slot: self._number(content) for slot, content in slots.items()}
 
-    def _number(self, held: Held) -> int:
+    def _number(self, content: Held) -> int:
         number = self._count
-        if isinstance(held, Described):
-            self._writer.value(Value(id=number, dtype=held.dtype, shape=held.shape))
+        if isinstance(content, Described):
+            self._writer.value(Value(id=number, dtype=content.dtype, shape=content.shape))
             self._count += 1
             return number
-        tensor = held.detach().cpu().contiguous()
+        tensor = content.detach().cpu().contiguous()
         rows, dtype, shape = row_digests(tensor), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
         digest = value_digest(rows, shape, dtype)
         key = digest, dtype, shape

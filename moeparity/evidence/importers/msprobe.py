@@ -34,7 +34,7 @@ def import_msprobe(path: Path, out: Path) -> None:
     by_rank: dict[int, list[tuple[int, Path]]] = {}
     for file in _files(path):
         rank, step = (_number(pattern, file) for pattern in (_FOLDER, _STEP))
-        if any(step == other for other, _ in by_rank.get(rank, [])):
+        if any(step == number for number, _ in by_rank.get(rank, [])):
             raise TraceError(f"{Where(path)}: two dumps of step {step} and rank {rank}. Name the folder of one.")
         by_rank.setdefault(rank, []).append((step, file))
     for rank, files in by_rank.items():
@@ -56,8 +56,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def _number(pattern: re.Pattern[str], file: Path) -> int:
-    found = [match[1] for part in file.parts[-3:-1] if (match := pattern.fullmatch(part))]
-    return int(found[-1]) if found else 0
+    numbers = [match[1] for part in file.parts[-3:-1] if (match := pattern.fullmatch(part))]
+    return int(numbers[-1]) if numbers else 0
 
 
 def _events(file: Path, step: int, missing: list[str]) -> Iterator[Event]:
@@ -73,10 +73,10 @@ def _events(file: Path, step: int, missing: list[str]) -> Iterator[Event]:
         event = _event(key, place, step)
         if event is None or not isinstance(entry, dict):
             continue
-        given = _slots(entry.get("input_args", entry.get("input"))), _slots(entry.get("input_kwargs"))
-        event.inputs = {slot: held for slots in given for slot, held in reading.held(slots)}
+        slot_groups = _slots(entry.get("input_args", entry.get("input"))), _slots(entry.get("input_kwargs"))
+        event.inputs = {slot: slot_value for slots in slot_groups for slot, slot_value in reading.held(slots)}
         event.outputs = dict(reading.held(_slots(entry.get("output"))))
-        event.scalars = {slot: leaf["value"] for slots in given for slot, leaf in slots if "value" in leaf}
+        event.scalars = {slot: leaf["value"] for slots in slot_groups for slot, leaf in slots if "value" in leaf}
         events[key] = event
     _nest(events, inside)
     yield from events.values()

@@ -54,8 +54,8 @@ def _lost(dumped: Iterable[tuple[Tags, Path]]) -> int:
 
 def _tags(file: Path) -> Tags:
     tags = dict(part.partition("=")[::2] for part in file.name.removesuffix(".pt").split("___"))
-    known = all(tags.get(key, "").isdecimal() for key in ("step", "rank", "dump_index"))
-    if not known or "name" not in tags:
+    is_tagged = all(tags.get(key, "").isdecimal() for key in ("step", "rank", "dump_index"))
+    if not is_tagged or "name" not in tags:
         raise TraceError(
             f"{Where(file)}: the name says no step, rank, dump_index and name, as those of SGLang's dumper do: "
             "step=0___rank=0___dump_index=1___name=NAME.pt."
@@ -82,8 +82,8 @@ def _events(dumped: Iterable[tuple[Tags, Path]], skipped: list[str]) -> Iterator
             top.inputs.setdefault(slot, value)
             continue
         event = top if not path else current.get((step, path))
-        given = None if event is None else event.outputs if role == "output" else event.inputs
-        if event is None or (path and (slot in (given or {}) or (role == "inputs" and event.outputs))):
+        slots = None if event is None else event.outputs if role == "output" else event.inputs
+        if event is None or (path and (slot in (slots or {}) or (role == "inputs" and event.outputs))):
             event = Event(level="module", name="module", path=path, first=index, last=index, step=step)
             current[step, path] = event
             yield event

@@ -58,10 +58,10 @@ class _Reading:
             raise TraceError(f"{Where(self._file)}: a node without module_path; expected the tree of the debugger.")
         path = node["module_path"].removeprefix(self._root).removeprefix(".")
         event = Event(level="module", name="module", path=path, first=self._tick(), last=0)
-        given = node.get("inputs") or {}
-        for slot, value in _slots(given.get("args", []) if isinstance(given, dict) else []):
+        arguments = node.get("inputs") or {}
+        for slot, value in _slots(arguments.get("args", []) if isinstance(arguments, dict) else []):
             self._take(event.inputs, slot, value)
-        for slot, value in _slots(given.get("kwargs", {}) if isinstance(given, dict) else {}):
+        for slot, value in _slots(arguments.get("kwargs", {}) if isinstance(arguments, dict) else {}):
             self._take(event.inputs, slot, value)
         for child in node.get("children") or ():
             yield from self.events(child)

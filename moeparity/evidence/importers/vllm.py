@@ -55,8 +55,8 @@ def _refuse_unfinished(file: Path) -> None:
     lock = file.with_name(f"{file.name}.lock")
     if not is_file(lock):
         return
-    with lock.open("rb") as held:
+    with lock.open("rb") as stream:
         try:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             raise TraceError(f"{Where(file)}: vLLM is still writing it. Try again when the request is done.") from None

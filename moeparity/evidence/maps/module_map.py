@@ -56,9 +56,9 @@ class ModuleMap:
 
     def shows(self, calls: Iterable[Call]) -> bool:
         """Whether these calls of modules are of this map's program."""
-        known = {(call.path, call.name) for call in calls}
+        call_names = {(call.path, call.name) for call in calls}
         return any(
-            any(module.module in (None, path) and module.name in (None, name) for path, name in known)
+            any(module.module in (None, path) and module.name in (None, name) for path, name in call_names)
             for module in self.file.shown_by
         )
 
@@ -74,9 +74,9 @@ class ModuleMap:
     def every(self, layers: int) -> Iterator[tuple[str, str, str]]:
         """Every module that some value is shown at, for so many layers: its path, which side of it, and the value."""
         for value, shown in self.file.values.items():
-            for one in shown if isinstance(shown, list) else [shown]:
+            for module in shown if isinstance(shown, list) else [shown]:
                 for layer in range(layers if LAYER in value else 1):
-                    yield _path(one.module, layer), _side(one), value.replace(LAYER, f"[{layer}]")
+                    yield _path(module.module, layer), _side(module), value.replace(LAYER, f"[{layer}]")
 
     def refuse_unknown(self, graph: Graph) -> None:
         """Raises SpecError for a value that no node of a graph has; a shipped map is of all models."""
@@ -95,9 +95,9 @@ class ModuleMap:
         every = shown if isinstance(shown, list) else [shown]
         last = node.layer == graph.layers - 1
         return [
-            one
-            for one in every
-            if (one.model_type is None or graph.model_type in one.model_type) and (last or one.layers == "all")
+            rule
+            for rule in every
+            if (rule.model_type is None or graph.model_type in rule.model_type) and (last or rule.layers == "all")
         ]
 
     def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
@@ -111,11 +111,11 @@ class ModuleMap:
         widths = {node.name: _width(node) for node in graph.nodes}
         first = 0
         for name in shown.columns:
-            own = name.replace(f"layers{LAYER}", layer)
-            width = widths.get(own, 0)
+            width_name = name.replace(f"layers{LAYER}", layer)
+            width = widths.get(width_name, 0)
             if width is None:
                 raise SpecError(f"{self.where}: columns names {name!r}, whose width no weight tells.")
-            if own == value:
+            if width_name == value:
                 return first, first + width
             first += width
         raise SpecError(f"{self.where}: columns of {role(value)} leaves {role(value)} itself out. Add it.")
@@ -143,13 +143,13 @@ def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
     `where` is the trace.
     """
     modules = list({(call.path, call.name): call for call in calls}.values())
-    known = [load_map(name, where) for name in reader.shipped("maps")]
-    fitting = [one for one in known if one.shows(modules)]
+    maps = [load_map(name, where) for name in reader.shipped("maps")]
+    fitting = [shipped for shipped in maps if shipped.shows(modules)]
     if len(fitting) == 1:
         return fitting[0]
     if not modules:
         raise TraceError(f"{where}: no call of a module. Capture with module paths: they say which value is which.")
-    names = listed([one.file.program for one in fitting or known])
+    names = listed([shipped.file.program for shipped in fitting or maps])
     fault = f"its modules fit the maps of {names}" if fitting else f"its modules are none that the maps of {names} know"
     raise TraceError(f"{where}: {fault}. Name one with `map:`, or a YAML file of your own (docs/traces.md).")
 

@@ -79,15 +79,15 @@ class Placing:
         where some token is of none: then it is another row, which has a few tokens in common by chance.
         """
         parts: list[tuple[int, int, list[int]]] = []
-        taken = set(used)
+        used_sequences = set(used)
         at = 0
         while at < len(row):
-            length, sequence = max(self._runs(row, at, taken), default=(0, 0))
+            length, sequence = max(self._runs(row, at, used_sequences), default=(0, 0))
             if not length:
                 break
             done = self.placed[-sequence]
             parts.append((at, -sequence, self.columns[-sequence][done : done + length]))
-            taken.add(-sequence)
+            used_sequences.add(-sequence)
             at += length
         if len(set(row[at:])) > 1 or len(parts) < 2:
             return []

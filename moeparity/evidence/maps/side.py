@@ -65,8 +65,8 @@ def recorded_side(
     tensors, or all zero; SpecError for a map.
     """
     rank = _one_rank(open_trace(folder))
-    named = None if map_name is None else load_map(map_name, where)
-    module_map = named or map_of(module_calls(rank), Where(folder))
+    stated_map = None if map_name is None else load_map(map_name, where)
+    module_map = stated_map or map_of(module_calls(rank), Where(folder))
     module_map.refuse_unknown(graph)
     ways = forwards(rank, module_map)
     _refuse_other_model(rank, module_map, graph, ways[0])
@@ -156,16 +156,16 @@ def _grafts(
     places, grafts = module_map.on(graph), {}
     multiplied = _multiplied(graph)
     for value, at in places.items():
-        known = torch.zeros(tokens, dtype=torch.bool)
+        is_known = torch.zeros(tokens, dtype=torch.bool)
         for way, index in placed:
             last = _tokens_shown(trace, way, at)
             if last:
-                kept = index.view(way.ids.shape)[:, -last:].flatten()
-                known[kept[kept != NOWHERE]] = True
-        if bool(known.any()):
+                flat_places = index.view(way.ids.shape)[:, -last:].flatten()
+                is_known[flat_places[flat_places != NOWHERE]] = True
+        if bool(is_known.any()):
             grafts[value] = Graft(
                 read=_reader(read, value),
-                known=known,
+                known=is_known,
                 where=f"{Where(trace.folder)}: {at[0]}",
                 cast=value in multiplied,
             )
@@ -211,14 +211,14 @@ def _rows(
         shown = shown_rows(trace, way, places)
         if shown is None:
             continue
-        kept = index.view(way.ids.shape)[:, -shown.shape[1] :].flatten()
-        real, flat = kept != NOWHERE, shown.flatten(0, 1)
+        flat_places = index.view(way.ids.shape)[:, -shown.shape[1] :].flatten()
+        real, flat = flat_places != NOWHERE, shown.flatten(0, 1)
         rows = (
             flat.new_zeros(tokens, flat.shape[1])
             if rows is None
             else rows.to(torch.promote_types(rows.dtype, flat.dtype))
         )
-        rows[kept[real]] = flat[real].to(rows.dtype)
+        rows[flat_places[real]] = flat[real].to(rows.dtype)
     assert rows is not None, "only values that are there are read"
     return rows
 

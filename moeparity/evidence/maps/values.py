@@ -43,16 +43,18 @@ def values_at(
     module_map = module_map or map_of(module_calls(trace), Where(trace.folder))
     way = forwards(trace, module_map)[forward]
     cut, makers = heads(graph), {value: node for node in graph.nodes for value in node.values}
-    known: dict[str, torch.Tensor] = {"tokens": way.ids}
+    by_value: dict[str, torch.Tensor] = {"tokens": way.ids}
     for value, places in module_map.on(graph).items():
         rows = shown_rows(trace, way, places)
         if rows is not None:
-            known[value] = laid_out(rows, makers[value], cut[value]).contiguous()
+            by_value[value] = laid_out(rows, makers[value], cut[value]).contiguous()
     at = {
-        node.name: NodeValues(tuple(map(known.get, node.inputs)), tuple(map(known.get, node.values)))
+        node.name: NodeValues(tuple(map(by_value.get, node.inputs)), tuple(map(by_value.get, node.values)))
         for node in graph.nodes
     }
-    return {name: seen for name, seen in at.items() if any(value is not None for value in seen.outputs)}
+    return {
+        name: node_values for name, node_values in at.items() if any(value is not None for value in node_values.outputs)
+    }
 
 
 def shown_rows(trace: RankTrace, way: Forward, places: tuple[Place, ...]) -> torch.Tensor | None:

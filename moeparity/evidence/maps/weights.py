@@ -34,10 +34,10 @@ def compared(trace: RankTrace, graph: Graph, tensor: Tensors) -> Weights:
     same: dict[str, bool] = {}
     for name in _names(graph):
         inside = first.get(name.removesuffix(".weight"), ())
-        own = tensor(name) if inside else None
-        read = [] if own is None else [value for call in inside for value in _read(trace, call, own)]
-        if own is not None and read:
-            same[name] = any(value.digest == _digest(own, value.dtype) for value in read)
+        own_tensor = tensor(name) if inside else None
+        read = [] if own_tensor is None else [value for call in inside for value in _read(trace, call, own_tensor)]
+        if own_tensor is not None and read:
+            same[name] = any(value.digest == _digest(own_tensor, value.dtype) for value in read)
     others = tuple(name for name, equal in same.items() if not equal)
     if len(others) == len(same) > 1:
         raise TraceError(
@@ -63,16 +63,16 @@ def _first_calls(trace: RankTrace) -> Mapping[str, list[Call]]:
     return calls
 
 
-def _read(trace: RankTrace, call: Call, own: torch.Tensor) -> Iterator[Value]:
+def _read(trace: RankTrace, call: Call, own_tensor: torch.Tensor) -> Iterator[Value]:
     """What an op reads that has the shape of the weight, be it through a view."""
     values = trace.contents.values
     for number in call.inputs.values():
         value = values[number]
         value = values[value.base] if value.base is not None else value
-        if value.shape == tuple(own.shape) and value.digest is not None:
+        if value.shape == tuple(own_tensor.shape) and value.digest is not None:
             yield value
 
 
-def _digest(own: torch.Tensor, dtype: str) -> str:
-    cast = own.to(getattr(torch, dtype))
+def _digest(own_tensor: torch.Tensor, dtype: str) -> str:
+    cast = own_tensor.to(getattr(torch, dtype))
     return value_digest(row_digests(cast), tuple(cast.shape), dtype)

@@ -1,7 +1,9 @@
 """Digests of tensors: 64 bits for each row and for the whole, of the bits, and of where they lie.
 
-Each word of 64 bits is multiplied by an odd number of its column, folded, multiplied by another and folded again: one
-to one, so that a single changed word always shows. A row's words are added, modulo 2^64. The value's digest is that of
+A row's bytes are cut into segments. Of each segment 16 sums are taken, of its bytes times keys of 7 bits: whole numbers
+that every device has exactly, in whatever order and precision of at least 24 bits it adds. The sums of a row, times
+numbers of their places, are added modulo 2^64, twice with other numbers. Two rows that differ, and were not chosen
+against the keys, meet with a chance of 2^-111 in the first and of 2^-64 in the second. The value's digest is that of
 its rows in their order, with its dtype and shape. It is the same on every device.
 """
 
@@ -9,157 +11,169 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-import numpy as np
 import torch
 
-_COLUMN = -7046029254386353131
+COLUMN = -7046029254386353131
 """0x9E3779B97F4A7C15, the golden ratio's, as a signed number."""
 
-_HALF = np.uint64(32)
-"""Bits of half a word."""
-
-_FIRST = -4658895280553007687
-_SECOND = -7723592293110705685
+FIRST = -4658895280553007687
+SECOND = -7723592293110705685
 """0xBF58476D1CE4E5B9 and 0x94D049BB133111EB, of splitmix64."""
 
-WORDS = 1 << 15
-"""So many words are mixed at once, so that they stay in a core's cache."""
+_SEGMENT = 512
+_SEGMENTS = 256, 1024
+"""Bytes of a segment where a row is none by itself, and the least and the most where that fills rows without a rest."""
 
-_MANY = 1024
-"""From so many words on numpy's loops save more than its views of tensors cost."""
+_SUMS = 16
+"""Sums of a segment."""
+
+_PART = 1 << 12
+"""So many words of a row's sums are added; sums of these, in a wider row, are added each times a number of its own."""
+
+_PIECE = 1 << 19
+_LATER = 1 << 26
+"""Bytes that are looked at at once, so that they stay in a core's cache; and on an accelerator."""
+
+_WIDEST = 16
+"""Bytes of the widest dtype."""
+
+_BLOCK = 1 << 24
+"""Bytes whose sums are held at once, of several rows."""
+
+Watch = Callable[[torch.Tensor], None]
+"""What is shown the elements of a value, flat and a piece at a time; of pieces that are zero a single element."""
 
 
-def row_digests(tensor: torch.Tensor) -> torch.Tensor:
+def row_digests(tensor: torch.Tensor, watch: Watch | None = None) -> torch.Tensor:
     """One digest for each row, int64 [product of all axes but the last], on the tensor's device.
 
     A row is the last axis; a scalar is one row. Of any dtype: its bytes count, -0 is not +0, a NaN is its own bits.
+    `watch` sees each piece before it is digested, while it is in the cache.
     """
-    words = _words(tensor)
-    across = words.shape[1]
-    return (_narrow(words) if across <= WORDS else _wide(words)).add_(across)
+    count = math.prod(tensor.shape[:-1])
+    if not tensor.numel():
+        return torch.zeros(count, dtype=torch.int64, device=tensor.device)
+    flat = tensor.detach().reshape(-1).contiguous()
+    down = max(1, _BLOCK * count // max(flat.nbytes, 4 * _SUMS * count))
+    if count <= down:
+        return _digests(flat, count, watch)
+    across = flat.numel() // count
+    tops = range(0, count, down)
+    return torch.cat([_digests(flat[at * across :][: down * across], min(down, count - at), watch) for at in tops])
 
 
-def element_sums(tensor: torch.Tensor, first: int = 0) -> torch.Tensor:
-    """One sum for each row, int64 [product of all axes but the last], of the bits of its elements, each mixed with its
-    column; the first column is number `first`.
+def _digests(flat: torch.Tensor, count: int, watch: Watch | None) -> torch.Tensor:
+    """Digests of so many rows that lie behind each other."""
+    octets = flat.view(torch.int8)
+    width = octets.numel() // count
+    segment = _segment(width)
+    short = -width % segment
+    if short:
+        if watch is not None:
+            watch(flat)  # by itself: what its rows are filled up with is none of it
+        octets, watch = torch.nn.functional.pad(octets.view(count, -1), (0, short)), None
+    words = _sums(octets.view(-1, segment), flat.dtype, watch).view(torch.int64).view(count, -1)
+    parts = -(-words.shape[1] // _PART)
+    if parts > 1:
+        words = torch.nn.functional.pad(words, (0, -words.shape[1] % _PART)).view(-1, _PART)
+    low, high = (_dots(words, numbers) for numbers in _places(words.shape[1], words.device))
+    if parts > 1:
+        one, other = _places(parts, words.device)
+        low, high = (low.view(-1, parts) * one).sum(-1), (high.view(-1, parts) * other).sum(-1)
+    return low.add_(high.bitwise_right_shift_(32)).add_(width)
 
-    Sums of parts of a row add up, modulo 2^64, to that of the row, however it was cut; those of `row_digests` do not.
+
+def _sums(segments: torch.Tensor, dtype: torch.dtype, watch: Watch | None) -> torch.Tensor:
+    """The sums of segments [N, bytes], int32 [N, sums]. Those of zeros are zero, and not taken: the gradient of one
+    expert of many, as wide as all, has little else. `watch` is shown elements of that dtype.
     """
-    rows = tensor.detach().reshape(-1, tensor.shape[-1])
-    across = rows.shape[1]
-    down = max(1, min(len(rows), WORDS // max(1, across)))
-    factors, others = (table[first:].repeat(down) for table in _columns(first + across, rows.device))
-    sums = torch.zeros(len(rows), dtype=torch.int64, device=rows.device)
-    room = sums.new_empty(2, down * across)
-    for top in range(0, len(rows) if across else 0, down):
-        part = _elements(rows[top : top + down])
-        size = part.numel()
-        mixed = _mixed_words(part.reshape(-1), factors[:size], others[:size], room)
-        torch.sum(mixed.view(-1, across), -1, out=sums[top : top + down])
+    down = max(_WIDEST, (_PIECE if segments.is_cpu else _LATER) // segments.shape[1] // _WIDEST * _WIDEST)
+    if len(segments) <= down:
+        if watch is not None:
+            watch(segments.view(-1).view(dtype))
+        return _products(segments)
+    sums = torch.zeros(len(segments), _SUMS, dtype=torch.int32, device=segments.device)
+    for at in range(0, len(segments), down):
+        piece = segments[at : at + down]
+        is_zero = _is_zero(piece)
+        if watch is not None:
+            shown = piece.view(-1).view(dtype)
+            watch(shown[:1] if is_zero else shown)
+        if not is_zero:
+            _products(piece, out=sums[at : at + down])
     return sums
 
 
-def rows_sum(sums: torch.Tensor, numbers: torch.Tensor) -> int:
-    """The sum of rows with these numbers in their tensor, modulo 2^64: sums of some rows, or of parts of rows, add up
-    to that of the tensor. `sums` are those of `element_sums`, `numbers` int64 of the same length.
-    """
-    return int(((_mixed(numbers * _SECOND) | 1) * sums).sum()) & (2**64 - 1)
-
-
-def _narrow(words: torch.Tensor) -> torch.Tensor:
-    """The sums of rows that are mixed many at once, by numbers of their columns laid out for as many: it is flat."""
-    rows, across = words.shape
-    sums = words.new_zeros(rows)
-    if not words.numel():
+def _products(segments: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """Of each of segments [N, bytes] its sums, int32 [N, sums]."""
+    if segments.is_cpu and _multiplies_bytes():
+        keys = _keys(segments.shape[1], segments.device)
+        sums: torch.Tensor = torch._int_mm(segments, keys, out=out)  # noqa: SLF001  it has no public name
         return sums
-    down = WORDS // across
-    first, second = _tiled(across, words.device)
-    room = words.new_empty(2, min(rows, down) * across)
-    zeros = _zeros(words)
-    for top in range(0, rows, down):
-        part = words[top : top + down].reshape(-1)
-        size = part.numel()
-        if not _is_zero(part, zeros):
-            mixed = _mixed_words(part, first[:size], second[:size], room)
-            torch.sum(mixed.view(-1, across), -1, out=sums[top : top + down])
-    return sums
+    sums = _products_of_floats(segments)
+    return sums if out is None else out.copy_(sums)
 
 
-def _wide(words: torch.Tensor) -> torch.Tensor:
-    """The sums of rows that are mixed a part at a time."""
-    sums = words.new_zeros(words.shape[0])
-    first, second = _columns(words.shape[1], words.device)
-    room, zeros = words.new_empty(2, WORDS), _zeros(words)
-    for row, number in zip(words, range(len(sums)), strict=True):
-        for left in range(0, len(row), WORDS):
-            columns = slice(left, left + WORDS)
-            if not _is_zero(row[columns], zeros):
-                sums[number] += _mixed_words(row[columns], first[columns], second[columns], room).sum()
-    return sums
+def _products_of_floats(segments: torch.Tensor) -> torch.Tensor:
+    """The same where there is no product of bytes, or none that is quick: of numbers below 2^24, exact in any order."""
+    keys = _keys(segments.shape[1], segments.device)
+    return (segments.float() @ keys.float()).to(torch.int32)
 
 
-def _zeros(words: torch.Tensor) -> torch.Tensor | None:
-    """Zeros to hold parts to: none for few words, nor on an accelerator, where a comparison would wait."""
-    return words.new_zeros(WORDS) if words.is_cpu and words.numel() > WORDS else None
+@lru_cache(maxsize=1)
+def _multiplies_bytes() -> bool:
+    """Whether the processor adds products of bytes; without that torch's may be slower than those of floats."""
+    return "AVX512" in torch.backends.cpu.get_cpu_capability()
 
 
-def _is_zero(part: torch.Tensor, zeros: torch.Tensor | None) -> bool:
-    """Whether a part is all zeros, which are mixed to zeros: the gradient of one expert of many, as wide as all, has
-    little else. A comparison ends at the first word that is none.
+def _dots(words: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """The sum of each row of words times these numbers, modulo 2^64."""
+    # torch has no product of int64 matrices on accelerators.
+    return torch.mv(words, numbers) if words.is_cpu else (words * numbers).sum(-1)
+
+
+@lru_cache(maxsize=4096)
+def _segment(width: int) -> int:
+    """Bytes of a segment of rows so wide: a whole row, or what divides it, by 64 where that can be, or 512."""
+    least, most = _SEGMENTS
+    if width <= most:
+        return width
+    fitting = [size for size in range(least, most + 1) if width % size == 0]
+    return max(fitting, key=lambda size: (size % 64 == 0, size), default=_SEGMENT)
+
+
+@lru_cache(maxsize=1024)
+def _keys(segment: int, device: torch.device) -> torch.Tensor:
+    """Keys of a segment's bytes, int8 [segment, sums], each -63 to -1 or 1 to 63.
+
+    Products of pairs then fit 16 bits signed, which processors before VNNI add them in.
     """
-    return zeros is not None and torch.equal(part, zeros[: part.numel()])
+    places = torch.arange(1, segment * _SUMS + 1, device=device)
+    drawn = (mixed(places * COLUMN) & (2**63 - 1)) % 126
+    return torch.where(drawn < 63, drawn - 63, drawn - 62).to(torch.int8).view(segment, _SUMS)
 
 
-def _mixed_words(words: torch.Tensor, first: torch.Tensor, second: torch.Tensor, room: torch.Tensor) -> torch.Tensor:
-    """Each of words [N] to another, one to one, by two numbers for each; in `room` [2, N or more]."""
-    mixed = room[0, : words.numel()]
-    if words.is_cpu and words.numel() >= _MANY:
-        _mix_by_numpy(words, first, second, mixed, room[1, : words.numel()])
-        return mixed
-    torch.mul(words, first, out=mixed)
-    halves = mixed.view(torch.int32)
-    low, high = halves[..., ::2], halves[..., 1::2]
-    low ^= high
-    mixed *= second
-    low ^= high
-    return mixed
+@lru_cache(maxsize=1024)
+def _places(across: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two odd numbers for each word of a row's sums, int64 [across]."""
+    places = torch.arange(1, across + 1, device=device)
+    return mixed(places * FIRST) | 1, mixed(places * SECOND) | 1
 
 
-def _mix_by_numpy(
-    words: torch.Tensor, first: torch.Tensor, second: torch.Tensor, mixed: torch.Tensor, high: torch.Tensor
-) -> None:
-    """The same by numpy, whose loops over 64-bit words take about half the time of torch's."""
-    result, upper = mixed.numpy(), high.numpy().view(np.uint64)
-    np.multiply(words.numpy(), first.numpy(), out=result)
-    unsigned = result.view(np.uint64)
-    np.right_shift(unsigned, _HALF, out=upper)
-    unsigned ^= upper
-    np.multiply(result, second.numpy(), out=result)
-    np.right_shift(unsigned, _HALF, out=upper)
-    unsigned ^= upper
-
-
-_tables: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
-
-
-def _columns(across: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two odd numbers for each column, int64 [across]."""
-    held = _tables.get(device)
-    if held is None or held[0].numel() < across:
-        places = torch.arange(1, 2 * max(across, 1024) + 1, device=device)
-        held = _mixed(places * _COLUMN) | 1, _mixed(places * _FIRST) | 1
-        _tables[device] = held
-    return held[0][:across], held[1][:across]
-
-
-@lru_cache(maxsize=64)
-def _tiled(across: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The numbers of the columns for as many rows as are mixed at once."""
-    first, second = _columns(across, device)
-    return first.repeat(WORDS // across), second.repeat(WORDS // across)
+def _is_zero(octets: torch.Tensor) -> bool:
+    """Whether bytes are all zero; on an accelerator, where that would wait, it isn't asked. Most show it by their
+    first.
+    """
+    if not octets.is_cpu:
+        return False
+    memory = octets.numpy().reshape(-1)
+    if memory[:8].any():
+        return False
+    whole = memory.nbytes % 8 == 0 and octets.data_ptr() % 8 == 0
+    return not (memory.view("int64") if whole else memory).any()
 
 
 def value_digest(rows: torch.Tensor, shape: Sequence[int], dtype: str) -> str:
@@ -175,7 +189,7 @@ def value_digests(rows: Sequence[torch.Tensor], shapes: Sequence[Sequence[int]],
     counts = torch.tensor([len(part) for part in rows])
     ends = counts.cumsum(0)
     places = torch.arange(1, len(together) + 1) - (ends - counts).repeat_interleave(counts)
-    sums = torch.cat((torch.zeros(1, dtype=torch.int64), _mixed(together ^ places * _COLUMN).cumsum(0)))
+    sums = torch.cat((torch.zeros(1, dtype=torch.int64), mixed(together ^ places * COLUMN).cumsum(0)))
     totals = (sums[ends] - sums[ends - counts]).tolist()
     return [_head(*value) for value in zip(dtypes, shapes, totals, strict=True)]
 
@@ -185,29 +199,8 @@ def _head(dtype: str, shape: Sequence[int], total: int) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _words(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor's rows as words, int64 [rows, words of a row]; rows are filled up with zero bytes."""
-    rows = math.prod(tensor.shape[:-1])
-    if not tensor.numel():
-        return torch.zeros(rows, 0, dtype=torch.int64, device=tensor.device)
-    # Flat first: a last axis of one element may have any stride, also where a tensor counts as contiguous.
-    octets = tensor.detach().reshape(-1).contiguous().view(torch.uint8).reshape(rows, -1)
-    short = -octets.shape[-1] % 8
-    if short:
-        octets = torch.nn.functional.pad(octets, (0, short))
-    elif octets.data_ptr() % 8:
-        octets = octets.clone()
-    return octets.view(torch.int64)
-
-
-def _elements(rows: torch.Tensor) -> torch.Tensor:
-    """The bits of each element as a number, int64, of the shape of `rows`."""
-    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return rows.contiguous().view(kinds[rows.element_size()]).to(torch.int64)
-
-
-def _mixed(words: torch.Tensor) -> torch.Tensor:
+def mixed(words: torch.Tensor) -> torch.Tensor:
     """Each word to another, one to one; all arithmetic wraps around."""
-    words = (words ^ ((words >> 30) & 0x3FFFFFFFF)) * _FIRST
-    words = (words ^ ((words >> 27) & 0x1FFFFFFFFF)) * _SECOND
+    words = (words ^ ((words >> 30) & 0x3FFFFFFFF)) * FIRST
+    words = (words ^ ((words >> 27) & 0x1FFFFFFFFF)) * SECOND
     return words ^ ((words >> 31) & 0x1FFFFFFFF)

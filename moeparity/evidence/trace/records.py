@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 SCHEMA = "moeparity.trace/1"
 
-DIGEST = "mix64/1"
+DIGEST = "keyed64/1"
 """The name of the digests of `evidence/trace/digest.py`; digests of another name are compared with nothing."""
 
 

@@ -8,10 +8,12 @@ a hole: it reads as zeros, and is neither written nor stored.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 _ROOM = 1 << 16
@@ -21,7 +23,10 @@ _ENTRY = 1024
 """So many of them an entry takes at most: torch's tensors have up to 64 axes."""
 
 _PIECE = 1 << 16
-"""Bytes that are looked at and written at once."""
+"""Bytes that are looked at at once, whether they are zero."""
+
+_WRITTEN = 1 << 18
+"""Bytes that are written at once: Linux 6.18 with ext4 takes up to seven times as long over writes of 16 MiB."""
 
 _DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -78,26 +83,15 @@ class TensorFile:
         """Write a tensor's own memory, but for pieces of it that are zero."""
         plain: Any = octets.numpy()
         memory = memoryview(plain)
-        start = 0
-        for number, piece in enumerate(_pieces(octets)):
-            if torch.equal(piece, _ZEROS):  # it ends at the first word that is none
-                self._put(memory[start : number * _PIECE], self._at + start)
-                start = (number + 1) * _PIECE
-        self._put(memory[start:], self._at + start)
+        words = plain.view(np.int64) if len(plain) % 8 == 0 and octets.data_ptr() % 8 == 0 else plain
+        each = _PIECE * len(words) // max(1, len(plain))
+        zeros = [not words[at] and not words[at : at + each].any() for at in range(0, len(words), each)]
+        for is_zero, run in groupby(enumerate(zeros), key=itemgetter(1)):
+            if not is_zero:
+                numbers = [number for number, _ in run]
+                self._put(memory[numbers[0] * _PIECE : (numbers[-1] + 1) * _PIECE], self._at + numbers[0] * _PIECE)
 
     def _put(self, memory: memoryview, at: int) -> None:
-        if memory:
-            self._file.seek(8 + _ROOM + at)
+        self._file.seek(8 + _ROOM + at)
         while memory:
-            memory = memory[self._file.write(memory) :]
-
-
-_ZEROS = torch.zeros(_PIECE // 8, dtype=torch.int64)
-
-
-def _pieces(octets: torch.Tensor) -> Sequence[torch.Tensor]:
-    """The whole pieces of a tensor's memory as words; none where it lies between words."""
-    whole = octets.numel() // _PIECE * _PIECE
-    if not whole or octets.storage_offset() % 8:
-        return ()
-    return torch.split(octets[:whole].view(torch.int64), _PIECE // 8)
+            memory = memory[self._file.write(memory[:_WRITTEN]) :]

@@ -75,18 +75,18 @@ class TraceWriter:
 
         The digests are taken over as they are; the tensor is written at once.
         """
-        held = 0
+        held_bytes = 0
         places: dict[str, Any] = {}
         if tensor is not None:
             places |= {"tensor": True, "tensor_file": self.keep(value.id, tensor)}
-            held += tensor.nbytes
+            held_bytes += tensor.nbytes
         if rows is not None:
             places |= {"rows": True, "at": self._at, "file": self._files}
             self._rows.append(rows)
             self._at += len(rows)
-            held += 8 * len(rows)
+            held_bytes += 8 * len(rows)
         self._values += 1
-        self._append(value, held, places)
+        self._append(value, held_bytes, places)
 
     def keep(self, number: int, tensor: torch.Tensor) -> int | None:
         """Write the whole tensor of a value that will be handed over later; the number of its file.
@@ -149,9 +149,9 @@ class TraceWriter:
             self._tensors = TensorFile(self.folder / TENSORS / f"{self._files:06}.safetensors")
         return self._tensors
 
-    def _append(self, record: Record, held: int = 0, places: dict[str, Any] | None = None) -> None:
+    def _append(self, record: Record, held_bytes: int = 0, places: dict[str, Any] | None = None) -> None:
         self._lines.append(_ENCODER.encode(document(record) | (places or {})) + "\n")
-        self._held += held + _RECORD
+        self._held += held_bytes + _RECORD
         if self._held >= self._buffer:
             self.flush()
 

@@ -18,38 +18,40 @@ _SPANS = 6
 def compare(a: Weights, b: Weights | None) -> WeightsReport:
     """Every tensor of both sides; or one side alone, held to itself: parts that are doubled, replicas that differ."""
     ours, theirs = wholes(a), None if b is None else wholes(b)
-    findings = [finding for side, held in (("A", ours), ("B", theirs or {})) for finding in _of_itself(side, held)]
+    findings = [
+        finding for side, tensors in (("A", ours), ("B", theirs or {})) for finding in _of_itself(side, tensors)
+    ]
     sides = (_side(a, ours), None if b is None or theirs is None else _side(b, theirs))
     if b is None or theirs is None:
-        findings += [found for whole in ours.values() for found in _incomplete("A", whole)]
+        findings += [finding for whole in ours.values() for finding in _incomplete("A", whole)]
         return WeightsReport(a=sides[0], b=None, compared=0, equal=0, findings=tuple(findings), constant=(), aside=())
-    both = [name for name in ours if name in theirs]
-    known = _by_total(ours)
-    pairs = {name: list(_pair(ours[name], theirs[name], known)) for name in both}
+    common = [name for name in ours if name in theirs]
+    totals = _by_total(ours)
+    pairs = {name: list(_pair(ours[name], theirs[name], totals)) for name in common}
     one_sided, aside = _one_sided(ours, theirs, (a, b))
-    undecided = {name for name, found in pairs.items() if any(f.sort != "differs" for f in found)}
-    matrices = (name for name in both if ours[name].constant and theirs[name].constant and len(ours[name].shape) > 1)
+    undecided = {name for name, differences in pairs.items() if any(f.sort != "differs" for f in differences)}
+    matrices = (name for name in common if ours[name].constant and theirs[name].constant and len(ours[name].shape) > 1)
     return WeightsReport(
         a=sides[0],
         b=sides[1],
-        compared=len(both) - len(undecided),
-        equal=sum(not found for found in pairs.values()),
-        findings=(*(f for found in pairs.values() for f in found), *one_sided, *findings),
+        compared=len(common) - len(undecided),
+        equal=sum(not differences for differences in pairs.values()),
+        findings=(*(f for differences in pairs.values() for f in differences), *one_sided, *findings),
         constant=tuple(name for name in matrices if not pairs[name]),
         aside=tuple(aside),
     )
 
 
-def _side(weights: Weights, held: Mapping[str, Whole]) -> WeightsSide:
+def _side(weights: Weights, tensors: Mapping[str, Whole]) -> WeightsSide:
     first = weights.by_rank[0]
     return WeightsSide(
         source=weights.source, checkpoint=weights.is_checkpoint, ranks=first.ranks, missing_ranks=weights.missing,
-        cast=first.cast, tensors=len(held),
+        cast=first.cast, tensors=len(tensors),
     )  # fmt: skip
 
 
-def _of_itself(side: str, held: Mapping[str, Whole]) -> Iterator[Finding]:
-    for name, whole in held.items():
+def _of_itself(side: str, tensors: Mapping[str, Whole]) -> Iterator[Finding]:
+    for name, whole in tensors.items():
         for words in whole.replicas:
             yield Finding(tensor=name, sort="replicas", side=side, rows="", says=words)
         for words in whole.doubled:
@@ -59,7 +61,7 @@ def _of_itself(side: str, held: Mapping[str, Whole]) -> Iterator[Finding]:
             yield Finding(tensor=name, sort="overlap", side=side, rows="", says=words)
 
 
-def _pair(a: Whole, b: Whole, known: Mapping[tuple[int, tuple[int, ...]], list[str]]) -> Iterator[Finding]:
+def _pair(a: Whole, b: Whole, totals: Mapping[tuple[int, tuple[int, ...]], list[str]]) -> Iterator[Finding]:
     """What differs in a tensor of both; nothing where all bits are equal."""
     if a.shape != b.shape:
         yield Finding(tensor=a.name, sort="shape", side="", rows="", says=f"{list(a.shape)} in A, {list(b.shape)} in B")
@@ -68,14 +70,14 @@ def _pair(a: Whole, b: Whole, known: Mapping[tuple[int, tuple[int, ...]], list[s
         says = f"{a.dtype} in A, {b.dtype} in B: bits of two dtypes can't be compared. Take both in one dtype"
         yield Finding(tensor=a.name, sort="dtype", side="", rows="", says=says)
         return
-    seen = a.whole_rows & b.whole_rows
+    compared_rows = a.whole_rows & b.whole_rows
     # Equal sums of the same columns are equal bits also where no row is whole.
-    apart = (a.rows != b.rows) & seen
+    apart = (a.rows != b.rows) & compared_rows
     if bool(apart.any()):
-        says = _instead(a, b, apart, known)
+        says = _instead(a, b, apart, totals)
         rows = "" if bool(apart.all()) else spans(apart)
         yield Finding(tensor=a.name, sort="differs", side="", rows=rows, says=says)
-    if not bool(seen.all()):
+    if not bool(compared_rows.all()):
         for side, whole in (("A", a), ("B", b)):
             yield from _incomplete(side, whole)
 
@@ -88,13 +90,13 @@ def _incomplete(side: str, whole: Whole) -> Iterator[Finding]:
         yield Finding(tensor=whole.name, sort="incomplete", side=side, rows=rows, says=says)
 
 
-def _instead(a: Whole, b: Whole, apart: torch.Tensor, known: Mapping[tuple[int, tuple[int, ...]], list[str]]) -> str:
+def _instead(a: Whole, b: Whole, apart: torch.Tensor, totals: Mapping[tuple[int, tuple[int, ...]], list[str]]) -> str:
     """What stands in B in place of what A has, as far as A has it anywhere."""
     if b.constant and not a.constant:
         return "one number only in B"
     if a.constant and not b.constant:
         return "one number only in A"
-    others = known.get((b.total, b.shape), []) if bool(b.whole_rows.all()) else []
+    others = totals.get((b.total, b.shape), []) if bool(b.whole_rows.all()) else []
     if len(others) == 1:
         return f"B holds A's {others[0]}"
     where = {row: number for number, row in enumerate(a.rows.tolist())}
@@ -106,9 +108,9 @@ def _instead(a: Whole, b: Whole, apart: torch.Tensor, known: Mapping[tuple[int, 
     return "other bits"
 
 
-def _by_total(held: Mapping[str, Whole]) -> dict[tuple[int, tuple[int, ...]], list[str]]:
+def _by_total(tensors: Mapping[str, Whole]) -> dict[tuple[int, tuple[int, ...]], list[str]]:
     names: dict[tuple[int, tuple[int, ...]], list[str]] = {}
-    for name, whole in held.items():
+    for name, whole in tensors.items():
         if not whole.constant and bool(whole.whole_rows.all()):
             names.setdefault((whole.total, whole.shape), []).append(name)
     return names
@@ -119,12 +121,12 @@ def _one_sided(
 ) -> tuple[list[Finding], list[str]]:
     """Tensors that one side has: findings, and what is none."""
     findings, aside = [], []
-    for side, held, other, lacking in (("A", ours, theirs, sides[1]), ("B", theirs, ours, sides[0])):
-        known = _by_total({name: whole for name, whole in held.items() if name in other})
-        for name, whole in held.items():
-            if name in other:
+    for side, tensors, facing, lacking in (("A", ours, theirs, sides[1]), ("B", theirs, ours, sides[0])):
+        totals = _by_total({name: whole for name, whole in tensors.items() if name in facing})
+        for name, whole in tensors.items():
+            if name in facing:
                 continue
-            twins = known.get((whole.total, whole.shape), [])
+            twins = totals.get((whole.total, whole.shape), [])
             if twins:
                 aside.append(f"{name}, in {side} alone, holds the bits of {twins[0]}")
             elif whole.kind == "computed":

@@ -51,13 +51,13 @@ def write_weights(path: Path, weights: RankWeights) -> None:
     """One rank's fingerprint as a safetensors file. Raises MoeparityError where it can't be written."""
     parts = [
         {
-            "tensor": own.tensor, "kind": own.kind, "dtype": own.dtype, "shape": own.shape, "start": own.start,
-            "size": own.size, "alike": f"{own.alike:016x}", "constant": own.constant,
+            "tensor": part.tensor, "kind": part.kind, "dtype": part.dtype, "shape": part.shape, "start": part.start,
+            "size": part.size, "alike": f"{part.alike:016x}", "constant": part.constant,
         }
-        for own in weights.parts
+        for part in weights.parts
     ]  # fmt: skip
     head = {"schema": SCHEMA, "rank": weights.rank, "ranks": weights.ranks, "cast": weights.cast, "parts": parts}
-    sums = torch.cat([own.sums for own in weights.parts]) if parts else torch.zeros(0, dtype=torch.int64)
+    sums = torch.cat([part.sums for part in weights.parts]) if parts else torch.zeros(0, dtype=torch.int64)
     write_tensors(path, {_SUMS: sums}, {_HEAD: json.dumps(head, separators=(",", ":"))})
 
 
@@ -98,20 +98,21 @@ def open_weights(path: Path, cast: str | None = None, progress: Callback | None 
 
 def _of_ranks(path: Path, ranks: Sequence[RankWeights], files: Sequence[Path]) -> Weights:
     first = ranks[0]
-    for own, file in zip(ranks, files, strict=True):
-        if (own.ranks, own.cast) != (first.ranks, first.cast):
+    for rank_weights, file in zip(ranks, files, strict=True):
+        if (rank_weights.ranks, rank_weights.cast) != (first.ranks, first.cast):
             raise WeightsError(
-                f"{Where(file)}: of {own.ranks} ranks, rounded to {own.cast or 'nothing'}; {Where(files[0])} is of "
-                f"{first.ranks}, rounded to {first.cast or 'nothing'}. Give the files of one job."
+                f"{Where(file)}: of {rank_weights.ranks} ranks, rounded to {rank_weights.cast or 'nothing'}; "
+                f"{Where(files[0])} is of {first.ranks}, rounded to {first.cast or 'nothing'}. "
+                "Give the files of one job."
             )
-    known = {own.rank for own in ranks}
-    if len(known) < len(ranks):
+    rank_ids = {rank_weights.rank for rank_weights in ranks}
+    if len(rank_ids) < len(ranks):
         raise WeightsError(f"{Where(path)}: two of its files are of the same rank. Give the files of one job.")
-    missing = tuple(rank for rank in range(first.ranks) if rank not in known)
+    missing = tuple(rank for rank in range(first.ranks) if rank not in rank_ids)
     return Weights(
         source=str(Where(path)),
         is_checkpoint=False,
-        by_rank=tuple(sorted(ranks, key=lambda own: own.rank)),
+        by_rank=tuple(sorted(ranks, key=lambda rank_weights: rank_weights.rank)),
         missing=missing,
     )
 
@@ -126,8 +127,8 @@ def _of_checkpoint(folder: Path, cast: str | None, progress: Callback | None) ->
         if progress is not None:
             progress(Progress(step="fingerprints of weights", at=name, done=done, total=len(checkpoint.entries),
                               work=checkpoint.handed_out / 1e6, unit="MB"))  # fmt: skip
-    own = RankWeights(rank=0, ranks=1, cast=cast or "", parts=tuple(parts))
-    return Weights(source=str(Where(folder)), is_checkpoint=True, by_rank=(own,))
+    rank_weights = RankWeights(rank=0, ranks=1, cast=cast or "", parts=tuple(parts))
+    return Weights(source=str(Where(folder)), is_checkpoint=True, by_rank=(rank_weights,))
 
 
 def _read(path: Path) -> RankWeights:

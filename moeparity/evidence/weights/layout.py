@@ -77,7 +77,7 @@ class WeightLayout:
 
         Raises WeightsError where a rule does not fit.
         """
-        return [own for name, tensor, kind in self._named(modules) for own in self._held(name, tensor, kind)]
+        return [own_part for name, tensor, kind in self._named(modules) for own_part in self._held(name, tensor, kind)]
 
     def _named(self, modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor, Kind]]:
         """Of several modules, such as the stages of a pipeline, names begin with their number, unless they are those of
@@ -91,8 +91,8 @@ class WeightLayout:
         """Write what this rank of so many holds, for `moeparity weights`: `FOLDER/rank-N/weights.safetensors`, and
         return where that is.
         """
-        own = RankWeights(rank=rank, ranks=ranks, cast=self.dtype or "", parts=tuple(self.parts(modules)))
-        return write_rank(folder, own)
+        own_weights = RankWeights(rank=rank, ranks=ranks, cast=self.dtype or "", parts=tuple(self.parts(modules)))
+        return write_rank(folder, own_weights)
 
     def _held(self, name: str, tensor: torch.Tensor, kind: Kind) -> Iterator[Part]:
         local, offset, shape = _local(tensor)
@@ -104,7 +104,7 @@ class WeightLayout:
             if segments is not None:
                 values = local.transpose(-1, -2) if flipped else local
                 begin = _flipped(offset) if flipped else offset
-                yield from (own for segment in segments for own in self._cut(segment, values, begin, kind))
+                yield from (own_part for segment in segments for own_part in self._cut(segment, values, begin, kind))
                 return
         stored = self._placing.shapes.get(name, shape)
         if stored != shape:

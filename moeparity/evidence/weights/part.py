@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 
 from moeparity.errors import WeightsError
-from moeparity.evidence.trace.digest import element_sums, rows_sum
+from moeparity.evidence.trace.element_sums import element_sums, rows_sum
 
 Kind = Literal["parameter", "buffer", "computed"]
 """`computed`: a buffer that no checkpoint keeps."""
@@ -63,7 +63,7 @@ def part(
     size = tuple(rectangle.shape)
     start = (0,) * len(size) if start is None else start
     sums = element_sums(rectangle, start[-1]).cpu()
-    own = sums if start[-1] == 0 else element_sums(rectangle).cpu()
+    own_sums = sums if start[-1] == 0 else element_sums(rectangle).cpu()
     flat = rectangle.reshape(-1)
     return Part(
         tensor=name,
@@ -73,7 +73,7 @@ def part(
         start=start,
         size=size,
         sums=sums,
-        alike=rows_sum(own, torch.arange(len(own))),
+        alike=rows_sum(own_sums, torch.arange(len(own_sums))),
         constant=flat.numel() < 2 or bool((flat == flat[0]).all()),
     )
 
@@ -84,7 +84,7 @@ def numbers(shape: Shape, start: Shape, size: Shape) -> torch.Tensor:
     places = torch.zeros((1,) * len(axes), dtype=torch.int64)
     stride = 1
     for axis in reversed(range(len(axes))):
-        own = torch.arange(start[axis], start[axis] + size[axis]) * stride
-        places = places + own.reshape([-1 if other == axis else 1 for other in range(len(axes))])
+        offsets = torch.arange(start[axis], start[axis] + size[axis]) * stride
+        places = places + offsets.reshape([-1 if index == axis else 1 for index in range(len(axes))])
         stride *= axes[axis]
     return places.reshape(-1)

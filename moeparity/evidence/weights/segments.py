@@ -62,12 +62,14 @@ class Placing:
         self, rule: WeightRule, name: str, spelt: Mapping[str, str], cuts: Mapping[int, tuple[int, int]], shape: Shape
     ) -> Iterator[Segment]:
         rank, ranks = cuts.get(0, _WHOLE)
-        own = _divided(self._experts(rule, spelt, name), ranks, name)
-        if shape[0] != own:
-            raise WeightsError(f"{name}: its shape is {list(shape)}; expected {own} experts in its first axis{_ADVICE}")
+        experts = _divided(self._experts(rule, spelt, name), ranks, name)
+        if shape[0] != experts:
+            raise WeightsError(
+                f"{name}: its shape is {list(shape)}; expected {experts} experts in its first axis{_ADVICE}"
+            )
         inner = {axis - 1: cut for axis, cut in cuts.items() if axis}
-        for expert in range(own):
-            numbered = {**spelt, "e": str(rank * own + expert)}
+        for expert in range(experts):
+            numbered = {**spelt, "e": str(rank * experts + expert)}
             for segment in self._plain(rule, name, numbered, inner, shape[1:]):
                 yield replace(segment, expert=expert)
 
@@ -77,8 +79,8 @@ class Placing:
         """Tensors behind each other along the first axis, in one group or several."""
         rank, ranks = cuts.get(0, _WHOLE)
         groups = _divided(self._number(rule.groups, name), ranks if self._number(rule.groups, name) > 1 else 1, name)
-        places = [self._placed(held, name, spelt, (rank, ranks), padded=shape[0] if rule.padded else None)
-                  for held in rule.holds]  # fmt: skip
+        places = [self._placed(source, name, spelt, (rank, ranks), padded=shape[0] if rule.padded else None)
+                  for source in rule.holds]  # fmt: skip
         at = 0
         for group in range(groups):
             for tensor, first, rows in places:
@@ -100,10 +102,10 @@ class Placing:
             raise WeightsError(f"{name}: its shape is {list(shape)}; expected {at} rows{_ADVICE}")
 
     def _placed(
-        self, held: str | HeldTensor, name: str, spelt: Mapping[str, str], cut: tuple[int, int], *, padded: int | None
+        self, source: str | HeldTensor, name: str, spelt: Mapping[str, str], cut: tuple[int, int], *, padded: int | None
     ) -> tuple[str, int, int]:
         """A tensor with the first of its rows that this rank holds, and how many."""
-        tensor = held if isinstance(held, HeldTensor) else HeldTensor(tensor=held)
+        tensor = source if isinstance(source, HeldTensor) else HeldTensor(tensor=source)
         full = _filled(tensor.tensor, spelt)
         if full not in self.shapes:
             raise WeightsError(
@@ -154,14 +156,14 @@ def _filled(text: str, spelt: Mapping[str, str]) -> str:
 @lru_cache(maxsize=512)
 def _pattern(name: str) -> re.Pattern[str]:
     pieces: Sequence[str] = re.split(r"\{(\w+)\}", name)
-    seen: set[str] = set()
+    names: set[str] = set()
     text = ""
     for place, piece in enumerate(pieces):
         if place % 2 == 0:
             text += re.escape(piece)
-        elif piece in seen:
+        elif piece in names:
             text += f"(?P={piece})"
         else:
-            seen.add(piece)
+            names.add(piece)
             text += f"(?P<{piece}>{r'[0-9]+' if piece in _NUMBERED else '.+'})"
     return re.compile(text)

@@ -41,8 +41,10 @@ def _verdict(report: WeightsReport) -> str:
     code = f"exit {report.exit_code}"
     certain = [finding for finding in report.findings if finding.sort not in UNDECIDED]
     if report.b is None:
-        held = counted(len(report.findings), "finding") if report.findings else "nothing doubled, missing or torn apart"
-        return f"{counted(report.a.tensors, 'tensor')}, {held}; {code}"
+        result = (
+            counted(len(report.findings), "finding") if report.findings else "nothing doubled, missing or torn apart"
+        )
+        return f"{counted(report.a.tensors, 'tensor')}, {result}; {code}"
     tensors = len({finding.tensor for finding in certain})
     if certain:
         equal = f"{report.equal:,} of {counted(report.compared, 'compared tensor')} equal"
@@ -50,8 +52,9 @@ def _verdict(report: WeightsReport) -> str:
     if report.exit_code == 3 and not report.findings:
         return f"{counted(report.compared, 'tensor')} have equal bits, and not all ranks have a file; {code}"
     if report.exit_code == 3:
-        left = len({finding.tensor for finding in report.findings})
-        return f"{report.equal:,} of {counted(report.compared, 'compared tensor')} equal, {left:,} not compared; {code}"
+        uncompared = len({finding.tensor for finding in report.findings})
+        of_all = f"{report.equal:,} of {counted(report.compared, 'compared tensor')}"
+        return f"{of_all} equal, {uncompared:,} not compared; {code}"
     return f"{counted(report.compared, 'tensor')} have equal bits; {code}"
 
 
@@ -73,10 +76,10 @@ def _table(findings: Sequence[Finding]) -> object:
         groups.setdefault(key, []).append(int(expert[2]) if expert else -1)
     table = word_table("tensor", "", "rows", "says")
     for (name, sort, side, rows, says), experts in list(groups.items())[:_MOST]:
-        named = name if experts[0] < 0 else name.replace("*", few([str(expert) for expert in sorted(set(experts))], 8))
+        label = name if experts[0] < 0 else name.replace("*", few([str(expert) for expert in sorted(set(experts))], 8))
         where = f"{sort} in {side}" if side and " in " not in sort else sort
         every = "all" if sort in ("differs", "incomplete") else ""
-        table.add_row(named, where, rows or every, says)
+        table.add_row(label, where, rows or every, says)
     if len(groups) > _MOST:
         table.add_row(f"and {len(groups) - _MOST} more lines", "", "", "all of them are in --json")
     return table

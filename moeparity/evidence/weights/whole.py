@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from moeparity.evidence.trace.digest import rows_sum
+from moeparity.evidence.trace.element_sums import rows_sum
 from moeparity.evidence.weights.files import Weights
 from moeparity.evidence.weights.part import Kind, Part, Shape, matrix, numbers
 
@@ -47,9 +47,9 @@ def wholes(weights: Weights) -> dict[str, Whole]:
     """Every tensor that some rank holds a part of, by name."""
     parts: dict[str, list[tuple[int, Part]]] = {}
     for ranked in weights.by_rank:
-        for own in ranked.parts:
-            parts.setdefault(own.tensor, []).append((ranked.rank, own))
-    return {name: _whole(name, own) for name, own in parts.items()}
+        for part in ranked.parts:
+            parts.setdefault(part.tensor, []).append((ranked.rank, part))
+    return {name: _whole(name, holders) for name, holders in parts.items()}
 
 
 def _whole(name: str, parts: Sequence[tuple[int, Part]]) -> Whole:
@@ -57,16 +57,16 @@ def _whole(name: str, parts: Sequence[tuple[int, Part]]) -> Whole:
     count = numbers(first.shape, (0,) * len(matrix(first.shape)), matrix(first.shape)).numel()
     whole = Whole(
         name=name, kind=first.kind, dtype=first.dtype, shape=first.shape,
-        constant=all(own.constant for _, own in parts),
+        constant=all(part.constant for _, part in parts),
         rows=torch.zeros(count, dtype=torch.int64), held=torch.zeros(count, dtype=torch.int64),
     )  # fmt: skip
     places: dict[tuple[Shape, Shape], list[tuple[int, Part]]] = {}
-    for rank, own in parts:
-        if (own.shape, own.dtype) != (first.shape, first.dtype):
-            words = f"rank {parts[0][0]} {first.dtype} {list(first.shape)}, rank {rank} {own.dtype} {list(own.shape)}"
+    for rank, part in parts:
+        if (part.shape, part.dtype) != (first.shape, first.dtype):
+            words = f"rank {parts[0][0]} {first.dtype} {list(first.shape)}, rank {rank} {part.dtype} {list(part.shape)}"
             whole.replicas.append(f"of another shape or dtype: {words}")
         else:
-            places.setdefault((own.start, own.size), []).append((rank, own))
+            places.setdefault((part.start, part.size), []).append((rank, part))
     whole.replicas += _unequal(places)
     whole.doubled += _doubled(places)
     _lay(whole, places)
@@ -77,47 +77,47 @@ def _lay(whole: Whole, places: Mapping[tuple[Shape, Shape], Sequence[tuple[int, 
     """One part of each place into the whole, the largest first; what lies over another is left out, and told."""
     laid: list[Part] = []
     for (_, size), holders in sorted(places.items(), key=lambda item: -torch.Size(item[0][1]).numel()):
-        rank, own = holders[0]
-        if any(_meet(own, other) for other in laid):
-            whole.overlap.append(f"rank {rank} holds {_place(own)}, parts of which others hold too")
+        rank, part = holders[0]
+        if any(_meet(part, laid_part) for laid_part in laid):
+            whole.overlap.append(f"rank {rank} holds {_place(part)}, parts of which others hold too")
             continue
-        at = numbers(own.shape, own.start, size)
-        whole.rows[at] += own.sums
+        at = numbers(part.shape, part.start, size)
+        whole.rows[at] += part.sums
         whole.held[at] += size[-1]
-        laid.append(own)
+        laid.append(part)
 
 
 def _unequal(places: Mapping[tuple[Shape, Shape], Sequence[tuple[int, Part]]]) -> Iterator[str]:
     for holders in places.values():
         ranks: dict[int, list[int]] = {}
-        for rank, own in holders:
-            ranks.setdefault(own.total, []).append(rank)
+        for rank, part in holders:
+            ranks.setdefault(part.total, []).append(rank)
         if len(ranks) > 1:
-            groups = " and ".join(f"rank {', '.join(map(str, own))}" for own in ranks.values())
+            groups = " and ".join(f"rank {', '.join(map(str, holders))}" for holders in ranks.values())
             yield f"{groups} hold {_place(holders[0][1])} with other bits"
 
 
 def _doubled(places: Mapping[tuple[Shape, Shape], Sequence[tuple[int, Part]]]) -> Iterator[str]:
     alike: dict[tuple[int, Shape], list[tuple[int, Part]]] = {}
     for (_, size), holders in places.items():
-        rank, own = holders[0]
-        if not own.constant:
-            alike.setdefault((own.alike, size), []).append((rank, own))
+        rank, part = holders[0]
+        if not part.constant:
+            alike.setdefault((part.alike, size), []).append((rank, part))
     for holders in alike.values():
         if len(holders) > 1:
-            (rank, one), (other, two) = holders[:2]
-            yield f"{_place(one)} of rank {rank} and {_place(two)} of rank {other} have the same bits"
+            (rank, part_a), (rank_b, two) = holders[:2]
+            yield f"{_place(part_a)} of rank {rank} and {_place(two)} of rank {rank_b} have the same bits"
 
 
-def _meet(one: Part, other: Part) -> bool:
-    axes = zip(one.start, one.size, other.start, other.size, strict=True)
+def _meet(part_a: Part, part_b: Part) -> bool:
+    axes = zip(part_a.start, part_a.size, part_b.start, part_b.size, strict=True)
     return all(a < c + d and c < a + b for a, b, c, d in axes)
 
 
-def _place(own: Part) -> str:
+def _place(part: Part) -> str:
     """`all of it`, `rows 0:8`, `[0:2, 4:8, 0:16]`."""
-    axes = matrix(own.shape)
-    cut = [(low, low + width) for low, width in zip(own.start, own.size, strict=True)]
+    axes = matrix(part.shape)
+    cut = [(low, low + width) for low, width in zip(part.start, part.size, strict=True)]
     if all((low, high) == (0, most) for (low, high), most in zip(cut, axes, strict=True)):
         return "all of it"
     spans = [f"{low}:{high}" for low, high in cut]

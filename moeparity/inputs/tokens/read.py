@@ -18,7 +18,7 @@ from moeparity.inputs.tokens.tokenizer import open_tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, defect, predicted_mask
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.config import Config
-from moeparity.plan.spec import reader, schema
+from moeparity.plan.spec import reader, recipe_schema
 
 MOST_NEW_TOKENS: Final = 10_000_000
 """Tokens that all sequences together may be continued by."""
@@ -62,7 +62,7 @@ def read_tokens(
     return replace(tokens, loss_mask=loss_mask)
 
 
-def recipe_tokens(recipe: schema.RecipeFile, path: Path, checkpoint: Path) -> TokenSet:
+def recipe_tokens(recipe: recipe_schema.RecipeFile, path: Path, checkpoint: Path) -> TokenSet:
     """The tokens of a recipe at `path`; where it has `sample:`, prompts, none of which is scored.
 
     Raises SpecError for a file that is not there, TokensError for one that can't be used, and for records of an engine

@@ -50,8 +50,8 @@ def _weight(refs: Sequence[WeightRef], dtype: str, device: torch.device, read: R
     first = refs[0]
     target = torch.float32 if first.keep_fp32 and not (first.each and first.stacked is None) else torch_dtype(dtype)
     if first.stacked is not None:
-        own = read(first.names[0], "")
-        stack = _placed(torch.stack([_part(part, read) for part in _parts(first)]), own).to(device, target)
+        own_weight = read(first.names[0], "")
+        stack = _placed(torch.stack([_part(part, read) for part in _parts(first)]), own_weight).to(device, target)
         return stack.transpose(1, 2) if stack.dim() == 3 else stack
     if first.each:
         by_port = [[_part(part, read) for part in _parts(ref)] for ref in refs]
@@ -94,11 +94,11 @@ _EDITS: Mapping[Verb, Callable[[torch.Tensor, float], torch.Tensor]] = {
 }
 
 
-def _placed(values: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+def _placed(values: torch.Tensor, own_weight: torch.Tensor) -> torch.Tensor:
     """The values at the address modulo 64 at which the checkpoint's own tensor lies, and contiguous."""
     width = values.element_size()
     room = torch.empty(values.numel() + _PLACES // width, dtype=values.dtype)
-    start = (own.data_ptr() - room.data_ptr()) % _PLACES // width
+    start = (own_weight.data_ptr() - room.data_ptr()) % _PLACES // width
     return room[start : start + values.numel()].view(values.shape).copy_(values)
 
 

@@ -244,10 +244,15 @@ class _Pass:
 
     def _waited_for(self, weights: Future[Loaded], segment: str) -> Loaded:
         while self.store.progress is not None and not weights.done():
-            taken = self.store.checkpoint.handed_out - self.before
+            read_bytes = self.store.checkpoint.handed_out - self.before
             self.store.progress(
                 Progress(
-                    step="waiting for weights", at=segment, done=taken, total=self.total, work=taken / 1e6, unit="MB"
+                    step="waiting for weights",
+                    at=segment,
+                    done=read_bytes,
+                    total=self.total,
+                    work=read_bytes / 1e6,
+                    unit="MB",
                 )
             )
             wait([weights], timeout=_BETWEEN_REPORTS)

@@ -72,10 +72,12 @@ def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Ev
     Then the side is 0 wherever the other is sure of the token, which placeholders are no more often than elsewhere; or
     all other tokens are offset in one direction (log of the kept mass), which placeholders leave alone.
     """
-    other = "trainer" if side == "rollout" else "rollout"
-    sure = mean(f"exactly 0 where the {other} is sure", state.sums(f"sure_zero_{side}"), state.sums(f"sure_{other}"))
+    other_side = "trainer" if side == "rollout" else "rollout"
+    sure = mean(
+        f"exactly 0 where the {other_side} is sure", state.sums(f"sure_zero_{side}"), state.sums(f"sure_{other_side}")
+    )
     offsets = share("offset of the other tokens", state.sums("rest"), state.sums("rest_gross"))
-    tested = float(state.sums(f"sure_{other}").sum()) > 0
+    tested = float(state.sums(f"sure_{other_side}").sum()) > 0
     always = above(sure, max(LINE, 2 * part)) if tested else "not tested"
     offset = explains(negated(offsets) if side == "rollout" else offsets)
     verdicts = {always, offset}

@@ -103,7 +103,7 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
             "not tested": "The sides are equal.",
         }[verdict]
         return Finding(tier="semantics", name=name, verdict=verdict, reason=reason, evidence=evidence)
-    side, other = ("trainer", "rollout") if reverse else ("rollout", "trainer")
+    side, other_side = ("trainer", "rollout") if reverse else ("rollout", "trainer")
     masses = (state.above if reverse else state.below).quantile
     single = state.total(f"certain_{side}")
     kind = "top-p or min-p" if single else "top-k"
@@ -116,8 +116,8 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
         tier="semantics",
         name=name,
         verdict="named",
-        reason=f"The {side}'s log-probabilities are renormalised on the tokens kept by {kind}; the {other}'s are over "
-        "the whole vocabulary.",
+        reason=f"The {side}'s log-probabilities are renormalised on the tokens kept by {kind}; the {other_side}'s are "
+        "over the whole vocabulary.",
         evidence=(*evidence, *details),
         advice=(
             "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs), or score the trainer's "

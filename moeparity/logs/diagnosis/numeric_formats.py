@@ -75,8 +75,8 @@ def _left_by(state: State, c: float) -> Tensor:
 
 def _is_base(state: State, base: float) -> bool:
     """Whether the factor between the sides is this one, as far as noise lets it be told."""
-    factor, left = factor_of(state), float(_left_by(state, base).sum())
-    better = 1 - float(_left_by(state, factor).sum()) / left if left else 0.0
+    factor, unexplained = factor_of(state), float(_left_by(state, base).sum())
+    better = 1 - float(_left_by(state, factor).sum()) / unexplained if unexplained else 0.0
     return abs(factor / base - 1) <= _OFF or better <= _BETTER
 
 

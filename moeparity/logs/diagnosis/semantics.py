@@ -88,8 +88,8 @@ def _opposite(form: Shape) -> bool:
 
 def _beside_truncation(form: Shape, reverse: bool) -> list[Finding]:
     names = ("temperature", "raw log-probs (temperature)")
-    name, other = (names[1], names[0]) if reverse else names
-    findings = [_finding(other, "ruled out", "The offset lies in the other direction.", form)]
+    name, opposite = (names[1], names[0]) if reverse else names
+    findings = [_finding(opposite, "ruled out", "The offset lies in the other direction.", form)]
     if form.tempered() == "named" and _opposite(form):
         reason = "The tail does not go with the modes, as it does under truncation alone: a temperature acts as well."
         beside = Finding(

@@ -94,7 +94,7 @@ def _open(path: Path) -> IO[bytes]:
 
 def _raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     """The lines of a file that may be packed, none and not all of them together larger than may be."""
-    longest, most = (paths.limit(paths.LIMITS[what]) for what in ("line of a log", "log once unpacked"))
+    longest, most = (paths.limit(paths.LIMITS[key]) for key in ("line of a log", "log once unpacked"))
     size, blanks = 0, 0
     try:
         while raw := file.readline(longest + 1):

@@ -54,8 +54,8 @@ def _fraction(parameters: Fields, key: str) -> float | None:
 
 def version(name: Any) -> int:
     """A weight version as a number, -1 where it is none: engines let it be any word."""
-    known = isinstance(name, str) or (type(name) is int and abs(name) < 1 << 63)
-    number = whole_number(str(name)) if known else None
+    is_name = isinstance(name, str) or (type(name) is int and abs(name) < 1 << 63)
+    number = whole_number(str(name)) if is_name else None
     return -1 if number is None else number
 
 

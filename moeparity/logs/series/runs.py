@@ -101,9 +101,9 @@ def _row_orders(names: Sequence[str], runs: Sequence[Accumulator]) -> list[torch
     for name, run in zip(names, runs, strict=True):
         rows = {id: row for row, id in enumerate(run.ids)}
         if rows.keys() != set(first.ids) or len(run.ids) != len(first.ids):
-            other = next(iter(sorted(rows.keys() ^ set(first.ids))), "one twice")
+            odd_id = next(iter(sorted(rows.keys() ^ set(first.ids))), "one twice")
             raise LogError(
-                f"{name}: other sequences than {names[0]} ({other}); runs of one batch are expected to hold the same "
+                f"{name}: other sequences than {names[0]} ({odd_id}); runs of one batch are expected to hold the same "
                 "ids."
             )
         order = torch.tensor([rows[id] for id in first.ids])

@@ -22,8 +22,8 @@ def reduce_scatter(x: torch.Tensor, group: dist.ProcessGroup | None = None) -> l
     Those of other ranks are sent to all afterwards.
     """
     ranks = dist.get_world_size(group)
-    own = x.new_empty(x.shape[0] // ranks, *x.shape[1:])
-    _reduce_scatter(own, x.contiguous(), group=group)
-    parts = [torch.empty_like(own) for _ in range(ranks)]
-    dist.all_gather(parts, own, group=group)
+    own_part = x.new_empty(x.shape[0] // ranks, *x.shape[1:])
+    _reduce_scatter(own_part, x.contiguous(), group=group)
+    parts = [torch.empty_like(own_part) for _ in range(ranks)]
+    dist.all_gather(parts, own_part, group=group)
     return parts

@@ -100,13 +100,13 @@ def _with_rounding(value: AnyTree, level: Level) -> AnyTree:
 
 def _halves(values: Values, level: Level) -> Values:
     (width,) = level.numbers
-    left: list[AnyTree] = []
+    halved: list[AnyTree] = []
     for run in _runs(values, width):
         half = -(-width // 2)
         pairs = [run[i::half] for i in range(min(half, len(run)))]
         sums = (pair[0] if len(pair) == 1 else _pair(pair[0], pair[1], level) for pair in pairs)
-        left += [_with_rounding(value, level) for value in sums]
-    return left
+        halved += [_with_rounding(value, level) for value in sums]
+    return halved
 
 
 def _threads(values: Values, level: Level) -> Values:

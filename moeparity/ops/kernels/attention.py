@@ -48,8 +48,11 @@ def attention(
     k, v, mask, free = _cached(k, v, mask, q.shape[2], p["window"], at)
     pieces = cut(at)
     ranks = zip(parts(q, pieces, 1), shared(k, pieces, 1), shared(v, pieces, 1), strict=True)
-    scale = q.shape[-1] ** -0.5
-    at_all = Heads(q=q, k=k, v=v, mask=mask, window=p["window"], scale=scale, free=free, ahead=p.get("ahead", 0))
+    ahead, counted = p.get("ahead", 0), p.get("sinks", 1)
+    at_all = Heads(
+        q=q, k=k, v=v, mask=mask, window=p["window"], scale=_scale(q.shape[-1], p), free=free, ahead=ahead,
+        counted=counted,
+    )  # fmt: skip
     heads = [replace(at_all, q=q, k=k, v=v) for q, k, v in ranks]
     if "sinks" in w:
         owned = zip(heads, parts(w["sinks"], pieces, 0), strict=True)
@@ -109,10 +112,10 @@ def mla(
     return gathered(each(lambda piece: _side_by_side(attend(piece, p, at)), latents, pieces), pieces)
 
 
-def _with_own(stored: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+def _with_own(stored: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """[B, G, S, D], of which the last T are as they were computed, [B, G, T, D]."""
-    earlier = stored.shape[2] - own.shape[2]
-    return torch.cat((stored[:, :, :earlier], own), dim=2) if earlier else own
+    earlier = stored.shape[2] - new.shape[2]
+    return torch.cat((stored[:, :, :earlier], new), dim=2) if earlier else new
 
 
 def _cached(
@@ -140,8 +143,8 @@ def _cached(
             return k, v, mask, 0
         free = max(0, places - keys)
         reach = None if before < places else places - 1
-    kept = slice(0 if reach is None else max(0, before - reach), keys)
-    k, v, mask = _own(k[:, :, kept]), _own(v[:, :, kept]), mask[..., kept]
+    within_reach = slice(0 if reach is None else max(0, before - reach), keys)
+    k, v, mask = _own(k[:, :, within_reach]), _own(v[:, :, within_reach]), mask[..., within_reach]
     if not free:
         return k, v, mask, 0
     return F.pad(k, (0, 0, 0, free)), F.pad(v, (0, 0, 0, free)), F.pad(mask, (0, free)), free
@@ -168,9 +171,9 @@ class _Latent:
     expanded: torch.Tensor | None
 
     @property
-    def scale(self) -> float:
-        """1 / sqrt of the width of a head's query."""
-        return float((self.q_nope.shape[-1] + self.q_rope.shape[-1]) ** -0.5)
+    def width(self) -> int:
+        """The width of a head's query."""
+        return self.q_nope.shape[-1] + self.q_rope.shape[-1]
 
 
 def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
@@ -187,7 +190,7 @@ def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
     k = torch.cat((k_nope, k_rope.expand(-1, q.shape[1], -1, -1)), dim=-1).contiguous()
     if x.expanded is not None:
         k, v, mask, free = _cached(k, v, mask, q.shape[2], None, at)
-    scale = _softmax_scale(x.scale, p["rope"])
+    scale = _latent_scale(x.width, p)
     return _causal(Heads(q=q, k=k, v=v, mask=mask, window=None, scale=scale, free=free), at)
 
 
@@ -205,7 +208,7 @@ def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
     to_latent, to_values = halves[:, : -p["value_dim"]], halves[:, -p["value_dim"] :].transpose(1, 2)
     q_latent = _by_head(x.q_nope, to_latent, at, at["q_latent"])
     q, k = torch.cat((q_latent, x.q_rope), dim=-1), torch.cat((x.latent, x.k_rope), dim=-1)
-    scale = _softmax_scale(x.scale, p["rope"])
+    scale = _latent_scale(x.width, p)
     heads = Heads(q=q, k=k, v=x.latent, mask=x.mask, window=None, scale=scale)
     return _by_head(_causal(heads, {**at, "output": at["o_latent"]}), to_values, at, at["output"])
 
@@ -229,8 +232,18 @@ def _by_head(x: torch.Tensor, weight: torch.Tensor, at: Mapping[str, Any], outpu
     return out.view(x.shape[1], x.shape[0], x.shape[2], -1).transpose(0, 1)
 
 
-def _softmax_scale(scale: float, rope: Mapping[str, Any]) -> float:
-    """`scale`, times mscale twice where DeepSeek's yarn asks for it."""
+def _scale(width: int, p: Mapping[str, Any]) -> float:
+    """1 / sqrt of the width of a head's query, as the parameters have it. Raises RefusedError."""
+    of, factor = p.get("scale_width"), p.get("softmax_scale")
+    if of is not None and of < 1:
+        raise RefusedError("fault", f"no query is {of} wide.")
+    once = float((width if of is None else of) ** -0.5)
+    return float(1.0 if factor is None else factor) * once ** int(p.get("scaled", 1))
+
+
+def _latent_scale(width: int, p: Mapping[str, Any]) -> float:
+    """`_scale`, times mscale twice where DeepSeek's yarn asks for it."""
+    scale, rope = _scale(width, p), p["rope"]
     if rope["rope_type"] == "default" or not rope.get("mscale_all_dim"):
         return scale
     mscale = yarn_mscale(rope["factor"], rope["mscale_all_dim"])
@@ -272,20 +285,21 @@ def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
     if x.sinks is None:
         probabilities = softmax(scores, working(dtype, at["probabilities"]), at)
     else:
-        probabilities = _with_sinks(scores, x.sinks, at)
+        probabilities = _with_sinks(scores, x.sinks, x.counted, at)
     return _matmul(cast(rounded(probabilities, at["probabilities"])), cast(v), at["output"])
 
 
-def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
-    """Softmax of scores [B, H, T, T] with one more in each row, which then is left out: a view, as transformers has it.
+def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor, counted: int, at: Mapping[str, Any]) -> torch.Tensor:
+    """Softmax of scores [B, H, T, T] with a sink in each row, so many times; these then are left out: a view, as
+    transformers has it.
 
     transformers subtracts the highest first, in the scores' dtype (GptOssAttention, eager_attention_forward).
     """
-    scores = torch.cat((scores, sinks.expand(*scores.shape[:3], 1)), dim=-1)
+    scores = torch.cat((scores, sinks.expand(*scores.shape[:3], counted)), dim=-1)
     shifted = rounding.add(scores, -scores.amax(dim=-1, keepdim=True), at["shifted"])
     native = at["softmax"] == NATIVE and at["shifted"] == at["probabilities"]
     step = at["shifted"] if native else working(at["shifted"], at["probabilities"])
-    return softmax(shifted, step, at)[..., :-1]
+    return softmax(shifted, step, at)[..., :-counted]
 
 
 def _as_it_is(x: torch.Tensor) -> torch.Tensor:
@@ -297,6 +311,8 @@ def _flash(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
         raise RefusedError(
             "implementation", f"its tiles end at the diagonal, and {x.ahead} tokens ahead are asked for."
         )
+    if x.sinks is not None and x.counted != 1:
+        raise RefusedError("implementation", f"it counts a sink once, and {x.counted} times are asked for.")
     k, v = _repeated(x)
     attend = flash if at.get("rows", ALL) == ALL else flash_in_blocks
     return attend(replace(x, k=k, v=v), _visible(x), at)

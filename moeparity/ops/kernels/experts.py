@@ -205,14 +205,16 @@ def _mlp(
     if scores is not None and where == INPUT:
         x = product(x, scores, at["scored"])
     pieces = len(w["gate_up"])
-    gate_up = ((x, *both, p, at, project, turns) for both in zip(w["gate_up"], _biases(w, "gate_up"), strict=True))
+    gate_up = (
+        (x, *operands, p, at, project, turns) for operands in zip(w["gate_up"], _biases(w, "gate_up"), strict=True)
+    )
     hidden, inputs = gathered(each(_hidden, gate_up, pieces), pieces), at["product"]
     if scores is not None and where == ACTIVATION:
         hidden, inputs = product(hidden, scores, at["scored"]), at["scored"]
 
     def down(output: torch.dtype) -> torch.Tensor:
         downs = zip(w["down"], _biases(w, "down"), strict=True)
-        operands = ((hidden, *both, inputs, output, at, project) for both in downs)
+        operands = ((hidden, *weights_of, inputs, output, at, project) for weights_of in downs)
         return gathered(each(_projected, operands, pieces), pieces)
 
     if scores is not None and where == EPILOGUE:
@@ -260,9 +262,9 @@ def _hidden(
         biases = (None, None) if bias is None else _halves(bias, -1, p)
         halves = zip(_halves(weight, -2, p), biases, strict=True)
         gate, up = (_projected(x, *operands, inputs, dtype, at, project) for operands in halves)
-        return turns.each(activated, lambda *both: both, gate, up)
+        return turns.each(activated, lambda *halves: halves, gate, up)
     gate_up = _projected(x, weight, bias, inputs, dtype, at, project)
-    return turns.each(activated, lambda both: _halves(both, -1, p), gate_up)
+    return turns.each(activated, lambda gate_up_row: _halves(gate_up_row, -1, p), gate_up)
 
 
 def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]:

@@ -34,7 +34,7 @@ class Heads:
     q [B, H, T, D], k [B, G, S, D], v [B, G, S, V], mask [B, S] bool, or [1, T, T] in a pack;
     `window`: the tokens a query sees, itself included (None: all before it); `scale`: of q @ k.T; sinks [1, H, 1, 1];
     `free`: so many of the keys, the last, are places of a cache that no token has filled; `ahead`: so many keys behind
-    a query are seen too.
+    a query are seen too; `counted`: how often a sink counts.
     """
 
     q: torch.Tensor
@@ -46,6 +46,7 @@ class Heads:
     sinks: torch.Tensor | None = None
     free: int = 0
     ahead: int = 0
+    counted: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +81,8 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
     heads = operands(heads, at)
     q, k, v, outputs = heads.q, heads.k, heads.v, []
     for cut in cuts(q.shape[2], k.shape[2], heads.window, at):
-        seen = visible[:, :, cut.queries]
-        runs = [[Tile(k[:, :, tile], v[:, :, tile], seen[..., tile]) for tile in run] for run in cut.runs]
+        visible_rows = visible[:, :, cut.queries]
+        runs = [[Tile(k[:, :, tile], v[:, :, tile], visible_rows[..., tile]) for tile in run] for run in cut.runs]
         outputs.append(merged_runs(replace(heads, q=q[:, :, cut.queries]), runs, at))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
 

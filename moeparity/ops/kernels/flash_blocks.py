@@ -33,16 +33,16 @@ def flash_in_blocks(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) 
     heads, visible = operands(heads, at), visible.expand(heads.q.shape[0], -1, -1, -1)
     out = heads.q.new_zeros(*heads.q.shape[:3], heads.v.shape[-1], dtype=at["output"])
     # Of a pack the mask says for each query what it may see.
-    for b, seen in enumerate(heads.mask.any(1) if heads.mask.dim() > 2 else heads.mask):
-        if not bool(seen.any()):
+    for b, visible_keys in enumerate(heads.mask.any(1) if heads.mask.dim() > 2 else heads.mask):
+        if not bool(visible_keys.any()):
             continue
-        start = int(seen.to(torch.int8).argmax())
+        start = int(visible_keys.to(torch.int8).argmax())
         # Queries that are padding at the left see nothing, and stay zeros.
         skipped = max(0, start - (heads.k.shape[2] - heads.q.shape[2]))
-        one = slice(b, b + 1)
-        q, k, v = heads.q[one, :, skipped:], heads.k[one, :, start:], heads.v[one, :, start:]
-        whole = replace(heads, q=q, k=k, v=v, mask=heads.mask[one, ..., start:])
-        out[one, :, skipped:] = _sequence(whole, visible[one, :, skipped:, start:], at)
+        sequence = slice(b, b + 1)
+        q, k, v = heads.q[sequence, :, skipped:], heads.k[sequence, :, start:], heads.v[sequence, :, start:]
+        whole = replace(heads, q=q, k=k, v=v, mask=heads.mask[sequence, ..., start:])
+        out[sequence, :, skipped:] = _sequence(whole, visible[sequence, :, skipped:, start:], at)
     return out
 
 
@@ -55,12 +55,14 @@ def _sequence(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> tor
         for start in range(cut.queries.start, cut.queries.stop, size):
             span = slice(start, min(start + size, cut.queries.stop))
             block = replace(heads, q=filled(heads.q[:, :, span], size))
-            seen = visible[:, :, span]
-            if not bool(seen.any()):
+            visible_keys = visible[:, :, span]
+            if not bool(visible_keys.any()):
                 # Padding at the left of a sequence within a pack.
                 out[:, :, span] = 0
                 continue
-            runs = [[_tile(heads, tile, seen, tiles, at) for tile in _seen(run, seen)] for run in cut.runs]
+            runs = [
+                [_tile(heads, tile, visible_keys, tiles, at) for tile in _seen(run, visible_keys)] for run in cut.runs
+            ]
             with places_tried():
                 _try(block, runs, at)
             out[:, :, span] = merged_runs(block, runs, at)[:, :, : span.stop - span.start]
@@ -73,8 +75,8 @@ def _cuts(queries: int, keys: int, window: int | None, at: Mapping[str, Any]) ->
     if at["splits"] != FIXED:
         return every
     (runs,), before = (cut.runs for cut in every), keys - queries
-    own = (slice(max(0, run[0].start - before), max(0, run[-1].stop - before)) for run in runs)
-    return [Cut(rows, runs[: i + 1]) for i, rows in enumerate(own) if rows.start < rows.stop]
+    own_rows = (slice(max(0, run[0].start - before), max(0, run[-1].stop - before)) for run in runs)
+    return [Cut(rows, runs[: i + 1]) for i, rows in enumerate(own_rows) if rows.start < rows.stop]
 
 
 def _seen(run: Sequence[slice], visible: torch.Tensor) -> list[slice]:
@@ -88,9 +90,9 @@ def _tile(heads: Heads, tile: slice, visible: torch.Tensor, tiles: Tiles, at: Ma
     if tile.start not in tiles:
         tiles[tile.start] = (filled(heads.k[:, :, tile], width), filled(heads.v[:, :, tile], width))
     k, v = tiles[tile.start]
-    seen = visible.new_zeros(1, 1, int(at["rows"]), width)
-    seen[:, :, : visible.shape[2], : tile.stop - tile.start] = visible[..., tile]
-    return Tile(k, v, seen)
+    visible_keys = visible.new_zeros(1, 1, int(at["rows"]), width)
+    visible_keys[:, :, : visible.shape[2], : tile.stop - tile.start] = visible[..., tile]
+    return Tile(k, v, visible_keys)
 
 
 def _try(block: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) -> None:

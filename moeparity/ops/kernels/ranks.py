@@ -72,6 +72,6 @@ def gathered(outputs: Sequence[torch.Tensor | None], pieces: int) -> torch.Tenso
 
 def stacked(outputs: Sequence[torch.Tensor | None], axis: int) -> torch.Tensor:
     """Partial sums along an axis of ranks. NaN stands for those of other ranks, which nothing here may read."""
-    own = next(output for output in outputs if output is not None)
-    every = [torch.full_like(own, torch.nan) if output is None else output for output in outputs]
+    first_output = next(output for output in outputs if output is not None)
+    every = [torch.full_like(first_output, torch.nan) if output is None else output for output in outputs]
     return torch.stack(every, dim=axis)

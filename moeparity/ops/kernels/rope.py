@@ -33,8 +33,10 @@ def inverse_frequencies(
     `length` (int64 scalar) above `max_positions` are computed where the length is, in the forward pass. They are those
     of a model that has not seen longer sequences before: transformers keeps what the longest made of them.
 
-    Raises RefusedError for a base that a fault puts in place of the model's and that nothing can be rotated with.
+    Raises RefusedError for a base or a width that a fault puts in place of the model's and that cannot be.
     """
+    if dim % 2:
+        raise RefusedError("fault", f"{dim} columns cannot be rotated in pairs.")
     if not rope["rope_theta"] > 1:
         raise RefusedError("fault", f"nothing rotates with the base {rope['rope_theta']:g}. Expected a number above 1.")
     kind = rope["rope_type"]
@@ -123,15 +125,28 @@ def rope(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """q [B, T, H, D], k [B, T, G, D] (or [B, T, D]: one shared head) -> [B, H, T, D], [B, G, T, D]."""
     rotate = _rotate_pairs if p["interleaved"] else _rotate_halves
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
+    cos, sin = (_table(x, p.get("width"), q.shape[-1]).unsqueeze(1) for x in (cos, sin))
     rotated = []
     for x in map(_by_head, (q, k)):
-        turned = x[..., : cos.shape[-1]] if p["partial"] else x
+        left_over = x.shape[-1] > cos.shape[-1]
+        turned = x[..., : cos.shape[-1]]
         out = rotate(turned, cos, sin, at)
         # Joined even where nothing is left over: the result is laid out head by head, which a GEMM may notice.
-        others = [rounded(x[..., cos.shape[-1] :], at["output"])] if p["partial"] else []
+        others = [rounded(x[..., cos.shape[-1] :], at["output"])] if p["partial"] or left_over else []
         rotated.append(torch.cat((out, *others), dim=-1) if others else out)
     return rotated[0], rotated[1]
+
+
+def _table(x: torch.Tensor, width: int | None, head: int) -> torch.Tensor:
+    """cos or sin [B, T, dim], both halves alike, of the first `width` / 2 frequencies. Raises RefusedError."""
+    if x.shape[-1] > head:
+        raise RefusedError("fault", f"{x.shape[-1]} columns are to be rotated, and a head has {head}.")
+    if width is None:
+        return x
+    if width % 2 or width > x.shape[-1]:
+        raise RefusedError("fault", f"{width} columns cannot be rotated by the frequencies of {x.shape[-1]}.")
+    first = x[..., : width // 2]
+    return torch.cat((first, first), dim=-1)
 
 
 def _by_head(x: torch.Tensor) -> torch.Tensor:

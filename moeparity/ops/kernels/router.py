@@ -63,14 +63,14 @@ def _chosen(scores: torch.Tensor, ranked: torch.Tensor, ids: torch.Tensor, w: We
     return rounded(wide(ranked.gather(1, ids)) - bias, at["scores"])
 
 
-def _own_order(own: torch.Tensor, replayed: torch.Tensor, ranked: torch.Tensor, at: Settings) -> torch.Tensor:
-    """The experts `replayed` as the router itself orders them, all [N, K]; `own` where it chooses the same ones."""
+def _own_order(own_ids: torch.Tensor, replayed: torch.Tensor, ranked: torch.Tensor, at: Settings) -> torch.Tensor:
+    """The experts `replayed` as the router itself orders them, all [N, K]; `own_ids` where it chooses the same ones."""
     # Ascending, so that ties go by the expert's id here too. Groups the router would not keep are no matter any more.
     ascending = replayed.sort(dim=-1).values
     order = _top_k(ranked.gather(1, ascending), replayed.shape[-1], at)
-    same = (own.sort(dim=-1).values == ascending).all(dim=-1, keepdim=True)
+    same = (own_ids.sort(dim=-1).values == ascending).all(dim=-1, keepdim=True)
     # As it is, strides included, where nothing is forced upon it.
-    return own if bool(same.all()) else torch.where(same, own, ascending.gather(1, order))
+    return own_ids if bool(same.all()) else torch.where(same, own_ids, ascending.gather(1, order))
 
 
 def _of_expert(ids: torch.Tensor, replayed: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -141,8 +141,8 @@ def _best_groups_only(choice: torch.Tensor, p: Settings, at: Settings) -> torch.
     group_scores = by_group.topk(best, dim=-1)[0].sum(dim=-1)
     groups = _top_k(group_scores, p["top_groups"], {**at, "slots": "unsorted"})
     mask = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, groups, value=True)
-    other = 0.0 if at["group_mask"] == "zero" else float("-inf")
-    return by_group.masked_fill(~mask.unsqueeze(-1), other).flatten(1)
+    masked_score = 0.0 if at["group_mask"] == "zero" else float("-inf")
+    return by_group.masked_fill(~mask.unsqueeze(-1), masked_score).flatten(1)
 
 
 def _top_k(choice: torch.Tensor, k: int, at: Settings) -> torch.Tensor:

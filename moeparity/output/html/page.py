@@ -87,8 +87,8 @@ def _scripts(*, with_plots: bool) -> str:
     """The library and our own scripts, in a scope of their own; without pictures only what every page needs."""
     names = SCRIPTS if with_plots else (SCRIPTS[0], SCRIPTS[-1])
     library = [_text(f"vendor/{_PLOTS}.iife.min.js")] if with_plots else []
-    own = "\n".join(_text(name) for name in names)
-    return "\n".join([*library, f'(() => {{\n"use strict";\n{own}\n}})();'])
+    page_script = "\n".join(_text(name) for name in names)
+    return "\n".join([*library, f'(() => {{\n"use strict";\n{page_script}\n}})();'])
 
 
 @cache

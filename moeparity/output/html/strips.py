@@ -46,8 +46,8 @@ class Scale:
 
 def bar(scale: Scale, start: float, end: float, look: str) -> Markup:
     """A bar from one value to another."""
-    left = min(start, end)
-    return tag("rect", x=scale.at(left), y="25%", width=scale.width(start, end), height="50%", class_=f"bar {look}")
+    first = min(start, end)
+    return tag("rect", x=scale.at(first), y="25%", width=scale.width(start, end), height="50%", class_=f"bar {look}")
 
 
 def whisker(scale: Scale, low: float, high: float) -> Markup:

@@ -30,13 +30,13 @@ def sits_at(fault: Fault, graph: Graph, node: Node) -> bool:
     """Whether a fault's file says that it can sit at a node; what it would change there is not looked at."""
     sits = fault.spec.sits
     name = node.name.rpartition(".")[2]
-    named = (sits.node is None or name in sits.node) and name not in sits.without
-    return node.op.name in sits.op and named and (sits.model_type is None or graph.model_type in sits.model_type)
+    fits_name = (sits.node is None or name in sits.node) and name not in sits.without
+    return node.op.name in sits.op and fits_name and (sits.model_type is None or graph.model_type in sits.model_type)
 
 
 def _applied(graph: Graph, node: Node, plant: Planted) -> Node:
-    rewrite, values = plant.fault.spec.rewrite, dict(plant.values)
-    weights = _weights(graph, node, rewrite.weights, values)
+    values = dict(plant.values)
+    weights = _weights(graph, node, plant, values)
     return replace(
         node,
         params=_params(node, plant, values),
@@ -90,15 +90,28 @@ def _before(port: str, edit: InputEdit, values: Values) -> Iterator[Edit]:
             yield Edit(what="input", verb=verb, port=port, number=_value(number, values))
 
 
-def _weights(graph: Graph, node: Node, edits: Mapping[str, WeightEdit], values: Values) -> Mapping[str, WeightRef]:
+def _weights(graph: Graph, node: Node, plant: Planted, values: Values) -> Mapping[str, WeightRef]:
     weights: dict[str, WeightRef] = {}
+    edits = plant.fault.spec.rewrite.weights
     for port, ref in node.weights.items():
         edit = edits.get(port, edits.get("*"))
-        if edit is None:
+        if edit is None or not _concerns(plant, edit, port, values):
             weights[port] = ref
         elif not edit.absent:
             weights[port] = _weight(graph, node, port, edit, values)
     return node.weights if _tears(node, weights) else weights
+
+
+def _concerns(plant: Planted, edit: WeightEdit, port: str, values: Values) -> bool:
+    """Whether a weight is among those that an edit is said of."""
+    if edit.part is None or values[edit.part[1:]] == plant.fault.free[edit.part[1:]].default:
+        return True
+    return port in ports_of(str(values[edit.part[1:]]))
+
+
+def ports_of(part: str) -> tuple[str, ...]:
+    """The weights that a part names."""
+    return tuple(part.split(" and "))
 
 
 def _tears(node: Node, weights: Mapping[str, WeightRef]) -> bool:
@@ -121,7 +134,7 @@ def parts_of(ref: WeightRef) -> tuple[Part, ...]:
 
 
 def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> WeightRef:
-    ref, own = node.weights[port], parts_of(node.weights[port])
+    ref, whole_parts = node.weights[port], parts_of(node.weights[port])
     parts = list(_source(graph, node, port, edit, values))
     if edit.from_expert is not None:
         parts = [parts[_value(edit.from_expert, values)]] * len(parts)
@@ -132,9 +145,10 @@ def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
     if edit.expert is not None:
         only = _value(edit.expert, values)
         parts = [
-            part if expert == only else before for expert, (part, before) in enumerate(zip(parts, own, strict=True))
+            part if expert == only else before
+            for expert, (part, before) in enumerate(zip(parts, whole_parts, strict=True))
         ]
-    return ref if tuple(parts) == own else replace(ref, parts=tuple(parts))
+    return ref if tuple(parts) == whole_parts else replace(ref, parts=tuple(parts))
 
 
 def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> Sequence[Part]:
@@ -159,10 +173,10 @@ def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
 def sibling(graph: Graph, node: Node, layer: int) -> Node | None:
     """The node of the same role in another layer, with weights of the same shapes; None where there is none."""
     shapes = {port: (ref.shape, ref.stacked, ref.count) for port, ref in node.weights.items()}
-    for other in graph.whole.nodes:
-        if other.layer == layer and role(other.name) == role(node.name):
-            theirs = {port: (ref.shape, ref.stacked, ref.count) for port, ref in other.weights.items()}
-            return other if theirs == shapes else None
+    for sibling_node in graph.whole.nodes:
+        if sibling_node.layer == layer and role(sibling_node.name) == role(node.name):
+            theirs = {port: (ref.shape, ref.stacked, ref.count) for port, ref in sibling_node.weights.items()}
+            return sibling_node if theirs == shapes else None
     return None
 
 

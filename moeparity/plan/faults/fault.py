@@ -40,13 +40,19 @@ class Planted:
     values: tuple[tuple[str, Value], ...] = ()
 
     def __str__(self) -> str:
-        values = ", ".join(f"{name}={written(value)}" for name, value in self.values)
+        free = self.fault.free
+        values = ", ".join(f"{name}={written(value)}" for name, value in self.values if value != free[name].default)
         return f"{self.fault.name}({values})" if values else self.fault.name
 
     @property
     def in_words(self) -> str:
         """The fault as a sentence says it."""
-        return self.fault.spec.says.format_map({name: written(value) for name, value in self.values})
+        return self.fault.spec.says.format_map({name: self._told(name, value) for name, value in self.values})
+
+    def _told(self, name: str, value: Value) -> str:
+        """A value in a sentence: of a part of the weights, what they are a part of is told first."""
+        default = self.fault.free[name].default
+        return written(value) if value == default or default is None else f"{default} {written(value)}"
 
 
 def spelled(plants: Sequence[Planted]) -> str:
@@ -70,6 +76,7 @@ class FaultyNode:
 
 def planted(fault: Fault, values: Values) -> Planted:
     """A fault with its free values. Raises ValueError, in words, where one is missing, unknown or of another type."""
+    values = {name: free.default for name, free in fault.free.items() if free.default is not None} | dict(values)
     unknown = [name for name in values if name not in fault.free]
     missing = [name for name in fault.free if name not in values]
     if unknown:
@@ -90,6 +97,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "layer": ((int,), "the number of a layer"),
     "order": ((str,), "the experts' numbers in another order"),
     "checkpoint": ((str,), "the folder of a checkpoint"),
+    "part": ((str,), "the names of weights, joined by `and`"),
 }
 
 

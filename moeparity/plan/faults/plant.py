@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from moeparity.ops.declaration import Value
-from moeparity.plan.bind import BoundGraph
-from moeparity.plan.faults.apply import applied, experts_of, sibling, sits_at
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.faults.apply import applied, experts_of, ports_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, Values, planted, spelled
 from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph, Node
@@ -44,6 +44,9 @@ def domain(graph: Graph, node: Node, free: FreeValue) -> Domain:
         return tuple(_orders(experts_of(node)))
     if free.type == "whole":
         return tuple(free.tried)
+    if free.type == "part":
+        parts = (str(part) for part in free.tried if node.weights.keys() > {*ports_of(str(part))})
+        return (*filter(None, [free.default]), *parts)
     return None if free.type == "number" else ()
 
 
@@ -80,6 +83,8 @@ def _changes(graph: Graph, node: Node, fault: Fault) -> bool:
     values: dict[str, Value] = {}
     for number, (name, free) in enumerate(fault.free.items()):
         options = domain(graph, node, free)
+        if free.default is not None:
+            continue
         if options is None:
             values[name] = start(node, free) * 2 + 1
         elif options:

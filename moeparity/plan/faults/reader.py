@@ -65,11 +65,13 @@ def read_fault(path: Path) -> Fault:
     return Fault(path=path, spec=spec)
 
 
-def _refuse_unknown(where: Where, kind: str, names: Any, known: set[str]) -> None:
+def _refuse_unknown(where: Where, kind: str, names: Any, expected_names: set[str]) -> None:
     for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known)
-            raise SpecError(f"{where}: {kind} {name!r} is unknown; expected one of {listed(sorted(known))}.{hint}")
+        if name not in expected_names:
+            hint = did_you_mean(name, expected_names)
+            raise SpecError(
+                f"{where}: {kind} {name!r} is unknown; expected one of {listed(sorted(expected_names))}.{hint}"
+            )
 
 
 def _refuse_values(spec: FaultFile, where: Where) -> None:

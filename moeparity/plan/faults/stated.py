@@ -8,15 +8,15 @@ from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.ops.declaration import Value
 from moeparity.plan.engine_profile import Rule
-from moeparity.plan.faults.apply import applied, experts_of, sibling, sits_at
+from moeparity.plan.faults.apply import applied, experts_of, ports_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, FaultyNode, Planted, planted, spelled
 from moeparity.plan.faults.reader import find_fault
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.region import nodes_within
-from moeparity.plan.spec import schema
+from moeparity.plan.spec import variant_schema
 
 
-def stated(graph: Graph, faults: Sequence[schema.StatedFault], where: Where) -> tuple[FaultyNode, ...]:
+def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Where) -> tuple[FaultyNode, ...]:
     """The nodes at which a variant's `faults:` stand, in the order of the graph.
 
     Raises SpecError for a fault that is not known, changes nothing where it is said to stand, or stands at a node
@@ -28,7 +28,7 @@ def stated(graph: Graph, faults: Sequence[schema.StatedFault], where: Where) -> 
         at = Where(where.path, stated_fault.line or where.line)
         plant = _plant(find_fault(stated_fault.name, at), stated_fault, at)
         for node in _nodes(graph, plant, stated_fault, at):
-            if plant.fault.name in (other.fault.name for other in plants.get(node.name, ())):
+            if plant.fault.name in (plant_there.fault.name for plant_there in plants.get(node.name, ())):
                 raise SpecError(
                     f"{at}: fault {plant.fault.name} stands at {node.name} twice. Narrow `nodes` or `layers`, or leave "
                     "one out."
@@ -42,7 +42,7 @@ def stated(graph: Graph, faults: Sequence[schema.StatedFault], where: Where) -> 
     )
 
 
-def _plant(fault: Fault, stated_fault: schema.StatedFault, where: Where) -> Planted:
+def _plant(fault: Fault, stated_fault: variant_schema.StatedFault, where: Where) -> Planted:
     """The fault with its values: an order as its text, a checkpoint as its path from where the recipe lies."""
     values: dict[str, Value] = {}
     for name, value in stated_fault.values.items():
@@ -62,15 +62,15 @@ def _plant(fault: Fault, stated_fault: schema.StatedFault, where: Where) -> Plan
         raise SpecError(f"{where}: fault {error}.{hint}") from None
 
 
-def _nodes(graph: Graph, plant: Planted, stated_fault: schema.StatedFault, where: Where) -> list[Node]:
+def _nodes(graph: Graph, plant: Planted, stated_fault: variant_schema.StatedFault, where: Where) -> list[Node]:
     """Where the fault stands: all that is selected and that it changes."""
     selected = _selected(graph, stated_fault, where)
     there = [node for node in graph.nodes if node.name in selected and sits_at(plant.fault, graph, node)]
     if not there:
         sits = plant.fault.spec.sits
-        named = f" called {listed(sits.node)}" if sits.node else ""
+        called = f" called {listed(sits.node)}" if sits.node else ""
         raise SpecError(
-            f"{where}: fault {plant.fault.name} can sit at nodes of op {listed(sits.op)}{named}, and none of those is "
+            f"{where}: fault {plant.fault.name} can sit at nodes of op {listed(sits.op)}{called}, and none of those is "
             f"{'selected here' if stated_fault.nodes or stated_fault.layers else 'in this model'}."
         )
     for node in there:
@@ -84,7 +84,7 @@ def _nodes(graph: Graph, plant: Planted, stated_fault: schema.StatedFault, where
     return changed
 
 
-def _selected(graph: Graph, stated_fault: schema.StatedFault, where: Where) -> set[str]:
+def _selected(graph: Graph, stated_fault: variant_schema.StatedFault, where: Where) -> set[str]:
     if stated_fault.nodes is not None:
         selectors = [stated_fault.nodes] if isinstance(stated_fault.nodes, str) else stated_fault.nodes
         return {name for selector in selectors for name in nodes_within(selector, graph, where)}
@@ -100,7 +100,7 @@ def _refuse_unfit(graph: Graph, node: Node, plant: Planted, where: Where) -> Non
     """Raise SpecError for an expert, a layer or an order that the node does not have."""
     count, values = experts_of(node), dict(plant.values)
     for name, free in plant.fault.free.items():
-        reason = _misfit(graph, node, free.type, values[name], count)
+        reason = None if values[name] == free.default else _misfit(graph, node, free.type, values[name], count)
         if reason is not None:
             raise SpecError(f"{where}: fault {plant.fault.name} at {node.name}: {name} is {values[name]}; {reason}.")
 
@@ -112,6 +112,8 @@ def _misfit(graph: Graph, node: Node, kind: str, value: Value, count: int) -> st
         return "that layer has no such node with weights of these shapes"
     if kind == "order" and not _is_order(str(value).split(), range(count)):
         return f"expected every expert once, 0 to {count - 1} in another order"
+    if kind == "part" and not node.weights.keys() >= {*ports_of(str(value))}:
+        return f"the weights there are {', '.join(node.weights)}; several are joined by `and`"
     return None
 
 

@@ -84,35 +84,35 @@ def parse(case: Case) -> tuple[Phase, Ranges]:
         part = _RANGE.fullmatch(word)
         if part is None or part[1] not in WRITTEN or part[1] in ranges:
             raise ValueError(word.strip())
-        one = Range(int(part[2] or 0), None if part[3] is None else int(part[3]))
-        if one.last is not None and one.last <= one.first:
+        bounds = Range(int(part[2] or 0), None if part[3] is None else int(part[3]))
+        if bounds.last is not None and bounds.last <= bounds.first:
             raise ValueError(word.strip())
-        ranges[part[1]] = one
+        ranges[part[1]] = bounds
     return cast("Phase", match[1]), ranges
 
 
 def contains(outer: Case, inner: Case) -> bool:
     """Whether every step of one case is of another."""
-    (phase, ranges), (own, numbers) = parse(outer), parse(inner)
-    return phase == own and all(one.holds_all(numbers.get(name, ALL)) for name, one in ranges.items())
+    (phase, ranges), (inner_phase, numbers) = parse(outer), parse(inner)
+    return phase == inner_phase and all(bounds.holds_all(numbers.get(name, ALL)) for name, bounds in ranges.items())
 
 
 def cut(cases: Iterable[Case], others: Iterable[Case]) -> tuple[Case, ...]:
     """The cases cut wherever one of `others` begins or ends, so that each lies inside of such a one or outside."""
-    parsed = [parse(other) for other in others]
+    parsed = [parse(cutting_case) for cutting_case in others]
     return tuple(dict.fromkeys(part for case in cases for part in _cut(case, parsed)))
 
 
 def _cut(case: Case, others: Iterable[tuple[Phase, Ranges]]) -> Iterator[Case]:
-    phase, own = parse(case)
-    there = [ranges for other, ranges in others if other == phase]
-    pieces = [list(_pieces(own.get(name, ALL), [r[name] for r in there if name in r])) for name in NUMBERS]
+    phase, own_ranges = parse(case)
+    there = [ranges for cutting_phase, ranges in others if cutting_phase == phase]
+    pieces = [list(_pieces(own_ranges.get(name, ALL), [r[name] for r in there if name in r])) for name in NUMBERS]
     for ranges in product(*pieces):
         yield write(phase, dict(zip(NUMBERS, ranges, strict=True)))
 
 
 def _pieces(whole: Range, others: Iterable[Range]) -> Iterator[Range]:
-    edges = {edge for other in others for edge in other if edge is not None}
+    edges = {edge for cut_bounds in others for edge in cut_bounds if edge is not None}
     inner = sorted(edge for edge in edges if edge > whole.first and (whole.last is None or edge < whole.last))
     for first, last in pairwise([whole.first, *inner, None]):
         assert first is not None, "only the last may be"
@@ -123,7 +123,7 @@ def case_of(cases: Iterable[Case], sizes: Sizes) -> Case | None:
     """The first of some cases that a step's sizes are of; None where they are of none."""
     for case in cases:
         phase, ranges = parse(case)
-        if phase == sizes.phase and all(one.holds(getattr(sizes, name)) for name, one in ranges.items()):
+        if phase == sizes.phase and all(bounds.holds(getattr(sizes, name)) for name, bounds in ranges.items()):
             return case
     return None
 
@@ -132,19 +132,21 @@ def merged(cases: Iterable[Case]) -> dict[Case, tuple[Case, ...]]:
     """Cases, those put together that are one without a cut between them: each such case, and what it consists of."""
     parts: dict[Case, tuple[Case, ...]] = {case: (case,) for case in cases}
     while True:
-        pair = next(((a, b, one) for a, b in permutations(parts, 2) if (one := _joined(a, b)) is not None), None)
+        pair = next(((a, b, joint) for a, b in permutations(parts, 2) if (joint := _joined(a, b)) is not None), None)
         if pair is None:
             return parts
-        first, second, one = pair
+        first, second, joint = pair
         joined = parts[first] + parts.pop(second)
-        parts = {one if case == first else case: joined if case == first else own for case, own in parts.items()}
+        parts = {
+            joint if case == first else case: joined if case == first else pieces for case, pieces in parts.items()
+        }
 
 
 def _joined(first: Case, second: Case) -> Case | None:
     """Two cases as one where the second begins, in one of the numbers, at what the first ends below."""
-    (phase, ranges), (other, others) = parse(first), parse(second)
+    (phase, ranges), (second_phase, others) = parse(first), parse(second)
     unlike = [name for name in NUMBERS if ranges.get(name, ALL) != others.get(name, ALL)]
-    if phase != other or len(unlike) != 1:
+    if phase != second_phase or len(unlike) != 1:
         return None
     before, after = (of.get(unlike[0], ALL) for of in (ranges, others))
     return None if before.last != after.first else write(phase, {**ranges, unlike[0]: Range(before.first, after.last)})

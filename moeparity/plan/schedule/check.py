@@ -152,11 +152,11 @@ def _of_the_shape(step: Step, grid: TokenGrid) -> Iterator[str]:
 
 
 def _of_a_rectangle(step: Step, first: Span, sequences: list[int]) -> Iterator[str]:
-    other = next((span for span in step.spans if span[1:] != first[1:]), None)
-    if other is not None:
+    unlike = next((span for span in step.spans if span[1:] != first[1:]), None)
+    if unlike is not None:
         yield (
             f"dense, but sequence {first.sequence} has tokens {first.first} to {first.last - 1} and sequence "
-            f"{other.sequence} {other.first} to {other.last - 1}; expected the same of each. Say `shape` flat."
+            f"{unlike.sequence} {unlike.first} to {unlike.last - 1}; expected the same of each. Say `shape` flat."
         )
     if sequences != list(range(first.sequence, first.sequence + len(sequences))):
         yield (

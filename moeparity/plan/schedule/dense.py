@@ -59,9 +59,9 @@ def refuse_ragged(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> 
         there = [sequence for sequence in range(first, last) if grid.tokens(sequence)]
         ends = {grid.prompt_end(sequence, settings.start): sequence for sequence in reversed(there)}
         if len(ends) > 1:
-            (near, one), *_, (far, other) = sorted(ends.items())
+            (near, row_a), *_, (far, row_b) = sorted(ends.items())
             raise SpecError(
-                f"{where}: sequences {one} and {other} of one batch are prefilled to columns {near} and {far}; "
+                f"{where}: sequences {row_a} and {row_b} of one batch are prefilled to columns {near} and {far}; "
                 "expected one column for all, as `generate` pads prompts at their left. Pad the tokens with `padding: "
                 f"left`, decode in smaller batches than {counted(last - first, 'sequence')}, or name a server's `rule`."
             )

@@ -81,11 +81,11 @@ def fillers(steps: Iterable[Step], grid: TokenGrid) -> list[Step]:
 
 def missing_tokens(steps: Iterable[Step], grid: TokenGrid) -> list[list[Span]]:
     """What of each sequence is in no step, as spans."""
-    taken = [bytearray(grid.length) for _ in grid.spans]
+    computed = [bytearray(grid.length) for _ in grid.spans]
     for step in steps:
         for part in step.parts:
-            taken[part.sequence][part.first : part.last] = b"\1" * (part.last - part.first)
-    return [list(_free(sequence, row)) for sequence, row in enumerate(taken)]
+            computed[part.sequence][part.first : part.last] = b"\1" * (part.last - part.first)
+    return [list(_free(sequence, row)) for sequence, row in enumerate(computed)]
 
 
 def _free(sequence: int, row: bytearray) -> Iterator[Span]:

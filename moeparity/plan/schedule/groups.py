@@ -24,8 +24,8 @@ def of_group(step: Step, group_of: dict[int, int], group: int) -> Step | None:
     places = [place for place, span in enumerate(step.spans) if group_of[span.sequence] == group]
     if not places:
         return None
-    own = replace(with_spans(step, places), copies=())
-    return own if step.shape != "dense" or _is_rectangle(own.spans) else replace(own, shape="flat")
+    own_step = replace(with_spans(step, places), copies=())
+    return own_step if step.shape != "dense" or _is_rectangle(own_step.spans) else replace(own_step, shape="flat")
 
 
 def _is_rectangle(spans: tuple[Span, ...]) -> bool:

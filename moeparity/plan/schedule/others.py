@@ -23,17 +23,17 @@ def others(of: ScheduleSettings, grid: TokenGrid, where: Where) -> dict[str, Sch
     """
     if of.recorded is not None:
         return {}
-    known, schedules = [schedule(of, grid, where).steps], {}
-    for name, other in _candidates(of, grid):
+    distinct, schedules = [schedule(of, grid, where).steps], {}
+    for name, settings in _candidates(of, grid):
         try:
-            refuse_unfit(other, grid, where)
-            steps = schedule(other, grid, where).steps
+            refuse_unfit(settings, grid, where)
+            steps = schedule(settings, grid, where).steps
         except SpecError:
             # Batches that do not fit together, or more steps than may be.
             continue
-        if steps not in known:
-            known.append(steps)
-            schedules[name] = other
+        if steps not in distinct:
+            distinct.append(steps)
+            schedules[name] = settings
     return dict(list(schedules.items())[:MOST])
 
 
@@ -48,8 +48,8 @@ def _candidates(of: ScheduleSettings, grid: TokenGrid) -> Iterator[tuple[str, Sc
         size = of.batch or grid.sequences
         half = next((divisor for divisor in range(size // 2, 0, -1) if size % divisor == 0), 2)
         noun = "micro-batch" if of.start is None else "batches of"
-        for other in sorted({half, 1}):
-            yield f"{noun} {other}", replace(of, batch=other)
+        for batch in sorted({half, 1}):
+            yield f"{noun} {batch}", replace(of, batch=batch)
 
 
 def _of_a_server(of: ScheduleSettings, grid: TokenGrid) -> Iterator[tuple[str, ScheduleSettings]]:

@@ -48,16 +48,16 @@ def read_batches(name: str, positions: Positions, where: Where) -> Recorded:
         raise SpecError(f"{Where(path)}: not JSON lines: byte {error.start} is not UTF-8.") from None
     lines = text.removesuffix("\n").split("\n")
     refuse_more(len(lines), paths.limit(MOST_STEPS), Where(path))
-    seen: set[int] = set()
+    started: set[int] = set()
     steps: list[Step] = []
     for number, line in enumerate(lines, start=1):
-        steps.append(_step(Where(path, number), line, seen))
-        seen.update(part.sequence for part in steps[-1].parts)
+        steps.append(_step(Where(path, number), line, started))
+        started.update(part.sequence for part in steps[-1].parts)
     schedule = Schedule(steps=tuple(steps), positions=positions, name=f"recorded in {name}")
     return Recorded(schedule=schedule, where=Where(path))
 
 
-def _step(where: Where, line: str, seen: set[int]) -> Step:
+def _step(where: Where, line: str, started: set[int]) -> Step:
     example = '{"spans": [[0, 0, 5]]}'
     fields = json_object(where, line, keys=_KEYS, thing="step", example=example, error=SpecError)
     for key, (is_right, expected) in _KEYS.items():
@@ -69,7 +69,7 @@ def _step(where: Where, line: str, seen: set[int]) -> Step:
     return Step(
         spans=spans,
         shape=fields.get("shape", "flat"),
-        phase=fields.get("phase") or _phase(spans, seen),
+        phase=fields.get("phase") or _phase(spans, started),
         isolated=fields.get("isolated", True),
         padding=fields.get("padding", 0),
         scored=tuple(fields["scored"]) if "scored" in fields else None,
@@ -78,11 +78,11 @@ def _step(where: Where, line: str, seen: set[int]) -> Step:
     )
 
 
-def _phase(spans: tuple[Span, ...], seen: set[int]) -> Phase:
+def _phase(spans: tuple[Span, ...], started: set[int]) -> Phase:
     """What a step is that does not say it."""
-    if all(span.tokens == 1 and span.sequence in seen for span in spans):
+    if all(span.tokens == 1 and span.sequence in started for span in spans):
         return "decode"
-    return "chunk" if any(span.sequence in seen for span in spans) else "prefill"
+    return "chunk" if any(span.sequence in started for span in spans) else "prefill"
 
 
 def _is_number(value: object) -> bool:

@@ -132,10 +132,10 @@ def _refuse_groups(scheduling: Scheduling, groups: Groups, where: Where) -> None
         "prefix": scheduling.prefix is not None,
         "buckets": bool(scheduling.buckets),
     }
-    other = next((name for name, is_stated in stated.items() if is_stated), None)
-    if groups.count > 1 and other is not None:
+    setting = next((name for name, is_stated in stated.items() if is_stated), None)
+    if groups.count > 1 and setting is not None:
         raise SpecError(
-            f"{where}: `placement: {{attention: {groups.count}}}` and `schedule: {other}`: how groups that attend "
+            f"{where}: `placement: {{attention: {groups.count}}}` and `schedule: {setting}`: how groups that attend "
             "apart do that is not known here. Leave one of them out."
         )
 
@@ -192,11 +192,11 @@ def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
 
 def mixed(base: ScheduleSettings, source: ScheduleSettings, names: Iterable[str]) -> ScheduleSettings:
     """`base` with the named parts taken from `source`. Every mixture makes a schedule."""
-    taken = set(names)
-    groups = source.groups if GROUPS in taken else base.groups
-    if taken & {WHOLE, MICRO_BATCH}:
+    part_names = set(names)
+    groups = source.groups if GROUPS in part_names else base.groups
+    if part_names & {WHOLE, MICRO_BATCH}:
         return replace(source, groups=groups)
-    values = {name: getattr(source, name) for part in taken - {GROUPS} for name in PARTS[part]}
+    values = {name: getattr(source, name) for part in part_names - {GROUPS} for name in PARTS[part]}
     return replace(base, **values, groups=groups)
 
 

@@ -171,8 +171,10 @@ class Schedule:
         assert all(span.last <= length for step in self.steps for span in step.spans)
         if all(span.sequence < sequences for step in self.steps for span in step.spans):
             return self
-        kept = ((step, [i for i, span in enumerate(step.spans) if span.sequence < sequences]) for step in self.steps)
-        steps = ((with_spans(step, places), places) for step, places in kept)
+        places_of = (
+            (step, [i for i, span in enumerate(step.spans) if span.sequence < sequences]) for step in self.steps
+        )
+        steps = ((with_spans(step, places), places) for step, places in places_of)
         return replace(self, steps=tuple(_among(step, sequences) for step, places in steps if places))
 
 

@@ -47,6 +47,6 @@ class VllmV1(Server):
     def _part(self, request: Request, tokens: int, copies: Sequence[Copy]) -> Part:
         """A request behind this one finds the blocks of the very step; drafted tokens are not kept yet."""
         if self.cache is not None:
-            kept = max(request.prompt, request.computed + 1)
-            self.cache.store(request.sequence, min(request.computed + tokens, kept))
+            needed_tokens = max(request.prompt, request.computed + 1)
+            self.cache.store(request.sequence, min(request.computed + tokens, needed_tokens))
         return Part(request, request.computed, tokens, copies)

@@ -42,15 +42,17 @@ class FreeValue(Model):
     """A value that a fault leaves open.
 
     `number` is solved for, from `parameter` of the node (`rope.rope_theta` for a key of one) or from `start`; of
-    `whole` and `number` those `tried` are tried. `expert` and `layer` are any there is, `order` the experts in another
-    order, `checkpoint` a folder that must be given.
+    `whole`, `number` and `part` those `tried` are tried. `expert` and `layer` are any there is, `order` the experts in
+    another order, `checkpoint` a folder that must be given, `part` some of the node's weights by their ports, joined by
+    `and`. Where none is given it has its `default`; that of a `part` is all.
     """
 
-    type: Literal["number", "whole", "expert", "layer", "order", "checkpoint"]
+    type: Literal["number", "whole", "expert", "layer", "order", "checkpoint", "part"]
     says: str
     parameter: str | None = None
     start: float | None = None
-    tried: list[int | float] = []
+    tried: list[int | float | str] = []
+    default: str | None = None
 
 
 class ParameterEdit(Model):
@@ -64,7 +66,8 @@ class WeightEdit(Model):
     """A weight that is not the checkpoint's own.
 
     First where it is taken from: `of` another port, `layer` or `checkpoint`, `order` of the experts, or `from_expert`;
-    of one `expert` alone, or of all. Then what becomes of it: `times`, `filled`, `transposed`. Or it is `absent`.
+    of one `expert` alone, or of all; and if it is among the weights `part` names. Then what becomes of it: `times`,
+    `filled`, `transposed`. Or it is `absent`.
     """
 
     absent: bool = False
@@ -74,6 +77,7 @@ class WeightEdit(Model):
     order: Reference | None = None
     expert: Reference | None = None
     from_expert: Reference | None = None
+    part: Annotated[str, Field(pattern=r"^\$")] | None = None
     times: Reference | None = None
     filled: Reference | None = None
     transposed: bool = False

@@ -18,7 +18,7 @@ def _of_recipes(name: str) -> str:
         return name
     metric = METRICS.get(name)
     if metric is None:
-        ours = [known for known in names if METRICS[known].set == "common"]
+        ours = [metric for metric in names if METRICS[metric].set == "common"]
         raise ValueError(
             f"{name!r} is no metric; expected {listed(ours)}, or one of a framework, as in 'verl/k3_kl' "
             f"(docs/metrics.md).{did_you_mean(name, names)}"

@@ -34,8 +34,10 @@ def json_object(
         raise error(f"{where}: not JSON: {reason}. Expected one object per line, one line per {thing}.") from None
     if not isinstance(fields, dict):
         raise error(f"{where}: {shown(fields)} is no {thing}; expected an object, as {example}.")
-    known = list(keys)
+    key_names = list(keys)
     for key in fields:
-        if key not in known:
-            raise error(f"{where}: unknown key {key!r}; expected one of {listed(known)}.{did_you_mean(key, known)}")
+        if key not in key_names:
+            raise error(
+                f"{where}: unknown key {key!r}; expected one of {listed(key_names)}.{did_you_mean(key, key_names)}"
+            )
     return fields

@@ -80,7 +80,7 @@ class ExpertRule(Model):
 
     @model_validator(mode="after")
     def _once(self) -> ExpertRule:
-        every = [] if isinstance(self.per_rank, int) else [expert for own in self.per_rank for expert in own]
+        every = [] if isinstance(self.per_rank, int) else [expert for experts in self.per_rank for expert in experts]
         twice = [expert for expert in every if every.count(expert) > 1]
         if twice:
             raise ValueError(f"expert {twice[0]} stands there twice: of copies of one expert none can be told apart")

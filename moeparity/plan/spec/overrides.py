@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import ValidationError
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
-from moeparity.plan.spec import reader, schema, yaml
+from moeparity.plan.spec import reader, recipe_schema, variant_schema, yaml
 from moeparity.plan.spec.base import Model, Setting, Side
 
 HERE = Where(Path("--over"))
@@ -42,7 +42,7 @@ class Override:
         """Whether it sets an attribute, as `set:` does, and not a field of a side."""
         return _ADDRESS.match(self.key) is not None
 
-    def apply(self, recipe: schema.RecipeFile) -> schema.RecipeFile:
+    def apply(self, recipe: recipe_schema.RecipeFile) -> recipe_schema.RecipeFile:
         """The recipe with this field in place of its own; an address leaves it as it is. Raises SpecError."""
         if self.is_address:
             return recipe
@@ -80,7 +80,7 @@ def addresses(overrides: Iterable[Override], side: Side) -> dict[str, Setting]:
     return {override.key: override.value for override in mine if override.value is not None}
 
 
-def fields(model: type[Model] = schema.Variant, prefix: str = "") -> Iterator[str]:
+def fields(model: type[Model] = variant_schema.Variant, prefix: str = "") -> Iterator[str]:
     """The fields of a side that hold one value, those of `placement` as `placement.tensor`."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Model):
@@ -111,9 +111,9 @@ def _axis(text: str) -> Axis:
     return tuple(Override(name=name, sides=_SIDES[prefix or "candidate."], key=key, value=value) for value in scalars)
 
 
-def _placeholder(key: str) -> schema.Variant:
+def _placeholder(key: str) -> variant_schema.Variant:
     """A side that any value of that key may be tried on."""
-    return schema.Variant(trace="any") if key in {"trace", "map"} else schema.Variant(profile="any")
+    return variant_schema.Variant(trace="any") if key in {"trace", "map"} else variant_schema.Variant(profile="any")
 
 
 def _values(text: str) -> list[str]:
@@ -128,12 +128,12 @@ def _values(text: str) -> list[str]:
     return parts
 
 
-def _with_value(variant: schema.Variant, keys: Sequence[str], value: Any) -> schema.Variant:
+def _with_value(variant: variant_schema.Variant, keys: Sequence[str], value: Any) -> variant_schema.Variant:
     data = _data(variant, keys, value)
     try:
-        return schema.Variant.model_validate(data)
+        return variant_schema.Variant.model_validate(data)
     except ValidationError as error:
-        raise SpecError(f"{HERE}: {reader.complaint(data, schema.Variant, error)[1]}") from None
+        raise SpecError(f"{HERE}: {reader.complaint(data, variant_schema.Variant, error)[1]}") from None
 
 
 def _data(container: Model | Mapping[str, Any], keys: Sequence[str], value: Any) -> yaml.Mapping:

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 
 from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed, shown
-from moeparity.plan.spec import graph_schema, schema, yaml
+from moeparity.plan.spec import graph_schema, log_schema, profile_schema, recipe_schema, variant_schema, yaml
 from moeparity.plan.spec.fault_schema import FaultFile
 from moeparity.plan.spec.kernel import KernelFile
 from moeparity.plan.spec.layout import LayoutFile
@@ -25,9 +25,9 @@ from moeparity.plan.spec.scheduling import Scheduling
 File = TypeVar(
     "File",
     graph_schema.GraphFile,
-    schema.ProfileFile,
-    schema.RecipeFile,
-    schema.LogCheck,
+    profile_schema.ProfileFile,
+    recipe_schema.RecipeFile,
+    log_schema.LogCheck,
     KernelFile,
     FaultFile,
     MapFile,
@@ -36,9 +36,9 @@ File = TypeVar(
 
 KINDS: dict[str, type[BaseModel]] = {
     "graph": graph_schema.GraphFile,
-    "profile": schema.ProfileFile,
-    "recipe": schema.RecipeFile,
-    "log": schema.LogCheck,
+    "profile": profile_schema.ProfileFile,
+    "recipe": recipe_schema.RecipeFile,
+    "log": log_schema.LogCheck,
     "kernel": KernelFile,
     "fault": FaultFile,
     "map": MapFile,
@@ -51,19 +51,19 @@ def read_graph(path: Path) -> graph_schema.GraphFile:
     return _read(path, graph_schema.GraphFile)
 
 
-def read_profile(path: Path) -> schema.ProfileFile:
+def read_profile(path: Path) -> profile_schema.ProfileFile:
     """A profile file. Raises SpecError."""
-    return _read(path, schema.ProfileFile)
+    return _read(path, profile_schema.ProfileFile)
 
 
-def read_recipe(path: Path) -> schema.RecipeFile:
+def read_recipe(path: Path) -> recipe_schema.RecipeFile:
     """A recipe file. Raises SpecError."""
-    return _read(path, schema.RecipeFile)
+    return _read(path, recipe_schema.RecipeFile)
 
 
-def read_log_check(path: Path) -> schema.LogCheck:
+def read_log_check(path: Path) -> log_schema.LogCheck:
     """A check of logs. Raises SpecError."""
-    return _read(path, schema.LogCheck)
+    return _read(path, log_schema.LogCheck)
 
 
 def read_kernel(path: Path) -> KernelFile:
@@ -91,12 +91,12 @@ def is_log_check(path: Path) -> bool:
     return yaml.load(path).get("kind") == "log"
 
 
-def read_placement(fields: Mapping[str, Any], where: Where) -> schema.Placement:
+def read_placement(fields: Mapping[str, Any], where: Where) -> variant_schema.Placement:
     """A placement that was not written in a file. Raises SpecError."""
     try:
-        return schema.Placement.model_validate(dict(fields))
+        return variant_schema.Placement.model_validate(dict(fields))
     except ValidationError as error:
-        _, says = complaint(dict(fields), schema.Placement, error)
+        _, says = complaint(dict(fields), variant_schema.Placement, error)
         raise SpecError(f"{where}: placement: {says}") from None
 
 

@@ -58,9 +58,9 @@ def documents(path: Path) -> list[Mapping]:
     starts = [match.start() for match in re.finditer(r"^---[ \t]*(#.*)?$", text, re.MULTILINE)]
     edges = [0, *starts, len(text)] if starts else [0, len(text)]
     parts = [(text.count("\n", 0, start), text[start:end].removeprefix("---")) for start, end in pairwise(edges)]
-    held = [(lines, part) for lines, part in parts if re.search(r"^\s*[^#\s]", part, re.MULTILINE)]
+    filled = [(lines, part) for lines, part in parts if re.search(r"^\s*[^#\s]", part, re.MULTILINE)]
     # Empty lines before a document keep the numbers of its own.
-    return [parsed(path, "\n" * lines + part, merges=True) for lines, part in held or parts[:1]]
+    return [parsed(path, "\n" * lines + part, merges=True) for lines, part in filled or parts[:1]]
 
 
 def scalar(text: str, where: Where) -> Any:
@@ -195,9 +195,9 @@ class _Builder:
             result.key_lines[key] = key_node.start_mark.line + 1
             self._refuse_unprintable(key_node)
             result[key] = self.build(value_node, depth + 1)
-        for other in merged:
-            for key in (key for key in other if key not in result):
-                result[key], result.key_lines[key] = other[key], other.key_lines[key]
+        for merged_mapping in merged:
+            for key in (key for key in merged_mapping if key not in result):
+                result[key], result.key_lines[key] = merged_mapping[key], merged_mapping.key_lines[key]
         return result
 
     def _merged(self, key_node: yaml.Node, node: yaml.Node, depth: int) -> list[Mapping]:

@@ -39,23 +39,23 @@ def in_words(change: Change) -> str:
     return ", ".join(f"{name} {value}" for name, value in change.items())
 
 
-def changes(held: Held, threads: int, orders: Sequence[str]) -> list[Change]:
+def changes(node_run: Held, threads: int, orders: Sequence[str]) -> list[Change]:
     """Every other value of every choice of the node, one by one, legal choices first.
 
     threads: of a block of the kernel, after which orders are named. orders: more of them, as a probe found them.
     """
-    choices = held.choices
+    choices = node_run.choices
     listed: list[Change] = []
-    for attribute in sorted(held.node.attributes, key=lambda a: a.kind == SEMANTICS):
+    for attribute in sorted(node_run.node.attributes, key=lambda a: a.kind == SEMANTICS):
         if attribute.kind not in KINDS or attribute.needs not in {"always", "no partials"}:
             continue
-        values = dict.fromkeys(_values(attribute, str(choices[attribute.name]), held, threads, orders))
+        values = dict.fromkeys(_values(attribute, str(choices[attribute.name]), node_run, threads, orders))
         listed += [{attribute.name: value} for value in values if value != choices[attribute.name]]
     return listed
 
 
-def _values(attribute: Attribute, now: str, held: Held, threads: int, orders: Sequence[str]) -> Iterator[Value]:
-    dtype = held.plan.dtype_of(held.node.name)
+def _values(attribute: Attribute, current: str, node_run: Held, threads: int, orders: Sequence[str]) -> Iterator[Value]:
+    dtype = node_run.plan.dtype_of(node_run.node.name)
     if attribute.kind == "rounding":
         yield from dict.fromkeys((dtype, "fp32"))
         return
@@ -66,7 +66,7 @@ def _values(attribute: Attribute, now: str, held: Held, threads: int, orders: Se
     yield from written
     yield from attribute.values
     # Sums of scores are of fp32 numbers that nothing multiplies.
-    for order in (now, *written) if attribute.name == "order" else ():
+    for order in (current, *written) if attribute.name == "order" else ():
         yield from _varied(order, dtype)
 
 
@@ -79,11 +79,11 @@ def _varied(order: str, dtype: str) -> Iterator[str]:
     fused = contracted(parsed)
     if fused is not None:
         yield str(fused)
-    for one in (parsed, fused):
-        if one is not None and dtype != "fp32":
-            first, *further = one.levels
+    for written_order in (parsed, fused):
+        if written_order is not None and dtype != "fp32":
+            first, *further = written_order.levels
             yield str(Order((replace(first, accumulate=dtype), *further)))
-            yield str(Order(tuple(replace(level, accumulate=dtype) for level in one.levels)))
+            yield str(Order(tuple(replace(level, accumulate=dtype) for level in written_order.levels)))
 
 
 def _launched(threads: int) -> Iterator[str]:
@@ -92,16 +92,16 @@ def _launched(threads: int) -> Iterator[str]:
         yield str(parse(f"threads({threads}, {vector}) | {fold} | {last}"))
 
 
-def tried(held: Held, case: Case, listed: Sequence[Change]) -> Tried:
+def tried(node_run: Held, case: Case, listed: Sequence[Change]) -> Tried:
     """Each change alone, on one case: whether the data tells it from the node's own choices."""
-    of_node = held.outputs(case, held.choices)
-    other: list[Change] = []
+    of_node = node_run.outputs(case, node_run.choices)
+    unequal: list[Change] = []
     same: list[Change] = []
     for change in listed:
-        outputs = _made(held, case, change)
+        outputs = _made(node_run, case, change)
         if outputs is not None:
-            (same if _equal(of_node, outputs) else other).append(change)
-    return Tried(tuple(other), tuple(same))
+            (same if _equal(of_node, outputs) else unequal).append(change)
+    return Tried(tuple(unequal), tuple(same))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,53 +112,65 @@ class Fit:
     also: tuple[Change, ...]
 
 
-def fit(held: Held, cases: Cases, listed: Sequence[Change]) -> Fit | None:
+def fit(node_run: Held, cases: Cases, listed: Sequence[Change]) -> Fit | None:
     """The change that leaves fewest numbers unequal, then a further one, until all are equal; None where they are not.
 
     Where no one change helps, a rounding and an order together may: in a narrow sum either hides the other.
     """
     change: dict[str, Value] = {}
-    left = _unequal(held, cases, change)
-    while left and len(change) < MOST:
-        further = [one for one in listed if one.keys().isdisjoint(change)]
-        best, count = _best(held, cases, change, further, left)
-        if count == left:
-            best, count = _best(held, cases, change, _pairs(held, further), left)
-        if count == left:
+    differing = _unequal(node_run, cases, change)
+    while differing and len(change) < MOST:
+        further = [change_here for change_here in listed if change_here.keys().isdisjoint(change)]
+        best, count = _best(node_run, cases, change, further, differing)
+        if count == differing:
+            best, count = _best(node_run, cases, change, _pairs(node_run, further), differing)
+        if count == differing:
             return None
-        change, left = {**change, **best}, count
-    if left:
+        change, differing = {**change, **best}, count
+    if differing:
         return None
-    others = [one for one in listed if one.keys() <= change.keys() and not one.items() <= change.items()]
-    return Fit(change, tuple(one for one in others if not _unequal(held, cases, {**change, **one}, 1)))
+    others = [
+        change_here
+        for change_here in listed
+        if change_here.keys() <= change.keys() and not change_here.items() <= change.items()
+    ]
+    return Fit(
+        change,
+        tuple(change_here for change_here in others if not _unequal(node_run, cases, {**change, **change_here}, 1)),
+    )
 
 
-def _best(held: Held, cases: Cases, change: Change, further: Sequence[Change], left: int) -> tuple[Change, int]:
+def _best(
+    node_run: Held, cases: Cases, change: Change, further: Sequence[Change], differing: int
+) -> tuple[Change, int]:
     """Of further changes the first that leaves fewest numbers unequal, and how many; none of them and `left` else."""
     best: Change = {}
-    for one in further:
-        count = _unequal(held, cases, {**change, **one}, left)
-        if count < left:
-            best, left = one, count
-        if not left:
+    for addition in further:
+        count = _unequal(node_run, cases, {**change, **addition}, differing)
+        if count < differing:
+            best, differing = addition, count
+        if not differing:
             break
-    return best, left
+    return best, differing
 
 
-def _pairs(held: Held, listed: Sequence[Change]) -> list[Change]:
+def _pairs(node_run: Held, listed: Sequence[Change]) -> list[Change]:
     """Each change of a rounding with each of an order."""
-    kinds = {a.name: a.kind for a in held.node.attributes}
-    of = {kind: [one for one in listed if {kinds[name] for name in one} == {kind}] for kind in ("rounding", "order")}
-    return [{**one, **other} for one, other in product(of["rounding"], of["order"])]
+    kinds = {a.name: a.kind for a in node_run.node.attributes}
+    of = {
+        kind: [change for change in listed if {kinds[name] for name in change} == {kind}]
+        for kind in ("rounding", "order")
+    }
+    return [{**rounding, **order} for rounding, order in product(of["rounding"], of["order"])]
 
 
-def _unequal(held: Held, cases: Cases, change: Change, most: int = sys.maxsize) -> int:
+def _unequal(node_run: Held, cases: Cases, change: Change, most: int = sys.maxsize) -> int:
     """How many numbers of all cases are not the kernel's under a change; `most` where there are so many or more, or its
     op refuses it.
     """
     count = 0
     for case, out in cases:
-        outputs = _made(held, case, change)
+        outputs = _made(node_run, case, change)
         if outputs is None:
             return most
         count += sum(int((bits_of(x) != bits_of(outputs[name])).sum()) for name, x in out.items())
@@ -167,10 +179,10 @@ def _unequal(held: Held, cases: Cases, change: Change, most: int = sys.maxsize) 
     return count
 
 
-def _made(held: Held, case: Case, change: Change) -> Tensors | None:
+def _made(node_run: Held, case: Case, change: Change) -> Tensors | None:
     """What the node makes under a change; None where its op refuses that."""
     try:
-        return held.outputs(case, {**held.choices, **change})
+        return node_run.outputs(case, {**node_run.choices, **change})
     except (SpecError, ValueError):  # an order that this sum cannot have: fma where nothing is multiplied
         return None
 

@@ -63,8 +63,8 @@ def function_of(kernel: Kernel, name: str) -> Function:
     if kind == "combine" and kernel.input_dtypes.get("weights", torch.float64) != kernel.dtype:
         kind, arguments = "sum", _slots
 
-    def call(*given: torch.Tensor | float) -> torch.Tensor:
-        out = kernel(*arguments(*given))["out"]
+    def call(*operands: torch.Tensor | float) -> torch.Tensor:
+        out = kernel(*arguments(*operands))["out"]
         return out.reshape(-1) if kind == "sum" else out
 
     def race(n: int, m: int, width: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from moeparity.errors import MoeparityError
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import UNKNOWN
 from moeparity.plan.graph import Node
 from moeparity.probe.calls import Setup
@@ -40,56 +40,62 @@ class NodeVerdict:
     @property
     def holds(self) -> bool:
         """Whether every bit is equal, whichever threads go first."""
-        return not self.race and not any(one.differ for _, comparisons in self.cases for one in comparisons)
+        return not self.race and not any(
+            comparison.differ for _, comparisons in self.cases for comparison in comparisons
+        )
 
     @property
     def unclaimed(self) -> dict[str, str]:
         """Values in effect of which no profile says anything."""
-        held = self.held
-        names = held.active(held.choices).keys() & {a.name for a in held.node.attributes}
-        settings = {name: held.plan.settings[held.node.name, name] for name in sorted(names)}
-        return {name: str(one.value) for name, one in settings.items() if (one.level or UNKNOWN) == UNKNOWN}
+        node_run = self.held
+        names = node_run.active(node_run.choices).keys() & {a.name for a in node_run.node.attributes}
+        settings = {name: node_run.plan.settings[node_run.node.name, name] for name in sorted(names)}
+        return {name: str(setting.value) for name, setting in settings.items() if (setting.level or UNKNOWN) == UNKNOWN}
 
 
 def certify_node(kernel: Kernel, plan: BoundGraph, node: Node, tokens: Sequence[int], width: int | None) -> NodeVerdict:
     """Hold a kernel to a node on data of every number of tokens. Raises MoeparityError."""
-    held = held_to(kernel, plan, node)
+    node_run = held_to(kernel, plan, node)
     cases = cases_of(kernel, node, tokens or TOKENS, width or WIDTH)
     # Another block may be another branch of the kernel.
     blocks = {kernel.threads(case.sizes): case for case in reversed(cases)}
     race = next(filter(None, (kernel.race(case.tensors, case.sizes) for case in blocks.values())), "")
     if race:
-        return NodeVerdict(held=held, race=race)
+        return NodeVerdict(held=node_run, race=race)
     written = [kernel(case.tensors, case.sizes) for case in cases]
-    rows = tuple((case, _compared(held, case, out)) for case, out in zip(cases, written, strict=True))
-    verdict = NodeVerdict(held=held, race="", cases=rows)
+    rows = tuple((case, _compared(node_run, case, out)) for case, out in zip(cases, written, strict=True))
+    verdict = NodeVerdict(held=node_run, race="", cases=rows)
     threads = kernel.threads(cases[-1].sizes)
-    listed = changes(held, threads, ())
+    listed = changes(node_run, threads, ())
     if verdict.holds:
-        return replace(verdict, tried=tried(held, cases[-1], listed))
+        return replace(verdict, tried=tried(node_run, cases[-1], listed))
     # A case in which much differs tells most.
-    both = [pair for _, pair in sorted(zip(rows, zip(cases, written, strict=True), strict=True), key=_agreement)]
-    gives = _fits(held, both, listed)
+    sorted_cases = [
+        pair for _, pair in sorted(zip(rows, zip(cases, written, strict=True), strict=True), key=_agreement)
+    ]
+    gives = _fits(node_run, sorted_cases, listed)
     orders = () if gives else _probed(kernel, cases[-1])
-    return replace(verdict, gives=_fits(held, both, changes(held, threads, orders)) if orders else gives)
+    return replace(
+        verdict, gives=_fits(node_run, sorted_cases, changes(node_run, threads, orders)) if orders else gives
+    )
 
 
-def _fits(held: Held, cases: Cases, listed: Sequence[Change]) -> dict[str, Fit]:
+def _fits(node_run: Held, cases: Cases, listed: Sequence[Change]) -> dict[str, Fit]:
     """What gives all outputs, else what gives each that it can."""
     every = tuple(cases[0][1])
-    whole = fit(held, cases, listed)
+    whole = fit(node_run, cases, listed)
     if whole is not None or len(every) == 1:
         return {} if whole is None else {" and ".join(every): whole}
-    parts = {name: fit(held, [(case, {name: out[name]}) for case, out in cases], listed) for name in every}
-    return {name: one for name, one in parts.items() if one is not None and one.change}
+    parts = {name: fit(node_run, [(case, {name: out[name]}) for case, out in cases], listed) for name in every}
+    return {name: fit_of_name for name, fit_of_name in parts.items() if fit_of_name is not None and fit_of_name.change}
 
 
 def _agreement(row: tuple[tuple[Case, tuple[Comparison, ...]], object]) -> int:
-    return -sum(one.differ for one in row[0][1])
+    return -sum(comparison.differ for comparison in row[0][1])
 
 
-def _compared(held: Held, case: Case, out: Tensors) -> tuple[Comparison, ...]:
-    outputs = held.outputs(case, held.choices)
+def _compared(node_run: Held, case: Case, out: Tensors) -> tuple[Comparison, ...]:
+    outputs = node_run.outputs(case, node_run.choices)
     return tuple(compared(name, out[name], value) for name, value in outputs.items())
 
 

@@ -11,7 +11,7 @@ import torch
 from moeparity.errors import MoeparityError, listed
 from moeparity.numerics.bits import int_view, ulps
 from moeparity.ops.declaration import Value, holds
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.probe.kernels.launch import Kernel
 from moeparity.probe.replay import zero_sum
@@ -53,8 +53,10 @@ class Held:
 
     def active(self, choices: Mapping[str, Value]) -> dict[str, Value]:
         """Those of some values that take effect, with what it is told."""
-        own = (a for a in self.node.attributes if a.needs in {"always", "no partials"} and holds(a.when, choices))
-        return {**self.plan.told_to(self.node), **{a.name: choices[a.name] for a in own}}
+        attributes = (
+            a for a in self.node.attributes if a.needs in {"always", "no partials"} and holds(a.when, choices)
+        )
+        return {**self.plan.told_to(self.node), **{a.name: choices[a.name] for a in attributes}}
 
     def outputs(self, case: Case, choices: Mapping[str, Value]) -> Tensors:
         """What the op makes of a case under some choices, by output. Raises SpecError where it refuses them."""
@@ -68,12 +70,12 @@ def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> Held:
     computes, name = kernel.file.computes, node.name
     if node.op.name != computes:
         raise MoeparityError(f"--against {name}: a node of op {node.op.name}, and {kernel.path} computes {computes}.")
-    held = Held(node, plan)
+    node_run = Held(node, plan)
     if plan.dtype_of(name) != kernel.file.dtype:
         raise MoeparityError(
             f"--against {name}: runs in {plan.dtype_of(name)}, and {kernel.path} in {kernel.file.dtype}."
         )
-    active = held.active(held.choices)
+    active = node_run.active(node_run.choices)
     if any(active.get(way, 1) != 1 for way in ("tensor", "expert")):
         raise MoeparityError(f"--against {name}: lies on several ranks in this plan. Name a plan without `placement`.")
     weighs = active.get("score_site") == "combine"
@@ -88,7 +90,7 @@ def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> Held:
         raise MoeparityError(f"--against {name}: {has}, and {kernel.path} takes {listed(kernel.inputs)}.")
     if computes == "combine" and active.get("shared", "add") != "add":
         raise MoeparityError(f"--against {name}: its sum takes the shared expert's output too, which no argument is.")
-    return held
+    return node_run
 
 
 def cases_of(kernel: Kernel, node: Node, tokens: Sequence[int], width: int) -> list[Case]:

@@ -125,8 +125,8 @@ class Kernel:
         """The outputs whose bits depend on which threads go first, in words; empty where none do, as far as tried."""
         usual = self(tensors, sizes)
         for seed in SEEDS:
-            for name, other in self(tensors, sizes, seed).items():
-                differ = (int_view(usual[name]) != int_view(other)).reshape(-1)
+            for name, out in self(tensors, sizes, seed).items():
+                differ = (int_view(usual[name]) != int_view(out)).reshape(-1)
                 if differ.any():
                     place = int(differ.int().argmax())
                     return (
@@ -145,7 +145,7 @@ class Kernel:
     def _extents(self, key: str, names: Mapping[str, float]) -> list[int]:
         extent = self.file.grid if key == "grid" else self.file.block
         return [
-            whole(one, names, self._where(key), least=1) for one in (extent if isinstance(extent, list) else [extent])
+            whole(size, names, self._where(key), least=1) for size in (extent if isinstance(extent, list) else [extent])
         ]
 
     def _argument(
@@ -201,11 +201,11 @@ def _check(kernel: Kernel, parameters: int) -> None:
     file, layout = kernel.file, kernel.layout
     for argument in file.arguments:
         where = Where(kernel.path, argument.line or None)
-        for name, known in ((argument.input, layout.inputs), (argument.output, layout.outputs)):
-            if name is not None and name not in known:
+        for name, tensor_names in ((argument.input, layout.inputs), (argument.output, layout.outputs)):
+            if name is not None and name not in tensor_names:
                 raise SpecError(
-                    f"{where}: {name!r} is no tensor of {file.computes}; expected one of {listed(known)}."
-                    + did_you_mean(name, known)
+                    f"{where}: {name!r} is no tensor of {file.computes}; expected one of {listed(tensor_names)}."
+                    + did_you_mean(name, tensor_names)
                 )
     where = Where(kernel.path, file.line_of("arguments"))
     absent = [name for name in layout.inputs if name not in (*layout.optional, *kernel.inputs)]

@@ -29,7 +29,7 @@ def node_text(kernel: Kernel, target: str, verdict: NodeVerdict) -> str:
 def _cases(verdict: NodeVerdict) -> Iterator[str]:
     for case, comparisons in verdict.cases:
         yield f"{case}"
-        yield from (f"    {one}" for one in comparisons)
+        yield from (f"    {comparison}" for comparison in comparisons)
 
 
 def _further(verdict: NodeVerdict) -> Iterator[str]:
@@ -39,8 +39,8 @@ def _further(verdict: NodeVerdict) -> Iterator[str]:
     if not verdict.holds:
         yield from _named(verdict)
         return
-    told, same = len(verdict.tried.other), verdict.tried.same
-    yield f"{told} of {told + len(same)} other values of its choices give other bits on the last of these"
+    other_count, same = len(verdict.tried.other), verdict.tried.same
+    yield f"{other_count} of {other_count + len(same)} other values of its choices give other bits on the last of these"
     if same:
         words = [in_words(change) for change in same]
         yield f"not told apart from: {', '.join(words[:_MANY])}" + _more(words)
@@ -51,13 +51,13 @@ def _named(verdict: NodeVerdict) -> Iterator[str]:
     if not verdict.gives:
         yield "no other values of its choices, one or several together, were found to give the kernel's bits"
     for name, match in verdict.gives.items():
-        also = [in_words(other) for other in match.also]
+        also = [in_words(change) for change in match.also]
         same = f" (on this data also with {'; '.join(also[:_FEW])}{_more(also, _FEW)})" if also else ""
         stands = _stands(match.change, verdict.held.choices)
         kinds = {a.name: a.kind for a in verdict.held.node.attributes}
-        illegal = [one for one in match.change if kinds[one] == SEMANTICS]
-        what = f"; {', '.join(illegal)} is no legal choice: another model is computed" if illegal else ""
-        where = f"where the node has {in_words(stands)}{what}"
+        illegal = [name for name in match.change if kinds[name] == SEMANTICS]
+        clause = f"; {', '.join(illegal)} is no legal choice: another model is computed" if illegal else ""
+        where = f"where the node has {in_words(stands)}{clause}"
         yield f"the kernel's {name} is that of {in_words(match.change)}{same}, {where}"
 
 

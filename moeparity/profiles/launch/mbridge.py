@@ -40,11 +40,11 @@ _UNFUSED = {
 
 def switches(prefix: str) -> tuple[Option, ...]:
     """verl's options that say who builds the configuration."""
-    other = Implied(says="verl's own converter builds Megatron-LM's configuration")
+    converter = Implied(says="verl's own converter builds Megatron-LM's configuration")
     bridge = Implied(says="with mbridge: Megatron-Bridge builds Megatron-LM's configuration")
     mbridge = Implied(says="mbridge builds Megatron-LM's configuration")
     return (
-        switch(f"{prefix}use_mbridge", default=True, on=mbridge, off=other, role="trainer", quiet=True),
+        switch(f"{prefix}use_mbridge", default=True, on=mbridge, off=converter, role="trainer", quiet=True),
         switch(f"{prefix}vanilla_mbridge", default=False, on=mbridge, off=bridge, role="trainer", quiet=True),
     )
 

@@ -91,21 +91,21 @@ def _sglang(settings: Settings) -> Mapping[str, Any]:
 
 def _deterministic(settings: Settings) -> Iterator[Decision]:
     """What makes SGLang's inference deterministic without its own switch."""
-    (own,) = [option for option in SGLANG.options if option.name == "enable_deterministic_inference"]
+    (deterministic,) = [option for option in SGLANG.options if option.name == "enable_deterministic_inference"]
     if settings["true_on_policy_mode"] is True or settings["recompute_logprobs_via_prefill"] is True:
-        yield Decision(role="rollout", implied=own.implies(True), source=_SOURCE)
+        yield Decision(role="rollout", implied=deterministic.implies(True), source=_SOURCE)
 
 
 def _grammar() -> Grammar:
     """slime's, where nothing is shortened, with servers for evaluation."""
-    own = slime.SLIME.grammar
-    assert own is not None
+    slime_grammar = slime.SLIME.grammar
+    assert slime_grammar is not None
     read = {name for option in (*_OWN, *_UNSTATED) for name in option.names} | {"use_miles_router"}
     return replace(
-        own,
-        switches=own.switches | frozenset(SWITCHES.split()) | _of_evaluation(own.switches),
-        several=own.several | frozenset(SEVERAL.split()) | _of_evaluation(own.several),
-        spellings={**own.spellings, **{f"--{name.replace('_', '-')}": (name, True) for name in sorted(read)}},
+        slime_grammar,
+        switches=slime_grammar.switches | frozenset(SWITCHES.split()) | _of_evaluation(slime_grammar.switches),
+        several=slime_grammar.several | frozenset(SEVERAL.split()) | _of_evaluation(slime_grammar.several),
+        spellings={**slime_grammar.spellings, **{f"--{name.replace('_', '-')}": (name, True) for name in sorted(read)}},
         shortened=(),
     )
 

@@ -164,14 +164,15 @@ def prefixed(options: Iterable[Option], prefix: str, role: str) -> tuple[Option,
     )
 
 
-def embedded(rule: Rule, prefix: str, role: str, given: Callable[[Settings], Mapping[str, Any]]) -> Rule:
-    """A server's rule for a server that a trainer starts: by options under `prefix`, and what `given` says of others.
+def embedded(rule: Rule, prefix: str, role: str, options_of: Callable[[Settings], Mapping[str, Any]]) -> Rule:
+    """A server's rule for a server that a trainer starts: by options under `prefix`, and what `options_of` says of
+    others.
 
-    `given` maps the server's names to values; an empty mapping says that this server is not started.
+    `options_of` maps the server's names to values; an empty mapping says that this server is not started.
     """
 
     def rule_of_trainer(settings: Settings) -> Iterator[Decision]:
-        server_values = given(settings)
+        server_values = options_of(settings)
         if not server_values:
             return
         below = {n.removeprefix(prefix): v for n, v in settings.values.items() if n.startswith(prefix)}

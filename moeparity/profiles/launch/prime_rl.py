@@ -108,9 +108,9 @@ _ROLLOUT = (
 
 def _rest_of_vllm() -> Iterator[Option]:
     """vLLM's other options, which are handed on as they are; of the program `inference` they begin with `vllm.`."""
-    own = {name for option in _ROLLOUT for name in option.names}
+    option_names = {name for option in _ROLLOUT for name in option.names}
     for option in prefixed(servers.VLLM.options, _VLLM, "rollout"):
-        if not own.intersection(option.names):
+        if not option_names.intersection(option.names):
             yield replace(option, names=(*option.names, *(name.removeprefix(_SERVER) for name in option.names)))
 
 
@@ -128,10 +128,10 @@ def _of_prime_rl(settings: Settings) -> Mapping[str, str]:
 def _parallel(settings: Settings) -> Mapping[str, Any]:
     """vLLM's ranks, by its own names."""
     tensor = settings.ranks(f"{_VLLM}tensor_parallel_size")
-    given = settings.ranks(f"{_VLLM}data_parallel_size")
+    asked_ranks = settings.ranks(f"{_VLLM}data_parallel_size")
     return {
         "tensor_parallel_size": tensor,
-        "data_parallel_size": max(settings.ranks(_GPUS) // tensor, 1) if _by_gpus(settings) else given,
+        "data_parallel_size": max(settings.ranks(_GPUS) // tensor, 1) if _by_gpus(settings) else asked_ranks,
         "enable_expert_parallel": settings[f"{_VLLM}enable_expert_parallel"],
     }
 

@@ -85,11 +85,11 @@ _ANY = Grammar(switches=FLAGS)
 def programs_of(path: Path) -> list[tuple[Source, Program]]:
     """What a file starts, one of each kind. Raises SpecError where it cannot be told, or where there are several."""
     sources = read_sources(path, _grammar)
-    known = [(source, program) for source in sources if (program := _program(source)) is not None]
-    if not known:
+    of_programs = [(source, program) for source in sources if (program := _program(source)) is not None]
+    if not of_programs:
         raise SpecError(_unknown(path, sources))
     chosen: dict[str, tuple[Source, Program]] = {}
-    for source, program in known:
+    for source, program in of_programs:
         side = "server" if program in _SERVERS else "trainer"
         before = chosen.get(side)
         if before is not None and (before[1] is not program or _settings(before) != _settings((source, program))):

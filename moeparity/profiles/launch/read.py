@@ -42,8 +42,8 @@ def read(path: Path, checkpoint: Path | None = None) -> Launch:
 
 def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch:
     values, irrelevant, ignored = _sorted(source, program)
-    named = _model(source, program)
-    model = named if checkpoint is None else of_config(checkpoint / "config.json", str(checkpoint))
+    model_said = _model(source, program)
+    model = model_said if checkpoint is None else of_config(checkpoint / "config.json", str(checkpoint))
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
     resolved = Settings(
         values={option.name: value for option, _, value in settings}, given=frozenset(values), model=model
@@ -77,7 +77,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
         source=program.source,
         model=LaunchModel(name=model.name, architecture=model.architecture, known_by=model.known_by),
         warnings=(*_warnings(settings, implied), *_of_decisions(decisions)),
-        another_model=_another_model(source, named, model) if checkpoint else "",
+        another_model=_another_model(source, model_said, model) if checkpoint else "",
         sides=tuple(sides.values()),
         decisions=tuple(
             LaunchDecision(role=d.role, says=d.implied.says, source=d.source) for d in decisions if d.implied.says
@@ -132,10 +132,10 @@ def _heads(name: str) -> list[str]:
     return [".".join(words[:end]) + "." for end in range(1, len(words))]
 
 
-def _another_model(source: Source, named: Model, given: Model) -> str:
+def _another_model(source: Source, model_said: Model, model_here: Model) -> str:
     """That the file names a model which plainly is not the checkpoint's; empty where it is not known to."""
-    differs = difference(named, given)
-    return f"{Where(source.path)} runs {named.name}: {differs} ({given.known_by})" if differs else ""
+    differs = difference(model_said, model_here)
+    return f"{Where(source.path)} runs {model_said.name}: {differs} ({model_here.known_by})" if differs else ""
 
 
 def _model(source: Source, program: Program) -> Model:

@@ -19,17 +19,20 @@ _APART = 1.7
 """From this factor on a number of parameters is plainly not the one in a name, which is rounded."""
 
 
-def difference(named: Model, checkpoint: Model) -> str:
+def difference(model_said: Model, checkpoint: Model) -> str:
     """How the named model differs from the checkpoint's: by class, by sizes, by the size in its name; empty: not known
     to.
     """
-    if None not in (named.architecture, checkpoint.architecture) and named.architecture != checkpoint.architecture:
-        return f"it is a {named.architecture}, and the checkpoint a {checkpoint.architecture}"
-    for field in _SIZES if named.sizes else ():
-        theirs, ours = named.sizes.get(field), checkpoint.sizes.get(field)
+    if (
+        None not in (model_said.architecture, checkpoint.architecture)
+        and model_said.architecture != checkpoint.architecture
+    ):
+        return f"it is a {model_said.architecture}, and the checkpoint a {checkpoint.architecture}"
+    for field in _SIZES if model_said.sizes else ():
+        theirs, ours = model_said.sizes.get(field), checkpoint.sizes.get(field)
         if None not in (theirs, ours) and theirs != ours:
             return f"its {field} is {theirs}, and the checkpoint's {ours}"
-    size, parameters = _named_size(named.name), _parameters(checkpoint.sizes)
+    size, parameters = _named_size(model_said.name), _parameters(checkpoint.sizes)
     if size is not None and parameters is not None and not 1 / _APART < parameters / size < _APART:
         return f"by its name it has {size / 1e9:g} billion parameters, and the checkpoint about {parameters / 1e9:.2g}"
     return ""

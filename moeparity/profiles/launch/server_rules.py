@@ -86,8 +86,15 @@ def vllm_compilation(settings: Settings) -> Iterator[Decision]:
     if str(config.get("mode", config.get("level", ""))).upper() in ("0", "NONE"):
         eager = Implied(says="not compiled: kernels in C in place of Inductor's", overlay="vllm-eager")
         yield Decision(role="server", implied=eager, source=source)
-    known = {"mode", "level", "pass_config", "cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size"}
-    others = sorted({*config} - known) + sorted(
+    supported = {
+        "mode",
+        "level",
+        "pass_config",
+        "cudagraph_mode",
+        "cudagraph_capture_sizes",
+        "max_cudagraph_capture_size",
+    }
+    others = sorted({*config} - supported) + sorted(
         f"pass_config.{name}" for name in (passes if isinstance(passes, dict) else ()) if name != "fuse_allreduce_rms"
     )
     if others:
@@ -145,11 +152,11 @@ def _attention_groups(settings: Settings) -> int:
 def sglang_fused_all_reduce(settings: Settings) -> Iterator[Decision]:
     """Whether SGLang turns its fused all-reduce on by itself: by the model, on one node of SM90 or SM100."""
     unset = settings["flashinfer_allreduce_fusion_backend"] == "none"
-    asked = settings["enable_flashinfer_allreduce_fusion"] is True
+    is_asked = settings["enable_flashinfer_allreduce_fusion"] is True
     if settings["enforce_disable_flashinfer_allreduce_fusion"] is True:
         off = Implied(says="no fused all-reduce and norm: forbidden", drops=("sglang-allreduce-norm",))
         yield Decision(role="server", implied=off, source=_FUSED_SOURCE)
-    elif unset and not asked and settings.ranks("tp_size") > 1:
+    elif unset and not is_asked and settings.ranks("tp_size") > 1:
         yield Decision(role="server", implied=_automatic(settings), source=_FUSED_SOURCE)
 
 

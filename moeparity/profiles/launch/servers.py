@@ -156,9 +156,9 @@ def _arguments(
 ) -> Iterator[tuple[str, ...]]:
     """What a command line may hold: names of one option together, but for those that stand `elsewhere`."""
     for names in (*(o.names for o in options if not o.environment), *((name,) for name in sorted(irrelevant))):
-        own, *others = names
-        if own == own.lower() and own not in elsewhere:
-            yield own, *(name for name in others if name not in elsewhere)
+        first_name, *others = names
+        if first_name == first_name.lower() and first_name not in elsewhere:
+            yield first_name, *(name for name in others if name not in elsewhere)
 
 
 VLLM = Program(

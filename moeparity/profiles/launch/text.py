@@ -77,6 +77,6 @@ def _table(launch: Launch) -> Table:
 
 def _row(setting: LaunchSetting, file: str) -> tuple[str, ...]:
     """Of the launch file itself, which stands at the top, the line is enough."""
-    own, _, line = setting.where.rpartition(":")
-    where = f"line {line}" if own == file and line.isdigit() else setting.where
+    setting_file, _, line = setting.where.rpartition(":")
+    where = f"line {line}" if setting_file == file and line.isdigit() else setting.where
     return setting.name, setting.value, setting.implies, setting.profile, where if setting.given else "default"

@@ -49,12 +49,12 @@ def _(opcode: Opcode) -> Operation:
 def _(opcode: Opcode) -> Operation:
     """A funnel of b:a, 64 bits, shifted; the upper half of a left shift, the lower of a right one."""
     type_ = opcode.type_of(("b32",))
-    left, wrap = opcode.one_of(("l", "r")) == "l", opcode.one_of(("wrap", "clamp")) == "wrap"
+    to_left, wrap = opcode.one_of(("l", "r")) == "l", opcode.one_of(("wrap", "clamp")) == "wrap"
 
     def compute(a: Array, b: Array, c: Array) -> Array:
         amount = (c & np.uint32(31) if wrap else np.minimum(c, np.uint32(32))).astype(np.uint64)
         funnel = (b.astype(np.uint64) << np.uint64(32)) | a
-        shifted = (funnel << amount) >> np.uint64(32) if left else funnel >> amount
+        shifted = (funnel << amount) >> np.uint64(32) if to_left else funnel >> amount
         return shifted.astype(np.uint32)
 
     return Operation(results=(type_,), sources=(type_, type_, "u32"), compute=compute)
@@ -110,13 +110,15 @@ def _(opcode: Opcode) -> Operation:
     def compute(a: Array, start: Array, length: Array) -> Array:
         start, length = start & np.uint32(0xFF), length & np.uint32(0xFF)
         bits = a.view(dtype_of(f"b{width}"))
-        one = bits.dtype.type(1)
+        unit = bits.dtype.type(1)
         field = np.where(start >= width, bits.dtype.type(0), bits >> _inside(start, width).astype(bits.dtype))
-        mask = np.where(length >= width, ~bits.dtype.type(0), (one << _inside(length, width).astype(bits.dtype)) - one)
+        mask = np.where(
+            length >= width, ~bits.dtype.type(0), (unit << _inside(length, width).astype(bits.dtype)) - unit
+        )
         field &= mask
         if type_.startswith("s"):
             last = np.minimum(start + length - np.uint32(1), np.uint32(width - 1)).astype(bits.dtype)
-            negative = ((bits >> last) & one != 0) & (length != 0)
+            negative = ((bits >> last) & unit != 0) & (length != 0)
             # Bits that are not there, above the field or above the number, are those of the sign.
             there = np.where(
                 start >= width, bits.dtype.type(0), ~bits.dtype.type(0) >> _inside(start, width).astype(bits.dtype)
@@ -135,8 +137,8 @@ def _(opcode: Opcode) -> Operation:
 
     def compute(a: Array, b: Array, start: Array, length: Array) -> Array:
         start, length = start & np.uint32(0xFF), length & np.uint32(0xFF)
-        one, zero = a.dtype.type(1), a.dtype.type(0)
-        mask = np.where(length >= width, ~zero, (one << _inside(length, width).astype(a.dtype)) - one)
+        unit, zero = a.dtype.type(1), a.dtype.type(0)
+        mask = np.where(length >= width, ~zero, (unit << _inside(length, width).astype(a.dtype)) - unit)
         shift = _inside(start, width).astype(a.dtype)
         mask = np.where(start >= width, zero, mask << shift)
         return (b & ~mask) | ((a << shift) & mask)
@@ -183,7 +185,7 @@ def _length(a: Array) -> Array:
 
 def _reversed(a: Array, width: int) -> Array:
     result = np.zeros_like(a)
-    one = a.dtype.type(1)
+    unit = a.dtype.type(1)
     for at in range(width):
-        result |= ((a >> a.dtype.type(at)) & one) << a.dtype.type(width - 1 - at)
+        result |= ((a >> a.dtype.type(at)) & unit) << a.dtype.type(width - 1 - at)
     return result

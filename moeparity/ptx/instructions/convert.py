@@ -65,8 +65,8 @@ def _resized(opcode: Opcode, to: str, of: str) -> Callable[[Array], Array]:
     if not opcode.has("sat"):
         return lambda a: a.astype(dtype)
     low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
-    own = np.iinfo(dtype_of(of))
-    return lambda a: np.clip(a, max(low, own.min), min(high, own.max)).astype(dtype)
+    limits = np.iinfo(dtype_of(of))
+    return lambda a: np.clip(a, max(low, limits.min), min(high, limits.max)).astype(dtype)
 
 
 def _counted(opcode: Opcode, to: str, of: str) -> Callable[[Array], Array]:

@@ -86,9 +86,9 @@ def _(opcode: Opcode) -> Operation:
             raise PtxError(f"Line {opcode.statement.line}: `{opcode.text}` of {count} bytes; 4, 8 or 16 were expected.")
         memory = lanes.machine.memory
         to = np.broadcast_to(memory.positions(space, target, lanes, count), lanes.index.shape)
-        kept = np.broadcast_to(size if filled is None else filled, lanes.index.shape)
+        sizes = np.broadcast_to(size if filled is None else filled, lanes.index.shape)
         for at in range(count):
-            copied = np.flatnonzero(kept > at)
+            copied = np.flatnonzero(sizes > at)
             memory.octets[to + at] = 0
             if copied.size:
                 of = memory.positions("global", np.broadcast_to(source, lanes.index.shape)[copied] + np.uint64(at),

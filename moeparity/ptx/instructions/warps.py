@@ -35,8 +35,8 @@ def _(opcode: Opcode) -> Operation:
         everybody = np.full(lanes.machine.lanes, 0xFFFFFFFF, np.uint32)
         everybody[lanes.index] = value
         shuffled = everybody[lanes.index - lane + source]
-        taken = ((np.broadcast_to(mask, lane.shape).astype(np.int64) >> source) & 1) != 0
-        shuffled = np.where(taken, shuffled, np.uint32(0xFFFFFFFF))
+        is_in_mask = ((np.broadcast_to(mask, lane.shape).astype(np.int64) >> source) & 1) != 0
+        shuffled = np.where(is_in_mask, shuffled, np.uint32(0xFFFFFFFF))
         return (shuffled, valid) if pair else shuffled
 
     results = ("b32", "pred") if pair else ("b32",)

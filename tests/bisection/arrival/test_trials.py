@@ -19,10 +19,10 @@ PLACE = ("layers[1].moe.combine", "order")
 
 
 def side(folder: Path, address: str) -> Side:
-    own = overrides({address: "unordered(3)"}, HERE)
+    orders = overrides({address: "unordered(3)"}, HERE)
     of = graph(folder, QWEN3_MOE)
     return Side(
-        plan=bind(of, load_profile("vllm", HERE), "bf16", own, phases=SERVED), schedule=ScheduleSettings(batch=1)
+        plan=bind(of, load_profile("vllm", HERE), "bf16", orders, phases=SERVED), schedule=ScheduleSettings(batch=1)
     )
 
 

@@ -12,7 +12,7 @@ from moeparity import bisect
 from moeparity.bisection.determinism.observe import CALLS
 from moeparity.bisection.determinism.report import NotDeterministic
 from moeparity.bisection.determinism.words import determinism_reading
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.text import print_report
 from tests.opened import opened
@@ -45,9 +45,12 @@ SEQUENCES, TOKENS, WIDTH = 6, 4, 64
 def report_of(folder: Path, checkpoint: Path, function: str, micro_batch: int) -> Report:
     module = f"again_{function}_{micro_batch}"
     (folder / f"{module}.py").write_text(NORM, "utf-8")
-    own = {"micro_batch": micro_batch, "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{module}:{function}"}]}
+    candidate = {
+        "micro_batch": micro_batch,
+        "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{module}:{function}"}],
+    }
     tokens = {"input_ids": random_tokens(SEQUENCES, TOKENS)}
-    path = write_recipe(folder, checkpoint, tokens, {"micro_batch": micro_batch}, own)
+    path = write_recipe(folder, checkpoint, tokens, {"micro_batch": micro_batch}, candidate)
     return bisect(path, device="cpu", options=Options(allow_code=True, attribution=False), opener=opened)
 
 

@@ -11,8 +11,8 @@ import torch
 from moeparity.bisection.digests.inputs import of_tensors
 from moeparity.bisection.digests.observe import joined
 from moeparity.bisection.digests.report import Digests
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.inputs import machine
 from tests.errors.base import BASE
@@ -43,10 +43,10 @@ def test_digests_are_equal_where_all_bits_are(tmp_path: Path) -> None:
 def test_which_sequences_go_through_a_node_together_is_no_matter(tmp_path: Path) -> None:
     """The reference computes one sequence at a time; how many the candidate takes makes other waves."""
     alone = ("{profile: hf-eager}", "{profile: hf-eager, micro_batch: 1}")
-    one, _ = ran(tmp_path / "a", alone, ("{profile: hf-default}", "{profile: hf-default, micro_batch: 1}"))
-    both, _ = ran(tmp_path / "b", alone)
-    assert one.reference == both.reference
-    assert (one.weights, one.tokens, one.machine) == (both.weights, both.tokens, both.machine)
+    singly, _ = ran(tmp_path / "a", alone, ("{profile: hf-default}", "{profile: hf-default, micro_batch: 1}"))
+    together, _ = ran(tmp_path / "b", alone)
+    assert singly.reference == together.reference
+    assert (singly.weights, singly.tokens, singly.machine) == (together.weights, together.tokens, together.machine)
 
 
 def test_a_rounding_on_an_edge_of_one_side_is_none_of_the_other(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_rounding_on_an_edge_of_one_side_is_none_of_the_other(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "other",
+    "changed_tensor",
     [
         torch.tensor([-0.0, 1.0]),
         torch.tensor([[0.0, 1.0]]),
@@ -71,10 +71,10 @@ def test_a_rounding_on_an_edge_of_one_side_is_none_of_the_other(tmp_path: Path) 
     ],
     ids=["minus zero", "a shape", "a dtype", "a value"],
 )
-def test_another_bit_is_another_digest(other: torch.Tensor) -> None:
+def test_another_bit_is_another_digest(changed_tensor: torch.Tensor) -> None:
     first = torch.tensor([0.0, 1.0])
     assert of_tensors([("a", first)]) == of_tensors([("a", first.clone())])
-    assert of_tensors([("a", first)]) != of_tensors([("a", other)])
+    assert of_tensors([("a", first)]) != of_tensors([("a", changed_tensor)])
     assert of_tensors([("a", first)]) != of_tensors([("b", first)])
     assert joined(["a", "b"]) != joined(["b", "a"])
     assert joined(["a"], finite=False) == f"{joined(['a'])} not finite"

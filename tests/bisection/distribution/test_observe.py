@@ -19,24 +19,24 @@ MASK = torch.ones(3, 5, dtype=torch.bool)
 
 
 def seen(mask: torch.Tensor = MASK, logits: torch.Tensor = LOGITS, *, wave: int = 3) -> Distributions:
-    found = Distributions("lm_head", "reference", "candidate", IDS, mask)
+    observer = Distributions("lm_head", "reference", "candidate", IDS, mask)
     for start in range(0, 3, wave):
         rows = (start, min(3, start + wave))
         sides = dict(zip(("reference", "candidate"), logits[:, slice(*rows)], strict=True))
         view = SimpleNamespace(node=SimpleNamespace(name="lm_head"), wave=rows, tensor=sides.__getitem__)
-        found.see(cast("Any", view))
-    return found
+        observer.see(cast("Any", view))
+    return observer
 
 
 def test_a_token_is_scored_by_the_logits_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = (side[:, :-1].reshape(-1, 12) for side in LOGITS)
     expected = vocabulary_metrics(x, y, IDS[:, 1:].reshape(-1))
-    found = seen()
-    assert found.tokens == 12
-    assert found.sums == pytest.approx(expected.sum(-1).tolist(), rel=1e-12)
-    assert found.max_tv == float(expected[1].max())
+    distances = seen()
+    assert distances.tokens == 12
+    assert distances.sums == pytest.approx(expected.sum(-1).tolist(), rel=1e-12)
+    assert distances.max_tv == float(expected[1].max())
     monkeypatch.setattr(distributions, "CHUNK", 24)
-    assert seen(wave=1).sums == pytest.approx(found.sums, rel=1e-12)
+    assert seen(wave=1).sums == pytest.approx(distances.sums, rel=1e-12)
 
 
 def test_masked_tokens_and_logits_that_are_not_finite_do_not_count() -> None:
@@ -44,11 +44,11 @@ def test_masked_tokens_and_logits_that_are_not_finite_do_not_count() -> None:
     mask[0] = False
     spoilt = LOGITS.clone()
     spoilt[1, 0], spoilt[0, 1, 2, 7] = math.nan, -math.inf
-    found = seen(mask, spoilt)
-    assert found.tokens == 7
-    assert all(map(math.isfinite, found.sums))
+    distances = seen(mask, spoilt)
+    assert distances.tokens == 7
+    assert all(map(math.isfinite, distances.sums))
 
 
 def test_nothing_scored() -> None:
-    found = seen(torch.zeros_like(MASK))
-    assert (found.tokens, found.max_tv, found.sums) == (0, 0.0, [0.0] * 4)
+    distances = seen(torch.zeros_like(MASK))
+    assert (distances.tokens, distances.max_tv, distances.sums) == (0, 0.0, [0.0] * 4)

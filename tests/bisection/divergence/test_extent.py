@@ -30,8 +30,8 @@ def seen_at(
     cut = grid(ours[0].shape[axis + (partials[0] > 1)], 0, *WAVE)
 
     def blocks(values: Sequence[Tensor], identity: int, parts: int) -> tuple[list[Block], ...]:
-        own = axis + (parts > 1)
-        return tuple([block(value, FIRST, [identity], cut, partials=parts, axis=own)] for value in values)
+        value_axis = axis + (parts > 1)
+        return tuple([block(value, FIRST, [identity], cut, partials=parts, axis=value_axis)] for value in values)
 
     outputs = {REFERENCE: blocks(ours, 0, partials[0]), CANDIDATE: blocks(theirs, 1, partials[1])}
     read = ([block(torch.zeros(4, cut.length), FIRST, [0], cut)], *[None] * (len(OPS[op].inputs) - 1))
@@ -50,9 +50,9 @@ def values(*shape: int) -> Tensor:
 
 
 def changed(value: Tensor, *place: int) -> Tensor:
-    other = value.clone()
-    other[place] = -other[place]
-    return other
+    flipped_sign = value.clone()
+    flipped_sign[place] = -flipped_sign[place]
+    return flipped_sign
 
 
 def test_one_value_of_one_token_is_one_token_of_one_sequence() -> None:

@@ -56,9 +56,9 @@ def test_a_bar_is_as_long_as_the_error_on_a_log_scale() -> None:
 
 @pytest.mark.parametrize("error", [0.0, math.nan, math.inf])
 def test_what_has_no_logarithm_has_no_bar(error: float) -> None:
-    _, row, other = printed(growth_table(grown([error, 1e-3])))
+    _, row, last_row = printed(growth_table(grown([error, 1e-3])))
     assert "#" not in row
-    assert "#" in other
+    assert "#" in last_row
 
 
 @pytest.mark.parametrize("at", range(1, 60))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from moeparity import bisect
 from moeparity.bisection.envelope.report import Envelope
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.text import print_report
 from tests.planted.places import random_tokens, write_recipe
@@ -44,13 +44,13 @@ def envelope(report: Report) -> Envelope:
     ids=["norm", "linear", "combine", "experts", "head"],
 )
 def test_another_order_is_inside(tmp_path: Path, qwen3_moe: Path, order: dict[str, str]) -> None:
-    found = envelope(report(tmp_path, qwen3_moe, FP32, {**FP32, "set": order}))
-    assert found.nodes
-    assert {node.verdict for node in found.nodes} == {"inside"}
-    assert found.nodes[0].root
-    assert all(n.reference.differing > 0 and n.candidate is not None for n in found.nodes if n.reference is not None)
-    assert "rounding order" in found.reading[0]
-    assert "no further apart than legal orders do" in found.reading[1]
+    section = envelope(report(tmp_path, qwen3_moe, FP32, {**FP32, "set": order}))
+    assert section.nodes
+    assert {node.verdict for node in section.nodes} == {"inside"}
+    assert section.nodes[0].root
+    assert all(n.reference.differing > 0 and n.candidate is not None for n in section.nodes if n.reference is not None)
+    assert "rounding order" in section.reading[0]
+    assert "no further apart than legal orders do" in section.reading[1]
 
 
 @pytest.mark.parametrize(
@@ -64,49 +64,49 @@ def test_another_order_is_inside(tmp_path: Path, qwen3_moe: Path, order: dict[st
     ids=["combine", "gate", "eps", "attention"],
 )
 def test_precision_and_semantics_are_outside(tmp_path: Path, qwen3_moe: Path, fault: dict[str, Any]) -> None:
-    found = envelope(report(tmp_path, qwen3_moe, FP32, {**FP32, "set": fault}))
-    assert {node.verdict for node in found.nodes} == {"outside"}
-    for node in found.nodes:
+    section = envelope(report(tmp_path, qwen3_moe, FP32, {**FP32, "set": fault}))
+    assert {node.verdict for node in section.nodes} == {"outside"}
+    for node in section.nodes:
         assert node.reference is not None
         assert node.reference.outside > 0.5 * node.reference.differing > 0
         assert node.candidate is None
-    assert "precision, form or semantics differ" in found.reading[0]
+    assert "precision, form or semantics differ" in section.reading[0]
 
 
 def test_a_candidate_that_rounds_less_lies_inside_one_way_only(tmp_path: Path, qwen3_moe: Path) -> None:
     coarse = {"set": {"layers[*].moe.combine:accumulate": "bf16", "layers[*].moe.combine:output": "bf16"}}
     fine = {"set": {"layers[*].moe.combine:accumulate": "fp32", "layers[*].moe.combine:output": "bf16"}}
-    found = envelope(report(tmp_path, qwen3_moe, coarse, fine))
-    assert {node.verdict for node in found.nodes} == {"one_sided"}
-    assert found.reading[1] == "3 of 3 nodes with a band differ by more than an order."
+    section = envelope(report(tmp_path, qwen3_moe, coarse, fine))
+    assert {node.verdict for node in section.nodes} == {"one_sided"}
+    assert section.reading[1] == "3 of 3 nodes with a band differ by more than an order."
 
 
 def test_ranks_in_another_order_are_inside(tmp_path: Path, deepseek_v3: Path) -> None:
     place = {"placement": {"tensor": 4}}
     sides = [{**place, "set": {"**.reduce:collective": c}} for c in ("nccl.ring", "flashinfer.one_shot")]
-    found = envelope(report(tmp_path, deepseek_v3, *sides))
-    reduced = [node for node in found.nodes if node.op == "all_reduce"]
+    section = envelope(report(tmp_path, deepseek_v3, *sides))
+    reduced = [node for node in section.nodes if node.op == "all_reduce"]
     assert reduced
     assert {node.verdict for node in reduced} == {"inside"}
 
 
 def test_an_order_that_states_its_own_arithmetic_is_not_drawn(tmp_path: Path, qwen3_moe: Path) -> None:
-    own = {"layers[0].moe.combine:order": "blocks(2, accumulate=fp32, round=bf16) | sequential"}
-    (node,) = envelope(report(tmp_path, qwen3_moe, {**FP32, "set": own}, FP32)).nodes
+    settings = {"layers[0].moe.combine:order": "blocks(2, accumulate=fp32, round=bf16) | sequential"}
+    (node,) = envelope(report(tmp_path, qwen3_moe, {**FP32, "set": settings}, FP32)).nodes
     assert node.verdict == "not_drawn"
     assert node.not_drawn is not None
     assert "states an arithmetic of its own" in node.not_drawn
 
 
 def test_it_is_told_in_report_and_json_only_where_asked_for(tmp_path: Path, qwen3_moe: Path) -> None:
-    own = {**FP32, "set": {"layers[*].moe.norm:order": "reverse"}}
-    assert report(tmp_path, qwen3_moe, FP32, own, floor=False).envelope is None
-    found = report(tmp_path, qwen3_moe, FP32, own)
-    told = json.loads(found.to_json())["envelope"]
-    assert told["draws"] == 8
-    assert told["nodes"][0]["reference"]["differing"] > 0
+    candidate = {**FP32, "set": {"layers[*].moe.norm:order": "reverse"}}
+    assert report(tmp_path, qwen3_moe, FP32, candidate, floor=False).envelope is None
+    with_envelope = report(tmp_path, qwen3_moe, FP32, candidate)
+    as_json = json.loads(with_envelope.to_json())["envelope"]
+    assert as_json["draws"] == 8
+    assert as_json["nodes"][0]["reference"]["differing"] > 0
     out = io.StringIO()
-    print_report(found, Console(file=out, width=140), ON_REQUEST)
+    print_report(with_envelope, Console(file=out, width=140), ON_REQUEST)
     assert "Legal orders" in out.getvalue()
     assert "layers[*].moe.norm (root)" in out.getvalue()
     alike = envelope(report(tmp_path, qwen3_moe, FP32, FP32))
@@ -121,5 +121,5 @@ def test_precision_in_some_phase_is_outside(tmp_path: Path, qwen3_moe: Path, fau
     sides = {name: dict(steps) for name in ("reference", "candidate")}
     sides[faulty]["set"] = {"layers[1].moe.norm:normalized@decode": "bf16"}
     path = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(4, 24)}, *sides.values())
-    found = envelope(bisect(path, device="cpu", options=ON))
-    assert {node.node: node.verdict for node in found.nodes} == {"layers[1].moe.norm": "outside"}
+    section = envelope(bisect(path, device="cpu", options=ON))
+    assert {node.node: node.verdict for node in section.nodes} == {"layers[1].moe.norm": "outside"}

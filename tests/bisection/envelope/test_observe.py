@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.bisection.prepare import Options, Plan, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.engine.lockstep import run
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView

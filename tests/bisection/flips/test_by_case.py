@@ -29,6 +29,6 @@ def test_each_token_is_ranked_as_its_case_says() -> None:
     every, in_groups = selected(view, "candidate", of, logits)
     for place, case in enumerate(of):
         ranking: Any = of[case]
-        for scores, own in zip((every, in_groups), selection(logits, w={}, p=P, at=ranking.at), strict=True):
-            assert same_bits(scores[:, place], own[:, place].to(scores.dtype)), case
+        for scores, own_scores in zip((every, in_groups), selection(logits, w={}, p=P, at=ranking.at), strict=True):
+            assert same_bits(scores[:, place], own_scores[:, place].to(scores.dtype)), case
     assert not same_bits(every[:, 1], selection(logits, w={}, p=P, at=at)[0][:, 1])

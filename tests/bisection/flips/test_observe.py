@@ -17,7 +17,8 @@ from moeparity.bisection.flips.census import BINS, MAP_BITS, Census, bin_of
 from moeparity.bisection.flips.measure import routing_flips
 from moeparity.bisection.flips.observe import FlipObserver
 from moeparity.bisection.observe import observe
-from moeparity.bisection.prepare import Plan, prepare
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.trials import alone, restored
 from moeparity.engine.forward import forward
@@ -57,7 +58,7 @@ def planted(folder: Path, checkpoint: Path, reference: Settings, candidate: Sett
     assert census is not None
     nodes = [f"layers[{layer}].moe.{name}" for layer in census.layers for name in ("norm", "gate")]
     nodes += [node.name for node in plan.model.graph.nodes if node.name.endswith("attention.attend")]
-    saved = [forward(plan.model, ids, settings=dict(own), save=nodes) for own in (reference, candidate)]
+    saved = [forward(plan.model, ids, settings=dict(settings), save=nodes) for settings in (reference, candidate)]
     return Planted(plan, census, saved)
 
 
@@ -70,25 +71,25 @@ def same_row(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool((int_view(a.to(wide)) == int_view(b.to(wide))).all())
 
 
-def expected_bits(found: Planted) -> tuple[torch.Tensor, Counter[tuple[int, str]]]:
+def expected_bits(flips_planted: Planted) -> tuple[torch.Tensor, Counter[tuple[int, str]]]:
     """The map, without ties, and where the rows of roots first differ, by loops over tokens."""
-    census = found.census
+    census = flips_planted.census
     map_ = torch.zeros(len(census.layers), *SHAPE, dtype=torch.uint8)
     root_at: Counter[tuple[int, str]] = Counter()
     flipped: set[tuple[int, int]] = set()
     for place, layer in enumerate(census.layers):
-        here: set[tuple[int, int]] = set()
+        cells_here: set[tuple[int, int]] = set()
         for b in range(SHAPE[0]):
             for t in range(SHAPE[1]):
-                ours, theirs = (found.routes(side, layer)[b, t].tolist() for side in (0, 1))
+                ours, theirs = (flips_planted.routes(side, layer)[b, t].tolist() for side in (0, 1))
                 bits = MAP_BITS["compared"]
                 bits += MAP_BITS["slots_differ"] * (ours != theirs)
                 bits += MAP_BITS["zero_overlap"] * (not set(ours) & set(theirs))
                 if set(ours) != set(theirs):
-                    here.add((b, t))
+                    cells_here.add((b, t))
                     bits += MAP_BITS["set_differs"]
                     rows = [
-                        [found.value(side, f"layers[{layer}].moe.{name}")[b, t] for side in (0, 1)]
+                        [flips_planted.value(side, f"layers[{layer}].moe.{name}")[b, t] for side in (0, 1)]
                         for name in ("norm", "gate")
                     ]
                     if same_row(*rows[0]):
@@ -99,13 +100,13 @@ def expected_bits(found: Planted) -> tuple[torch.Tensor, Counter[tuple[int, str]
                     elif any((b, earlier) in flipped for earlier in range(t)):
                         bits += MAP_BITS["after_others_flip"]
                 map_[place, b, t] = bits
-        flipped |= here
+        flipped |= cells_here
     return map_, root_at
 
 
-def assert_equals_the_plain_evaluation(found: Planted) -> None:
-    census = found.census
-    map_, root_at = expected_bits(found)
+def assert_equals_the_plain_evaluation(flips_planted: Planted) -> None:
+    census = flips_planted.census
+    map_, root_at = expected_bits(flips_planted)
     assert torch.equal(census.map & ~MAP_BITS["tied"], map_)
     assert +census.root_at == root_at
     for place, layer in enumerate(census.layers):
@@ -113,11 +114,11 @@ def assert_equals_the_plain_evaluation(found: Planted) -> None:
         drift = []
         for b in range(SHAPE[0]):
             for t in range(SHAPE[1]):
-                ours, theirs = (found.routes(side, layer)[b, t].tolist() for side in (0, 1))
+                ours, theirs = (flips_planted.routes(side, layer)[b, t].tolist() for side in (0, 1))
                 pairs.update(
                     zip([x for x in ours if x not in theirs], [x for x in theirs if x not in ours], strict=True)
                 )
-                weights = [found.routes(side, layer, "weights")[b, t].tolist() for side in (0, 1)]
+                weights = [flips_planted.routes(side, layer, "weights")[b, t].tolist() for side in (0, 1)]
                 drift += [abs(weights[1][theirs.index(x)] - weights[0][ours.index(x)]) for x in ours if x in theirs]
         assert census.pairs[place] == pairs
         assert census.drift[place].shared == len(drift)
@@ -130,9 +131,9 @@ def chosen(census: Census, name: str) -> int:
 
 
 def test_a_gate_rounding_makes_roots_in_its_layer_and_inherited_flips_after_it(tmp_path: Path, qwen3_moe: Path) -> None:
-    found = planted(tmp_path, qwen3_moe, {}, {"layers[1].moe.gate:output": "fp32"})
-    assert_equals_the_plain_evaluation(found)
-    census = found.census
+    flips_planted = planted(tmp_path, qwen3_moe, {}, {"layers[1].moe.gate:output": "fp32"})
+    assert_equals_the_plain_evaluation(flips_planted)
+    census = flips_planted.census
     by_layer = census.has(MAP_BITS["set_differs"]).sum((1, 2)).tolist()
     roots = census.has(MAP_BITS["root"]).sum((1, 2)).tolist()
     assert by_layer[0] == 0
@@ -142,9 +143,9 @@ def test_a_gate_rounding_makes_roots_in_its_layer_and_inherited_flips_after_it(t
 
 
 def test_an_attention_rounding_makes_inherited_flips_only(tmp_path: Path, qwen3_moe: Path) -> None:
-    found = planted(tmp_path, qwen3_moe, {}, {"layers[0].attention.attend:probabilities": "fp32"})
-    assert_equals_the_plain_evaluation(found)
-    census = found.census
+    flips_planted = planted(tmp_path, qwen3_moe, {}, {"layers[0].attention.attend:probabilities": "fp32"})
+    assert_equals_the_plain_evaluation(flips_planted)
+    census = flips_planted.census
     assert chosen(census, "root") == 0
     assert chosen(census, "set_differs") > 0
     assert chosen(census, "after_own_flip") > 0
@@ -162,13 +163,13 @@ def test_an_attention_rounding_makes_inherited_flips_only(tmp_path: Path, qwen3_
 def test_exact_ties_are_root_flips_of_the_router(tmp_path: Path, qwen3_moe: Path) -> None:
     """Logits in bf16 tie; which of two equals is taken is the tie-break rule's choice alone."""
     node = "layers[0].moe.router:tie_break"
-    found = planted(tmp_path, qwen3_moe, {node: "lowest_index"}, {node: "highest_index"})
-    assert_equals_the_plain_evaluation(found)
-    census = found.census
+    flips_planted = planted(tmp_path, qwen3_moe, {node: "lowest_index"}, {node: "highest_index"})
+    assert_equals_the_plain_evaluation(flips_planted)
+    census = flips_planted.census
     first = census.has(MAP_BITS["set_differs"])[0]
     assert int(first.sum()) == census.root_at[0, "router"] == census.margins[0].tie_flips > 0
     assert torch.equal(first & census.has(MAP_BITS["tied"])[0], first)
-    logits = found.value(0, "layers[0].moe.gate").float()
+    logits = flips_planted.value(0, "layers[0].moe.gate").float()
     ordered = logits.sort(-1, descending=True).values
     k = census.top_k
     assert census.margins[0].ties == int((ordered[..., k - 1] == ordered[..., k]).sum())
@@ -180,47 +181,49 @@ def test_exact_ties_are_root_flips_of_the_router(tmp_path: Path, qwen3_moe: Path
 )
 def test_a_grouped_router_with_a_bias(tmp_path: Path, deepseek_v3: Path, place: str, value: str) -> None:
     """Margins and perturbations by a plain evaluation of the biased scores and of the groups kept."""
-    found = planted(tmp_path, deepseek_v3, {}, {place: value})
-    assert_equals_the_plain_evaluation(found)
-    census = found.census
+    flips_planted = planted(tmp_path, deepseek_v3, {}, {place: value})
+    assert_equals_the_plain_evaluation(flips_planted)
+    census = flips_planted.census
     assert census.layers == [1, 2], "the first layer is dense"
     roots = int(census.has(MAP_BITS["set_differs"])[0].sum()) if "router" in place else 0
     assert (census.root_at[0, "router"], census.root_at.total(), roots > 0) == (roots, roots, "router" in place)
     for i, layer in enumerate(census.layers):
-        assert_margins(found, i, layer, torch.bfloat16 if place.startswith(f"layers[{layer}].moe") else torch.float32)
+        assert_margins(
+            flips_planted, i, layer, torch.bfloat16 if place.startswith(f"layers[{layer}].moe") else torch.float32
+        )
     assert sum(margins.group_flips for margins in census.margins.values()) > 0
 
 
-def assert_margins(found: Planted, place: int, layer: int, candidate: torch.dtype) -> None:
+def assert_margins(flips_planted: Planted, place: int, layer: int, candidate: torch.dtype) -> None:
     """Scores of tokens with logits of both sides, one by one, groups of four of which two are kept."""
-    bias = found.plan.model.weights.checkpoint.tensor(f"model.layers.{layer}.mlp.gate.e_score_correction_bias")
-    census, bins = found.census, torch.zeros(4, BINS, dtype=torch.int64)
+    bias = flips_planted.plan.model.weights.checkpoint.tensor(f"model.layers.{layer}.mlp.gate.e_score_correction_bias")
+    census, bins = flips_planted.census, torch.zeros(4, BINS, dtype=torch.int64)
     ties = groups = within = 0
     for b in range(SHAPE[0]):
         for t in range(SHAPE[1]):
-            scores, kept, margins = [], [], []
+            scores, chosen_sets, margins = [], [], []
             for side in (0, 1):
-                own = found.value(side, f"layers[{layer}].moe.gate")[b, t].float().sigmoid() + bias
-                own = own.to(candidate) if side else own
-                best = own.view(4, 4).topk(2).values.sum(-1).topk(2).indices.tolist()
-                ids = found.routes(side, layer)[b, t].tolist()
+                choice_scores = flips_planted.value(side, f"layers[{layer}].moe.gate")[b, t].float().sigmoid() + bias
+                choice_scores = choice_scores.to(candidate) if side else choice_scores
+                best = choice_scores.view(4, 4).topk(2).values.sum(-1).topk(2).indices.tolist()
+                ids = flips_planted.routes(side, layer)[b, t].tolist()
                 allowed = [e for e in range(16) if e // 4 in best]
-                low = min(own[e].item() for e in ids)
-                margins.append(low - max(own[e].item() for e in allowed if e not in ids))
-                scores.append(own.double())
-                kept.append(sorted(best))
+                low = min(choice_scores[e].item() for e in ids)
+                margins.append(low - max(choice_scores[e].item() for e in allowed if e not in ids))
+                scores.append(choice_scores.double())
+                chosen_sets.append(sorted(best))
                 if side == 0:
-                    _, runner = max((own[e].item(), e) for e in allowed if e not in ids)
+                    _, runner = max((choice_scores[e].item(), e) for e in allowed if e not in ids)
                     at = torch.tensor(low, dtype=torch.float32)
                     away = torch.tensor(math.copysign(math.inf, low))
                     ulp = abs(torch.nextafter(at, away).item() - low)
             flipped = bool(census.has(MAP_BITS["set_differs"])[place, b, t])
             if 0.0 in margins:
                 ties += 1
-            elif flipped and kept[0] != kept[1]:
+            elif flipped and chosen_sets[0] != chosen_sets[1]:
                 groups += 1
             else:
-                near = {runner, *(e for side in (0, 1) for e in found.routes(side, layer)[b, t].tolist())}
+                near = {runner, *(e for side in (0, 1) for e in flips_planted.routes(side, layer)[b, t].tolist())}
                 moved = max(abs((scores[1] - scores[0])[e].item()) for e in near) / ulp
                 margin = margins[0] / ulp
                 within += margin <= 2 * moved
@@ -240,26 +243,28 @@ def test_bins_are_powers_of_two() -> None:
 
 def test_what_choices_share_with_the_candidate(tmp_path: Path, qwen3_moe: Path) -> None:
     """One of two choices makes all flips of its layer: alone it flips the same, restored none is left there."""
-    gate, other = "layers[2].moe.gate:output", "layers[2].moe.combine:accumulate"
-    found = planted(tmp_path, qwen3_moe, {}, {gate: "fp32", other: "fp32"})
-    flips = chosen(found.census, "set_differs")
-    by_name = {toggle.name: toggle for toggle in found.plan.toggles}
-    also = found.census.also
+    gate, combine = "layers[2].moe.gate:output", "layers[2].moe.combine:accumulate"
+    flips_planted = planted(tmp_path, qwen3_moe, {}, {gate: "fp32", combine: "fp32"})
+    flips = chosen(flips_planted.census, "set_differs")
+    by_name = {toggle.name: toggle for toggle in flips_planted.plan.toggles}
+    also = flips_planted.census.also
     assert flips > 0
     assert (also[alone(by_name[gate])], also[restored(by_name[gate])]) == (flips, 0)
-    assert (also[alone(by_name[other])], also[restored(by_name[other])]) == (0, flips)
-    told = routing_flips(found.census, {n.name: n for n in found.plan.model.graph.nodes}, found.plan.toggles)
-    assert told is not None
-    assert told.detail is not None
-    assert {c.name: (c.alone, c.gone) for c in told.detail.choices} == {gate: (flips, flips), other: (0, 0)}
+    assert (also[alone(by_name[combine])], also[restored(by_name[combine])]) == (0, flips)
+    section = routing_flips(
+        flips_planted.census, {n.name: n for n in flips_planted.plan.model.graph.nodes}, flips_planted.plan.toggles
+    )
+    assert section is not None
+    assert section.detail is not None
+    assert {c.name: (c.alone, c.gone) for c in section.detail.choices} == {gate: (flips, flips), combine: (0, 0)}
 
 
 def test_cost_is_apart_by_the_position_that_predicts(tmp_path: Path, qwen3_moe: Path) -> None:
-    found = planted(tmp_path, qwen3_moe, {}, {"layers[*].moe.gate:output": "fp32"})
-    cost, flipped = found.census.cost, found.census.has(MAP_BITS["set_differs"]).any(0)
+    flips_planted = planted(tmp_path, qwen3_moe, {}, {"layers[*].moe.gate:output": "fp32"})
+    cost, flipped = flips_planted.census.cost, flips_planted.census.has(MAP_BITS["set_differs"]).any(0)
     assert cost is not None
-    logits = [saved["logits"].double().log_softmax(-1) for saved in found.saved]
-    ids = found.plan.tokens.input_ids
+    logits = [saved["logits"].double().log_softmax(-1) for saved in flips_planted.saved]
+    ids = flips_planted.plan.tokens.input_ids
     expected = torch.zeros(2, 2, SHAPE[0], dtype=torch.float64)
     tokens = torch.zeros(2, SHAPE[0])
     for b in range(SHAPE[0]):
@@ -277,28 +282,35 @@ def test_cost_is_apart_by_the_position_that_predicts(tmp_path: Path, qwen3_moe: 
 def test_identical_sides_flip_nothing_and_a_census_is_kept_as_it_was(tmp_path: Path, qwen3_moe: Path) -> None:
     from moeparity.bisection.observed import codec
 
-    found = planted(tmp_path, qwen3_moe, {}, {})
-    assert set(found.census.map.unique().tolist()) <= {MAP_BITS["compared"], MAP_BITS["compared"] + MAP_BITS["tied"]}
-    keeper: Codec = codec(found.plan.model.graph)
-    plain, tensors = keeper.encode(found.census)
+    flips_planted = planted(tmp_path, qwen3_moe, {}, {})
+    assert set(flips_planted.census.map.unique().tolist()) <= {
+        MAP_BITS["compared"],
+        MAP_BITS["compared"] + MAP_BITS["tied"],
+    }
+    keeper: Codec = codec(flips_planted.plan.model.graph)
+    plain, tensors = keeper.encode(flips_planted.census)
     again = keeper.decode(plain, tensors)
-    assert torch.equal(again.map, found.census.map)
-    assert (again.flips, again.pairs, again.also) == (found.census.flips, found.census.pairs, found.census.also)
+    assert torch.equal(again.map, flips_planted.census.map)
+    assert (again.flips, again.pairs, again.also) == (
+        flips_planted.census.flips,
+        flips_planted.census.pairs,
+        flips_planted.census.also,
+    )
 
 
 def test_padding_is_left_out(tmp_path: Path, qwen3_moe: Path) -> None:
     ids, mask = random_tokens(3, 12), torch.ones(3, 12, dtype=torch.int64)
     mask[0, :5] = 0
     mask[1, :1] = 0
-    own = {"set": {"layers[*].moe.gate:output": "fp32"}}
-    path = write_recipe(tmp_path, qwen3_moe, {"input_ids": ids, "attention_mask": mask}, {}, own)
+    candidate = {"set": {"layers[*].moe.gate:output": "fp32"}}
+    path = write_recipe(tmp_path, qwen3_moe, {"input_ids": ids, "attention_mask": mask}, {}, candidate)
     plan = prepare(path, device="cpu", opener=opened)
     census = observe(plan, ()).sections["flips"]
     assert census is not None
     assert torch.equal(census.has(MAP_BITS["compared"]), mask.bool().expand(3, 3, 12))
-    told = routing_flips(census)
-    assert told is not None
-    assert told.tokens == int(mask.sum())
+    section = routing_flips(census)
+    assert section is not None
+    assert section.tokens == int(mask.sum())
 
 
 def test_a_pad_that_left_the_references_bits_is_no_earlier_token() -> None:

@@ -54,7 +54,8 @@ def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
 
 def write_lines(path: Path, ids: torch.Tensor, routes: torch.Tensor, names: list[str] | None = None) -> Path:
     records: list[dict[str, Any]] = [
-        {"input_ids": row.tolist(), "routed_experts": own.tolist()} for row, own in zip(ids, routes, strict=True)
+        {"input_ids": row.tolist(), "routed_experts": own_routes.tolist()}
+        for row, own_routes in zip(ids, routes, strict=True)
     ]
     for record, name in zip(records, names or [], strict=False):
         record["id"] = name
@@ -71,39 +72,39 @@ def moeparity(*arguments: str | Path) -> Done:
 
 
 def test_the_map_holds_the_tables_counts(run: Run) -> None:
-    found, map_ = run.found.flips, run.found.map
-    assert found.detail is not None
+    section, map_ = run.found.flips, run.found.map
+    assert section.detail is not None
 
     def count(name: str) -> int:
         return int(((map_ & MAP_BITS[name]) != 0).sum())
 
-    origin, margins, rates = found.detail.origin, found.detail.margins, found.detail.rates
+    origin, margins, rates = section.detail.origin, section.detail.margins, section.detail.rates
     assert origin is not None
     assert margins is not None
     flipped = (map_ & MAP_BITS["set_differs"]) != 0
-    assert [layer.set_flips for layer in found.layers] == flipped.sum((1, 2)).tolist()
-    assert count("set_differs") == origin.total == sum(layer.set_flips for layer in found.layers) > 0
+    assert [layer.set_flips for layer in section.layers] == flipped.sum((1, 2)).tolist()
+    assert count("set_differs") == origin.total == sum(layer.set_flips for layer in section.layers) > 0
     assert (count("root"), count("after_own_flip")) == (origin.roots, origin.after_own)
     assert (count("after_others_flip"), count("tied")) == (origin.after_others, margins.ties)
-    assert count("slots_differ") == sum(layer.slot_flips for layer in found.layers)
-    assert count("zero_overlap") == sum(layer.zero_overlap for layer in found.layers)
-    assert found.tokens_any_layer == int(flipped.any(0).sum())
-    assert rates.layers_per_token == count("set_differs") / found.tokens
-    assert rates.any_layer == found.tokens_any_layer / found.tokens
-    slots = found.tokens * 3 * 4
-    assert rates.slot_overlap == 1 - sum(layer.slots_replaced for layer in found.layers) / slots
-    assert sum(found.detail.layers_per_token) == found.tokens == SEQUENCES * TOKENS
+    assert count("slots_differ") == sum(layer.slot_flips for layer in section.layers)
+    assert count("zero_overlap") == sum(layer.zero_overlap for layer in section.layers)
+    assert section.tokens_any_layer == int(flipped.any(0).sum())
+    assert rates.layers_per_token == count("set_differs") / section.tokens
+    assert rates.any_layer == section.tokens_any_layer / section.tokens
+    slots = section.tokens * 3 * 4
+    assert rates.slot_overlap == 1 - sum(layer.slots_replaced for layer in section.layers) / slots
+    assert sum(section.detail.layers_per_token) == section.tokens == SEQUENCES * TOKENS
     counted = margins.ties + margins.group_flips + sum(b.token_layers for b in margins.bins)
     assert counted == count("compared") == SEQUENCES * TOKENS * 3
     assert margins.tie_flips + margins.group_flips + sum(b.flips for b in margins.bins) == origin.total
-    assert sum(pair.flips for pair in found.detail.pairs) == sum(layer.slots_replaced for layer in found.layers)
+    assert sum(pair.flips for pair in section.detail.pairs) == sum(layer.slots_replaced for layer in section.layers)
 
 
 def test_it_is_what_bisect_reports(run: Run) -> None:
     report = bisect(run.recipe, device="cpu")
     assert report.flips == run.found.flips
-    told = json.loads(report.to_json())["flips"]["detail"]
-    assert told["rates"]["any_layer"] == run.found.flips.tokens_any_layer / run.found.flips.tokens
+    as_json = json.loads(report.to_json())["flips"]["detail"]
+    assert as_json["rates"]["any_layer"] == run.found.flips.tokens_any_layer / run.found.flips.tokens
 
 
 def test_logs_of_both_sides_give_the_recipes_figures(run: Run) -> None:
@@ -141,11 +142,11 @@ def test_logs_that_are_not_of_the_same(run: Run, tmp_path: Path) -> None:
     records = read_lines(run.reference)
 
     def refused(changed: list[dict[str, Any]], message: str, ours: list[dict[str, Any]] | None = None) -> None:
-        given, other = tmp_path / "given.jsonl", tmp_path / "ours.jsonl"
-        given.write_text("".join(json.dumps(record) + "\n" for record in changed), "utf-8")
-        other.write_text("".join(json.dumps(record) + "\n" for record in ours or records), "utf-8")
+        first_file, second_file = tmp_path / "given.jsonl", tmp_path / "ours.jsonl"
+        first_file.write_text("".join(json.dumps(record) + "\n" for record in changed), "utf-8")
+        second_file.write_text("".join(json.dumps(record) + "\n" for record in ours or records), "utf-8")
         with pytest.raises(MoeparityError, match=message):
-            logged_flips(other, given)
+            logged_flips(second_file, first_file)
 
     def all_with(**more: Any) -> list[dict[str, Any]]:
         return [record | {key: value(record) for key, value in more.items()} for record in records]
@@ -167,10 +168,10 @@ def test_logs_that_are_not_of_the_same(run: Run, tmp_path: Path) -> None:
     )
     mixed = [k_less[0], *records[1:]]
     refused(mixed, "3 layers, top 4; .*ours.jsonl:1 has 3 layers, top 3", mixed)
-    named = [record | {"id": f"{i}"} for i, record in enumerate(records)]
-    refused(named[1:], "given.jsonl: no sequence with id '0', which .*ours.jsonl:1 has", named)
-    refused(named, "ours.jsonl: no sequence with id '0', which .*given.jsonl:1 has", named[1:])
-    refused([named[0], named[0]], "id '0' is given twice, before in .*given.jsonl:1", named)
+    named_records = [record | {"id": f"{i}"} for i, record in enumerate(records)]
+    refused(named_records[1:], "given.jsonl: no sequence with id '0', which .*ours.jsonl:1 has", named_records)
+    refused(named_records, "ours.jsonl: no sequence with id '0', which .*given.jsonl:1 has", named_records[1:])
+    refused([named_records[0], named_records[0]], "id '0' is given twice, before in .*given.jsonl:1", named_records)
     none = [{"routed_experts": [[[0]], None]}]
     refused([{"routed_experts": [None, [[0]]]}], "no token has routes in both files", none)
 
@@ -179,32 +180,32 @@ def with_dense(records: list[dict[str, Any]], at: int, path: Path) -> Path:
     """The same routes beside a dense layer, as an engine records it that counts all layers."""
     dense = [0] * len(records[0]["routed_experts"][0][0])
     routes = [[[*row[:at], dense, *row[at:]] for row in record["routed_experts"]] for record in records]
-    changed = [{**record, "routed_experts": given} for record, given in zip(records, routes, strict=True)]
+    changed = [{**record, "routed_experts": routed} for record, routed in zip(records, routes, strict=True)]
     path.write_text("".join(json.dumps(record) + "\n" for record in changed), "utf-8")
     return path
 
 
 def test_an_engine_that_records_dense_layers_too_against_one_that_does_not(run: Run, tmp_path: Path) -> None:
     dense = with_dense(read_lines(run.reference), 0, tmp_path / "dense.jsonl")
-    plain, found = logged_flips(run.reference, run.candidate), logged_flips(dense, run.candidate)
-    assert [layer.layer for layer in found.flips.layers] == [1, 2, 3], "as the model counts them"
-    assert torch.equal(found.map, plain.map)
-    assert found.flips.detail is not None
+    plain, of_dense = logged_flips(run.reference, run.candidate), logged_flips(dense, run.candidate)
+    assert [layer.layer for layer in of_dense.flips.layers] == [1, 2, 3], "as the model counts them"
+    assert torch.equal(of_dense.map, plain.map)
+    assert of_dense.flips.detail is not None
     assert plain.flips.detail is not None
-    assert found.flips.detail.rates == plain.flips.detail.rates
-    other = with_dense(read_lines(run.reference), 1, tmp_path / "other.jsonl")
+    assert of_dense.flips.detail.rates == plain.flips.detail.rates
+    dense_too = with_dense(read_lines(run.reference), 1, tmp_path / "other.jsonl")
     with pytest.raises(MoeparityError, match=r"other\.jsonl:1: records the layers \[0, 2, 3\]; .*has \[1, 2, 3\]"):
-        logged_flips(dense, other)
+        logged_flips(dense, dense_too)
 
 
 def test_a_completion_is_held_to_the_end_of_a_sequence(run: Run, tmp_path: Path) -> None:
     def served(wrong: int, path: Path) -> Path:
-        found = []
+        choices = []
         for record in read_lines(run.reference):
             ids = record["input_ids"][4:]
             tokens = {"token_ids": [ids[0] + wrong, *ids[1:]], "routed_experts": record["routed_experts"]}
-            found.append({"choices": [tokens]})
-        path.write_text("".join(json.dumps(record) + "\n" for record in found), "utf-8")
+            choices.append({"choices": [tokens]})
+        path.write_text("".join(json.dumps(record) + "\n" for record in choices), "utf-8")
         return path
 
     right = served(0, tmp_path / "right.jsonl")
@@ -220,8 +221,8 @@ def test_what_is_not_known_to_be_of_the_same_tokens_is_said(run: Run, tmp_path: 
     bare = [{"routed_experts": record["routed_experts"]} for record in read_lines(run.reference)]
     (tmp_path / "bare.jsonl").write_text("".join(json.dumps(record) + "\n" for record in bare), "utf-8")
     assert logged_flips(tmp_path / "bare.jsonl", run.candidate).same_tokens == 0
-    told = " ".join(moeparity("--log", tmp_path / "bare.jsonl", run.candidate).stdout.split())
-    assert "both files give token ids in none of them, so that the tokens are the same is not checked" in told
+    words = " ".join(moeparity("--log", tmp_path / "bare.jsonl", run.candidate).stdout.split())
+    assert "both files give token ids in none of them, so that the tokens are the same is not checked" in words
     assert "token ids agree as far as both files give them" in moeparity("--log", run.reference, run.candidate).stdout
 
 
@@ -235,9 +236,9 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
     out, map_ = tmp_path / "flips.json", tmp_path / "map.safetensors"
     done = alone("flips", run.recipe, "--json", out, "--map", map_, "--device", "cpu")
     assert (done.returncode, done.stderr) == (0, "")
-    told = json.loads(out.read_text("utf-8"))
-    assert told["schema"] == SCHEMA
-    assert told["flips"]["tokens_any_layer"] == run.found.flips.tokens_any_layer
+    as_json = json.loads(out.read_text("utf-8"))
+    assert as_json["schema"] == SCHEMA
+    assert as_json["flips"]["tokens_any_layer"] == run.found.flips.tokens_any_layer
     with safe_open(str(map_), framework="pt") as file:
         assert (file.metadata()["schema"], json.loads(file.metadata()["bits"])) == (MAP_SCHEMA, MAP_BITS)
     written = load_file(map_)
@@ -279,8 +280,8 @@ def test_bounds_of_the_recipe_decide_the_exit_code(run: Run, below: float, code:
     recipe = json.loads(run.recipe.read_text("utf-8"))
     expect = {"verdict": "pass", "flips": {"token_layers": {"below": below}}}
     path.write_text(json.dumps(recipe | {"expect": expect}), "utf-8")
-    found = flips(path, device="cpu")
-    assert ([finding.expectation for finding in found.findings], found.exit_code) == (
+    outcome = flips(path, device="cpu")
+    assert ([finding.expectation for finding in outcome.findings], outcome.exit_code) == (
         [f"flipped token-layers below {below:g}"],
         code,
     )

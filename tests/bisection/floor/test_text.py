@@ -33,8 +33,8 @@ def test_floor() -> None:
         trial("orders drawn with seed 0", 1.44e-4, bit_identical=False, flips=0.013),
         trial("orders drawn with seed 1", 2e-5, bit_identical=False, flips=None),
     )
-    found = Floor(trials=trials, largest=1.44e-4, bit_identical=False, ratio=2.0, reading=("k3 is 2 x the floor.",))
-    assert shown(floor_table(found, "k3")) == (
+    floor = Floor(trials=trials, largest=1.44e-4, bit_identical=False, ratio=2.0, reading=("k3 is 2 x the floor.",))
+    assert shown(floor_table(floor, "k3")) == (
         "the reference against itself, with  k3             flips\n"
         "micro-batch 1                       bit-identical\n"
         "orders drawn with seed 0            1.44e-04       1.30%\n"
@@ -44,17 +44,19 @@ def test_floor() -> None:
 
 
 def test_no_trials_show_no_table() -> None:
-    found = Floor(trials=(), largest=0.0, bit_identical=False, ratio=None, reading=("There is no floor.",))
-    assert shown(floor_table(found, "k3")) == "- There is no floor."
+    floor = Floor(trials=(), largest=0.0, bit_identical=False, ratio=None, reading=("There is no floor.",))
+    assert shown(floor_table(floor, "k3")) == "- There is no floor."
 
 
 def test_oracle() -> None:
     def node(name: str, reference: float, candidate: float) -> OracleNode:
-        one, other = (Distance(relative_l2=size, max_abs=size) for size in (reference, candidate))
-        return OracleNode(node=name, op="add", layer=0, reference=one, candidate=other, ratio=candidate / reference)
+        of_reference, of_candidate = (Distance(relative_l2=size, max_abs=size) for size in (reference, candidate))
+        return OracleNode(
+            node=name, op="add", layer=0, reference=of_reference, candidate=of_candidate, ratio=candidate / reference
+        )
 
     layers = (node("layers[0].moe.residual", 6.14e-3, 4.76e-3), node("lm_head", 6e-3, 3e-3))
-    found = Oracle(
+    oracle = Oracle(
         kl_reference=interval(3e-4),
         kl_candidate=interval(1e-4),
         kl_change=interval(-2e-4),
@@ -63,7 +65,7 @@ def test_oracle() -> None:
         layers=layers,
         nodes=layers,
     )
-    assert shown(oracle_table(found)) == (
+    assert shown(oracle_table(oracle)) == (
         "distance from fp64 after  reference  candidate  ratio\n"
         "layers[0].moe.residual    6.14e-03   4.76e-03   0.78\n"
         "lm_head                   6.00e-03   3.00e-03   0.50\n"

@@ -22,7 +22,7 @@ from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 
 
 @lru_cache(maxsize=2)
@@ -39,12 +39,16 @@ def side(
     profile: str = "hf-eager",
     micro_batch: int = 8,
     ranks: int = 1,
-    own: dict[str, Value] | None = None,
+    settings: dict[str, Value] | None = None,
 ) -> Side:
-    here = Where(Path(__file__))
-    placement = placement_rules(Placement(tensor=ranks), here)
+    where = Where(Path(__file__))
+    placement = placement_rules(Placement(tensor=ranks), where)
     plan = bind(
-        opened(folder).graph, load_profile(profile, here), "bf16", overrides(own or {}, here), placement=placement
+        opened(folder).graph,
+        load_profile(profile, where),
+        "bf16",
+        overrides(settings or {}, where),
+        placement=placement,
     )
     return Side(plan=plan, schedule=ScheduleSettings(batch=micro_batch))
 
@@ -77,11 +81,11 @@ def drawn_attributes(reference: Side) -> dict[Place, Attribute]:
     }
 
 
-@pytest.mark.parametrize(("ranks", "own"), [(1, {}), (2, {"layers[*].*.reduce:collective": "none"})])
+@pytest.mark.parametrize(("ranks", "settings"), [(1, {}), (2, {"layers[*].*.reduce:collective": "none"})])
 def test_orders_are_drawn_for_every_node_and_nothing_else_is(
-    qwen3_moe: Path, ranks: int, own: dict[str, Value]
+    qwen3_moe: Path, ranks: int, settings: dict[str, Value]
 ) -> None:
-    reference = side(qwen3_moe, ranks=ranks, own=own)
+    reference = side(qwen3_moe, ranks=ranks, settings=settings)
     drawn = [trial for name, trial in floor_trials(reference, tokens_of(64), HERE).items() if name.startswith("orders")]
     assert len(drawn) == DRAWS
     orders = drawn_attributes(reference)
@@ -93,10 +97,10 @@ def test_orders_are_drawn_for_every_node_and_nothing_else_is(
             else:
                 assert setting.value in orders[place].values
                 assert "drawn with seed" in setting.rule.evidence
-    one, other = ({p: s.value for p, s in trial.plan.settings.items()} for trial in drawn)
-    assert one != other
+    first_values, second_values = ({p: s.value for p, s in trial.plan.settings.items()} for trial in drawn)
+    assert first_values != second_values
     again = floor_trials(reference, tokens_of(64), HERE)["orders drawn with seed 0"]
-    assert {p: s.value for p, s in again.plan.settings.items()} == one
+    assert {p: s.value for p, s in again.plan.settings.items()} == first_values
 
 
 def test_every_order_that_may_vary_gets_drawn(qwen3_moe: Path) -> None:
@@ -112,7 +116,7 @@ def test_every_order_that_may_vary_gets_drawn(qwen3_moe: Path) -> None:
 def test_over_ranks_the_order_of_the_all_reduce_is_drawn_too(qwen3_moe: Path) -> None:
     one_rank, library = (drawn_attributes(side(qwen3_moe, ranks=ranks)) for ranks in (1, 2))
     assert one_rank == library, "a library adds in its own order"
-    free = drawn_attributes(side(qwen3_moe, ranks=2, own={"layers[*].*.reduce:collective": "none"}))
+    free = drawn_attributes(side(qwen3_moe, ranks=2, settings={"layers[*].*.reduce:collective": "none"}))
     added = free.keys() - one_rank.keys()
     assert {(node.split(".")[-1], attribute) for node, attribute in added} == {("reduce", "order")}
     assert len(added) == 2 * 3
@@ -128,19 +132,19 @@ def reading(*values: FloorTrial, of: float = 1e-3, gate: float = 1e-2) -> str:
 
 
 def test_bit_identical_has_no_ratio() -> None:
-    said = reading(value("micro-batch 1", 0.0, bit_identical=True), value("micro-batch 4", 0.0, bit_identical=True))
-    assert said.startswith(
+    words = reading(value("micro-batch 1", 0.0, bit_identical=True), value("micro-batch 4", 0.0, bit_identical=True))
+    assert words.startswith(
         "Floor: bit-identical. The reference gives the same bits under micro-batch 1 and micro-batch 4."
     )
-    assert " x the floor" not in said
-    assert "does not contain schedules of other engines" in said
+    assert " x the floor" not in words
+    assert "does not contain schedules of other engines" in words
 
 
 def test_the_largest_trial_is_the_floor() -> None:
-    said = reading(value("a", 2e-4), value("b", 5e-4), value("c", 0.0, bit_identical=True))
-    assert said.startswith("k3 is 2 x the floor, 0.0005 (b). The candidate is at the floor")
-    assert "against itself" not in said
-    assert "no more than" not in said
+    words = reading(value("a", 2e-4), value("b", 5e-4), value("c", 0.0, bit_identical=True))
+    assert words.startswith("k3 is 2 x the floor, 0.0005 (b). The candidate is at the floor")
+    assert "against itself" not in words
+    assert "no more than" not in words
 
 
 def test_a_gate_below_the_floor_is_said_to_be() -> None:
@@ -157,15 +161,15 @@ def test_a_candidate_within_the_floor_is_said_to_be() -> None:
 
 
 def test_bits_that_differ_without_reaching_the_metric() -> None:
-    said = reading(value("same", 0.0, bit_identical=True), value("a", 0.0))
-    assert said.startswith("Floor: k3 0, although bits differ under a.")
-    assert " x the floor" not in said
+    words = reading(value("same", 0.0, bit_identical=True), value("a", 0.0))
+    assert words.startswith("Floor: k3 0, although bits differ under a.")
+    assert " x the floor" not in words
 
 
 def test_a_floor_that_is_no_number_is_never_a_ratio() -> None:
-    said = reading(value("a", math.nan), value("b", 1e-3))
-    assert said.startswith("Floor: k3 nan")
-    assert " x the floor" not in said
+    words = reading(value("a", math.nan), value("b", 1e-3))
+    assert words.startswith("Floor: k3 nan")
+    assert " x the floor" not in words
 
 
 def test_nothing_tried() -> None:
@@ -174,11 +178,11 @@ def test_nothing_tried() -> None:
 
 def test_an_order_of_one_phase_alone_is_drawn_too(qwen3_moe: Path) -> None:
     """In decode alone no library adds up the ranks' sums here, so that their order may be any."""
-    here = Where(Path(__file__))
-    own = overrides({"layers[*].*.reduce:collective@decode": "none"}, here)
-    graph, ranks = opened(qwen3_moe).graph, placement_rules(Placement(tensor=2), here)
-    profile = load_profile("hf-eager", here)
-    plan = bind(graph, profile, "bf16", own, placement=ranks, phases=("prefill", "decode"))
+    where = Where(Path(__file__))
+    settings = overrides({"layers[*].*.reduce:collective@decode": "none"}, where)
+    graph, ranks = opened(qwen3_moe).graph, placement_rules(Placement(tensor=2), where)
+    profile = load_profile("hf-eager", where)
+    plan = bind(graph, profile, "bf16", settings, placement=ranks, phases=("prefill", "decode"))
     trial = floor_trials(Side(plan=plan, schedule=ScheduleSettings(batch=8)), tokens_of(64), HERE)[
         "orders drawn with seed 0"
     ].plan

@@ -41,8 +41,8 @@ def check(drawn: Lanes, rows: int) -> None:
     assert len(drawn.nodes) == rows
     assert all(lane < drawn.count for lane in drawn.nodes)
     for trunk in drawn.trunks:
-        others = [other for other in drawn.trunks if other is not trunk and other.lane == trunk.lane]
-        assert all(other.end <= trunk.start or other.start >= trunk.end for other in others)
+        others = [neighbour for neighbour in drawn.trunks if neighbour is not trunk and neighbour.lane == trunk.lane]
+        assert all(neighbour.end <= trunk.start or neighbour.start >= trunk.end for neighbour in others)
         inside = range(trunk.start + 1, min(trunk.end, rows))
         assert all(drawn.nodes[row] != trunk.lane for row in inside), "no node stands on a value that passes it"
 
@@ -53,8 +53,8 @@ def test_the_graph_of_a_run_has_every_node_and_toggle(drawn_report: Report) -> N
     assert [part.title for part in graph.segments] == ["before", "layers[0:3]", "after"]
     roles = {item.role for part in graph.segments for item in part.nodes}
     assert all(read.source in roles for part in graph.segments for item in part.nodes for read in item.reads)
-    named = {toggle for part in graph.segments for item in part.nodes for toggle in item.toggles}
-    assert named == {toggle.name for toggle in drawn_report.toggles if toggle.parent is None}
+    toggle_names = {toggle for part in graph.segments for item in part.nodes for toggle in item.toggles}
+    assert toggle_names == {toggle.name for toggle in drawn_report.toggles if toggle.parent is None}
     gate = next(item for item in graph.segments[1].nodes if item.role.endswith("moe.gate"))
     output = next(choice for choice in gate.choices if choice.name == "output")
     assert (output.reference.value, output.candidate.value, output.differs) == ("bf16", "fp32", True)

@@ -78,8 +78,8 @@ def test_what_init_writes_bisects_at_once(model: Path, tmp_path: Path, kind: str
 def test_every_kind_of_model_gets_a_recipe_that_binds(
     request: pytest.FixtureRequest, tmp_path: Path, name: str
 ) -> None:
-    made = write_starter(request.getfixturevalue(name), tmp_path / "recipe.yaml")
-    plan = prepare(made.recipe, device="cpu")
+    starter = write_starter(request.getfixturevalue(name), tmp_path / "recipe.yaml")
+    plan = prepare(starter.recipe, device="cpu")
     assert plan.toggles
     assert len(plan.tokens.input_ids) == len(PROMPTS)
     assert plan.recipe.candidate.profile == ("hf-eager" if name == "qwen3_moe_odd" else "hf-default")
@@ -94,9 +94,9 @@ OPTIONAL = re.compile(
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_odd", "qwen3"])
 def test_the_lines_in_comments_are_right_too(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
     """All of them uncommented; `sampled_from` takes the place of `sample`."""
-    made = write_starter(request.getfixturevalue(name), tmp_path / "recipe.yaml")
-    text, found = OPTIONAL.subn(r"\1", made.recipe.read_text("utf-8"))
-    assert found >= 9
+    starter = write_starter(request.getfixturevalue(name), tmp_path / "recipe.yaml")
+    text, line_count = OPTIONAL.subn(r"\1", starter.recipe.read_text("utf-8"))
+    assert line_count >= 9
     assert "# " in text
     text = re.sub(r"^  sample: .*\n", "", text, flags=re.MULTILINE)
     (tmp_path / "all.yaml").write_text(text, "utf-8")
@@ -112,8 +112,8 @@ def test_the_lines_in_comments_are_right_too(request: pytest.FixtureRequest, tmp
 
 def test_text_prompts_are_read_with_the_checkpoints_tokenizer(model: Path, tmp_path: Path) -> None:
     byte_tokenizer(model / "tokenizer.json")
-    made = write_starter(model, tmp_path / "recipe.yaml")
-    tokens = recipe_tokens(reader.read_recipe(made.recipe), made.recipe, model)
+    starter = write_starter(model, tmp_path / "recipe.yaml")
+    tokens = recipe_tokens(reader.read_recipe(starter.recipe), starter.recipe, model)
     assert tokens.attention_mask.sum(1).tolist() == [len(text.encode("utf-8")) for text in PROMPTS]
 
 
@@ -129,12 +129,12 @@ def test_why_there_is_no_text_is_said(
         monkeypatch.setitem(sys.modules, "tokenizers", None)
     else:
         (model / "tokenizer.json").write_text("{}", "utf-8")
-    made = write_starter(model, tmp_path / "recipe.yaml")
-    assert reason in made.recipe.read_text("utf-8")
-    recipe = reader.read_recipe(made.recipe)
+    starter = write_starter(model, tmp_path / "recipe.yaml")
+    assert reason in starter.recipe.read_text("utf-8")
+    recipe = reader.read_recipe(starter.recipe)
     assert recipe.tokens.tokenizer is None
     vocabulary = json.loads((model / "config.json").read_text("utf-8"))["vocab_size"]
-    ids = recipe_tokens(recipe, made.recipe, model).input_ids
+    ids = recipe_tokens(recipe, starter.recipe, model).input_ids
     assert int(ids.max()) < vocabulary
     assert len(ids.unique()) > vocabulary / 2
 
@@ -159,8 +159,8 @@ def test_few_tokens_where_each_costs_a_pass_over_the_files(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "available_bytes", lambda _: 1000)
-    made = write_starter(model, tmp_path / "recipe.yaml")
-    sample = reader.read_recipe(made.recipe).tokens.sample
+    starter = write_starter(model, tmp_path / "recipe.yaml")
+    sample = reader.read_recipe(starter.recipe).tokens.sample
     assert sample is not None
     assert sample.new_tokens == 4
 

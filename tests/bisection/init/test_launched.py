@@ -95,15 +95,15 @@ def test_every_value_taken_or_left_is_a_comment_with_its_line(folder: Path) -> N
 def test_warnings_stand_at_the_top_and_are_printed(folder: Path) -> None:
     done = inside("init", QUICKSTART, "--server", "vllm.sh", "--trainer", "train.yaml", cwd=folder)
     assert done.returncode == 0, done.stderr
-    said = " ".join(done.stdout.split())
-    assert "warning: no profile has it: server: quantization fp8: weights, and activations" in said
-    assert "(vllm.sh:1)" in said
+    words = " ".join(done.stdout.split())
+    assert "warning: no profile has it: server: quantization fp8: weights, and activations" in words
+    assert "(vllm.sh:1)" in words
     top = (folder / "recipe.yaml").read_text("utf-8").partition("kind: recipe")[0]
     assert "# WARNING: decides numerics and no profile has it; nothing is put in its place:\n" in top
     assert "quantization fp8" in top
     # The checkpoint is a small one of the same class.
     assert (
-        "warning: not this checkpoint's model: vllm.sh runs Qwen/Qwen3-30B-A3B: by its name it has 30 billion" in said
+        "warning: not this checkpoint's model: vllm.sh runs Qwen/Qwen3-30B-A3B: by its name it has 30 billion" in words
     )
     assert "# WARNING: not this checkpoint's model: vllm.sh runs Qwen/Qwen3-30B-A3B" in top
 

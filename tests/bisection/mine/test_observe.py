@@ -37,31 +37,31 @@ def drawn(p: dict[str, object], noise: float, output: torch.dtype) -> tuple[_Noi
     unrounded = torch.randn(400, 16, generator=generator)
     rows = noise * torch.randn(50, 16, generator=generator)
     w = {} if p["groups"] == 1 else {"bias": torch.linspace(-0.05, 0.05, 16)}
-    found = _NoisyLogits(
+    noisy = _NoisyLogits(
         unrounded, unrounded.to(output), output, rows, Ranking(w=w, p=p, at=SETTINGS), torch.Generator().manual_seed(0)
     )
-    return found, chosen(found, unrounded.to(output))
+    return noisy, chosen(noisy, unrounded.to(output))
 
 
-def chosen(found: _NoisyLogits, logits: torch.Tensor) -> torch.Tensor:
+def chosen(noisy: _NoisyLogits, logits: torch.Tensor) -> torch.Tensor:
     from moeparity.ops.kernels.router import router
 
-    own = found.ranking
-    return router(logits.unsqueeze(0), w=own.w, p=own.p, at=own.at)[0][0]
+    ranking = noisy.ranking
+    return router(logits.unsqueeze(0), w=ranking.w, p=ranking.p, at=ranking.at)[0][0]
 
 
-def shares(found: _NoisyLogits, ids: torch.Tensor) -> torch.Tensor:
+def shares(noisy: _NoisyLogits, ids: torch.Tensor) -> torch.Tensor:
     """Over every row of the noise in turn, which the draws only sample."""
     wanted = ids.sort(-1).values
-    others = [chosen(found, (found.unrounded + row).to(found.output)).sort(-1).values for row in found.noise]
-    return torch.stack([(other != wanted).any(-1) for other in others]).double().mean(0)
+    others = [chosen(noisy, (noisy.unrounded + row).to(noisy.output)).sort(-1).values for row in noisy.noise]
+    return torch.stack([(noisy_ids != wanted).any(-1) for noisy_ids in others]).double().mean(0)
 
 
 @pytest.mark.parametrize("output", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("p", [PLAIN, GROUPED], ids=["plain", "grouped"])
 def test_shares_of_draws_are_those_of_the_noise(p: dict[str, object], output: torch.dtype) -> None:
-    found, ids = drawn(p, 0.02, output)
-    expected, got = shares(found, ids), found.flips(ids, 400)
+    noisy, ids = drawn(p, 0.02, output)
+    expected, got = shares(noisy, ids), noisy.flips(ids, 400)
     assert bool((got[expected == 0] == 0).all())
     assert bool((got[expected == 1] == 1).all())
     # Five standard errors of 400 draws.
@@ -70,19 +70,19 @@ def test_shares_of_draws_are_those_of_the_noise(p: dict[str, object], output: to
 
 
 def test_what_is_left_out_as_too_far_from_the_cut_flips_under_no_noise() -> None:
-    found, ids = drawn(PLAIN, 0.02, torch.bfloat16)
-    near = found._near(ids)
+    noisy, ids = drawn(PLAIN, 0.02, torch.bfloat16)
+    near = noisy._near(ids)
     assert not bool(near.all())
-    assert not bool(shares(found, ids)[~near].any())
+    assert not bool(shares(noisy, ids)[~near].any())
 
 
 def test_without_noise_the_candidates_gate_alone_decides() -> None:
-    found, ids = drawn(PLAIN, 0.0, torch.bfloat16)
-    assert not bool(found.flips(ids, 3).any())
+    noisy, ids = drawn(PLAIN, 0.0, torch.bfloat16)
+    assert not bool(noisy.flips(ids, 3).any())
     # A reference that ranked unrounded logits flips exactly where rounding changes the choice.
-    unrounded = chosen(found, found.unrounded)
-    assert found.flips(unrounded, 3).tolist() == (unrounded.sort(-1).values != ids.sort(-1).values).any(-1).tolist()
-    assert bool(found.flips(unrounded, 3).any())
+    unrounded = chosen(noisy, noisy.unrounded)
+    assert noisy.flips(unrounded, 3).tolist() == (unrounded.sort(-1).values != ids.sort(-1).values).any(-1).tolist()
+    assert bool(noisy.flips(unrounded, 3).any())
 
 
 def test_lift() -> None:

@@ -37,37 +37,37 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def held(recipe: Path) -> torch.Tensor:
+def prompt_ids(recipe: Path) -> torch.Tensor:
     return torch.randint(512, (9, 30), generator=torch.Generator().manual_seed(7))
 
 
 def test_flips_of_a_first_layer_with_equal_inputs_are_known_not_guessed(
-    recipe: Path, held: torch.Tensor, qwen3_moe: Path
+    recipe: Path, prompt_ids: torch.Tensor, qwen3_moe: Path
 ) -> None:
-    found = mine(recipe, Request(file=prompts(recipe.parent, held), top=9, draws=8), device="cpu")
-    sides = [forward(qwen3_moe, held, settings=own, device="cpu") for own in ({}, OWN)]
+    mined = mine(recipe, Request(file=prompts(recipe.parent, prompt_ids), top=9, draws=8), device="cpu")
+    sides = [forward(qwen3_moe, prompt_ids, settings=settings, device="cpu") for settings in ({}, OWN)]
     routes = [side["layers.0.router.ids"].view(9, 30, -1).sort(-1).values for side in sides]
     flipped = (routes[0] != routes[1]).any(-1)
     assert 0 < int(flipped.sum()) < flipped.numel() / 4
     got = torch.zeros(9, 30)
-    for prompt in found.prompts:
+    for prompt in mined.prompts:
         got[prompt.prompt] = torch.tensor(prompt.probability)
     assert bool((got[flipped] == 1).all())
-    first = sum(token.layer == 0 and token.probability == 1 for token in found.tokens)
-    assert all(token.margin >= 0 for token in found.tokens)
-    assert len({token.margin for token in found.tokens}) > 1
-    assert first == min(len(found.tokens), int(flipped.sum()))
+    first = sum(token.layer == 0 and token.probability == 1 for token in mined.tokens)
+    assert all(token.margin >= 0 for token in mined.tokens)
+    assert len({token.margin for token in mined.tokens}) > 1
+    assert first == min(len(mined.tokens), int(flipped.sum()))
 
 
-def test_sides_that_are_alike_have_nothing_to_mine(tmp_path: Path, qwen3_moe: Path, held: torch.Tensor) -> None:
+def test_sides_that_are_alike_have_nothing_to_mine(tmp_path: Path, qwen3_moe: Path, prompt_ids: torch.Tensor) -> None:
     alike = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(2, 16)}, {}, {})
-    found = mine(alike, Request(file=prompts(tmp_path, held), top=3, check=True), device="cpu")
-    assert found.expected == 0
-    assert found.check is not None
-    assert (found.check.drawn.flipped, found.check.drawn.expected) == (0, 0)
-    assert json.loads(found.to_json())["check"]["drawn"]["lift"] == "nan"
+    mined = mine(alike, Request(file=prompts(tmp_path, prompt_ids), top=3, check=True), device="cpu")
+    assert mined.expected == 0
+    assert mined.check is not None
+    assert (mined.check.drawn.flipped, mined.check.drawn.expected) == (0, 0)
+    assert json.loads(mined.to_json())["check"]["drawn"]["lift"] == "nan"
     shown = io.StringIO()
-    print_mined(found, Console(file=shown, width=120), None)
+    print_mined(mined, Console(file=shown, width=120), None)
     assert "No draw flips a token: tokens are listed by their plain margin, prompts as in the file." in shown.getvalue()
 
 
@@ -76,26 +76,26 @@ def test_on_the_shipped_checkpoint_it_beats_the_plain_margin(tmp_path: Path) -> 
     lines = [json.dumps({"text": text[i : i + 64]}) for i in range(0, 24 * 96, 96)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(lines), "utf-8")
     request = Request(file=tmp_path / "prompts.jsonl", top=24, tokenizer="bytes", check=True, draws=32, calibrate=16)
-    found = mine(ROOT / "recipes" / "moe-aggregation.yaml", request, device="cpu")
-    assert found.check is not None
-    drawn = found.check.drawn
+    mined = mine(ROOT / "recipes" / "moe-aggregation.yaml", request, device="cpu")
+    assert mined.check is not None
+    drawn = mined.check.drawn
     assert drawn.ceiling > drawn.lift > drawn.margin_lift > 1
     assert 0.6 < drawn.expected / drawn.flipped < 1.6
-    shares = [prompt.share for prompt in found.prompts]
+    shares = [prompt.share for prompt in mined.prompts]
     assert shares == sorted(shares, reverse=True)
-    probabilities = [token.probability for token in found.tokens]
+    probabilities = [token.probability for token in mined.tokens]
     assert probabilities == sorted(probabilities, reverse=True)
-    assert found == mine(ROOT / "recipes" / "moe-aggregation.yaml", request, device="cpu")
+    assert mined == mine(ROOT / "recipes" / "moe-aggregation.yaml", request, device="cpu")
 
 
 def test_groups_and_a_correction_bias(tmp_path: Path, deepseek_v3: Path) -> None:
-    own = {"layers[1:3].moe.gate:output": "bf16"}
-    recipe = write_recipe(tmp_path, deepseek_v3, {"input_ids": random_tokens(4, 24)}, {}, {"set": own})
+    settings = {"layers[1:3].moe.gate:output": "bf16"}
+    recipe = write_recipe(tmp_path, deepseek_v3, {"input_ids": random_tokens(4, 24)}, {}, {"set": settings})
     ids = torch.randint(512, (6, 24), generator=torch.Generator().manual_seed(3))
-    found = mine(recipe, Request(file=prompts(tmp_path, ids), top=6, draws=16, check=True), device="cpu")
-    assert found.check is not None
-    assert found.check.drawn.flipped > 0
-    assert {token.layer for token in found.tokens} <= {1, 2}
+    mined = mine(recipe, Request(file=prompts(tmp_path, ids), top=6, draws=16, check=True), device="cpu")
+    assert mined.check is not None
+    assert mined.check.drawn.flipped > 0
+    assert {token.layer for token in mined.tokens} <= {1, 2}
 
 
 def test_what_cannot_be_mined(recipe: Path, tmp_path: Path, qwen3: Path) -> None:
@@ -110,18 +110,18 @@ def test_what_cannot_be_mined(recipe: Path, tmp_path: Path, qwen3: Path) -> None
         mine(recipe, Request(file=tmp_path / "none.jsonl", top=2), device="cpu")
 
 
-def test_command_line(recipe: Path, held: torch.Tensor, tmp_path: Path) -> None:
+def test_command_line(recipe: Path, prompt_ids: torch.Tensor, tmp_path: Path) -> None:
     out, whole = tmp_path / "mined.jsonl", tmp_path / "mined.json"
-    given = prompts(tmp_path, held)
+    prompt_file = prompts(tmp_path, prompt_ids)
     options: list[str | Path] = ["--top", "3", "--draws", "8", "--check", "--out", out, "--json", whole]
-    done = inside("mine", recipe, "--from", given, "--device", "cpu", *options)
+    done = inside("mine", recipe, "--from", prompt_file, "--device", "cpu", *options)
     assert done.returncode == 0, done.stderr
     assert "9 prompts, 270 tokens, ranked from one pass of the reference" in done.stdout
     assert "How well it held" in done.stdout
-    found = mine(recipe, Request(file=given, top=3, draws=8, check=True), device="cpu")
-    told = json.loads(whole.read_text("utf-8"))
-    assert told["schema"] == SCHEMA
-    assert [p["prompt"] for p in told["prompts"]] == [p.prompt for p in found.prompts]
+    mined = mine(recipe, Request(file=prompt_file, top=3, draws=8, check=True), device="cpu")
+    as_json = json.loads(whole.read_text("utf-8"))
+    assert as_json["schema"] == SCHEMA
+    assert [p["prompt"] for p in as_json["prompts"]] == [p.prompt for p in mined.prompts]
     tokens = read_tokens(out)
-    assert tokens.input_ids.tolist() == [held[p.prompt].tolist() for p in found.prompts]
-    assert replace(found, check=None) == mine(recipe, Request(file=given, top=3, draws=8), device="cpu")
+    assert tokens.input_ids.tolist() == [prompt_ids[p.prompt].tolist() for p in mined.prompts]
+    assert replace(mined, check=None) == mine(recipe, Request(file=prompt_file, top=3, draws=8), device="cpu")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from moeparity.bisection.nearest.report import Nearest
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.errors import Where
 from moeparity.inputs.model import open_model

@@ -10,7 +10,7 @@ import pytest
 from moeparity import bisect
 from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.nearest.text import nearest_lines
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
 

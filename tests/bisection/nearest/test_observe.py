@@ -80,9 +80,9 @@ def test_three_choices_are_named_together(tmp_path: Path, qwen3_moe: Path, nodes
 def test_the_base_of_the_rotation_is_solved_for(tmp_path: Path, qwen3_moe: Path) -> None:
     (answer,) = planted(tmp_path, qwen3_moe, "rotary", {"None": {"rope_theta": 12345.0}})
     assert said(answer) == {"rope_theta": "12345.0"}
-    (seen,) = answer.found[0].between
-    assert seen.place == "rotary:rope_theta"
-    assert 12344 < seen.least < 12345 < seen.greatest < 12346
+    (interval,) = answer.found[0].between
+    assert interval.place == "rotary:rope_theta"
+    assert 12344 < interval.least < 12345 < interval.greatest < 12346
 
 
 def test_every_node_is_asked_whatever_came_before_it(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -138,9 +138,9 @@ def test_a_region_with_partial_sums_inside_is_explained(
 def test_functions_of_both_sides_at_one_node_are_both_asked(tmp_path: Path, qwen3_moe: Path) -> None:
     """What the other side's profile would compute there is what both are held to."""
     settings = chosen_layers(qwen3_moe, NORM, {"1": {"normalized": "fp32"}})
-    other = {"impl": [{"nodes": "layers[1].moe.norm", "call": "bisection_nearest_other:norm"}]}
+    reference = {"impl": [{"nodes": "layers[1].moe.norm", "call": "bisection_nearest_other:norm"}]}
     (tmp_path / "bisection_nearest_other.py").write_text("def norm(x, *, node):\n    return x\n", "utf-8")
-    report = asked(tmp_path, qwen3_moe, "chosen", NORM, settings=settings, reference=other)
+    report = asked(tmp_path, qwen3_moe, "chosen", NORM, settings=settings, reference=reference)
     by_call = {answer.call.rpartition(":")[2]: answer for answer in report.nearest}
     assert said(by_call["chosen"]) == {"normalized": "fp32"}
     assert by_call["norm"].found[0].faults == ("the norm is left out",)

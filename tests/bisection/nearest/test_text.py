@@ -11,8 +11,8 @@ def match(*choices: str, equal: float = 1.0, **more: object) -> ChoiceMatch:
     return ChoiceMatch(choices=choices, equal=equal, mean_ulp=0.0, exact=equal == 1, **more)  # type: ignore[arg-type]
 
 
-def answer(*found: ChoiceMatch, as_it_is: float = 0.5) -> Nearest:
-    return Nearest(node="norm", call="mine:norm", tried=50, calls=53, as_it_is=as_it_is, found=found)
+def answer(*matches: ChoiceMatch, as_it_is: float = 0.5) -> Nearest:
+    return Nearest(node="norm", call="mine:norm", tried=50, calls=53, as_it_is=as_it_is, found=matches)
 
 
 def test_the_plainest_comes_first_then_others() -> None:
@@ -24,8 +24,8 @@ def test_the_plainest_comes_first_then_others() -> None:
 
 
 def test_a_number_is_told_with_those_that_do_the_same() -> None:
-    seen = NumberRange(place="norm:eps", least=3.6e-4, greatest=3.8e-4)
-    assert [*nearest_lines(answer(match("norm:eps=0.00037", between=(seen,))))][1:] == [
+    interval = NumberRange(place="norm:eps", least=3.6e-4, greatest=3.8e-4)
+    assert [*nearest_lines(answer(match("norm:eps=0.00037", between=(interval,))))][1:] == [
         "  so does norm:eps from 0.00036 to 0.00038"
     ]
 

@@ -68,8 +68,8 @@ def test_padding_hides_no_real_token() -> None:
     looking = observer(mask)
     looking.see(seen_at(named("first"), value_with((0, 0, 1))))
     looking.see(seen_at(named("second"), value_with((0, 0, 1), (1, 2, 1))))
-    found = {padding: (o.node.name, o.sequence, o.position) for (_, padding), o in looking.result.items()}
-    assert found == {True: ("first", 0, 0), False: ("second", 1, 2)}
+    places = {padding: (o.node.name, o.sequence, o.position) for (_, padding), o in looking.result.items()}
+    assert places == {True: ("first", 0, 0), False: ("second", 1, 2)}
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -70,8 +70,8 @@ def test_what_one_side_makes_is_its_own(tmp_path: Path, large: Path, side: str) 
     (entry,) = report.nonfinite.first
     assert (entry.side, entry.node, entry.expert) == (side, "layers[1].moe.combine", None)
     assert entry.infinite > entry.nan == 0
-    other = "candidate" if side == "reference" else "reference"
-    assert f"The {other} has neither NaN nor infinities at any node." in report.nonfinite.reading
+    clean_side = "candidate" if side == "reference" else "reference"
+    assert f"The {clean_side} has neither NaN nor infinities at any node." in report.nonfinite.reading
     toggle = report.toggles[0].name
     assert report.nonfinite.made_by == ((toggle,) if side == "candidate" else ())
     assert report.nonfinite.ended_by == ((toggle,) if side == "candidate" else ())

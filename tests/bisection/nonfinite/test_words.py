@@ -8,9 +8,9 @@ from moeparity.bisection.nonfinite.report import FirstNonfinite
 from moeparity.bisection.nonfinite.words import nonfinite_reading
 
 
-def first(side: str, node: str = "layers[1].moe.experts", **given: object) -> FirstNonfinite:
+def first(side: str, node: str = "layers[1].moe.experts", **values: object) -> FirstNonfinite:
     fields: dict[str, object] = {"nan": 2, "infinite": 0, "sequences": 1, "tokens": 2, "sequence": 6, "position": 3}
-    fields |= {"expert": 11, "padding": False, **given}
+    fields |= {"expert": 11, "padding": False, **values}
     return FirstNonfinite(side=side, node=node, op="experts", **fields)  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report
 from moeparity.cli.commands import app
 from moeparity.engine.forward import forward
@@ -84,8 +84,8 @@ def test_a_candidate_in_fp32_is_nearer_the_truth_yet_not_parity(tmp_path: Path, 
     assert oracle.kl_change.high < 0 < oracle.kl_candidate.estimate < 1e-3 * oracle.kl_reference.estimate
     assert [node.node for node in oracle.layers] == [*(f"layers[{i}].moe.residual" for i in range(3)), "lm_head"]
     assert all(0 < node.ratio < 1e-3 for node in oracle.layers)
-    told = report.to_json()
-    assert '"standing": "nearer"' in told
+    as_json = report.to_json()
+    assert '"standing": "nearer"' in as_json
 
 
 def test_a_candidate_in_bf16_is_less_accurate_than_fp32(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -149,8 +149,10 @@ def test_the_floor_is_the_reference_against_itself(tmp_path: Path, qwen3_moe: Pa
     assert any(sentence.startswith("k3 is ") for sentence in report.floor.reading)
     assert len(report.toggles) == 1, "the floor is no toggle"
     # Another micro-batch is as far away as two separate forwards say.
-    here, one = (forward(qwen3_moe, tokens["input_ids"], micro_batch=size, device="cpu")["logits"] for size in (10, 1))
-    assert by_name["micro-batch 1"].bit_identical == same_bits(here, one)
+    in_tens, singly = (
+        forward(qwen3_moe, tokens["input_ids"], micro_batch=size, device="cpu")["logits"] for size in (10, 1)
+    )
+    assert by_name["micro-batch 1"].bit_identical == same_bits(in_tens, singly)
 
 
 def test_one_sequence_of_a_dense_model_has_no_floor(tmp_path: Path, qwen3: Path) -> None:

@@ -18,10 +18,10 @@ F64 = torch.float64
 
 def test_distance_is_taken_in_fp64() -> None:
     truth = torch.tensor([[3.0, 4.0], [0.0, 1 + 2.0**-40]], dtype=F64)
-    found = distance(truth.to(torch.bfloat16), truth)
-    assert (found.squared, found.largest) == (2.0**-80, 2.0**-40)
-    assert found.squared_oracle == pytest.approx(26.0, rel=1e-9)
-    assert found.relative_l2 == pytest.approx(2.0**-40 / math.sqrt(26), rel=1e-9)
+    measured = distance(truth.to(torch.bfloat16), truth)
+    assert (measured.squared, measured.largest) == (2.0**-80, 2.0**-40)
+    assert measured.squared_oracle == pytest.approx(26.0, rel=1e-9)
+    assert measured.relative_l2 == pytest.approx(2.0**-40 / math.sqrt(26), rel=1e-9)
     assert distance(truth, truth).relative_l2 == 0.0
 
 
@@ -39,8 +39,8 @@ def test_distances_add_up() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("first", [True, False])
 def test_what_is_not_finite_does_not_look_near(bad: float, first: bool) -> None:
-    one, other = distance(torch.tensor([bad]), torch.ones(1)), distance(torch.zeros(1), torch.ones(1))
-    total = one + other if first else other + one
+    not_finite, finite = distance(torch.tensor([bad]), torch.ones(1)), distance(torch.zeros(1), torch.ones(1))
+    total = not_finite + finite if first else finite + not_finite
     assert not math.isfinite(total.squared)
     assert not math.isfinite(total.largest)
     assert not math.isfinite(total.relative_l2)
@@ -94,9 +94,9 @@ def test_the_interval_of_the_paired_difference_decides() -> None:
     near, far = sums(kls() * 0.6), sums(kls())
     assert accuracy(far, near).standing == "nearer"
     assert accuracy(near, far).standing == "farther"
-    found = accuracy(far, near)
-    assert found.change.high < 0
-    assert (found.reference.estimate, found.candidate.estimate) == (
+    standing = accuracy(far, near)
+    assert standing.change.high < 0
+    assert (standing.reference.estimate, standing.candidate.estimate) == (
         pytest.approx(float(kls().mean()) / 10),
         pytest.approx(float(kls().mean()) / 10 * 0.6),
     )

@@ -48,13 +48,13 @@ def test_undecided_and_level_claim_nothing() -> None:
 
 @pytest.mark.parametrize("profile", ["hf-eager", "hf-default"])
 def test_the_oracle_answers_the_references_question(profile: str, deepseek_v3: Path) -> None:
-    here = Where(Path(__file__))
+    where = Where(Path(__file__))
     model = open_model(deepseek_v3, device="cpu")
-    own = overrides({"layers[1].attention.norm:eps": 0.5, "layers[1].attention.norm:output": "fp16"}, here)
+    rules = overrides({"layers[1].attention.norm:eps": 0.5, "layers[1].attention.norm:output": "fp16"}, where)
     reference = Side(
-        plan=bind(model.graph, load_profile(profile, here), "bf16", own), schedule=ScheduleSettings(batch=3)
+        plan=bind(model.graph, load_profile(profile, where), "bf16", rules), schedule=ScheduleSettings(batch=3)
     )
-    oracle = oracle_side(reference, load_profile(ORACLE, here), model.dtype)
+    oracle = oracle_side(reference, load_profile(ORACLE, where), model.dtype)
     assert oracle.schedule == ScheduleSettings(batch=3)
     settings = oracle.plan.settings
     assert settings["layers[1].attention.norm", "eps"].value == 0.5
@@ -66,12 +66,14 @@ def test_the_oracle_answers_the_references_question(profile: str, deepseek_v3: P
 
 def test_an_eps_that_rests_in_the_reference_rests_in_the_oracle(qwen3_moe: Path) -> None:
     """Or the oracle would be the exact answer of another model."""
-    here = Where(Path(__file__))
+    where = Where(Path(__file__))
     model = open_model(qwen3_moe, device="cpu")
-    own = overrides({"layers[*].moe.router:renormalize_eps": 0.5, "layers[1].moe.router:timing": "after_topk"}, here)
-    reference = Side(
-        plan=bind(model.graph, load_profile("hf-eager", here), "bf16", own), schedule=ScheduleSettings(batch=3)
+    settings = overrides(
+        {"layers[*].moe.router:renormalize_eps": 0.5, "layers[1].moe.router:timing": "after_topk"}, where
     )
-    oracle = oracle_side(reference, load_profile(ORACLE, here), model.dtype)
+    reference = Side(
+        plan=bind(model.graph, load_profile("hf-eager", where), "bf16", settings), schedule=ScheduleSettings(batch=3)
+    )
+    oracle = oracle_side(reference, load_profile(ORACLE, where), model.dtype)
     routers = [node for node in model.graph.nodes if node.op.routes]
     assert [oracle.plan.active(node).get("renormalize_eps") for node in routers] == [0.5, None, 0.5]

@@ -35,15 +35,15 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 def test_what_is_kept_of_each_token_is_counted(tmp_path: Path, qwen3_moe: Path) -> None:
     recipe = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(6, 50)}, {}, CHOICE)
     plan = prepare(recipe, device="cpu", opener=opened)
-    seen = observe(plan, [])
-    kept = [seen.sections["flips"], seen.sections["per_token"]]
-    size = sum(tensor.nbytes for tensor in tensors(kept) if tensor.numel() >= 6 * 50)
+    observed = observe(plan, [])
+    sections = [observed.sections["flips"], observed.sections["per_token"]]
+    size = sum(tensor.nbytes for tensor in tensors(sections) if tensor.numel() >= 6 * 50)
     most = bytes_per_token(plan) * 6 * 50
     layers = sum(node.op.routes for node in plan.model.graph.nodes)
     # The maps of all layers, and three numbers of each token, are there whatever flips.
     assert 6 * 50 * (9 * layers + 12) <= size <= most
     later = observe(plan, [], first=False)
-    assert seen.cost.memory.estimated - later.cost.memory.estimated >= most
+    assert observed.cost.memory.estimated - later.cost.memory.estimated >= most
 
 
 def test_a_dense_model_keeps_its_metrics_alone(tmp_path: Path, qwen3: Path) -> None:

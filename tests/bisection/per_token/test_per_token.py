@@ -84,14 +84,14 @@ def test_text_without_a_tokenizer_is_refused_before_the_run(tmp_path: Path, qwen
 
 def test_a_page_of_many_tokens_keeps_those_that_matter_most(tokens: PerToken, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CELLS", 5 * TOKENS * len(tokens.layers))
-    kept = kept_sequences(tokens)
-    assert len(kept) == 5
-    assert kept.tolist() == sorted(kept)
+    sequences = kept_sequences(tokens)
+    assert len(sequences) == 5
+    assert sequences.tolist() == sorted(sequences)
     sums = tokens.k3.sum(1)
-    assert sums[kept].min() >= np.delete(sums, kept).max()
-    data = token_data(tokens, kept)
+    assert sums[sequences].min() >= np.delete(sums, sequences).max()
+    data = token_data(tokens, sequences)
     assert data["map"]["shape"] == [len(tokens.layers), 5, TOKENS]
-    assert data["flipped"]["shape"][0] == np.isin(tokens.flipped[:, 1], kept).sum()
+    assert data["flipped"]["shape"][0] == np.isin(tokens.flipped[:, 1], sequences).sum()
 
 
 def test_a_sequence_that_is_not_finite_is_kept_first(tokens: PerToken, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,11 +43,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
         start_new_session=True,
     ) as started:  # fmt: skip
         try:
-            _, said = started.communicate(timeout=180)
+            _, output = started.communicate(timeout=180)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, said
+    assert started.returncode == 0, output
     return folder
 
 

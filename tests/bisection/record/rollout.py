@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.engine.forward import forward
 
@@ -77,7 +77,8 @@ class Rollout:
         save_file({name: tensor.contiguous() for name, tensor in contents.items()}, self.folder / "tokens.safetensors")
         path = self.folder / "recipe.yaml"
         reference, candidate = (
-            {**own, **settings.get(side, {})} for side, own in (("reference", REFERENCE), ("candidate", {}))
+            {**side_settings, **settings.get(side, {})}
+            for side, side_settings in (("reference", REFERENCE), ("candidate", {}))
         )
         path.write_text(
             f"kind: recipe\ncheckpoint: {self.checkpoint}\n"

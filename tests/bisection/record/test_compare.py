@@ -32,17 +32,17 @@ def compared(delta: Tensor, *floors: Tensor, half: float = 0.0, tokens: int = TO
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_draw_like_the_others_is_within(seed: int) -> None:
-    given = compared(noise(seed), noise(seed + 100), noise(seed + 200))
-    assert given.reproduced
-    assert given.first_position() is None
+    comparison = compared(noise(seed), noise(seed + 100), noise(seed + 200))
+    assert comparison.reproduced
+    assert comparison.first_position() is None
 
 
 @pytest.mark.parametrize("factor", [1.5, 2.5, 10.0])
 def test_a_mean_above_the_floor_is_not(factor: float) -> None:
-    given = compared(noise(0, 0.01 * factor).clamp(max=0.02), noise(1), noise(2))
-    assert not bool(given.outside.any())
-    assert not given.reproduced
-    assert given.excess()[0].low > 0
+    comparison = compared(noise(0, 0.01 * factor).clamp(max=0.02), noise(1), noise(2))
+    assert not bool(comparison.outside.any())
+    assert not comparison.reproduced
+    assert comparison.excess()[0].low > 0
 
 
 def test_few_sequences_bound_nothing_and_hide_nothing() -> None:
@@ -66,20 +66,20 @@ def test_one_token_far_outside_is_enough(place: int) -> None:
     delta[place] = 0.99 * FAR * float(floor.max())
     assert compared(delta, floor).reproduced
     delta[place] = 1.01 * FAR * float(floor.max())
-    given = compared(delta, floor)
-    assert not given.reproduced
-    assert given.excess()[1]
-    assert given.first_position() == place % TOKENS + 1
+    comparison = compared(delta, floor)
+    assert not comparison.reproduced
+    assert comparison.excess()[1]
+    assert comparison.first_position() == place % TOKENS + 1
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_no_number_is_outside(value: float) -> None:
     delta = noise(0)
     delta[50] = value
-    given = compared(delta, noise(1))
-    assert given.outside.sum() == 1
-    assert not given.reproduced
-    assert given.first_position() == 50 % TOKENS + 1
+    comparison = compared(delta, noise(1))
+    assert comparison.outside.sum() == 1
+    assert not comparison.reproduced
+    assert comparison.first_position() == 50 % TOKENS + 1
 
 
 @pytest.mark.parametrize("start", range(1, TOKENS - 1))
@@ -87,21 +87,21 @@ def test_the_position_from_which_a_mean_is_off(start: int) -> None:
     """No token is outside: what is added in each sequence from `start` on is less than that."""
     delta = noise(0, 0.001)
     delta += 0.08 * (torch.arange(len(delta)) % TOKENS + 1 >= start)
-    given = compared(delta, noise(1).clamp(min=0.0099), noise(2))
-    assert not bool(given.outside.any())
-    found = given.first_position()
-    assert found is not None
-    assert found >= start
-    before, after = (given.position < found, given.position <= found)
-    assert not after.all() or found == TOKENS
+    comparison = compared(delta, noise(1).clamp(min=0.0099), noise(2))
+    assert not bool(comparison.outside.any())
+    first_position = comparison.first_position()
+    assert first_position is not None
+    assert first_position >= start
+    before, after = (comparison.position < first_position, comparison.position <= first_position)
+    assert not after.all() or first_position == TOKENS
     for keep, expected in ((before, True), (after, False)):
         part = Compared(
-            sequence=given.sequence[keep],
-            position=given.position[keep],
-            delta=given.delta[keep],
-            half_unit=given.half_unit[keep],
-            floors={name: floor[keep] for name, floor in given.floors.items()},
-            loudest=given.loudest,
+            sequence=comparison.sequence[keep],
+            position=comparison.position[keep],
+            delta=comparison.delta[keep],
+            half_unit=comparison.half_unit[keep],
+            floors={name: floor[keep] for name, floor in comparison.floors.items()},
+            loudest=comparison.loudest,
         )
         assert (not keep.any()) or part.reproduced == expected
 
@@ -110,7 +110,7 @@ def test_sequences_are_paired() -> None:
     """One sequence is far from everything, itself included: the rest decides."""
     floor = torch.full((SEQUENCES,), 0.1, dtype=torch.float64)
     floor[0] = 100.0
-    own = floor + 0.01 * torch.linspace(0.5, 1.5, SEQUENCES, dtype=torch.float64)
-    over, within = excess(own, floor, torch.zeros_like(own), torch.full_like(own, 8.0))
+    sequence_means = floor + 0.01 * torch.linspace(0.5, 1.5, SEQUENCES, dtype=torch.float64)
+    over, within = excess(sequence_means, floor, torch.zeros_like(sequence_means), torch.full_like(sequence_means, 8.0))
     assert 0 < over.low < 0.01 / 8 < over.high
     assert not within

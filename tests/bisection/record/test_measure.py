@@ -16,8 +16,9 @@ from rich.console import Console
 from torch import Tensor
 
 from moeparity.bisection.observed import Observed, codec
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.compare import FAR
 from moeparity.bisection.record.report import LogprobRecord
 from moeparity.bisection.report import ON_REQUEST, Report
@@ -38,26 +39,26 @@ def rollout(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Rollou
 
 
 @pytest.fixture(scope="module")
-def own(qwen3_moe: Path) -> Record:
+def own_record(qwen3_moe: Path) -> Record:
     """The candidate's own."""
     return engine(qwen3_moe)
 
 
 @pytest.fixture(scope="module")
-def other(qwen3_moe: Path) -> Record:
+def reference_record(qwen3_moe: Path) -> Record:
     """The reference's own."""
     return engine(qwen3_moe, settings=REFERENCE)
 
 
 @pytest.fixture(scope="module")
-def seen(rollout: Rollout, own: Record) -> Seen:
+def side_passes(rollout: Rollout, own_record: Record) -> Seen:
     """What a run saw: it does not hang on what is recorded."""
-    return passes(rollout.recipe(own), device="cpu", options=Options(attribution=False))
+    return passes(rollout.recipe(own_record), device="cpu", options=Options(attribution=False))
 
 
-def report_of(seen: Seen, *gates: Gate, **tensors: Any) -> Report:
+def report_of(side_passes: Seen, *gates: Gate, **tensors: Any) -> Report:
     """The report of a run under other gates, with something else recorded of the tokens, or of some of them."""
-    plan, observed = seen
+    plan, observed = side_passes
     records = observed.sections["record"]
     if "logprobs" in tensors:
         mask = records.mask & ~tensors["logprobs"].isnan()
@@ -88,8 +89,8 @@ def logprobs_of(report: Report) -> LogprobRecord:
     return report.record.logprobs
 
 
-def test_what_the_candidate_gives_itself_is_reproduced(rollout: Rollout, own: Record) -> None:
-    report = rollout.run(own)
+def test_what_the_candidate_gives_itself_is_reproduced(rollout: Rollout, own_record: Record) -> None:
+    report = rollout.run(own_record)
     assert judged(report) == REPRODUCED
     record, routes = logprobs_of(report), report.record.routes
     assert (record.mean_abs_delta, record.tokens, record.scored, record.sequences) == (0.0, SCORED, SCORED, SEQUENCES)
@@ -99,14 +100,14 @@ def test_what_the_candidate_gives_itself_is_reproduced(rollout: Rollout, own: Re
     assert [layer.other_sets for layer in routes.layers] == [0, 0, 0]
 
 
-def test_a_legal_order_of_the_candidate_reproduces_it(seen: Seen) -> None:
+def test_a_legal_order_of_the_candidate_reproduces_it(side_passes: Seen) -> None:
     """What the candidate would have given in one of its other orders."""
-    _, observed = seen
+    _, observed = side_passes
     records = observed.sections["record"]
     draw = max(records.draws, key=lambda key: float((records.of(key) - records.of("candidate")).abs().sum()))
     logprobs = torch.full(IDS.shape, math.nan, dtype=torch.float64)
     logprobs[records.mask] = records.of(draw)
-    report = report_of(seen, logprobs=logprobs)
+    report = report_of(side_passes, logprobs=logprobs)
     assert judged(report) == REPRODUCED
     assert logprobs_of(report).mean_abs_delta == logprobs_of(report).floor > 0
 
@@ -122,9 +123,9 @@ def test_without_a_record_nothing_is_said_of_an_engine(rollout: Rollout) -> None
     assert judged(nothing) == ("no record", "pass", 0)
 
 
-def test_a_record_that_contradicts_both_sides_is_said_above_the_rest(seen: Seen, own: Record) -> None:
+def test_a_record_that_contradicts_both_sides_is_said_above_the_rest(side_passes: Seen, own_record: Record) -> None:
     noise = torch.randn(IDS.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).abs()
-    report = report_of(seen, logprobs=own["logprobs"] - 1.5 * noise)
+    report = report_of(side_passes, logprobs=own_record["logprobs"] - 1.5 * noise)
     assert judged(report) == CONTRADICTED
     assert report.recorded is not None
     assert report.recorded.logprobs[1].k3 > 1
@@ -177,18 +178,18 @@ CONTRADICTIONS: dict[str, Callable[[Record], Tensor]] = {
 
 
 @pytest.mark.parametrize("plant", CONTRADICTIONS)
-def test_a_contradiction_is_no_parity(seen: Seen, own: Record, plant: str) -> None:
-    report = report_of(seen, logprobs=CONTRADICTIONS[plant](own))
+def test_a_contradiction_is_no_parity(side_passes: Seen, own_record: Record, plant: str) -> None:
+    report = report_of(side_passes, logprobs=CONTRADICTIONS[plant](own_record))
     assert judged(report) == CONTRADICTED
     if plant == "late":
         assert (logprobs_of(report).from_position, logprobs_of(report).before) == (7, SEQUENCES * (7 - PROMPT))
 
 
-def test_one_wrong_token_of_one_sequence_is_found_in_no_mean(seen: Seen, own: Record) -> None:
-    wrong = 1.1 * FAR * logprobs_of(report_of(seen)).floor_largest
-    logprobs = own["logprobs"].clone()
+def test_one_wrong_token_of_one_sequence_is_found_in_no_mean(side_passes: Seen, own_record: Record) -> None:
+    wrong = 1.1 * FAR * logprobs_of(report_of(side_passes)).floor_largest
+    logprobs = own_record["logprobs"].clone()
     logprobs[17, 6] -= wrong
-    report = report_of(seen, logprobs=logprobs)
+    report = report_of(side_passes, logprobs=logprobs)
     assert judged(report) == CONTRADICTED
     record = logprobs_of(report)
     assert record.mean_abs_delta < record.floor
@@ -219,27 +220,27 @@ def test_a_temperature_is_reproduced_by_a_side_that_has_it(rollout: Rollout, qwe
     ],
 )
 def test_a_rounded_record_is_reproduced(
-    seen: Seen, own: Record, rounded: Callable[[Tensor], Tensor], says: str
+    side_passes: Seen, own_record: Record, rounded: Callable[[Tensor], Tensor], says: str
 ) -> None:
-    report = report_of(seen, logprobs=rounded(own["logprobs"]).double())
+    report = report_of(side_passes, logprobs=rounded(own_record["logprobs"]).double())
     assert judged(report) == REPRODUCED
     assert logprobs_of(report).last_digit == says
     assert logprobs_of(report).mean_abs_delta <= logprobs_of(report).half_unit
 
 
-def test_a_record_with_holes_is_held_to_what_it_has(seen: Seen, own: Record) -> None:
-    logprobs = own["logprobs"].clone()
+def test_a_record_with_holes_is_held_to_what_it_has(side_passes: Seen, own_record: Record) -> None:
+    logprobs = own_record["logprobs"].clone()
     logprobs[5:] = math.nan
     logprobs[2, ::2] = math.nan
-    report = report_of(seen, logprobs=logprobs)
+    report = report_of(side_passes, logprobs=logprobs)
     assert judged(report) == REPRODUCED
     record = logprobs_of(report)
     assert (record.tokens, record.scored, record.sequences) == (4 * 7 + 4, SCORED, 5)
     assert "32 of 210 scored tokens in 5 sequences" in printed(report)
     # One sequence bounds nothing by an interval, and yet hides nothing.
     logprobs[1:] = math.nan
-    assert judged(report_of(seen, logprobs=logprobs)) == REPRODUCED
-    assert judged(report_of(seen, logprobs=logprobs - 0.5)) == CONTRADICTED
+    assert judged(report_of(side_passes, logprobs=logprobs)) == REPRODUCED
+    assert judged(report_of(side_passes, logprobs=logprobs - 0.5)) == CONTRADICTED
 
 
 @pytest.mark.parametrize("end", ["left", "right"])
@@ -272,10 +273,10 @@ def test_a_record_of_the_other_side_is_recognised(rollout: Rollout, qwen3_moe: P
     assert swapped.record.side == "reference"
 
 
-def test_routes_that_go_elsewhere_are_named_by_layer(rollout: Rollout, own: Record) -> None:
-    routes = own["routed_experts"].clone()
+def test_routes_that_go_elsewhere_are_named_by_layer(rollout: Rollout, own_record: Record) -> None:
+    routes = own_record["routed_experts"].clone()
     routes[:, 4:, 1] = (routes[:, 4:, 1] + 1) % 16
-    report = rollout.run({"logprobs": own["logprobs"], "routed_experts": routes})
+    report = rollout.run({"logprobs": own_record["logprobs"], "routed_experts": routes})
     assert judged(report) == CONTRADICTED
     assert report.record.routes is not None
     assert [layer.layer for layer in report.record.routes.layers if not layer.reproduced] == [1]
@@ -286,13 +287,13 @@ def test_routes_that_go_elsewhere_are_named_by_layer(rollout: Rollout, own: Reco
     assert judged(rollout.run({"routed_experts": routes.flip(-1)})) == CONTRADICTED
 
 
-def test_a_side_without_numbers_reproduces_nothing(seen: Seen, own: Record) -> None:
+def test_a_side_without_numbers_reproduces_nothing(side_passes: Seen, own_record: Record) -> None:
     """NaN in a record stands for none; in a side it is a token that is not what was recorded."""
-    exact = report_of(seen, logprobs=own["logprobs"])
+    exact = report_of(side_passes, logprobs=own_record["logprobs"])
     assert exact.record.logprobs is not None
-    computed = own["logprobs"][MASK.bool()].clone()
+    computed = own_record["logprobs"][MASK.bool()].clone()
     computed[20] = math.nan
-    report = report_of(seen, computed={name: [computed] for name in ("reference", "candidate")}, draws=())
+    report = report_of(side_passes, computed={name: [computed] for name in ("reference", "candidate")}, draws=())
     assert report.record.status == "not reproduced"
     record = logprobs_of(report)
     assert math.isnan(record.mean_abs_delta)
@@ -300,50 +301,52 @@ def test_a_side_without_numbers_reproduces_nothing(seen: Seen, own: Record) -> N
     assert json.loads(report.to_json())["record"]["logprobs"]["mean_abs_delta"] == "nan"
 
 
-def test_a_failure_stays_one(seen: Seen, own: Record) -> None:
-    report = report_of(seen, Gate(metric="k3", below=1e-9), logprobs=own["logprobs"] - 1.0)
+def test_a_failure_stays_one(side_passes: Seen, own_record: Record) -> None:
+    report = report_of(side_passes, Gate(metric="k3", below=1e-9), logprobs=own_record["logprobs"] - 1.0)
     assert judged(report) == ("not reproduced", "fail", 1)
 
 
-def test_micro_batches_of_both_sides_that_do_not_meet(rollout: Rollout, own: Record) -> None:
-    report = rollout.run(own, micro_batch=4)
+def test_micro_batches_of_both_sides_that_do_not_meet(rollout: Rollout, own_record: Record) -> None:
+    report = rollout.run(own_record, micro_batch=4)
     assert report.record.status == "reproduced"
     assert logprobs_of(report).tokens == SCORED
 
 
-def test_a_bound_on_the_record_decides_in_place_of_the_floor(seen: Seen, own: Record) -> None:
+def test_a_bound_on_the_record_decides_in_place_of_the_floor(side_passes: Seen, own_record: Record) -> None:
     shift = 0.05 * (1 + torch.arange(SEQUENCES, dtype=torch.float64)[:, None] / 10)
-    off, of_reference = own["logprobs"] - shift, Gate(metric="k3", below=1)
-    within = report_of(seen, of_reference, Gate(recorded="k3", below=0.1), logprobs=off)
+    off, of_reference = own_record["logprobs"] - shift, Gate(metric="k3", below=1)
+    within = report_of(side_passes, of_reference, Gate(recorded="k3", below=0.1), logprobs=off)
     assert judged(within) == ("not reproduced", "pass", 0)
     assert within.record.gate is not None
     # Of a constant distance in each sequence: exp(d) - 1 - d.
     expected = float((shift.expm1() - shift).mean())
     assert within.record.gate.value.estimate == pytest.approx(expected, rel=1e-9)
     assert "its gate 0.1: pass" in printed(within)
-    beyond = report_of(seen, of_reference, Gate(recorded="k3", below=1e-4), logprobs=off)
+    beyond = report_of(side_passes, of_reference, Gate(recorded="k3", below=1e-4), logprobs=off)
     assert judged(beyond) == ("not reproduced", "fail", 1)
     assert beyond.verdict.reason.startswith("against the record, ")
-    open_ = report_of(seen, of_reference, Gate(recorded="k3", below=expected), logprobs=off)
+    open_ = report_of(side_passes, of_reference, Gate(recorded="k3", below=expected), logprobs=off)
     assert judged(open_) == ("not reproduced", "inconclusive", 3)
 
 
-def test_a_bound_on_the_record_alone_is_one_on_the_reference_too(rollout: Rollout, seen: Seen, own: Record) -> None:
-    assert judged(rollout.run(own, gate="{recorded: k3, below: 1}")) == REPRODUCED
-    report = report_of(seen, Gate(recorded="k3", below=1e-9))
+def test_a_bound_on_the_record_alone_is_one_on_the_reference_too(
+    rollout: Rollout, side_passes: Seen, own_record: Record
+) -> None:
+    assert judged(rollout.run(own_record, gate="{recorded: k3, below: 1}")) == REPRODUCED
+    report = report_of(side_passes, Gate(recorded="k3", below=1e-9))
     assert judged(report) == ("reproduced", "fail", 1)
     assert report.verdict.below == 1e-9
 
 
-def test_a_bound_on_few_recorded_sequences_passes_nothing(seen: Seen, own: Record) -> None:
-    logprobs = own["logprobs"] - 1e-5
+def test_a_bound_on_few_recorded_sequences_passes_nothing(side_passes: Seen, own_record: Record) -> None:
+    logprobs = own_record["logprobs"] - 1e-5
     logprobs[5:] = math.nan
-    report = report_of(seen, Gate(recorded="k3", below=1), logprobs=logprobs)
+    report = report_of(side_passes, Gate(recorded="k3", below=1), logprobs=logprobs)
     assert judged(report) == ("reproduced", "inconclusive", 3)
 
 
-def test_what_a_pass_kept_comes_back(seen: Seen) -> None:
-    plan, observed = seen
+def test_what_a_pass_kept_comes_back(side_passes: Seen) -> None:
+    plan, observed = side_passes
     code = codec(plan.model.graph)
     again = code.decode(*code.encode(observed)).sections["record"]
     records = observed.sections["record"]
@@ -365,9 +368,9 @@ def test_records_of_another_model_are_refused(rollout: Rollout, routes: Tensor, 
         rollout.run({"routed_experts": routes})
 
 
-def test_both_sides_lie_beside_the_record(rollout: Rollout, other: Record) -> None:
+def test_both_sides_lie_beside_the_record(rollout: Rollout, reference_record: Record) -> None:
     """The reference's own: the candidate lies as far from it as from the reference."""
-    data = {name: tensor.clone() for name, tensor in other.items()}
+    data = {name: tensor.clone() for name, tensor in reference_record.items()}
     # Engines fill places they did not sample with 0, and do not run the last token.
     data["logprobs"][:, :PROMPT] = 0.0
     data["routed_experts"][:, -1] = -1

@@ -18,9 +18,9 @@ def test_logprobs_of_the_chosen_tokens(monkeypatch: pytest.MonkeyPatch, chunk: i
     logits = (torch.randn(2, 4, 5, generator=generator) * 3).to(torch.bfloat16)
     ids = torch.randint(0, 5, (2, 4), generator=generator)
     where = torch.tensor([[0, 1, 0, 1], [0, 0, 1, 0]], dtype=torch.bool)
-    found = chosen_logprobs(logits, ids, where)
-    assert found.dtype == torch.float64
-    for value, (row, at) in zip(found.tolist(), [(0, 1), (0, 3), (1, 2)], strict=True):
+    chosen = chosen_logprobs(logits, ids, where)
+    assert chosen.dtype == torch.float64
+    for value, (row, at) in zip(chosen.tolist(), [(0, 1), (0, 3), (1, 2)], strict=True):
         before = [float(x) for x in logits[row, at - 1]]
         expected = before[int(ids[row, at])] - math.log(math.fsum(math.exp(x) for x in before))
         assert math.isclose(value, expected, rel_tol=1e-12)
@@ -33,5 +33,5 @@ def test_no_chosen_token_is_no_number() -> None:
 
 def test_sets_are_compared_without_their_order() -> None:
     recorded = torch.tensor([[0, 1], [2, 3], [-1, -1], [0, 2]])
-    own = torch.tensor([[1, 0], [2, 3], [0, 1], [0, 3]])
-    assert same_sets(recorded, own).tolist() == [True, True, False, False]
+    own_ids = torch.tensor([[1, 0], [2, 3], [0, 1], [0, 3]])
+    assert same_sets(recorded, own_ids).tolist() == [True, True, False, False]

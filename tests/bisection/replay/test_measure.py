@@ -9,7 +9,8 @@ import pytest
 
 from moeparity import bisect
 from moeparity.bisection.mixtures import Mixtures
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.bisection.replay.report import Replay
 from moeparity.bisection.report import Report
 from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS
@@ -28,9 +29,9 @@ def gate_and_router(x, *, node):
 """
 
 
-def recipe(folder: Path, checkpoint: Path, own: dict[str, Any], *, vocab: int = 512, **more: Any) -> Path:
+def recipe(folder: Path, checkpoint: Path, settings: dict[str, Any], *, vocab: int = 512, **more: Any) -> Path:
     tokens = {"input_ids": random_tokens(6, 16, vocab=vocab)}
-    return write_recipe(folder, checkpoint, tokens, {"micro_batch": 6}, {"set": own, **more})
+    return write_recipe(folder, checkpoint, tokens, {"micro_batch": 6}, {"set": settings, **more})
 
 
 def ladder(report: Report) -> Replay:
@@ -42,34 +43,34 @@ def ladder(report: Report) -> Replay:
 def test_a_fault_in_the_routers_is_gone_once_their_routes_are(
     request: pytest.FixtureRequest, tmp_path: Path, name: str
 ) -> None:
-    own = {"layers[-1].moe.router:scores": "bf16"}
-    found = ladder(bisect(recipe(tmp_path, request.getfixturevalue(name), own), device="cpu", options=ON))
-    assert [rung.forced for rung in found.rungs] == ["natural", IDS, WEIGHTS, ORDER]
-    natural, ids, _, order = found.rungs
+    settings = {"layers[-1].moe.router:scores": "bf16"}
+    replay = ladder(bisect(recipe(tmp_path, request.getfixturevalue(name), settings), device="cpu", options=ON))
+    assert [rung.forced for rung in replay.rungs] == ["natural", IDS, WEIGHTS, ORDER]
+    natural, ids, _, order = replay.rungs
     assert natural.kl > 0
     assert (order.kl, order.k3, order.max_abs_delta, order.exact) == (0.0, 0.0, 0.0, True)
     assert (order.set_flips, order.slot_flips) == (0.0, 0.0)
     assert ids.set_flips == 0.0
-    assert "Then every bit of the logits is the reference's" in found.reading[-1]
+    assert "Then every bit of the logits is the reference's" in replay.reading[-1]
 
 
 def test_what_is_forced_is_what_the_oracle_of_mixtures_forces(tmp_path: Path, qwen3_moe: Path) -> None:
     path = recipe(tmp_path, qwen3_moe, {**ROUTER, **COMBINE}, micro_batch=4)
     report = bisect(path, device="cpu", options=ON)
-    found = ladder(report)
-    assert found.rungs[0].set_flips > 0
-    assert found.rungs[0].kl == report.metrics.kl
-    assert found.rungs[0].k3 == report.metrics.k3
-    assert all(rung.set_flips == 0 for rung in found.rungs[1:])
+    replay = ladder(report)
+    assert replay.rungs[0].set_flips > 0
+    assert replay.rungs[0].kl == report.metrics.kl
+    assert replay.rungs[0].k3 == report.metrics.k3
+    assert all(rung.set_flips == 0 for rung in replay.rungs[1:])
     plan = prepare(path, device="cpu", options=ON)
     names = [toggle.name for toggle in plan.toggles]
-    for what, rung in zip(REPLAYED, found.rungs[1:], strict=True):
-        whole = Mixtures(plan, routes=what)([frozenset(names)])[frozenset(names)]
+    for choice, rung in zip(REPLAYED, replay.rungs[1:], strict=True):
+        whole = Mixtures(plan, routes=choice)([frozenset(names)])[frozenset(names)]
         assert (whole.value, whole.k3) == (rung.kl, rung.k3)
     forced = Mixtures(plan, routes=IDS)([frozenset({name}) for name in names])
-    assert [t.name for t in found.toggles] == names
-    assert [t.alone_forced for t in found.toggles] == [forced[frozenset({name})].value for name in names]
-    assert [t.alone for t in found.toggles] == [t.alone.kl for t in report.toggles]
+    assert [t.name for t in replay.toggles] == names
+    assert [t.alone_forced for t in replay.toggles] == [forced[frozenset({name})].value for name in names]
+    assert [t.alone for t in replay.toggles] == [t.alone.kl for t in report.toggles]
 
 
 def test_nothing_else_in_the_report_changes(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -82,19 +83,21 @@ def test_nothing_else_in_the_report_changes(tmp_path: Path, qwen3_moe: Path) -> 
 
 def test_equal_sides_stay_equal(tmp_path: Path, qwen3_moe: Path) -> None:
     report = bisect(recipe(tmp_path, qwen3_moe, {}), device="cpu", options=ON)
-    found = ladder(report)
-    assert all(rung.exact and rung.kl == rung.slot_flips == 0 for rung in found.rungs)
-    assert found.reading == ("The candidate's logits have the reference's bits with its own routes.",)
+    replay = ladder(report)
+    assert all(rung.exact and rung.kl == rung.slot_flips == 0 for rung in replay.rungs)
+    assert replay.reading == ("The candidate's logits have the reference's bits with its own routes.",)
 
 
 def test_a_model_without_a_router(tmp_path: Path, qwen3: Path) -> None:
     path = recipe(tmp_path, qwen3, {"layers[0].attention.rope:products": "fp32"}, vocab=300)
-    found = ladder(bisect(path, device="cpu", options=ON))
-    assert found == Replay(rungs=(), toggles=(), reading=("The model has no router, so there are no routes to force.",))
+    replay = ladder(bisect(path, device="cpu", options=ON))
+    assert replay == Replay(
+        rungs=(), toggles=(), reading=("The model has no router, so there are no routes to force.",)
+    )
 
 
 def test_a_router_inside_a_users_function(tmp_path: Path, qwen3_moe: Path) -> None:
     path = recipe_with(tmp_path, qwen3_moe, GATE_AND_ROUTER, "gate_and_router", nodes=NODES)
-    found = ladder(bisect(path, device="cpu", options=Options(allow_code=True, replay=True, floor=False)))
-    assert not found.rungs
-    assert found.reading[0].startswith("Routes cannot be forced: a user's function stands in place of a router")
+    replay = ladder(bisect(path, device="cpu", options=Options(allow_code=True, replay=True, floor=False)))
+    assert not replay.rungs
+    assert replay.reading[0].startswith("Routes cannot be forced: a user's function stands in place of a router")

@@ -56,5 +56,5 @@ def test_ladder_and_toggles() -> None:
 
 
 def test_without_rungs_there_are_words_only() -> None:
-    found = Replay(rungs=(), toggles=(), reading=("There is no router.",))
-    assert shown(replay_tables(found)) == "- There is no router."
+    replay = Replay(rungs=(), toggles=(), reading=("There is no router.",))
+    assert shown(replay_tables(replay)) == "- There is no router."

@@ -61,9 +61,9 @@ def test_runs_that_begin_at_once_have_one_key(tmp_path: Path, monkeypatch: pytes
 
     def slow(size: int) -> bytes:
         if not keys:
-            keys.append(other := pool.submit(prepared, tmp_path))
+            keys.append(late_run := pool.submit(prepared, tmp_path))
             with pytest.raises(TimeoutError):
-                other.result(0.2)
+                late_run.result(0.2)
         return make(size)
 
     monkeypatch.setattr(secrets, "token_bytes", slow)

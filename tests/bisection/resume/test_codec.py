@@ -50,9 +50,9 @@ CODEC = Codec([Frozen, Slotted], KNOWN)
 DTYPES = (torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.bool)
 
 
-def slotted(pairs: list[Any], made: dict[Any, Any]) -> Slotted:
+def slotted(pairs: list[Any], mapping: dict[Any, Any]) -> Slotted:
     value = Slotted(pairs)
-    value.made = made
+    value.made = mapping
     return value
 
 
@@ -117,12 +117,12 @@ def test_what_is_written_comes_back(value: object) -> None:
 
 
 def test_one_tensor_in_two_places_is_stored_once_and_shared_again() -> None:
-    one = torch.ones(3)
-    plain, stored = CODEC.encode([one, {"again": one}, one[1:]])
+    ones = torch.ones(3)
+    plain, stored = CODEC.encode([ones, {"again": ones}, ones[1:]])
     assert len(stored) == 2
     first, second, part = CODEC.decode(plain, stored)
     assert first is second["again"]
-    assert same_bits(part, one[1:])
+    assert same_bits(part, ones[1:])
 
 
 def test_what_cannot_be_written_is_refused() -> None:

@@ -41,9 +41,9 @@ def file(cache: Path, name: str = "0") -> Path:
 def test_saved_and_loaded(tmp_path: Path) -> None:
     assert passes(tmp_path).load("0") is None
     passes(tmp_path).save("0", SEEN)
-    found = passes(tmp_path).load("0")
-    assert isinstance(found, Seen)
-    assert same_bits(found.sums["trial", 0], SEEN.sums["trial", 0])
+    loaded = passes(tmp_path).load("0")
+    assert isinstance(loaded, Seen)
+    assert same_bits(loaded.sums["trial", 0], SEEN.sums["trial", 0])
     assert [path.name for path in file(tmp_path).parent.iterdir()] == ["0.safetensors"]
 
 
@@ -120,9 +120,9 @@ def test_a_spoilt_file_is_ignored_with_a_line(tmp_path: Path, caplog: pytest.Log
 
 def test_a_pass_of_another_run_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     passes(tmp_path).save("0", SEEN)
-    other = "b" * 64
-    file(tmp_path).parent.rename(tmp_path / "passes" / other)
-    assert passes(tmp_path, other).load("0") is None
+    later_run = "b" * 64
+    file(tmp_path).parent.rename(tmp_path / "passes" / later_run)
+    assert passes(tmp_path, later_run).load("0") is None
     assert "fingerprint" in caplog.text
 
 

@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed, codec
-from moeparity.bisection.prepare import Options, prepare
+from moeparity.bisection.options import Options
+from moeparity.bisection.prepare import prepare
 from moeparity.inputs.model import open_model
 from moeparity.output.json import digest
 from tests.command import Done, inside
@@ -73,8 +74,8 @@ def bisect(recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cal
     def run() -> Run:
         out = tmp_path / "report.json"
         with patch("moeparity.bisection.pipeline.observe", wraps=observe) as observed:
-            said = inside("bisect", recipe, "--json", out, "--device", "cpu")
-        return Run(said, observed.call_count, json.loads(out.read_text("utf-8")))
+            done = inside("bisect", recipe, "--json", out, "--device", "cpu")
+        return Run(done, observed.call_count, json.loads(out.read_text("utf-8")))
 
     return run
 
@@ -91,8 +92,8 @@ def killed(recipe: Path, folder: Path) -> Done:
 
 def without_cost(report: Any) -> Any:
     assert report["digest"] == digest(report)
-    kept = ("seconds", "memory_estimated", "memory_peak")
-    return {**report, "cost": {key: value for key, value in report["cost"].items() if key not in kept}}
+    cost_keys = ("seconds", "memory_estimated", "memory_peak")
+    return {**report, "cost": {key: value for key, value in report["cost"].items() if key not in cost_keys}}
 
 
 def test_a_killed_run_goes_on_from_its_finished_pass(recipe: Path, bisect: Callable[[], Run], tmp_path: Path) -> None:
@@ -103,17 +104,17 @@ def test_a_killed_run_goes_on_from_its_finished_pass(recipe: Path, bisect: Calla
     done = killed(recipe, tmp_path)
     assert done.returncode == 143
     assert re.search(r"^interrupted: SIGTERM.*1 finished pass is kept in .*the same command goes on", done.stderr)
-    (kept,) = (tmp_path / "cache").rglob("*.safetensors")
-    finished = kept.read_bytes()
+    (stored_pass,) = (tmp_path / "cache").rglob("*.safetensors")
+    finished = stored_pass.read_bytes()
 
     again = bisect()
     assert (again.passes, again.said.returncode) == (1, whole.said.returncode)
     assert without_cost(again.report) == without_cost(whole.report)
-    assert not kept.exists()
+    assert not stored_pass.exists()
 
     # A pass that is spoilt is run again.
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(finished[:-1])
+    stored_pass.parent.mkdir(parents=True, exist_ok=True)
+    stored_pass.write_bytes(finished[:-1])
     once_more = bisect()
     assert "ignored, it is no pass of this run" in once_more.said.stderr
     assert once_more.passes == 2
@@ -123,11 +124,11 @@ def test_a_killed_run_goes_on_from_its_finished_pass(recipe: Path, bisect: Calla
 @pytest.mark.parametrize("options", [Options(), Options(oracle=True, floor=True, swap=("layers[*].moe",))])
 def test_what_a_pass_saw_can_be_written_and_read(options: Options, tmp_path: Path) -> None:
     plan = prepare(BASE / "recipe.yaml", device="cpu", options=options)
-    seen = observe(plan, plan.toggles)
-    plain, tensors = codec(plan.model.graph).encode(seen)
+    observed = observe(plan, plan.toggles)
+    plain, tensors = codec(plan.model.graph).encode(observed)
     # Read with the graph of another opening, as the next run will.
-    other = codec(open_model(BASE, device="cpu").graph)
-    again = other.decode(json.loads(json.dumps(plain)), tensors)
+    reopened = codec(open_model(BASE, device="cpu").graph)
+    again = reopened.decode(json.loads(json.dumps(plain)), tensors)
     assert isinstance(again, Observed)
-    second, _ = other.encode(again)
+    second, _ = reopened.encode(again)
     assert second == plain

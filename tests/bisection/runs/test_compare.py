@@ -54,21 +54,21 @@ def edited(old: str, new: str) -> Callable[[Path], object]:
 
 def test_the_same_again_elsewhere_is_nothing_but_cost(first: Path, folder: Path) -> None:
     again = run(folder, "again", shard)
-    said = inside("compare", first, again)
-    assert said.returncode == 0
-    assert said.stdout.startswith("SAME  nothing but cost changed; exit 0\n")
-    assert "All 43 nodes have the same bits." in said.stdout
+    done = inside("compare", first, again)
+    assert done.returncode == 0
+    assert done.stdout.startswith("SAME  nothing but cost changed; exit 0\n")
+    assert "All 43 nodes have the same bits." in done.stdout
     # That it is so is more than that nothing was looked at: the whole reports but for what they cost.
-    one, other = (json.loads((run / "report.json").read_bytes()) for run in (first, again))
-    assert len(one["nodes"]) == 42
+    first_report, second_report = (json.loads((run / "report.json").read_bytes()) for run in (first, again))
+    assert len(first_report["nodes"]) == 42
     beside = dict.fromkeys(("run", "cost", "digest", "provenance"))
-    assert {**one, **beside} == {**other, **beside}
+    assert {**first_report, **beside} == {**second_report, **beside}
 
 
 def test_a_choice(first: Path, folder: Path) -> None:
     fp32 = '{profile: hf-default, set: {"layers[1].moe.gate:output": fp32}}'
-    other = run(folder, "choice", edited("{profile: hf-default}", fp32))
-    comparison = compare(first, other)
+    changed_run = run(folder, "choice", edited("{profile: hf-default}", fp32))
+    comparison = compare(first, changed_run)
     assert comparison.exit_code == 1
     assert [(c.side, c.address, c.nodes) for c in comparison.choices] == [("candidate", "layers[*].moe.gate:output", 1)]
     assert comparison.digests == ()
@@ -78,8 +78,8 @@ def test_a_choice(first: Path, folder: Path) -> None:
 
 
 def test_nodes_of_all_layers_are_one_line(first: Path, folder: Path) -> None:
-    other = run(folder, "eager", edited("{profile: hf-default}", "{profile: hf-eager}"))
-    comparison = compare(first, other)
+    eager_run = run(folder, "eager", edited("{profile: hf-default}", "{profile: hf-eager}"))
+    comparison = compare(first, eager_run)
     attend = next(c for c in comparison.choices if c.address.endswith("attend:implementation"))
     assert (attend.address, attend.nodes) == ("layers[*].attention.attend:implementation", 2)
     assert (attend.first, attend.second) == ("sdpa", "eager")
@@ -115,23 +115,23 @@ def test_a_comment_changes_nothing_that_was_computed(first: Path, folder: Path) 
 
 
 def test_another_machine_is_not_held_to_single_nodes(first: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(first, tmp_path / "other"))
-    data = json.loads((other / NAME).read_bytes())
+    copied_run = Path(shutil.copytree(first, tmp_path / "other"))
+    data = json.loads((copied_run / NAME).read_bytes())
     data["environment"] |= {"instruction set": "AVX2", "host": "elsewhere"}
-    (other / NAME).write_text(json.dumps(data), "utf-8")
-    said = inside("compare", first, other)
-    assert said.returncode == 0
-    assert "SAME  nothing but cost and environment changed; exit 0" in said.stdout
-    assert "Single nodes are not held to each other: the runs have another instruction set." in said.stdout
-    assert compare(first, other).nodes is None
+    (copied_run / NAME).write_text(json.dumps(data), "utf-8")
+    done = inside("compare", first, copied_run)
+    assert done.returncode == 0
+    assert "SAME  nothing but cost and environment changed; exit 0" in done.stdout
+    assert "Single nodes are not held to each other: the runs have another instruction set." in done.stdout
+    assert compare(first, copied_run).nodes is None
 
 
 def test_reports_of_two_kinds_are_not_compared(first: Path, folder: Path, tmp_path: Path) -> None:
     place = folder / "base of first"
     inside("flips", place / "recipe.yaml", "--device", "cpu", "--run", tmp_path / "flips")
-    said = inside("compare", first, tmp_path / "flips", "--json", tmp_path / "compared.json")
-    assert said.returncode == 3
-    assert "OPEN  the reports are not compared: one is of `bisect`, the other of `flips`; exit 3" in said.stdout
+    done = inside("compare", first, tmp_path / "flips", "--json", tmp_path / "compared.json")
+    assert done.returncode == 3
+    assert "OPEN  the reports are not compared: one is of `bisect`, the other of `flips`; exit 3" in done.stdout
     assert json.loads((tmp_path / "compared.json").read_bytes())["schema"] == "moeparity.run-comparison/1"
 
 

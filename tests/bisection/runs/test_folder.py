@@ -14,8 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from moeparity.bisection.observe import observe
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 from moeparity.bisection.runs.file import LOCK, NAME, read_run
 from moeparity.bisection.runs.listing import runs_below
@@ -69,9 +69,9 @@ def test_a_run_is_kept_and_printed_again(command: str, base: Path, tmp_path: Pat
     words = (command, "recipe.yaml", *COMMANDS[command], "--device", "cpu", "--run", run)
     first = inside(*words, "--json", tmp_path / "first.json", cwd=base)
     assert sorted(path.name for path in (tmp_path / "run").glob("*.*") if path.name != LOCK) == KEPT
-    kept = files(tmp_path / "run")
-    assert kept["recipe.yaml"] == (base / "recipe.yaml").read_bytes()
-    assert kept["report.json"] == (tmp_path / "first.json").read_bytes()
+    run_files = files(tmp_path / "run")
+    assert run_files["recipe.yaml"] == (base / "recipe.yaml").read_bytes()
+    assert run_files["report.json"] == (tmp_path / "first.json").read_bytes()
 
     again = inside("report", tmp_path / "run", "--json", tmp_path / "again.json")
     assert (again.returncode, again.stdout, again.stderr) == (first.returncode, first.stdout, "")
@@ -81,7 +81,7 @@ def test_a_run_is_kept_and_printed_again(command: str, base: Path, tmp_path: Pat
     assert (once_more.returncode, once_more.stdout) == (first.returncode, first.stdout)
     assert "finished at" in once_more.stderr
     assert "nothing was run" in once_more.stderr
-    assert files(tmp_path / "run") == kept
+    assert files(tmp_path / "run") == run_files
 
 
 def test_a_report_is_read_back_as_it_was(base: Path, tmp_path: Path) -> None:
@@ -92,18 +92,18 @@ def test_a_report_is_read_back_as_it_was(base: Path, tmp_path: Path) -> None:
 
 
 def test_another_run_is_refused_and_told_apart(run: Path, base: Path, tmp_path: Path) -> None:
-    kept = files(run)
-    other = Path(shutil.copytree(base, tmp_path / "other"))
-    text = (other / "recipe.yaml").read_text("utf-8")
-    (other / "recipe.yaml").write_text(text.replace("below: 1e-4", "below: 1e-5"), "utf-8")
+    run_files = files(run)
+    copied_run = Path(shutil.copytree(base, tmp_path / "other"))
+    text = (copied_run / "recipe.yaml").read_text("utf-8")
+    (copied_run / "recipe.yaml").write_text(text.replace("below: 1e-4", "below: 1e-5"), "utf-8")
     with pytest.raises(RunError, match=r"it holds another run .* Not the same: the recipe.* the weights.*Nothing was"):
-        bisect(other / "recipe.yaml", device="cpu", run=run)
-    said = inside("sweep", base / "recipe.yaml", "--over", "micro_batch=1", "--device", "cpu", "--run", run)
-    assert (said.returncode, said.stderr) == (
+        bisect(copied_run / "recipe.yaml", device="cpu", run=run)
+    done = inside("sweep", base / "recipe.yaml", "--over", "micro_batch=1", "--device", "cpu", "--run", run)
+    assert (done.returncode, done.stderr) == (
         2,
         f"error: --run {run}: it holds a run of `bisect`. Name another folder.\n",
     )
-    assert files(run) == kept
+    assert files(run) == run_files
 
 
 def test_another_machine_is_told(run: Path, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,19 +129,19 @@ def test_a_recipe_that_cannot_run_leaves_no_folder(tmp_path: Path) -> None:
 
 
 def test_two_at_once_one_refuses(run: Path, base: Path) -> None:
-    kept = files(run)
-    with (run / LOCK).open("r+b") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    run_files = files(run)
+    with (run / LOCK).open("r+b") as lock_file:
+        fcntl.flock(lock_file, fcntl.LOCK_EX)
         words = ("bisect", base / "recipe.yaml", "--device", "cpu", "--run", run)
-        said = inside(*words)
-        assert said.returncode == 2
-        assert f"error: --run {run}: process {os.getpid()} on " in said.stderr
-        assert "is at work in it. Wait until it has ended, or name another folder." in said.stderr
+        done = inside(*words)
+        assert done.returncode == 2
+        assert f"error: --run {run}: process {os.getpid()} on " in done.stderr
+        assert "is at work in it. Wait until it has ended, or name another folder." in done.stderr
         data = json.loads((run / NAME).read_bytes())
         (run / NAME).write_text(json.dumps({**data, "finished": None}), "utf-8")
         assert [row.state[:7] for row in runs_below(run.parent)] == ["process"]
-    (run / NAME).write_bytes(kept[NAME])
-    assert files(run) == kept
+    (run / NAME).write_bytes(run_files[NAME])
+    assert files(run) == run_files
 
 
 def test_users_functions_are_never_taken_for_the_same(base: Path, tmp_path: Path) -> None:
@@ -185,11 +185,11 @@ def test_a_damaged_run_is_told_in_one_line(name: str, spoil: Callable[[Path], No
     file = str(read_run(run).result) if name == "result" else name
     spoil(run / file)
     before = files(run)
-    said = inside("report", run) if name == "result" else inside("compare", whole, run)
-    assert said.returncode == 2
-    assert said.stdout == ""
-    assert said.stderr.startswith(f"error: {run / file}: ")
-    assert said.stderr.count("\n") == 1
+    done = inside("report", run) if name == "result" else inside("compare", whole, run)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {run / file}: ")
+    assert done.stderr.count("\n") == 1
     assert files(run) == before
 
 
@@ -221,9 +221,9 @@ def changed(**update: Any) -> Callable[[Path], None]:
 def test_a_run_file_that_is_none(spoil: Callable[[Path], None], says: str, run: Path, base: Path) -> None:
     spoil(run / NAME)
     before = files(run)
-    said = inside("report", run)
-    assert (said.returncode, said.stdout) == (2, "")
-    assert says in said.stderr
+    done = inside("report", run)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
     again = inside("bisect", base / "recipe.yaml", "--device", "cpu", "--run", run)
     assert again.returncode == 2
     assert files(run) == before
@@ -252,11 +252,11 @@ def test_an_unfinished_run_says_how_to_go_on(base: Path, tmp_path: Path) -> None
         pytest.raises(KeyboardInterrupt),
     ):
         bisect(base / "recipe.yaml", device="cpu", run=folder)
-    said = inside("report", folder)
-    assert (said.returncode, said.stdout) == (2, "")
+    done = inside("report", folder)
+    assert (done.returncode, done.stdout) == (2, "")
     assert (
         f"is not finished. The command that began it goes on with it: moeparity bisect {base}/recipe.yaml"
-        in said.stderr
+        in done.stderr
     )
     assert [row.state for row in runs_below(tmp_path)] == ["unfinished"]
     with patch("moeparity.bisection.pipeline.observe", wraps=observe) as observed:
@@ -266,9 +266,9 @@ def test_an_unfinished_run_says_how_to_go_on(base: Path, tmp_path: Path) -> None
 
 
 def test_the_list(whole: Path, tmp_path: Path) -> None:
-    said = inside("runs", whole.parent)
-    assert said.returncode == 0
-    line = " ".join(said.stdout.split())
+    done = inside("runs", whole.parent)
+    assert done.returncode == 0
+    line = " ".join(done.stdout.split())
     assert "inconclusive" in line
     assert "finished" in line
     assert inside("runs", tmp_path).stdout.startswith("no runs in ")

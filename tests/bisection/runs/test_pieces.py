@@ -74,8 +74,8 @@ def test_a_run_killed_in_its_searches_goes_on(
     place = None if folder is None else tmp_path / folder
     with patch.object(Passes, "save", killed_after(pieces)), pytest.raises(Killed):
         bisect(recipe, device="cpu", run=place)
-    kept = list((place or tmp_path / "cache").rglob("*.safetensors"))
-    assert len(kept) == pieces
+    stored_files = list((place or tmp_path / "cache").rglob("*.safetensors"))
+    assert len(stored_files) == pieces
 
     walked: list[int] = []
     evaluate = Mixtures._evaluate
@@ -92,8 +92,8 @@ def test_a_run_killed_in_its_searches_goes_on(
     if place is None:
         assert not list((tmp_path / "cache").rglob("*.safetensors"))
     else:
-        (left,) = place.rglob("*.safetensors")
-        assert left.name == "report.safetensors"
+        (result_file,) = place.rglob("*.safetensors")
+        assert result_file.name == "report.safetensors"
 
 
 def test_a_sweep_goes_on_behind_its_last_point(recipe: Path, tmp_path: Path) -> None:
@@ -105,5 +105,7 @@ def test_a_sweep_goes_on_behind_its_last_point(recipe: Path, tmp_path: Path) -> 
     assert pieces == ["report", "report"]
     with patch("moeparity.bisection.pipeline.observe", side_effect=AssertionError):
         again = sweep(recipe, over, device="cpu", run=tmp_path / "run")
-    for one, other in zip(json.loads(whole.to_json())["points"], json.loads(again.to_json())["points"], strict=True):
-        assert {**one, "run": None} == {**other, "run": None}
+    for first_point, second_point in zip(
+        json.loads(whole.to_json())["points"], json.loads(again.to_json())["points"], strict=True
+    ):
+        assert {**first_point, "run": None} == {**second_point, "run": None}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.bisection.report import Report
 
 LINES = ('{"input_ids": [3, 1, 4, 1, 5, 9, 2]}', '{"input_ids": [9, 2, 6]}', '{"input_ids": [5, 3, 5, 8]}')

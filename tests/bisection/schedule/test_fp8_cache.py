@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.engine.forward import forward
 from moeparity.numerics.bits import int_view, same_bits
 from tests.opened import opened
@@ -33,15 +33,17 @@ def differing(model: Path, profile: str, settings: dict[str, str | float], sched
     return differs.nonzero().flatten().tolist()
 
 
-@pytest.mark.parametrize(("name", "own"), [("qwen3_moe", COMPUTED), ("mixtral", COMPUTED), ("deepseek_v3", OF_MLA)])
+@pytest.mark.parametrize(
+    ("name", "settings"), [("qwen3_moe", COMPUTED), ("mixtral", COMPUTED), ("deepseek_v3", OF_MLA)]
+)
 def test_it_begins_where_stored_keys_are_read_first(
-    request: pytest.FixtureRequest, name: str, own: dict[str, str | float]
+    request: pytest.FixtureRequest, name: str, settings: dict[str, str | float]
 ) -> None:
     """Own keys as computed: at the first token behind the prompt, or behind the first chunk of it."""
     model, decode = request.getfixturevalue(name), {"from": PROMPT}
     assert differing(model, "hf-eager", {}, {"decode": decode}) == [], "decode alone changes no bit here"
-    assert differing(model, "hf-eager", own, {"decode": decode}) == list(range(PROMPT, TOKENS))
-    assert differing(model, "hf-eager", own, {"prefill": {"chunk": 5}}) == list(range(5, TOKENS))
+    assert differing(model, "hf-eager", settings, {"decode": decode}) == list(range(PROMPT, TOKENS))
+    assert differing(model, "hf-eager", settings, {"prefill": {"chunk": 5}}) == list(range(5, TOKENS))
 
 
 def test_it_begins_at_once_where_own_keys_are_read_as_stored(qwen3_moe: Path) -> None:
@@ -77,8 +79,8 @@ def test_a_scale_that_is_told_leaves_every_schedule_the_same_cache(request: pyte
         ]
         for scale in ("static", "head")
     }
-    assert all(same_bits(values["static"][0], other) for other in values["static"][1:])
-    assert not any(torch.equal(values["head"][0], other) for other in values["head"][1:])
+    assert all(same_bits(values["static"][0], cache) for cache in values["static"][1:])
+    assert not any(torch.equal(values["head"][0], cache) for cache in values["head"][1:])
 
 
 def served(folder: Path, ids: torch.Tensor, decode: int | None, *, tile: int) -> torch.Tensor:

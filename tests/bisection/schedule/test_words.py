@@ -10,7 +10,8 @@ from moeparity.bisection.schedule.measure import seeing
 from moeparity.bisection.schedule.report import Steps
 from moeparity.bisection.schedule.words import schedule_reading, steps_reading
 from moeparity.errors import Where
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides
 from tests.plan.configs import DEEPSEEK_V3, QWEN3_MOE, graph
 
@@ -18,8 +19,10 @@ HERE = Where(Path(__file__))
 NORM = {"rms_norm": 1}
 
 
-def plan(folder: Path, profile: str, config: dict[str, object] = QWEN3_MOE, **own: str | float) -> BoundGraph:
-    settings = {name.replace("__", ":"): value for name, value in own.items()}
+def plan(
+    folder: Path, profile: str, config: dict[str, object] = QWEN3_MOE, **settings_by_name: str | float
+) -> BoundGraph:
+    settings = {name.replace("__", ":"): value for name, value in settings_by_name.items()}
     return bind(graph(folder, config), load_profile(profile, HERE), "bf16", overrides(settings, HERE))
 
 
@@ -28,32 +31,32 @@ def test_no_op_of_a_batch_invariant_profile_sees_it(tmp_path: Path, profile: str
     assert seeing(plan(tmp_path, profile)) == {}
 
 
-@pytest.mark.parametrize(("profile", "seen"), [("vllm-batch-invariant", {"mla": 3}), ("sglang-deterministic", {})])
+@pytest.mark.parametrize(("profile", "counts"), [("vllm-batch-invariant", {"mla": 3}), ("sglang-deterministic", {})])
 def test_latent_attention_goes_another_way_with_many_new_tokens(
-    tmp_path: Path, profile: str, seen: dict[str, int]
+    tmp_path: Path, profile: str, counts: dict[str, int]
 ) -> None:
     """vLLM expands a prompt's latents from 513 new tokens of a request on, batch-invariant or not."""
-    assert seeing(plan(tmp_path, profile, DEEPSEEK_V3)) == seen
+    assert seeing(plan(tmp_path, profile, DEEPSEEK_V3)) == counts
 
 
 def test_ops_that_see_it_are_counted(tmp_path: Path) -> None:
-    seen = seeing(plan(tmp_path, "hf-eager"))
-    assert seen == {"linear": 8, "attention": 2, "gate": 2, "experts": 2, "lm_head": 1}
+    counts = seeing(plan(tmp_path, "hf-eager"))
+    assert counts == {"linear": 8, "attention": 2, "gate": 2, "experts": 2, "lm_head": 1}
     assert seeing(plan(tmp_path, "vllm-batch-invariant", lm_head__rows="all")) == {"lm_head": 1}
 
 
 def test_an_op_that_sees_it_in_one_phase_or_chooses_by_phase_is_counted(tmp_path: Path) -> None:
     of, profile = graph(tmp_path, QWEN3_MOE), load_profile("vllm-batch-invariant", HERE)
-    for setting, seen in (({"lm_head:rows@decode": "all"}, {"lm_head": 1}), ({"norm:output@decode": "fp32"}, NORM)):
+    for setting, counts in (({"lm_head:rows@decode": "all"}, {"lm_head": 1}), ({"norm:output@decode": "fp32"}, NORM)):
         bound = bind(of, profile, "bf16", overrides(setting, HERE), phases=("prefill", "decode"))
-        assert seeing(bound) == seen
+        assert seeing(bound) == counts
 
 
 def test_where_none_sees_it_it_cannot_matter() -> None:
     (same,) = schedule_reading({}, {}, differs=False)
     assert same == "The schedule can't matter here: no op of either side goes by which tokens are computed together."
-    (other,) = schedule_reading({}, {}, differs=True)
-    assert other.startswith("The schedule can't matter here, although the schedules differ: ")
+    (sentence,) = schedule_reading({}, {}, differs=True)
+    assert sentence.startswith("The schedule can't matter here, although the schedules differ: ")
     assert "matter" not in " ".join(schedule_reading({}, {}, differs=True, mixing=["candidate"]))
     assert "matter" not in " ".join(schedule_reading({"linear": 1}, {}, differs=True, mixing=["candidate"]))
 
@@ -68,11 +71,11 @@ def test_steps_are_told_by_phase() -> None:
 
 
 def test_ops_that_see_it_are_named() -> None:
-    seen = {"linear": 8, "gate": 1}
-    assert schedule_reading(seen, seen, differs=True) == [
+    counts = {"linear": 8, "gate": 1}
+    assert schedule_reading(counts, counts, differs=True) == [
         "On both sides linear and gate go by which tokens are computed together."
     ]
-    assert schedule_reading(seen, {}, differs=True) == [
+    assert schedule_reading(counts, {}, differs=True) == [
         "In the reference linear and gate go by which tokens are computed together.",
         "The schedule can't matter in the candidate: none of its ops goes by it.",
     ]

@@ -12,8 +12,9 @@ import pytest
 
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
+from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect, passes
-from moeparity.bisection.prepare import Options, Plan
+from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.search import Blame, blame
 from moeparity.bisection.summarise import summarise
 from moeparity.check.recipes import check
@@ -66,19 +67,19 @@ def recipe(
 def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
     path = recipe(tmp_path_factory.mktemp("blame"), qwen3_moe, costs=dict.fromkeys(OWN, 1.0))
     plan, observed = passes(path, device="cpu")
-    found = blame(plan, observed)
-    assert found is not None
-    return Run(plan, observed, found, dict(Mixtures(plan)(subsets(t.name for t in plan.toggles))))
+    whole_blame = blame(plan, observed)
+    assert whole_blame is not None
+    return Run(plan, observed, whole_blame, dict(Mixtures(plan)(subsets(t.name for t in plan.toggles))))
 
 
 @pytest.fixture(scope="module")
 def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Plan, Observed, Blame]:
-    path = recipe(tmp_path_factory.mktemp("noisy"), qwen3_moe, own=NOISY, dtype="bf16")
+    path = recipe(tmp_path_factory.mktemp("noisy"), qwen3_moe, settings=NOISY, dtype="bf16")
     plan, observed = passes(path, device="cpu", options=Options(attribute=True))
     assert plan.recipe.attribute
-    found = blame(plan, observed)
-    assert found is not None
-    return plan, observed, found
+    whole_blame = blame(plan, observed)
+    assert whole_blame is not None
+    return plan, observed, whole_blame
 
 
 def values(outcomes: Mapping[Coalition, Outcome | None]) -> dict[Coalition, float]:
@@ -99,12 +100,12 @@ def test_shares_are_shapley_values_and_add_up_to_the_candidates_divergence(run: 
 
 
 def test_forced_shares_are_those_of_mixtures_with_the_references_routes(noisy: tuple[Plan, Observed, Blame]) -> None:
-    plan, _, found = noisy
-    assert found.forced is not None
+    plan, _, whole_blame = noisy
+    assert whole_blame.forced is not None
     names = [toggle.name for toggle in plan.toggles]
     forced = dict(Mixtures(plan, routes=IDS)(subsets(names)))
-    assert {row.name: row.share for row in found.forced.shares} == shapley(tuple(names), values(forced))
-    assert found.forced.total != found.shares.total
+    assert {row.name: row.share for row in whole_blame.forced.shares} == shapley(tuple(names), values(forced))
+    assert whole_blame.forced.total != whole_blame.shares.total
 
 
 def test_the_fix_sets_are_the_minimal_ones_of_all_subsets(run: Run) -> None:
@@ -115,25 +116,25 @@ def test_the_fix_sets_are_the_minimal_ones_of_all_subsets(run: Run) -> None:
         return outcome is not None and (outcome.exact or outcome.upper < GATE)
 
     minimal = [s for s in subsets(names) if passing(s) and not any(passing(less) for less in subsets(s) if less != s)]
-    assert [frozenset(found.toggles) for found in run.blame.fixes.sets] == minimal != []
+    assert [frozenset(fix.toggles) for fix in run.blame.fixes.sets] == minimal != []
     assert run.blame.fixes.complete
-    kept = run.blame.kept
-    assert kept is not None
-    assert set(kept.toggles) == set(names) - min(minimal, key=len)
-    assert kept.cost == min(map(len, minimal))
+    stays_on = run.blame.kept
+    assert stays_on is not None
+    assert set(stays_on.toggles) == set(names) - min(minimal, key=len)
+    assert stays_on.cost == min(map(len, minimal))
 
 
 def test_every_smallest_fix_restored_in_a_recipe_of_its_own_passes(run: Run, tmp_path: Path, qwen3_moe: Path) -> None:
     restored = run.blame.fixes.sets[0].toggles
-    own = {name: value for name, value in OWN.items() if name not in restored}
+    settings = {name: value for name, value in OWN.items() if name not in restored}
     assert summarise(run.plan, run.observed).verdict.status == "fail"
-    assert bisect(recipe(tmp_path, qwen3_moe, own=own), device="cpu").verdict.status == "pass"
+    assert bisect(recipe(tmp_path, qwen3_moe, settings=settings), device="cpu").verdict.status == "pass"
 
 
 def test_mixtures_are_walked_once_in_fewer_passes_than_one_by_one(run: Run) -> None:
     names = [toggle.name for toggle in run.plan.toggles]
-    seen = 2 * len(names)
-    natural = len(subsets(names)) - seen
+    asked_before = 2 * len(names)
+    natural = len(subsets(names)) - asked_before
     forced = 0 if run.blame.forced is None else len(subsets(names))
     parts = run.blame.mixtures - natural - forced
     assert parts >= 0, "what the first pass saw is not walked again"
@@ -141,12 +142,12 @@ def test_mixtures_are_walked_once_in_fewer_passes_than_one_by_one(run: Run) -> N
 
 
 def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path) -> None:
-    own = {"layers[*].moe.combine:weighted": "bf16", "lm_head:output": "bf16"}
-    plan, observed = passes(recipe(tmp_path, qwen3_moe, own=own), device="cpu")
-    found = blame(plan, observed)
-    assert found is not None
-    assert found.inside is not None
-    rows = {row.name: row for row in found.inside.shares}
+    settings = {"layers[*].moe.combine:weighted": "bf16", "lm_head:output": "bf16"}
+    plan, observed = passes(recipe(tmp_path, qwen3_moe, settings=settings), device="cpu")
+    whole_blame = blame(plan, observed)
+    assert whole_blame is not None
+    assert whole_blame.inside is not None
+    rows = {row.name: row for row in whole_blame.inside.shares}
     toggle, early, *leaves = (rows[f"layers[{which}].moe.combine:weighted"] for which in ("*", "0:2", "0", "1", "2"))
     assert [row.depth for row in (toggle, early, *leaves)] == [0, 1, 2, 2, 1]
     assert early.share == leaves[0].share + leaves[1].share
@@ -184,39 +185,41 @@ def among_roundings(folder: Path, **more: object) -> Path:
 
 def test_roundings_are_interchangeable_and_a_wrong_eps_among_them_is_judged_apart(tmp_path: Path) -> None:
     report = bisect(among_roundings(tmp_path), device="cpu")
-    found = report.attribution
-    assert found is not None
-    assert found.forced is not None
-    assert found.apart is not None
-    roles = {row.name: row.role for row in found.shares.rows}
+    attribution = report.attribution
+    assert attribution is not None
+    assert attribution.forced is not None
+    assert attribution.apart is not None
+    roles = {row.name: row.role for row in attribution.shares.rows}
     assert roles == {**dict.fromkeys(ROUNDINGS, "saturated"), EPS: "contributes"}
-    restored, of_forced = ({row.name: row for row in shares.rows}[EPS] for shares in (found.shares, found.forced))
-    assert found.apart.toggles == (EPS,)
-    assert (found.apart.without, found.apart.forced_without) == (restored.restored, of_forced.restored)
-    assert (found.apart.change_low, found.apart.change_high) == (restored.change_low, restored.change_high)
-    assert found.apart.forced == found.forced.total
+    restored, of_forced = (
+        {row.name: row for row in shares.rows}[EPS] for shares in (attribution.shares, attribution.forced)
+    )
+    assert attribution.apart.toggles == (EPS,)
+    assert (attribution.apart.without, attribution.apart.forced_without) == (restored.restored, of_forced.restored)
+    assert (attribution.apart.change_low, attribution.apart.change_high) == (restored.change_low, restored.change_high)
+    assert attribution.apart.forced == attribution.forced.total
     (interchangeable,) = [sentence for sentence in report.reading if "interchangeable" in sentence]
     assert EPS not in interchangeable
     (apart,) = [sentence for sentence in report.reading if "no rounding but another function" in sentence]
     assert apart.startswith(EPS)
     # The eps stays in fp32, so that it is no floor of rounding; measured by a recipe of its own.
-    assert found.in_fp32 == bisect(among_roundings(tmp_path, dtype="fp32"), device="cpu").metrics.kl > 0
+    assert attribution.in_fp32 == bisect(among_roundings(tmp_path, dtype="fp32"), device="cpu").metrics.kl > 0
 
 
 def test_without_toggles_nothing_is_shared_out(tmp_path: Path, qwen3_moe: Path) -> None:
-    report = bisect(recipe(tmp_path, qwen3_moe, own={}, attribute=True), device="cpu")
+    report = bisect(recipe(tmp_path, qwen3_moe, settings={}, attribute=True), device="cpu")
     assert report.attribution is None
 
 
 @pytest.mark.parametrize(
-    ("costs", "said"),
+    ("costs", "message"),
     [
         ({"lm_head:outptu": 1.0}, "which is no toggle of this recipe; .* Did you mean 'lm_head:output'"),
         ({"lm_head:output": 1.0}, "costs has nothing for .*layers.1..moe.gate:output"),
     ],
 )
-def test_costs_are_one_for_each_toggle(tmp_path: Path, qwen3_moe: Path, costs: dict[str, float], said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_costs_are_one_for_each_toggle(tmp_path: Path, qwen3_moe: Path, costs: dict[str, float], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         bisect(recipe(tmp_path, qwen3_moe, costs=costs), device="cpu")
 
 
@@ -230,9 +233,9 @@ def test_shares_and_fixes_are_expected_of_a_recipe(run: Run, tmp_path: Path, qwe
         "saturated": ["lm_head:output"],
         "smallest_fix": fix,
     }
-    found = check(recipe(tmp_path, qwen3_moe, attribute=True, expect=expect), device="cpu")
-    assert found.error is None
-    assert [finding.status for finding in found.findings] == ["ok", "fail", "fail", "ok"]
+    outcome = check(recipe(tmp_path, qwen3_moe, attribute=True, expect=expect), device="cpu")
+    assert outcome.error is None
+    assert [finding.status for finding in outcome.findings] == ["ok", "fail", "fail", "ok"]
     undecided = check(recipe(tmp_path, qwen3_moe, attribute=False, expect=expect), device="cpu")
     assert undecided.error is not None
     assert "expect.shares needs shares, and this recipe takes none. Add `attribute: true`." in undecided.error

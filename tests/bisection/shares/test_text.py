@@ -73,9 +73,9 @@ FOUND = Attribution(
 )
 
 
-def sections(found: Attribution) -> dict[str, str]:
+def sections(attribution: Attribution) -> dict[str, str]:
     shown = {}
-    for title, body in (*share_sections(found), *fix_sections(found)):
+    for title, body in (*share_sections(attribution), *fix_sections(attribution)):
         file = io.StringIO()
         Console(file=file, width=140).print(body)
         shown[title] = "\n".join(line.rstrip() for line in file.getvalue().splitlines())

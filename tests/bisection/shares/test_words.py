@@ -108,10 +108,10 @@ def test_the_strongest_pair_unless_all_stand_in_for_each_other() -> None:
     words = share_reading(shared(game), None, pairs, None, "bf16")
     assert words[-1] == "a and b interact: together they cost 80% of the KL more than each alone, added up."
     unsure = interactions(memo_of(("a", "b"), game.__getitem__), ["a", "b"], lambda *_: (-1.0, 1.0))
-    assert not any("interact" in one for one in share_reading(shared(game), None, unsure, None, "bf16"))
+    assert not any("interact" in sentence for sentence in share_reading(shared(game), None, unsure, None, "bf16"))
     full = table(a=0.9, b=0.8, ab=1.0)
     pairs = interactions(memo_of(("a", "b"), full.__getitem__), ["a", "b"], no_bounds)
-    assert not any("interact" in one for one in share_reading(shared(full), None, pairs, None, "bf16"))
+    assert not any("interact" in sentence for sentence in share_reading(shared(full), None, pairs, None, "bf16"))
 
 
 def test_forced_routes() -> None:
@@ -193,17 +193,17 @@ def test_an_interaction_too_small_to_tell() -> None:
     game = table(a=0.5, b=0.5, ab=1.001)
     pairs = interactions(memo_of(("a", "b"), game.__getitem__), ["a", "b"], no_bounds)
     words = share_reading(shared(game), None, pairs, None, "bf16")
-    assert not any("interact" in one for one in words)
+    assert not any("interact" in sentence for sentence in words)
 
 
 def test_smallest_fixes_and_what_may_stay() -> None:
-    found = fixed(table(a=0.2, b=0.8, ab=1.0), 0.5)
-    assert fix_reading(found, keep(found), costs=False) == [
+    fixes = fixed(table(a=0.2, b=0.8, ab=1.0), 0.5)
+    assert fix_reading(fixes, keep(fixes), costs=False) == [
         "Smallest fix under the gate 0.5: restore b.",
         "That is the only minimal fix there is.",
         "May stay on under the gate: a (the most that may).",
     ]
-    assert fix_reading(found, keep(found, {"a": 3.0, "b": 1.5}), costs=True)[-1] == (
+    assert fix_reading(fixes, keep(fixes, {"a": 3.0, "b": 1.5}), costs=True)[-1] == (
         "May stay on under the gate: a (restoring the others costs 1.5)."
     )
 
@@ -214,15 +214,15 @@ def test_several_smallest_fixes_and_the_last_resort() -> None:
         "Smallest fix under the gate 0.5: restore a; or b.",
         "All 2 minimal fixes were found.",
     ]
-    both = fixed(table(a=0.8, b=0.9, ab=1.0), 0.5)
-    words = fix_reading(both, keep(both), costs=False)
+    fixes = fixed(table(a=0.8, b=0.9, ab=1.0), 0.5)
+    words = fix_reading(fixes, keep(fixes), costs=False)
     assert words[0] == "Smallest fix under the gate 0.5: restore a and b. Nothing of the difference is left then."
     assert words[-1] == "Nothing may stay on under the gate."
 
 
 def test_a_fix_that_restoring_more_undoes() -> None:
-    found = fixed(table(a=0.2, b=0.9, c=0.9, ab=0.2, ac=0.9, bc=0.9, abc=1.0), 0.5)
-    words = fix_reading(found, keep(found), costs=False)
+    fixes = fixed(table(a=0.2, b=0.9, c=0.9, ab=0.2, ac=0.9, bc=0.9, abc=1.0), 0.5)
+    words = fix_reading(fixes, keep(fixes), costs=False)
     assert "Restoring more can undo it: it passes with c restored, and no longer with a restored as well." in words
 
 
@@ -231,9 +231,9 @@ def test_a_candidate_under_the_gate_and_one_that_nothing_fixes() -> None:
     assert fix_reading(passing, keep(passing), costs=False) == [
         "The candidate is under the gate 0.5 as it is: nothing needs restoring."
     ]
-    asked = memo_of(("a", "b"), table(a=0.1, b=0.9, ab=0.2).__getitem__)
-    asked.ask([frozenset("a"), frozenset("b")])
-    undoing = fix_sets(asked, 0.5)
+    memo = memo_of(("a", "b"), table(a=0.1, b=0.9, ab=0.2).__getitem__)
+    memo.ask([frozenset("a"), frozenset("b")])
+    undoing = fix_sets(memo, 0.5)
     assert fix_reading(undoing, keep(undoing), costs=False) == [
         "The candidate is under the gate 0.5 as it is: nothing needs restoring. With a restored it no longer is."
     ]
@@ -246,12 +246,12 @@ def test_a_candidate_under_the_gate_and_one_that_nothing_fixes() -> None:
 
 def test_a_search_within_a_budget_says_so() -> None:
     players = tuple("abcdef")
-    found = fix_sets(memo_of(players, lambda on: float(len(on))), 1.5, budget=12)
-    assert not found.complete
-    words = fix_reading(found, keep(found), costs=False)
+    fixes = fix_sets(memo_of(players, lambda on: float(len(on))), 1.5, budget=12)
+    assert not fixes.complete
+    words = fix_reading(fixes, keep(fixes), costs=False)
     assert words[0].startswith("Smallest fix found under the gate 1.5: restore "), "a smaller one was not looked for"
     assert any(
-        sentence.startswith(f"All fixes of up to {found.exhaustive} toggles were looked for") for sentence in words
+        sentence.startswith(f"All fixes of up to {fixes.exhaustive} toggles were looked for") for sentence in words
     )
     sure = fix_sets(memo_of(players, lambda on: float("a" in on)), 0.5, budget=12)
     assert fix_reading(sure, keep(sure), costs=False)[0] == (

@@ -51,7 +51,7 @@ def shares(**roles: str) -> Attribution:
 
 
 @pytest.mark.parametrize(
-    ("toggles", "attribution", "who", "what"),
+    ("toggles", "attribution", "who", "setting"),
     [
         ([], None, "nobody: no choice changes a bit", "nothing"),
         ([toggle("a", 1.0, 1.0, idle=True)], None, "nobody: no choice changes a bit", "nothing"),
@@ -99,10 +99,10 @@ def shares(**roles: str) -> Attribution:
     ],
 )
 def test_blame_and_what_to_set(
-    toggles: list[ToggleResult], attribution: Attribution | None, who: str, what: str
+    toggles: list[ToggleResult], attribution: Attribution | None, who: str, setting: str
 ) -> None:
     assert blame(toggles, attribution, 1.0) == who
-    assert to_set(toggles, attribution, 1.0) == what
+    assert to_set(toggles, attribution, 1.0) == setting
 
 
 def test_what_hides_each_other_is_blamed_and_set_together() -> None:
@@ -120,8 +120,8 @@ def test_a_flag_that_only_the_reference_has_is_said() -> None:
         "restore a (the candidate has no flag; the reference: leaving out --moe-router-dtype fp32), which leaves 20%"
     )
     # A flag of one choice is none of both.
-    both = [toggle("a", 0.9, 0.9, reference_changed_by=FLAG), toggle("b", 0.1, 0.9)]
-    assert to_set(both, None, 1.0).endswith("for equal bits: restore a and b (the candidate has no flag)")
+    toggles = [toggle("a", 0.9, 0.9, reference_changed_by=FLAG), toggle("b", 0.1, 0.9)]
+    assert to_set(toggles, None, 1.0).endswith("for equal bits: restore a and b (the candidate has no flag)")
 
 
 def test_nothing_is_shared_of_nan() -> None:
@@ -191,15 +191,15 @@ def test_floor_and_how_sure() -> None:
     assert floor(replace(moved, largest=0.0), judged).startswith("0, though bits differ")
     assert floor(made(Floor), judged).startswith("none: one sequence")
     assert floor(None, judged) == "not measured (`floor: false`)"
-    one = toggle("a", 1.0, 0.0)
-    assert sure([one], 32, 2016, synthetic=False) == ("values 1 verified, 1 read; 32 sequences, 2,016 tokens")
-    unsure = replace(one, candidate_evidence="unknown")
+    decisive = toggle("a", 1.0, 0.0)
+    assert sure([decisive], 32, 2016, synthetic=False) == ("values 1 verified, 1 read; 32 sequences, 2,016 tokens")
+    unsure = replace(decisive, candidate_evidence="unknown")
     assert sure([unsure], 1, 5, synthetic=True) == (
         "values 1 unknown, 1 verified; 1 sequence, 5 tokens; random weights"
     )
-    by_ptx = replace(one, candidate_evidence="verified: ptx")
+    by_ptx = replace(decisive, candidate_evidence="verified: ptx")
     assert sure([by_ptx], 2, 9, synthetic=False).startswith("values 1 verified, 1 verified: ptx;")
-    verified = replace(one, candidate_evidence="verified")
+    verified = replace(decisive, candidate_evidence="verified")
     assert sure([verified], 2, 9, synthetic=False).startswith("values 2 verified;")
     assert sure([], 2, 9, synthetic=False).startswith("nothing differs that acts;")
 

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import moeparity
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report
 from moeparity.bisection.sweep import run as sweeping
 from moeparity.bisection.sweep.report import Point, Sweep

@@ -55,9 +55,9 @@ def lines(sweep: Sweep, width: int) -> list[str]:
 
 def table(sweep: Sweep, width: int) -> list[str]:
     """The lines between the head and the note."""
-    found = lines(sweep, width)
-    start = found.index("") + 1
-    return found[start : found.index("", start)]
+    printed = lines(sweep, width)
+    start = printed.index("") + 1
+    return printed[start : printed.index("", start)]
 
 
 def test_one_line_per_point_where_all_fits() -> None:
@@ -89,37 +89,37 @@ def test_values_on_their_own_line_where_several_keys_leave_no_room() -> None:
         "layers[*].moe.combine:order": ("threads(4, vector=2) | fold_hi", "native"),
         "reference.dtype": (None, True),
     }
-    found = table(swept(reports=(FAIL, None), **keys), 100)
-    assert found[:4] == [
+    printed = table(swept(reports=(FAIL, None), **keys), 100)
+    assert printed[:4] == [
         "  verdict     k3                  KL        flips  first divergence",
         "layers[*].moe.combine:order=threads(4, vector=2) | fold_hi, reference.dtype=null",
         "  fail        1.30e-03            2.00e-03  7.50%  layers[10].attention.o_reduce",
         "              9.00e-04..1.70e-03            5.00%  (all_reduce)",
     ]
-    assert found[4] == "layers[*].moe.combine:order=native, reference.dtype=true"
-    assert found[5].startswith("  cannot run  recipes/quickstart.yaml:7")
-    assert " ".join(" ".join(found[5:]).split()).endswith(ERROR)
+    assert printed[4] == "layers[*].moe.combine:order=native, reference.dtype=true"
+    assert printed[5].startswith("  cannot run  recipes/quickstart.yaml:7")
+    assert " ".join(" ".join(printed[5:]).split()).endswith(ERROR)
 
 
 @pytest.mark.parametrize("width", [80, 90, 100, 120, 160, 200])
 def test_no_number_and_no_reason_is_ever_cut(width: int) -> None:
     for sweep in (swept(), swept(a=(1, 2, 3, 4), b=("x", "y", "z", "null"))):
-        found = lines(sweep, width)
-        assert max(map(len, found)) <= width
-        text = " ".join("\n".join(found).split())
+        printed = lines(sweep, width)
+        assert max(map(len, printed)) <= width
+        text = " ".join("\n".join(printed).split())
         assert not {"…", "..."} & set(text.split())
-        for said in ("all bits equal", "9.00e-04..1.70e-03", "2.00e-03", "inconclusive", "(all_reduce"):
-            assert said in text
+        for cell in ("all bits equal", "9.00e-04..1.70e-03", "2.00e-03", "inconclusive", "(all_reduce"):
+            assert cell in text
 
 
 def test_the_head_and_the_warnings_are_those_of_the_points() -> None:
     warned = replace(FAIL, warnings=("The weights are synthetic(0).",))
-    found = lines(swept(reports=(warned, warned), dtype=("bf16", "fp32")), 120)
-    assert found[0] == found[-1] == "FAIL    2 points: 2 fail, gate k3 0.0001; exit 1"
-    assert found[1] == "recipe      recipes/[/bold].yaml"
-    assert "gate        k3 below 0.0001 per token" in found
-    assert [line for line in found if "synthetic" in line] == ["warning: The weights are synthetic(0)."]
-    assert "k3: nats per token, with its 95% interval." in "\n".join(found)
+    printed = lines(swept(reports=(warned, warned), dtype=("bf16", "fp32")), 120)
+    assert printed[0] == printed[-1] == "FAIL    2 points: 2 fail, gate k3 0.0001; exit 1"
+    assert printed[1] == "recipe      recipes/[/bold].yaml"
+    assert "gate        k3 below 0.0001 per token" in printed
+    assert [line for line in printed if "synthetic" in line] == ["warning: The weights are synthetic(0)."]
+    assert "k3: nats per token, with its 95% interval." in "\n".join(printed)
 
 
 def test_the_column_is_called_by_the_metric_that_is_gated() -> None:
@@ -131,9 +131,9 @@ def test_the_column_is_called_by_the_metric_that_is_gated() -> None:
 
 
 def test_a_sweep_of_which_nothing_ran_shows_why() -> None:
-    found = "\n".join(lines(swept(reports=(None, None), dtype=("bf16", "fp32")), 200))
-    assert found.count(ERROR) == 2
-    assert "interval" not in found
+    printed = "\n".join(lines(swept(reports=(None, None), dtype=("bf16", "fp32")), 200))
+    assert printed.count(ERROR) == 2
+    assert "interval" not in printed
 
 
 @pytest.mark.parametrize(

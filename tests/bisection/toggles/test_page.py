@@ -20,8 +20,8 @@ def drawn(toggle: ToggleResult, total: float = 1e-3) -> str:
     return "".join(str(block.body) for block in FIGURES["toggles"](report))
 
 
-def choice(alone: float, restored: float, low: float, high: float, **given: object) -> ToggleResult:
-    result = made(ToggleResult, name="gate:output", alone=trial(alone), restored=trial(restored), **given)
+def choice(alone: float, restored: float, low: float, high: float, **fields: object) -> ToggleResult:
+    result = made(ToggleResult, name="gate:output", alone=trial(alone), restored=trial(restored), **fields)
     return replace(result, restored_change_low=low, restored_change_high=high)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moeparity import bisect
-from moeparity.bisection.prepare import Options
+from moeparity.bisection.options import Options
 from moeparity.bisection.report import Report
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe

@@ -67,8 +67,8 @@ def test_no_toggles_say_nothing() -> None:
 
 def test_no_effect() -> None:
     assert reading([without("a")], 0.0) == ["a (read) had no effect: no bit changed at any node."]
-    said = reading([without("a"), without("b"), without("c")], 0.0)
-    assert said == ["a (read), b (read) and c (read) had no effect: no bit changed at any node."]
+    sentences = reading([without("a"), without("b"), without("c")], 0.0)
+    assert sentences == ["a (read), b (read) and c (read) had no effect: no bit changed at any node."]
 
 
 def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
@@ -78,8 +78,8 @@ def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
 
 
 def test_bits_that_changed_without_reaching_the_logits_are_not_called_without_effect() -> None:
-    said = reading([effect("a", 0.0, 0.0), effect("b", 0.0, 0.0)], 0.0)
-    assert said == ["Bits change, but none of the changes reaches a scored token."]
+    sentences = reading([effect("a", 0.0, 0.0), effect("b", 0.0, 0.0)], 0.0)
+    assert sentences == ["Bits change, but none of the changes reaches a scored token."]
 
 
 def test_a_pair_that_offsets_each_other_is_named_with_its_nodes_and_is_not_interchangeable() -> None:
@@ -94,26 +94,29 @@ def test_a_pair_that_offsets_each_other_is_named_with_its_nodes_and_is_not_inter
     )
     effects = [effect("layers[1].v:impl", 0.06, 0.07), effect("op linear:scale", 0.07, 0.06), effect("c", 1e-4, 9e-4)]
     assert any(sentence.startswith("Saturated") for sentence in reading(effects, TOTAL))
-    said = reading(effects, TOTAL, offsets=[pair])
-    assert said[0] == (
+    sentences = reading(effects, TOTAL, offsets=[pair])
+    assert sentences[0] == (
         "layers[1].v:impl and op linear:scale (at layers[1].o, layers[2].o) offset each other: alone they cost KL "
         "6.00e-02 and 7.00e-02 nats per token, together 0.00e+00. Each hides the other: restoring one alone lays the "
         "other bare."
     )
-    assert not any("interchangeable" in sentence or "raises" in sentence for sentence in said)
+    assert not any("interchangeable" in sentence or "raises" in sentence for sentence in sentences)
 
 
 def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked() -> None:
     refused = replace(effect("a", TOTAL, TOTAL), alone=None, is_large=False)
     assert not refused.had_no_effect
     assert not refused.is_masked
-    said = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
-    assert said == ["An op refuses a (read) mixed with the other side's choices: see the table."]
+    sentences = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
+    assert sentences == ["An op refuses a (read) mixed with the other side's choices: see the table."]
 
 
 def test_one_active() -> None:
-    said = reading([without("a"), effect("b", TOTAL, 0.0)], TOTAL)
-    assert said == ["a (read) had no effect: no bit changed at any node.", "b (read) alone makes the whole difference."]
+    sentences = reading([without("a"), effect("b", TOTAL, 0.0)], TOTAL)
+    assert sentences == [
+        "a (read) had no effect: no bit changed at any node.",
+        "b (read) alone makes the whole difference.",
+    ]
 
 
 def test_saturated_names_the_interchangeable_ones_only() -> None:
@@ -122,16 +125,16 @@ def test_saturated_names_the_interchangeable_ones_only() -> None:
         effect("b", TOTAL * 0.6, TOTAL, spread=TOTAL / 20),
         effect("c", TOTAL / 100, TOTAL),
     ]
-    (said,) = reading(effects, TOTAL)
-    assert said.startswith("Saturated: a (read) and b (read) are interchangeable. Each alone costs at least 50%")
-    assert "only restoring all toggles gives the reference's bits" in said
+    (sentence,) = reading(effects, TOTAL)
+    assert sentence.startswith("Saturated: a (read) and b (read) are interchangeable. Each alone costs at least 50%")
+    assert "only restoring all toggles gives the reference's bits" in sentence
 
 
 def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
     roundings = [effect("a", TOTAL, TOTAL), effect("b", TOTAL, TOTAL)]
     eps = effect("eps", 0.9 * TOTAL, 0.8 * TOTAL, kind="semantics", spread=0.25 * TOTAL)
-    other, saturated, apart = reading([*roundings, eps], TOTAL)
-    assert other == (
+    of_roundings, saturated, apart = reading([*roundings, eps], TOTAL)
+    assert of_roundings == (
         "eps (read) decides what is computed, not how it is rounded (class semantics): the two sides of it are "
         "different functions, and no tolerance makes them one."
     )
@@ -140,17 +143,17 @@ def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
         "eps (read) is as large and not one of them, being no rounding but another function: alone it costs 90% of the "
         "whole divergence, and restoring it leaves 80% of it."
     )
-    assert reading([roundings[0], eps], TOTAL) == [other]
+    assert reading([roundings[0], eps], TOTAL) == [of_roundings]
 
 
 def test_what_may_be_less_than_a_quarter_by_its_interval_is_not_called_interchangeable() -> None:
     unsure = effect("b", 0.6 * TOTAL, TOTAL, spread=0.4 * TOTAL)
-    (said,) = reading([effect("a", TOTAL, TOTAL), unsure], TOTAL)
-    assert said.startswith("Not decided with these sequences: whether b (read) can be stood in for by others.")
+    (sentence,) = reading([effect("a", TOTAL, TOTAL), unsure], TOTAL)
+    assert sentence.startswith("Not decided with these sequences: whether b (read) can be stood in for by others.")
     assert reading([effect("a", TOTAL / 100, TOTAL), unsure], TOTAL) == [], "there is nobody beside it"
     faults = [effect("eps", TOTAL, TOTAL, kind="semantics"), unsure]
-    (said,) = reading(faults, TOTAL)
-    assert said.startswith("eps (read) decides what is computed, not how it is rounded")
+    (sentence,) = reading(faults, TOTAL)
+    assert sentence.startswith("eps (read) decides what is computed, not how it is rounded")
 
 
 @pytest.mark.parametrize("level", ["unknown", "opaque"])
@@ -172,13 +175,13 @@ def test_one_large_toggle_is_not_saturation() -> None:
 
 
 def test_decisive() -> None:
-    said = reading([effect("a", TOTAL, TOTAL / 10), effect("b", TOTAL / 100, TOTAL)], TOTAL)
-    assert said == ["Restoring a (read) alone removes 90% of the divergence."]
+    sentences = reading([effect("a", TOTAL, TOTAL / 10), effect("b", TOTAL / 100, TOTAL)], TOTAL)
+    assert sentences == ["Restoring a (read) alone removes 90% of the divergence."]
 
 
 def test_interacting() -> None:
-    said = reading([effect("a", TOTAL / 4, TOTAL), effect("b", TOTAL / 4, 2 * TOTAL)], TOTAL)
-    assert said == ["Restoring b (read) alone raises the divergence: toggles interact."]
+    sentences = reading([effect("a", TOTAL / 4, TOTAL), effect("b", TOTAL / 4, 2 * TOTAL)], TOTAL)
+    assert sentences == ["Restoring b (read) alone raises the divergence: toggles interact."]
 
 
 @pytest.mark.parametrize("restored", [TOTAL / 10, TOTAL, 2 * TOTAL])
@@ -188,8 +191,8 @@ def test_a_change_within_the_spread_of_the_sequences_is_not_claimed(restored: fl
 
 
 def test_masked() -> None:
-    said = reading([effect("a", TOTAL, TOTAL, nodes=(3, 0)), effect("b", TOTAL, TOTAL)], TOTAL)
-    assert said == ["Masked in the candidate: a (read). Restoring alone changes no bit there."]
+    sentences = reading([effect("a", TOTAL, TOTAL, nodes=(3, 0)), effect("b", TOTAL, TOTAL)], TOTAL)
+    assert sentences == ["Masked in the candidate: a (read). Restoring alone changes no bit there."]
     assert not effect("a", TOTAL, TOTAL, nodes=(0, 0)).is_masked
     assert not effect("a", TOTAL, TOTAL, nodes=(0, 3)).is_masked
 
@@ -206,15 +209,15 @@ def test_what_each_side_runs_and_what_would_change_it_are_two_sentences_dearest_
     """A default is never said to be set by the flag that would change it."""
 
     def told(name: str, kl: float, reference: tuple[str, str], candidate: tuple[str, str]) -> Effect:
-        found = effect(name, kl, TOTAL / 10)
+        result = effect(name, kl, TOTAL / 10)
         toggle = replace(
-            found.toggle,
+            result.toggle,
             reference_set_by=reference[0],
             reference_changed_by=reference[1],
             candidate_set_by=candidate[0],
             candidate_changed_by=candidate[1],
         )
-        return replace(found, toggle=toggle)
+        return replace(result, toggle=toggle)
 
     effects = [
         told("a", 1e-4, ("default (one)", "--no-a"), ("--b (two)", "leaving out --b")),

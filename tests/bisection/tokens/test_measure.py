@@ -49,10 +49,10 @@ def printed(report: Report) -> str:
 
 def test_classes_add_up_to_the_whole(run: Run) -> None:
     report = run(names='["text", "image", "unseen"]', labels=LABELS.clamp(max=1))
-    assert [found.name for found in report.classes] == ["text", "image", "unseen"]
+    assert [token_class.name for token_class in report.classes] == ["text", "image", "unseen"]
     text, image, unseen = report.classes
     assert (text.scored_tokens, image.scored_tokens) == (2 + 6 + 2, 4 + 6 + 4)
-    scored = [(found.scored_tokens, found.k3, found.mean_abs_delta) for found in (text, image)]
+    scored = [(token_class.scored_tokens, token_class.k3, token_class.mean_abs_delta) for token_class in (text, image)]
     total = sum(tokens for tokens, _, _ in scored)
     assert total == report.run.scored_tokens
     assert math.isclose(sum(n * k3 for n, k3, _ in scored) / total, report.metrics.k3, rel_tol=1e-12)
@@ -77,7 +77,7 @@ def test_pads_are_named_in_the_head(run: Run) -> None:
     report = run(attention_mask=mask, labels=LABELS.clamp(max=1))
     assert report.run.pads == 2
     assert "22 scored, 2 pads" in printed(report)
-    assert sum(found.token_layers for found in report.classes) == 3 * (IDS.numel() - 2)
+    assert sum(token_class.token_layers for token_class in report.classes) == 3 * (IDS.numel() - 2)
 
 
 def test_synthetic_weights_come_with_a_warning(qwen3_moe: Path, tmp_path: Path) -> None:

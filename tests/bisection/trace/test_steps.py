@@ -77,8 +77,8 @@ def packed(program: Any, ids: torch.Tensor) -> None:
     """All sequences in one row, each of which sees itself alone."""
     sequences, length = ids.shape
     of = torch.arange(sequences).repeat_interleave(length)
-    seen = (of[:, None] == of) & torch.ones(len(of), len(of), dtype=torch.bool).tril()
-    mask = torch.zeros(seen.shape, dtype=torch.bfloat16).masked_fill(~seen, torch.finfo(torch.bfloat16).min)
+    visible = (of[:, None] == of) & torch.ones(len(of), len(of), dtype=torch.bool).tril()
+    mask = torch.zeros(visible.shape, dtype=torch.bfloat16).masked_fill(~visible, torch.finfo(torch.bfloat16).min)
     positions = torch.arange(length).repeat(sequences)[None]
     with torch.no_grad():
         program(ids.reshape(1, -1), attention_mask=mask[None, None], position_ids=positions, use_cache=False)
@@ -138,15 +138,17 @@ def test_tokens_that_are_not_shown_count_in_nothing(qwen3_moe: Path, tmp_path: P
 
 def test_what_generate_computes_has_the_bits_of_a_reference_that_decodes(qwen3_moe: Path, tmp_path: Path) -> None:
     prompts = tokens((3, 5))
-    made: list[list[int]] = []
+    sequences: list[list[int]] = []
 
     def generated(program: Any, ids: torch.Tensor) -> None:
-        made.extend(program.generate(ids, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0).tolist())
+        sequences.extend(
+            program.generate(ids, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0).tolist()
+        )
 
     trace = captured(qwen3_moe, tmp_path / "trace", prompts, run=generated)
     further = {"reference": {"profile": "hf-eager", "schedule": {"decode": {"from": 5}}}}
     path = recipe(tmp_path, qwen3_moe, prompts, trace, **further)
-    lines = [f'{{"input_ids": {row}, "mask": {[0] * 5 + [1] * 3}}}' for row in made]
+    lines = [f'{{"input_ids": {row}, "mask": {[0] * 5 + [1] * 3}}}' for row in sequences]
     path.with_name("tokens.jsonl").write_text("\n".join(lines))
     report = bisect(path, device="cpu")
     assert (report.metrics.unequal_tokens, report.roots) == (0, ())

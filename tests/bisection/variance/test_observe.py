@@ -27,6 +27,6 @@ def test_fillers_padding_and_rows_that_nobody_reads_do_not_count() -> None:
 def test_of_two_schedules_what_both_compute_counts() -> None:
     real = torch.ones(2, 5, dtype=torch.bool)
     whole = Schedule(steps=(Step(spans=(Span(0, 0, 4), Span(1, 0, 4))),))
-    both = Computed.of(SCHEDULE, real) & Computed.of(whole, real)
-    assert both.layers.int().tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 0, 0]]
-    assert both.head.int().tolist() == [[0, 0, 0, 1, 0], [0, 0, 0, 0, 0]]
+    common = Computed.of(SCHEDULE, real) & Computed.of(whole, real)
+    assert common.layers.int().tolist() == [[0, 1, 1, 1, 0], [1, 1, 1, 0, 0]]
+    assert common.head.int().tolist() == [[0, 0, 0, 1, 0], [0, 0, 0, 0, 0]]

@@ -36,9 +36,9 @@ def ran(folder: Path, checkpoint: Path, name: str, row: int, column: int, change
     (folder / f"{name}.py").write_text(NORM.format(row=row, column=column, change=change), "utf-8")
     ids, mask = random_tokens(5, 6), torch.ones(5, 6, dtype=torch.bool)
     mask[4, :2] = False
-    own = {"profile": PROFILE, "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{name}:planted"}]}
+    candidate = {"profile": PROFILE, "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{name}:planted"}]}
     tokens = {"input_ids": ids, "attention_mask": mask}
-    recipe = write_recipe(folder, checkpoint, tokens, {"profile": PROFILE}, own)
+    recipe = write_recipe(folder, checkpoint, tokens, {"profile": PROFILE}, candidate)
     return variance(recipe, Request.of("1,2,5", "both"), device="cpu", allow_code=True)
 
 
@@ -64,7 +64,9 @@ def test_what_is_planted_at_padding_does_not_vary(tmp_path: Path, qwen3_moe: Pat
 
 def test_a_nan_is_another_value_and_in_no_mean(tmp_path: Path, qwen3_moe: Path) -> None:
     report = ran(tmp_path, qwen3_moe, "vary_nan", 2, 4, "= torch.nan")
-    (varying,) = [one for side in report.sides for one in side.comparisons if one.first_op is not None]
+    (varying,) = [
+        comparison for side in report.sides for comparison in side.comparisons if comparison.first_op is not None
+    ]
     assert report.exit_code == 1
     assert varying.first_op is not None
     assert (varying.first_op.node, varying.first_op.tokens) == (NODE, 1)

@@ -55,14 +55,14 @@ def test_log_probabilities_of_other_batches_make_ratios_that_are_not_1(
     ids, report = varying
     assert report.exit_code == 1
     model = opened(wide)
-    one, eight, again = (
+    singly, eight, again = (
         forward(model, ids, profile="hf-eager", dtype="fp32", micro_batch=size)["logits"] for size in (1, 8, 8)
     )
-    found = only(report)
-    expected = ratios(ids, one, eight)
-    assert found.ratio.scored == expected.numel()
-    assert found.ratio.off == int((expected != 1).sum()) > 0
-    assert (found.ratio.low, found.ratio.high) == (float(expected.min()), float(expected.max()))
+    comparison = only(report)
+    expected = ratios(ids, singly, eight)
+    assert comparison.ratio.scored == expected.numel()
+    assert comparison.ratio.off == int((expected != 1).sum()) > 0
+    assert (comparison.ratio.low, comparison.ratio.high) == (float(expected.min()), float(expected.max()))
     assert bool((ratios(ids, again, eight) == 1).all())
 
 
@@ -79,15 +79,15 @@ def test_the_op_named_is_the_first_with_other_bits(wide: Path, varying: tuple[to
     assert first is not None
     names = [node.name for node in model.graph.nodes]
     saved = names[: names.index(first.node) + 1]
-    one, eight = (
+    singly, eight = (
         forward(model, ids, profile="hf-eager", dtype="fp32", micro_batch=size, save=saved) for size in (1, 8)
     )
     *before, last = [node for node in model.graph.nodes if node.name in saved]
     keys = [file_key(value) for node in before for value in node.values]
     assert len(keys) >= len(before) > 0
-    assert [key for key in keys if not same_bits(one[key], eight[key])] == []
+    assert [key for key in keys if not same_bits(singly[key], eight[key])] == []
     (at,) = map(file_key, last.values)
-    differs = (one[at] != eight[at]).flatten(2).any(-1)
+    differs = (singly[at] != eight[at]).flatten(2).any(-1)
     assert (first.tokens, first.sequences) == (int(differs.sum()), int(differs.any(-1).sum()))
     assert bool(differs[first.sequence, first.token])
     tokens = ids.shape[1]
@@ -98,22 +98,22 @@ def test_what_varies_behind_each_layer_is_what_forwards_give(
     wide: Path, varying: tuple[torch.Tensor, VarianceReport]
 ) -> None:
     ids, report = varying
-    model, found = opened(wide), only(report)
-    assert found.first_op is not None
-    *layers, head = found.layers
+    model, comparison = opened(wide), only(report)
+    assert comparison.first_op is not None
+    *layers, head = comparison.layers
     assert [layer.name for layer in layers] == [f"layers[{number}]" for number in range(model.graph.layers)]
     assert head.name == model.graph.scores
     ends = {node.layer: node.name for node in model.graph.nodes if node.layer is not None}
-    one, eight = (
+    singly, eight = (
         forward(model, ids, profile="hf-eager", dtype="fp32", micro_batch=size, save=[*ends.values()])
         for size in (1, 8)
     )
     for number, layer in enumerate(layers):
         key = file_key(ends[number])
-        differs = (one[key] != eight[key]).any(-1)
+        differs = (singly[key] != eight[key]).any(-1)
         assert (layer.tokens, layer.computed) == (int(differs.sum()), ids.numel())
         assert layer.first_node.startswith(f"layers[{number}].") or not layer.tokens
-    assert layers[found.first_op.layer or 0].first_node == found.first_op.node
+    assert layers[comparison.first_op.layer or 0].first_node == comparison.first_op.node
 
 
 @pytest.mark.parametrize("profile", INVARIANT)
@@ -135,14 +135,14 @@ def test_decoding_in_batches_is_what_forwards_of_these_schedules_give(tmp_path: 
     (side,) = variance(recipe, Request.of("1,2", "both"), device="cpu").sides
     whole, decode = side.groups
     assert (whole.kind, decode.kind) == ("forward", "decode")
-    one, two = (
+    singly, two = (
         forward(QUICKSTART, ids, profile="hf-eager", dtype="fp32", schedule=_decoding(size), device="cpu")["logits"]
         for size in (1, 2)
     )
-    (found,) = decode.comparisons
-    expected = ratios(ids, one, two)[:, 5:]
-    assert (found.ratio.scored, found.ratio.off) == (16, int((expected != 1).sum()))
-    assert found.distance.unequal == int((one[:, 5:-1] != two[:, 5:-1]).any(-1).sum())
+    (comparison,) = decode.comparisons
+    expected = ratios(ids, singly, two)[:, 5:]
+    assert (comparison.ratio.scored, comparison.ratio.off) == (16, int((expected != 1).sum()))
+    assert comparison.distance.unequal == int((singly[:, 5:-1] != two[:, 5:-1]).any(-1).sum())
 
 
 def _decoding(size: int) -> Mapping[str, object]:
@@ -163,7 +163,10 @@ def test_the_command_prints_the_status_twice_and_writes_json(tmp_path: Path) -> 
     assert report["schema"] == SCHEMA
     assert [side["sides"] for side in report["sides"]] == [["reference"], ["candidate"]]
     varies = any(
-        one["first_op"] for side in report["sides"] for group in side["groups"] for one in group["comparisons"]
+        comparison["first_op"]
+        for side in report["sides"]
+        for group in side["groups"]
+        for comparison in group["comparisons"]
     )
     assert done.returncode == int(varies)
     first, *_, last = done.stdout.rstrip().split("\n\n")

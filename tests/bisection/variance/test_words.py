@@ -56,8 +56,8 @@ def side(*comparisons: Comparison, is_one_model: bool = True) -> SideVariance:
 
 
 def test_equal_bits_of_ops_that_see_their_rows_are_no_proof() -> None:
-    (said,) = reading([SIDE])
-    assert said == (
+    (sentence,) = reading([SIDE])
+    assert sentence == (
         "In the reference every op gives every token the same bits in all of these compositions, on this machine. "
         "linear and experts go by which tokens are computed together. Other sizes, tokens or processors may still "
         "give others."
@@ -66,8 +66,8 @@ def test_equal_bits_of_ops_that_see_their_rows_are_no_proof() -> None:
 
 
 def test_only_where_no_op_sees_them_it_cannot_matter() -> None:
-    (said,) = reading([replace(SIDE, seeing={})])
-    assert said.startswith("The schedule can't matter here: no op of the reference ")
+    (sentence,) = reading([replace(SIDE, seeing={})])
+    assert sentence.startswith("The schedule can't matter here: no op of the reference ")
     assert not any("can't matter" in sentence for sentence in reading([replace(side(VARYING), seeing={"linear": 1})]))
 
 
@@ -90,10 +90,10 @@ def test_what_is_rounded_away_again_needs_no_help() -> None:
 
 
 def test_other_models_are_not_called_rounding() -> None:
-    said = [*reading([replace(side(VARYING, is_one_model=False), seeing={})])]
-    assert said[0].endswith("No op goes by which tokens are computed together.")
-    assert said[-1].startswith("Packs without a mask, or whose positions run on, ")
-    assert "these are other models in other compositions" in said[-1]
+    sentences = [*reading([replace(side(VARYING, is_one_model=False), seeing={})])]
+    assert sentences[0].endswith("No op goes by which tokens are computed together.")
+    assert sentences[-1].startswith("Packs without a mask, or whose positions run on, ")
+    assert "these are other models in other compositions" in sentences[-1]
     assert not any("can't matter" in each for each in reading([replace(side(EQUAL, is_one_model=False), seeing={})]))
 
 

@@ -45,9 +45,9 @@ class Hand:
     server: Server = field(default_factory=Server)
     ended: bool = False
 
-    def ask(self, message: bytes, told: Callable[[float], None]) -> bytes:
+    def ask(self, message: bytes, on_part: Callable[[float], None]) -> bytes:
         self.asked.append(message)
-        told(0.5)
+        on_part(0.5)
         return self.answer(self, message)
 
     def end(self) -> None:

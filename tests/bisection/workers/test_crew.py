@@ -42,8 +42,8 @@ def squared(hand: Hand, message: bytes) -> bytes:
     return DONE + str(int(message) ** 2).encode()
 
 
-def results(hands: Hands | None, numbers: list[int], told: list[Progress] | None = None) -> dict[int, Any]:
-    progress = None if told is None else told.append
+def results(hands: Hands | None, numbers: list[int], events: list[Progress] | None = None) -> dict[int, Any]:
+    progress = None if events is None else events.append
     return dict(computed(map(Square, numbers), hands, "square", len(numbers), progress))
 
 
@@ -57,30 +57,30 @@ def test_results_go_by_number_whatever_comes_first() -> None:
             gate.set()
         return squared(hand, message)
 
-    told: list[Progress] = []
+    events: list[Progress] = []
     hands = Hands(last_first)
-    order = [number for number, _ in computed(map(Square, range(6)), hands, "square", 6, told.append)]
+    order = [number for number, _ in computed(map(Square, range(6)), hands, "square", 6, events.append)]
     assert (order[-1], sorted(order)) == (0, list(range(6)))
     assert results(Hands(squared), list(range(6))) == results(None, list(range(6)))
     assert len(hands.hired) == 2
     assert not hands.dismissed
-    assert (told[-1].done, told[-1].total, told[-1].step) == (6, 6, "2 workers")
-    assert all(earlier.done <= later.done for earlier, later in pairwise(told))
-    assert any(report.part for report in told)
+    assert (events[-1].done, events[-1].total, events[-1].step) == (6, 6, "2 workers")
+    assert all(earlier.done <= later.done for earlier, later in pairwise(events))
+    assert any(report.part for report in events)
 
 
 def test_pieces_are_made_as_they_are_needed() -> None:
-    made: list[int] = []
+    made_numbers: list[int] = []
 
     def pieces() -> Any:
         for number in range(100):
-            made.append(number)
+            made_numbers.append(number)
             yield Square(number)
 
-    found = computed(pieces(), Hands(squared, count=3), "square", 100)
-    next(found)
-    assert len(made) <= 5
-    found.close()  # type: ignore[attr-defined]
+    results_of = computed(pieces(), Hands(squared, count=3), "square", 100)
+    next(results_of)
+    assert len(made_numbers) <= 5
+    results_of.close()  # type: ignore[attr-defined]
 
 
 def test_workers_stay_for_the_next_pieces_and_end_where_not_all_is_wanted() -> None:
@@ -105,27 +105,27 @@ def test_nobody_is_hired_beyond_the_pieces_and_none_without_one() -> None:
 
 
 def test_a_lost_worker_is_replaced_and_only_its_piece_is_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
-    asked: Counter[bytes] = Counter()
+    messages: Counter[bytes] = Counter()
 
     def lost_once(hand: Hand, message: bytes) -> bytes:
-        asked[message] += 1
-        if message == b"2" and asked[message] == 1:
+        messages[message] += 1
+        if message == b"2" and messages[message] == 1:
             raise LostWorkerError("ended by signal 9")
         return squared(hand, message)
 
     hands = Hands(lost_once)
     assert results(hands, list(range(6))) == {number: number**2 for number in range(6)}
-    assert asked == {str(number).encode(): 1 + (number == 2) for number in range(6)}
+    assert messages == {str(number).encode(): 1 + (number == 2) for number in range(6)}
     # One ended with that piece, unless the other worker had taken what was left by then.
     assert len(hands.hired) in {2, 3}
     assert "square 2: its worker was lost, ended by signal 9; another begins it anew" in caplog.text
 
 
 def test_a_piece_that_ends_every_worker_ends_the_run() -> None:
-    asked: Counter[bytes] = Counter()
+    messages: Counter[bytes] = Counter()
 
     def deadly(hand: Hand, message: bytes) -> bytes:
-        asked[message] += 1
+        messages[message] += 1
         if message == b"1":
             raise LostWorkerError("ended by signal 9")
         return squared(hand, message)
@@ -133,7 +133,7 @@ def test_a_piece_that_ends_every_worker_ends_the_run() -> None:
     hands = Hands(deadly)
     with pytest.raises(MoeparityError, match=rf"square 1 has ended {LOSSES} workers, the last ended by signal 9"):
         results(hands, list(range(4)))
-    assert asked[b"1"] == LOSSES
+    assert messages[b"1"] == LOSSES
     assert hands.dismissed
 
 
@@ -160,9 +160,9 @@ def test_a_users_mistake_takes_the_place_of_a_result_and_stops_no_other() -> Non
         return words if message == b"13" else squared(hand, message)
 
     for hands in (Hands(fails), None):
-        found = results(hands, [1, 13, 2])
-        assert (type(found[1]), str(found[1])) == (GraphError, "no luck")
-        assert (found[0], found[2]) == (1, 4)
+        by_number = results(hands, [1, 13, 2])
+        assert (type(by_number[1]), str(by_number[1])) == (GraphError, "no luck")
+        assert (by_number[0], by_number[2]) == (1, 4)
 
 
 @pytest.mark.parametrize("kind", ["KeyError", "Where", "os"])

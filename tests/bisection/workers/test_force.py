@@ -130,7 +130,7 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
         saved.clear()
         with at_work(pipeline, Shuffled(3)), patch.object(Passes, "save", killed), pytest.raises(KeyboardInterrupt):
             bisect(recipe, device="cpu", run=tmp_path / name, workers=2)
-        kept = set(saved)
+        saved_names = set(saved)
         saved.clear()
         with (
             at_work(pipeline, Shuffled(4)) as hands,
@@ -139,7 +139,7 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
             report = bisect(recipe, device="cpu", run=tmp_path / name, workers=workers)
         shards = [name for name in saved if name.startswith("0.sequences-")]
         assert len(shards) == 2
-        assert not kept & set(shards)
+        assert not saved_names & set(shards)
         assert len([message for hand in hands.hired for message in hand.asked]) == (2 if workers else 0)
         assert stable(report.to_json()) == stable(local.to_json())
         assert not list((tmp_path / name).rglob("0.sequences-*"))
@@ -157,12 +157,12 @@ def test_a_shard_is_whole_waves_and_their_number_goes_by_the_plan_alone(folder: 
 
 def test_another_machine_is_refused_by_what_is_another(folder: Path) -> None:
     recipe = write_recipe(folder, "refused", "floor: false\n")
-    other = {"instruction set": "GenuineIntel AVX2", "torch": "1.0", "threads": "64"}
+    changed_key = {"instruction set": "GenuineIntel AVX2", "torch": "1.0", "threads": "64"}
 
     def elsewhere(hand: Hand, message: bytes) -> bytes:
         from moeparity.bisection.workers import serve
 
-        with patch.object(serve, "numerics_key", lambda device: {**numerics_key(device), **other}):
+        with patch.object(serve, "numerics_key", lambda device: {**numerics_key(device), **changed_key}):
             return hand.server.answer(message)
 
     with (

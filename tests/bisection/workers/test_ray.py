@@ -76,9 +76,9 @@ def test_a_killed_command_leaves_no_process(tmp_path: Path) -> None:
 
 def running(mark: str) -> list[str]:
     """The command lines of processes with that in their environment."""
-    found = []
+    commands = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (folder / "environ").read_bytes():
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-    return found
+                commands.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return commands

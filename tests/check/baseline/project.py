@@ -65,12 +65,12 @@ class Project:
 
     def kept(self) -> dict[str, Any]:
         """What the lock holds."""
-        held: dict[str, Any] = json.loads(self.lock.read_text("utf-8"))
-        return held
+        lock: dict[str, Any] = json.loads(self.lock.read_text("utf-8"))
+        return lock
 
-    def keep(self, held: dict[str, Any]) -> None:
+    def keep(self, lock: dict[str, Any]) -> None:
         """Write the lock by hand."""
-        self.lock.write_text(json.dumps(held, indent=1), "utf-8")
+        self.lock.write_text(json.dumps(lock, indent=1), "utf-8")
 
     def check(self, *words: str, recipes: tuple[str, ...] = ("a.parity.yaml",)) -> Done:
         """`moeparity check RECIPES --baseline parity.lock.json WORDS`, there."""

@@ -65,12 +65,12 @@ def test_another_weight(project: Project) -> None:
     change_weight(project, GATE, 2.0)
     done = project.check()
     assert done.returncode == 1
-    said = findings(done)
-    assert said[-2:] == [
+    rows = findings(done)
+    assert rows[-2:] == [
         "FAIL kept checkpoint another checkpoint: other weights in layers[0].moe.gate (1 of 23 nodes)",
         "not judged kept bits another checkpoint or other tokens: values cannot be compared",
     ]
-    assert all(row.startswith("FAIL kept") and " at " in row for row in said[:-2]), "budgets, where they are exceeded"
+    assert all(row.startswith("FAIL kept") and " at " in row for row in rows[:-2]), "budgets, where they are exceeded"
 
 
 @pytest.mark.parametrize(
@@ -85,23 +85,23 @@ def test_another_choice_is_named_with_its_node(project: Project, setting: str, c
     where = "candidate: {profile: ./server.yaml"
     project.change("a.parity.yaml", (where, f"{where}, set: {{'{name}': {value}}}"))
     done = project.check()
-    said = [row for row in findings(done) if " at most " not in row]
+    rows = [row for row in findings(done) if " at most " not in row]
     node, words = choice.split(" ", 1)
     assert done.returncode == 1
-    assert said[0] == f"FAIL kept choices of candidate {choice}, set by a.parity.yaml:5 ({node})"
+    assert rows[0] == f"FAIL kept choices of candidate {choice}, set by a.parity.yaml:5 ({node})"
     # The sums of this order round to the same bf16 here, so that no bit is another.
     bits = [] if "sequential" in setting else [f"nodes have other bits, from {node} ({words}) on"]
-    assert [row.partition(" of 43 ")[2] for row in said[1:]] == bits, "the reference is as it was"
-    assert all(row.startswith("FAIL kept bits of candidate ") for row in said[1:])
+    assert [row.partition(" of 43 ")[2] for row in rows[1:]] == bits, "the reference is as it was"
+    assert all(row.startswith("FAIL kept bits of candidate ") for row in rows[1:])
 
 
 def test_another_value_in_a_profile_is_one_line_for_all_its_nodes(project: Project) -> None:
     project.change("server.yaml", ("accumulate: fp32", "accumulate: bf16"))
-    said = findings(project.check())
+    rows = findings(project.check())
     assert (
         "FAIL kept choices of candidate layers[0].moe.combine accumulate: fp32 -> bf16 and at 1 more node, set by "
         "server.yaml:5 (op combine)"
-    ) in said
+    ) in rows
 
 
 def test_values_that_are_not_finite_keep_no_budget_and_say_so_in_the_lock(project: Project) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from moeparity.bisection.options import Options
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.prepare import Options
 from moeparity.check.baseline.compare import Now
 from moeparity.check.baseline.held import Baseline, now, updated
 from moeparity.check.baseline.lock import Entry, Lock, read, text
@@ -45,14 +45,14 @@ def changed(ran: Now, *path: str, to: Any) -> Entry:
     return Entry.model_validate(fields)
 
 
-def held(kept: Entry | None, ran: Now, *, update: bool = False) -> list[tuple[str, str, str]]:
-    recipes = {} if kept is None else {RECIPE.name: kept}
+def held(lock_entry: Entry | None, ran: Now, *, update: bool = False) -> list[tuple[str, str, str]]:
+    recipes = {} if lock_entry is None else {RECIPE.name: lock_entry}
     findings = Baseline(path=Path("x.lock.json"), lock=Lock(recipes=recipes), update=update).findings(RECIPE, ran)
     return [(f.status, f.expectation, f.found) for f in findings if f.status != "ok"]
 
 
-def code(kept: Entry, ran: Now) -> int:
-    baseline = Baseline(path=Path("x.lock.json"), lock=Lock(recipes={RECIPE.name: kept}))
+def code(lock_entry: Entry, ran: Now) -> int:
+    baseline = Baseline(path=Path("x.lock.json"), lock=Lock(recipes={RECIPE.name: lock_entry}))
     return findings_code(baseline.findings(RECIPE, ran))
 
 
@@ -132,23 +132,23 @@ LINES: dict[str, tuple[tuple[str, ...], Any, list[tuple[str, str, str]]]] = {
 }
 
 
-@pytest.mark.parametrize("what", LINES)
-def test_every_change_has_its_line(ran: Now, what: str) -> None:
-    path, to, lines = LINES[what]
-    kept = changed(ran, *path, to=to)
-    said = held(kept, ran)
-    assert [row[:2] for row in said] == [row[:2] for row in lines]
-    assert all(row[2].startswith(line[2]) for row, line in zip(said, lines, strict=True)), said
-    assert code(kept, ran) == int(any(row[0] == "fail" for row in lines))
-    rewritten = [("updated", *row[1:]) for row in said]
-    assert held(kept, ran, update=True)[: len(rewritten)] == rewritten
-    again = updated(kept, ran)
+@pytest.mark.parametrize("line_name", LINES)
+def test_every_change_has_its_line(ran: Now, line_name: str) -> None:
+    path, to, lines = LINES[line_name]
+    lock_entry = changed(ran, *path, to=to)
+    rows = held(lock_entry, ran)
+    assert [row[:2] for row in rows] == [row[:2] for row in lines]
+    assert all(row[2].startswith(line[2]) for row, line in zip(rows, lines, strict=True)), rows
+    assert code(lock_entry, ran) == int(any(row[0] == "fail" for row in lines))
+    rewritten = [("updated", *row[1:]) for row in rows]
+    assert held(lock_entry, ran, update=True)[: len(rewritten)] == rewritten
+    again = updated(lock_entry, ran)
     assert held(again, ran) == [], "what is written anew is kept"
 
 
 def test_surer_evidence_is_told(ran: Now) -> None:
-    kept = changed(ran, *CHOICES, COMBINE, "accumulate", to=["fp32", "unknown"])
-    findings = Baseline(path=Path("x"), lock=Lock(recipes={RECIPE.name: kept})).findings(RECIPE, ran)
+    lock_entry = changed(ran, *CHOICES, COMBINE, "accumulate", to=["fp32", "unknown"])
+    findings = Baseline(path=Path("x"), lock=Lock(recipes={RECIPE.name: lock_entry})).findings(RECIPE, ran)
     assert f"surer: {COMBINE} accumulate: unknown -> read" in [finding.found for finding in findings]
 
 
@@ -160,20 +160,22 @@ def test_surer_evidence_is_told(ran: Now) -> None:
     ],
 )
 def test_other_bits_are_told_by_the_nodes_where_they_start(ran: Now, nodes: tuple[str, ...], words: str) -> None:
-    kept = ran.entry
+    lock_entry = ran.entry
     for node in nodes:
-        kept = changed(replace(ran, entry=kept), "machines", ran.machine, "reference", node, to="0123 not finite")
-    ((status, expectation, said),) = held(kept, ran)
+        lock_entry = changed(
+            replace(ran, entry=lock_entry), "machines", ran.machine, "reference", node, to="0123 not finite"
+        )
+    ((status, expectation, words_said),) = held(lock_entry, ran)
     assert (status, expectation) == ("fail", "kept bits of reference")
-    assert said == f"{words} (no choice of it changed) on"
+    assert words_said == f"{words} (no choice of it changed) on"
 
 
 def test_a_digest_that_was_taken_out_by_hand_is_no_pass(ran: Now) -> None:
-    kept = changed(ran, "machines", ran.machine, "candidate", "norm", to=None)
-    assert held(kept, ran) == [("fail", "kept bits of candidate", "no digest to hold norm to")]
-    kept = changed(ran, "machines", ran.machine, "tokens", to="0123")
-    ((status, _, said),) = held(kept, ran)
-    assert (status, said) == ("fail", "the run samples other tokens, so that no value can be compared")
+    lock_entry = changed(ran, "machines", ran.machine, "candidate", "norm", to=None)
+    assert held(lock_entry, ran) == [("fail", "kept bits of candidate", "no digest to hold norm to")]
+    lock_entry = changed(ran, "machines", ran.machine, "tokens", to="0123")
+    ((status, _, words_said),) = held(lock_entry, ran)
+    assert (status, words_said) == ("fail", "the run samples other tokens, so that no value can be compared")
 
 
 def renamed(value: Any, old: str, new: str) -> Any:
@@ -183,21 +185,23 @@ def renamed(value: Any, old: str, new: str) -> Any:
 
 
 def test_a_node_of_another_name_is_told_as_such(ran: Now) -> None:
-    kept = Entry.model_validate(renamed(ran.entry.model_dump(), GATE, "layers[0].moe.door"))
+    lock_entry = Entry.model_validate(renamed(ran.entry.model_dump(), GATE, "layers[0].moe.door"))
     words = f"layers[0].moe.door is called {GATE}, with the same choices and weights"
-    assert held(kept, ran) == [("fail", "kept nodes", words)]
+    assert held(lock_entry, ran) == [("fail", "kept nodes", words)]
     # With another choice it may be any node.
-    fields = kept.model_dump()
+    fields = lock_entry.model_dump()
     fields["choices"]["reference"]["layers[0].moe.door"]["output"] = ["fp32", "verified"]
-    said = [row[2] for row in held(Entry.model_validate(fields), ran)]
-    assert "no longer there: layers[0].moe.door" in said
-    assert f"new: {GATE}" in said
+    words_said = [row[2] for row in held(Entry.model_validate(fields), ran)]
+    assert "no longer there: layers[0].moe.door" in words_said
+    assert f"new: {GATE}" in words_said
 
 
 def test_budgets_that_are_kept_stay_as_they_were_written_by_hand(ran: Now) -> None:
-    kept = changed(ran, "budgets", to={"k3": {"at_most": 1e-12}, "kl": {"at_most": 0.5}, "nobody": {"at_most": 1.0}})
-    budgets = updated(kept, ran).budgets
-    assert budgets == {"k3": ran.entry.budgets["k3"], "kl": kept.budgets["kl"]}
+    lock_entry = changed(
+        ran, "budgets", to={"k3": {"at_most": 1e-12}, "kl": {"at_most": 0.5}, "nobody": {"at_most": 1.0}}
+    )
+    budgets = updated(lock_entry, ran).budgets
+    assert budgets == {"k3": ran.entry.budgets["k3"], "kl": lock_entry.budgets["kl"]}
     assert budgets["k3"].at_most is not None
     assert 2 * ran.measured["k3"] <= budgets["k3"].at_most <= 2.2 * ran.measured["k3"]
 
@@ -210,29 +214,29 @@ def test_other_machines_stay_while_numerics_are_alike(ran: Now) -> None:
     elsewhere = replace(ran, machine="GenuineIntel AVX2, torch 2.12.0, 8 threads")
     bits = ran.entry.machines[ran.machine]
     elsewhere = replace(elsewhere, entry=ran.entry.model_copy(update={"machines": {elsewhere.machine: bits}}))
-    ((status, _, said),) = held(ran.entry, elsewhere)
+    ((status, _, words_said),) = held(ran.entry, elsewhere)
     assert status == "not judged"
-    assert said == (
+    assert words_said == (
         f"nothing is kept of this machine: kept of {ran.machine}, here {elsewhere.machine}. "
         "Budgets and choices are judged; `--update` here adds it"
     )
     upgraded = replace(ran, machine=ran.machine.replace("torch 2", "torch 99.2"))
-    ((_, _, said),) = held(both_of(ran, elsewhere), upgraded)
+    ((_, _, words_said),) = held(both_of(ran, elsewhere), upgraded)
     version = ran.machine.split(", ")[1]
-    assert said.startswith(f"nothing is kept of this machine: kept of {version}, here torch 99.2")
+    assert words_said.startswith(f"nothing is kept of this machine: kept of {version}, here torch 99.2")
     gpu = replace(ran, machine=f"{ran.machine}, NVIDIA H100")
-    ((_, _, said),) = held(ran.entry, gpu)
-    assert said.startswith(f"nothing is kept of this machine: here {gpu.machine}, kept {ran.machine}.")
+    ((_, _, words_said),) = held(ran.entry, gpu)
+    assert words_said.startswith(f"nothing is kept of this machine: here {gpu.machine}, kept {ran.machine}.")
     assert code(ran.entry, elsewhere) == 0
-    both = both_of(ran, elsewhere)
-    assert set(both.machines) == {ran.machine, elsewhere.machine}
-    assert held(both, ran) == held(both, elsewhere) == []
-    surer = changed(replace(ran, entry=both), *CHOICES, COMBINE, "accumulate", to=["fp32", "verified"])
-    assert set(updated(surer, ran).machines) == set(both.machines), "evidence is no numerics"
-    other = changed(replace(ran, entry=both), *CHOICES, GATE, "output", to=["fp32", "verified"])
-    assert set(updated(other, ran).machines) == {ran.machine}
+    two_machines = both_of(ran, elsewhere)
+    assert set(two_machines.machines) == {ran.machine, elsewhere.machine}
+    assert held(two_machines, ran) == held(two_machines, elsewhere) == []
+    surer = changed(replace(ran, entry=two_machines), *CHOICES, COMBINE, "accumulate", to=["fp32", "verified"])
+    assert set(updated(surer, ran).machines) == set(two_machines.machines), "evidence is no numerics"
+    changed_entry = changed(replace(ran, entry=two_machines), *CHOICES, GATE, "output", to=["fp32", "verified"])
+    assert set(updated(changed_entry, ran).machines) == {ran.machine}
     words = "those of 1 other machine are of other numerics now, and are dropped"
-    assert ("updated", "kept bits", words) in held(other, ran, update=True)
+    assert ("updated", "kept bits", words) in held(changed_entry, ran, update=True)
 
 
 def test_a_function_that_is_not_deterministic_keeps_no_bits(ran: Now) -> None:

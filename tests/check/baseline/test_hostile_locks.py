@@ -82,9 +82,9 @@ def test_a_lock_with_other_bytes(ran: Now, tmp_path: Path, seed: int) -> None:
     elif judged == 0:
         # Another digit of a budget may hold too, and what is kept of another machine is not judged here.
         free = {"budgets": ran.entry.budgets, "machines": ran.entry.machines}
-        kept = read(path).recipes[RECIPE.name]
-        assert kept.model_copy(update=free) == ran.entry
-        assert kept.machines.get(ran.machine, ran.entry.machines[ran.machine]) == ran.entry.machines[ran.machine]
+        lock_entry = read(path).recipes[RECIPE.name]
+        assert lock_entry.model_copy(update=free) == ran.entry
+        assert lock_entry.machines.get(ran.machine, ran.entry.machines[ran.machine]) == ran.entry.machines[ran.machine]
 
 
 def test_what_a_lock_says_cannot_command_a_terminal(ran: Now, tmp_path: Path) -> None:

@@ -39,17 +39,19 @@ class Claim:
             return self.values if control else {}
         base = self.node(self.values)
         declared = {attribute.name: attribute for attribute in OPS[self.op].attributes}
-        kept = dict(self.edges) if control else {}
+        values = dict(self.edges) if control else {}
         for name, value in self.values.items():
             if name not in declared or declared[name].kind == "placement":
                 continue
             beside = {**self.values, **self.beside.get(name, {})}
             there = self.node(beside) if name in self.beside else base
             # The first value that is told from it will do.
-            if any(self._changes(there, {**beside, name: other}) for other in _others(declared[name], value)):
-                kept[name] = value
+            if any(
+                self._changes(there, {**beside, name: alternative}) for alternative in _others(declared[name], value)
+            ):
+                values[name] = value
         # Which attributes are in effect goes by what the op is told, too.
-        return kept and {**kept, **{name: self.values[name] for name in OPS[self.op].told if name in self.values}}
+        return values and {**values, **{name: self.values[name] for name in OPS[self.op].told if name in self.values}}
 
     def _changes(self, base: Sequence[torch.Tensor], values: Mapping[str, Any]) -> bool | None:
         """Whether these values give other bits; None where they cannot be run."""
@@ -69,4 +71,4 @@ def _others(attribute: Attribute, value: object) -> list[object]:
     listed: list[object] = [*attribute.values, *(_ORDERS if attribute.order else ()), *attribute.usual]
     if attribute.number and isinstance(value, float):
         listed.append(1.5 * value + 0.25)
-    return [other for other in dict.fromkeys(listed) if other != value]
+    return [alternative for alternative in dict.fromkeys(listed) if alternative != value]

@@ -75,11 +75,11 @@ def vllm_all_reduce(
     launch = timed(lambda: (module or vllm()).launch_ranks(name, blocks, 512, args, seed=seed))
     collective = f"vllm.{'one' if stages == 1 else 'two'}_stage"
     expected = all_reduce(COLLECTIVES[collective], x)
-    other = all_reduce(COLLECTIVES["vllm.two_stage" if stages == 1 else "vllm.one_stage"], x)[0]
+    control = all_reduce(COLLECTIVES["vllm.two_stage" if stages == 1 else "vllm.one_stage"], x)[0]
     return compare(
         f"vLLM cross_device_reduce_{stages}stage", f"{ranks} ranks, {tokens} x {hidden}", launch,
         list(zip(y, expected, strict=True)), against=f"`collective: {collective}`",
-        claims=[Claim("all_reduce", {"collective": collective})], control=other,
+        claims=[Claim("all_reduce", {"collective": collective})], control=control,
     )  # fmt: skip
 
 
@@ -180,10 +180,10 @@ def flashinfer_all_reduce(
     spaces = _Workspace(ranks, tokens, hidden)
     args = []
     for rank in range(ranks):
-        own: list[torch.Tensor | int] = [y[rank], 0, 0, 0, 0, 0, 0]
+        operands: list[torch.Tensor | int] = [y[rank], 0, 0, 0, 0, 0, 0]
         if norm:
-            own = [0, residual, total[rank], y[rank], 0, 0, weight]
-        args.append(case.arguments(rank, spaces.of(rank), [x[rank], *own]))
+            operands = [0, residual, total[rank], y[rank], 0, 0, weight]
+        args.append(case.arguments(rank, spaces.of(rank), [x[rank], *operands]))
     loaded, grid = module or flashinfer(), case.grid
     launch = timed(
         lambda: loaded.launch_ranks(case.mangled, grid.blocks, grid.threads, args, cluster=grid.cluster, seed=seed)

@@ -28,8 +28,8 @@ def zero_sums(tokens: int, slots: int, hidden: int) -> torch.Tensor:
     g = torch.Generator().manual_seed(hidden)
     shape = (tokens, slots // 2, hidden)
     half = torch.randn(shape, generator=g) * 2.0 ** torch.randint(-14, 15, shape, generator=g)
-    both = torch.cat([half, -half], dim=1).to(BF16)
-    return both[:, torch.randperm(slots, generator=g)].contiguous()
+    halves = torch.cat([half, -half], dim=1).to(BF16)
+    return halves[:, torch.randperm(slots, generator=g)].contiguous()
 
 
 def vllm_moe_sum(rows: Rows, slots: int = 8) -> Compared:

@@ -72,8 +72,8 @@ class Compared:
     @property
     def verified(self) -> Mapping[str, Mapping[str, Any]]:
         """The values it verifies, by op; none where a bit differs, nor of what the data does not tell."""
-        told = {} if self.differ else {claim.op: claim.told(self.control) for claim in self.claims}
-        return {op: values for op, values in told.items() if values}
+        values_told = {} if self.differ else {claim.op: claim.told(self.control) for claim in self.claims}
+        return {op: values for op, values in values_told.items() if values}
 
 
 @dataclass(frozen=True)

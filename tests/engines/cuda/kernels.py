@@ -186,11 +186,12 @@ def _values(of_kernel: list[Compared]) -> str:
     values: dict[str, dict[str, list[str]]] = {}
     for op, of_op in (verified for row in of_kernel for verified in row.verified.items()):
         for name, value in of_op.items():
-            seen = values.setdefault(op, {}).setdefault(name, [])
+            texts = values.setdefault(op, {}).setdefault(name, [])
             shown = str(value).removeprefix("torch.")
-            seen += [shown] * (shown not in seen)
+            texts += [shown] * (shown not in texts)
     ops = (
-        f"`{op}`: " + ", ".join(f"{name} {' / '.join(seen)}" for name, seen in of.items()) for op, of in values.items()
+        f"`{op}`: " + ", ".join(f"{name} {' / '.join(texts)}" for name, texts in of.items())
+        for op, of in values.items()
     )
     return "; ".join(ops)
 

@@ -44,8 +44,8 @@ def main(package: str, kind: str, hidden: int, folder: Path) -> None:
     compiled, form = _KINDS[kind]
     kernel: Any = getattr(module, form)(module.get_cutlass_dtype("bfloat16"), hidden, 0.0, sm_version=90)
     getattr(module, compiled)("bfloat16", hidden, 0.0, False, 90, True)
-    (made,) = folder.glob("*.ptx")
-    made.rename(folder / "kernel.ptx")
+    (ptx_file,) = folder.glob("*.ptx")
+    ptx_file.rename(folder / "kernel.ptx")
     launch = {
         "rows": kernel.rows_per_block,
         "threads": kernel.num_threads,

@@ -100,11 +100,11 @@ def norm_claims(
     x: torch.Tensor, rows: Rows, order: str, *, offset: int = 0, statistic: str = "mean_square"
 ) -> list[Claim]:
     """What equal bits of the norm of x would verify; not the root, which is assumed to be rounded correctly."""
-    own = values(order, offset=offset, statistic=statistic)
-    at = {name: value for name, value in own.items() if name not in {"tensor", "rsqrt"}}
+    choices = values(order, offset=offset, statistic=statistic)
+    at = {name: value for name, value in choices.items() if name not in {"tensor", "rsqrt"}}
 
     def node(changed: Mapping[str, Any]) -> list[torch.Tensor]:
-        return [rms_norm(x, w={"weight": rows.weight}, p={"eps": EPS, "heads": None}, at={**own, **changed})]
+        return [rms_norm(x, w={"weight": rows.weight}, p={"eps": EPS, "heads": None}, at={**choices, **changed})]
 
     # An order with fma has no rounded squares.
     beside = {"square": {"order": "sequential", "statistic": "mean_square"}}

@@ -160,7 +160,8 @@ def cache_store(tokens: int, heads: int, dim: int, *, fp8: bool) -> Compared:
     return compare(
         "vLLM reshape_and_cache_flash_kernel", f"{tokens} x {heads} x {dim}{', fp8' if fp8 else ''}", launch,
         list(zip(stored, read(at), strict=True)), against="`kv_cache`",
-        claims=[Claim("kv_cache", _without_scales(at), lambda own: read({**at, **own}))], control=k if fp8 else None,
+        claims=[Claim("kv_cache", _without_scales(at), lambda choices: read({**at, **choices}))],
+        control=k if fp8 else None,
     )  # fmt: skip
 
 
@@ -188,6 +189,6 @@ def latent_store(tokens: int, latent: int, rope: int, *, fp8: bool) -> Compared:
         "vLLM concat_and_cache_mla_kernel", f"{tokens} x {latent}+{rope}{', fp8' if fp8 else ''}", launch,
         [(stored, read(at)[0])], against="`kv_cache`",
 
-        claims=[Claim("kv_cache", _without_scales(at), lambda own: read({**at, **own}))],
+        claims=[Claim("kv_cache", _without_scales(at), lambda choices: read({**at, **choices}))],
         control=torch.cat([c, pe], dim=-1) if fp8 else None,
     )  # fmt: skip

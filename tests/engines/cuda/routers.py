@@ -76,8 +76,8 @@ def denominator(experts: int) -> str:
     size = min((16 if experts & (experts - 1) == 0 else 4) // 2, experts)
     loads = max(1, experts // (size * 32))
     threads = experts // (loads * size)
-    own = f"threads({threads}, vector={size})" if loads > 1 else f"blocks({size})"
-    return f"{own} | fold_hi" if threads > 1 else "sequential"
+    per_thread = f"threads({threads}, vector={size})" if loads > 1 else f"blocks({size})"
+    return f"{per_thread} | fold_hi" if threads > 1 else "sequential"
 
 
 def top_k_softmax(case: Case) -> Compared:
@@ -98,12 +98,12 @@ def _unfused(case: Case, at: Mapping[str, Any], weights: torch.Tensor, ids: torc
     begin = timed(lambda: loaded.launch("moeSoftmaxILi256E13__nv_bfloat16", case.tokens, 256, args))
     more: list[Argument] = [scores, 0, weights, ids, source, case.experts, case.k, 0, case.experts, 1, 0, 1.0, 0]
     end = timed(lambda: loaded.launch("moeTopKILi256EiE", case.tokens, 256, more))
-    both = replace(begin, seconds=begin.seconds + end.seconds)
+    whole = replace(begin, seconds=begin.seconds + end.seconds)
     at = {**at, "denominator": "threads(256) | fold_lo(32) | sequential"}
     expected_ids, expected = case.by_node(at, "softmax")
     _, control = case.by_node({**at, "denominator": "sequential"}, "softmax")
     return compare(
-        "vLLM moeSoftmax, moeTopK", case.shape, both, [(weights, expected), (ids, expected_ids)], against="`router`",
+        "vLLM moeSoftmax, moeTopK", case.shape, whole, [(weights, expected), (ids, expected_ids)], against="`router`",
         claims=[case.claim(at, "softmax")], control=control,
     )  # fmt: skip
 

@@ -51,16 +51,19 @@ def activation() -> ptx.Module:
 def head_norms(tokens: int, heads: int, groups: int) -> Compared:
     """`fused_qknorm`: q and k beside each other, two heads of 128 a warp, 4 warps a block."""
     rows = Rows.drawn(128, tokens * (heads + groups))
-    x, other = rows.x.clone(), rows.weight.flip(0).contiguous()
+    x, flipped_weight = rows.x.clone(), rows.weight.flip(0).contiguous()
     stride = (heads + groups) * 128
-    params = ptx.Struct("PPqqIIfPPI0P", (x, x, stride, stride, heads, groups, EPS, rows.weight, other, tokens))
+    params = ptx.Struct("PPqqIIfPPI0P", (x, x, stride, stride, heads, groups, EPS, rows.weight, flipped_weight, tokens))
     blocks = -(-rows.rows // 2 // 4)
     launch = timed(lambda: qk_norm().launch("fused_qknorm_half_warp", blocks, 128, [params]))
 
     def by_node(order: str) -> torch.Tensor:
         parts = rows.x.view(tokens, heads + groups, 128).split([heads, groups], 1)
-        both = (profile_norm(part.contiguous(), w, order) for part, w in zip(parts, (rows.weight, other), strict=True))
-        return torch.cat(list(both), 1).view(rows.rows, 128)
+        normed_parts = (
+            profile_norm(part.contiguous(), w, order)
+            for part, w in zip(parts, (rows.weight, flipped_weight), strict=True)
+        )
+        return torch.cat(list(normed_parts), 1).view(rows.rows, 128)
 
     q = rows.x.view(tokens, heads + groups, 128)[:, :heads].reshape(-1, 128)
     order = "sglang.qk_rms_norm"

@@ -73,9 +73,9 @@ def test_a_barrier_left_out_of_a_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one, between the thread that writes the root and those that read it."""
     text, kernel = toolchain.vllm("layernorm_kernels.cu"), "rms_norm_kernelIN3c108BFloat16ELi8ELi2ELb1"
     barriers = text.partition(f".entry {ptx.load(text).named(kernel)}(")[2].partition("\n}")[0].count("bar.sync")
-    seen = iter(range(barriers))
+    barrier = iter(range(barriers))
     module = planted(
-        text, kernel, r"bar\.sync[ \t]+0;", lambda m: "" if next(seen) == barriers - 1 else m[0], count=barriers
+        text, kernel, r"bar\.sync[ \t]+0;", lambda m: "" if next(barrier) == barriers - 1 else m[0], count=barriers
     )
     rows = Rows.drawn(1024, 2)
 

@@ -58,7 +58,7 @@ def test_a_comparison_that_differs_verifies_nothing() -> None:
 
 def test_what_the_data_cannot_tell_is_not_verified() -> None:
     """Products of two numbers of bf16 are exact in fp32, and no fma differs from them; with cos in fp32 it does."""
-    blind, seen = (
+    blind, told_values = (
         compared.verified["rope"]
         for compared in (
             ropes.vllm_rotary(9, (8, 2), 128, 128, pairs=False),
@@ -67,7 +67,7 @@ def test_what_the_data_cannot_tell_is_not_verified() -> None:
     )
     assert "products" in blind
     assert "contraction" not in blind
-    assert seen["contraction"] == "cos"
+    assert told_values["contraction"] == "cos"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -199,10 +199,10 @@ def tensorrt_llm(header: str, instances: str, *flags: str) -> str:
 def _of_flashinfer(data: Path) -> tuple[Path, ...]:
     """Folders of the headers in a wheel of FlashInfer."""
     kit = FOLDER / "toolkit" / "nvidia" / "cu13"
-    own = ("include", "csrc", "csrc/nv_internal", "csrc/nv_internal/include", "spdlog/include")
+    folders_inside = ("include", "csrc", "csrc/nv_internal", "csrc/nv_internal/include", "spdlog/include")
     cutlass = ("cutlass/include", "cutlass/tools/util/include")
     return (
-        *(data / name for name in own),
+        *(data / name for name in folders_inside),
         *(kit / name for name in ("cccl/include", "include")),
         *(data / name for name in cutlass),
         FOLDER / "tvm" / "tvm_ffi" / "include",
@@ -217,8 +217,8 @@ def sglang(header: str, instances: str, *flags: str) -> str:
         pytest.skip("not run through PTX: no SGLang (python -m tests.engines.live)")
     source = _written(header, instances)
     folders = (root / "include", root / "csrc", *_runtime(), FOLDER / "tvm" / "tvm_ffi" / "include")
-    own = ("-std=c++20", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=900", *flags)
-    return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=f"{ARCHITECTURE}a")
+    compiler_flags = ("-std=c++20", "--expt-relaxed-constexpr", "-DSGL_CUDA_ARCH=900", *flags)
+    return _cached(source, *compiler_flags, *(f"-I{folder}" for folder in folders), architecture=f"{ARCHITECTURE}a")
 
 
 def transformer_engine(header: str, instances: str, *flags: str) -> str:
@@ -233,8 +233,8 @@ def transformer_engine(header: str, instances: str, *flags: str) -> str:
         pytest.skip("not run through PTX: no TransformerEngine (python -m tests.engines.cuda.toolchain install)")
     source = _written(header, instances)
     folders = (root, root / "normalization", root / "include", *_runtime())
-    own = ("--expt-relaxed-constexpr", *flags)
-    return _cached(source, *own, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
+    compiler_flags = ("--expt-relaxed-constexpr", *flags)
+    return _cached(source, *compiler_flags, *(f"-I{folder}" for folder in folders), architecture=ARCHITECTURE)
 
 
 def cute_dsl(kind: str, hidden: int, package: str = "flashinfer") -> tuple[str, dict[str, int]]:
@@ -243,13 +243,13 @@ def cute_dsl(kind: str, hidden: int, package: str = "flashinfer") -> tuple[str, 
     `package`: the folder of tests/engines/live.py that holds the version of FlashInfer.
     """
     key = _digest(" ".join((kind, str(hidden), *live.PACKAGES[package], *live.PACKAGES["cutlass-dsl"])))
-    kept = FOLDER / f"cute_dsl.{kind}.{hidden}.{key}"
-    if not kept.exists():
-        _compiled_by_cute_dsl(package, kind, hidden, kept)
-    return (kept / "kernel.ptx").read_text(), json.loads((kept / "launch.json").read_text())
+    ptx_file = FOLDER / f"cute_dsl.{kind}.{hidden}.{key}"
+    if not ptx_file.exists():
+        _compiled_by_cute_dsl(package, kind, hidden, ptx_file)
+    return (ptx_file / "kernel.ptx").read_text(), json.loads((ptx_file / "launch.json").read_text())
 
 
-def _compiled_by_cute_dsl(package: str, kind: str, hidden: int, kept: Path) -> None:
+def _compiled_by_cute_dsl(package: str, kind: str, hidden: int, ptx_file: Path) -> None:
     absent = [name for name in ("cutlass-dsl", package) if not (live.FOLDER / name).is_dir()]
     if absent:
         pytest.skip(f"not run through PTX: no {', '.join(absent)} (python -m tests.engines.live)")
@@ -272,11 +272,11 @@ def _compiled_by_cute_dsl(package: str, kind: str, hidden: int, kept: Path) -> N
             command, cwd=live.ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stderr[-2000:]
-        partial = kept.with_suffix(f".{os.getpid()}")
+        partial = ptx_file.with_suffix(f".{os.getpid()}")
         partial.mkdir(parents=True)
         for name in ("kernel.ptx", "launch.json"):
             shutil.copy(Path(place) / name, partial / name)
-        partial.rename(kept)
+        partial.rename(ptx_file)
 
 
 def _written(header: str, instances: str) -> Path:
@@ -300,14 +300,14 @@ def _digest(text: str) -> str:
 def _cached(source: Path, *flags: str, architecture: str, of: tuple[str, ...] = ()) -> str:
     """Compiled once: the PTX lies beside the compiler. `of`: packages beside those that all of it goes by."""
     # Environments may share the folder by a link: where headers lie says nothing, whose versions are these.
-    own = (flag for flag in flags if not flag.startswith("-I"))
-    key = _digest("\0".join((source.name, source.read_text(), *own, *COMPILER, FLASHINFER, VLLM, *of)))
-    kept = FOLDER / f"{source.stem}.{architecture}.{key}.ptx"
-    if not kept.exists():
-        partial = kept.with_suffix(f".{os.getpid()}")
+    compiler_flags = (flag for flag in flags if not flag.startswith("-I"))
+    key = _digest("\0".join((source.name, source.read_text(), *compiler_flags, *COMPILER, FLASHINFER, VLLM, *of)))
+    ptx_file = FOLDER / f"{source.stem}.{architecture}.{key}.ptx"
+    if not ptx_file.exists():
+        partial = ptx_file.with_suffix(f".{os.getpid()}")
         partial.write_text(compiled(source, *flags, architecture=architecture))
-        partial.replace(kept)
-    return kept.read_text()
+        partial.replace(ptx_file)
+    return ptx_file.read_text()
 
 
 def programs() -> None:

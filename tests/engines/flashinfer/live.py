@@ -23,8 +23,8 @@ def rms_norm(x: Tensor, weight: Tensor, residual: Tensor | None, eps: float, for
     function = getattr(norm, f"_{form}_reference")
     if residual is None:
         return {"output": function(x, weight)}
-    made = function(x.clone(), residual.clone(), weight)
-    return {"output": made if isinstance(made, Tensor) else made[0]}
+    out = function(x.clone(), residual.clone(), weight)
+    return {"output": out if isinstance(out, Tensor) else out[0]}
 
 
 def fused_norm(x: Tensor, weight: Tensor, residual: Tensor, eps: float) -> dict[str, Tensor]:

@@ -29,8 +29,8 @@ def _asked(ranks: int, tokens: int, hidden: int) -> int:
     mnnvl.McastGPUBuffer, torch.cuda.current_device = allocate, lambda: 0
     try:
         mnnvl.MNNVLAllReduceFusionWorkspace(mapping, tokens, hidden, torch.bfloat16, comm_backend=object())
-    except Buffer as asked:
-        return int(asked.args[0]) // mnnvl.MNNVLAllReduceFusionWorkspace.NUM_LAMPORT_BUFFERS
+    except Buffer as buffer:
+        return int(buffer.args[0]) // mnnvl.MNNVLAllReduceFusionWorkspace.NUM_LAMPORT_BUFFERS
     raise AssertionError("no buffer was asked for")
 
 

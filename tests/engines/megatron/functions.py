@@ -48,10 +48,10 @@ def router(
             ours.routed,
             partial(in_logits_dtype, **{"slots": slots, **at}),
             # Of groups' experts the best are sorted either way.
-            (*others, *(() if p["groups"] > 1 else ({"router:slots": other},))),
+            (*others, *(() if p["groups"] > 1 else ({"router:slots": control},))),
             p=lambda case: case["p"],
         )
-        for of, grad, slots, other in (("", True, "sorted", "unsorted"), (", no_grad", False, "unsorted", "sorted"))
+        for of, grad, slots, control in (("", True, "sorted", "unsorted"), (", no_grad", False, "unsorted", "sorted"))
     )
 
 

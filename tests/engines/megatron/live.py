@@ -94,8 +94,8 @@ def rotary(x: Tensor, k: Tensor, rope: dict[str, Any], length: int, interleaved:
     mscale = 1.0
     if kind == "yarn":
         names = ("original_max_position_embeddings", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")
-        own = {name: rope[name] for name in names if name in rope}
-        module = YarnRotaryEmbedding(head, rotary_base=theta, scaling_factor=rope["factor"], **own, **common)
+        scaling = {name: rope[name] for name in names if name in rope}
+        module = YarnRotaryEmbedding(head, rotary_base=theta, scaling_factor=rope["factor"], **scaling, **common)
         freqs, mscale = module.get_emb(len(x))
     else:
         scaled = {"rope_scaling": True, "rope_scaling_factor": rope["factor"]} if kind == "llama3" else {}

@@ -134,10 +134,10 @@ LM_HEADS = tuple(
         inputs.heads(form=form),
         ours.head,
         partial(head_at, form=form),
-        ({"lm_head:output": other},),
+        ({"lm_head:output": control},),
         assumed="" if form != "fp32" else "on CPU: on CUDA torch.mm with out_dtype",
     )
-    for form, other in (("default", FP32), ("fp32", BF16), ("on_policy", FP32))
+    for form, control in (("default", FP32), ("fp32", BF16), ("on_policy", FP32))
 )
 
 

@@ -134,9 +134,9 @@ def log_probs(x: Tensor, temperature: float, form: str) -> dict[str, Tensor]:
     module.use_ascend_backend = False
     handed: list[Tensor] = []
 
-    def compute(found: Tensor, *others: Any) -> Any:
-        handed.append(found)
-        return sampler.OutputLogprobProcessor().compute_logprobs(found, *others)
+    def compute(logits: Tensor, *others: Any) -> Any:
+        handed.append(logits)
+        return sampler.OutputLogprobProcessor().compute_logprobs(logits, *others)
 
     module.output_logprob_processor = SimpleNamespace(compute_logprobs=compute)
     rows = len(x)

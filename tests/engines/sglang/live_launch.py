@@ -72,7 +72,7 @@ def attention_backend(latent: bool, sinks: bool, speculates: list[int]) -> dict[
     model = SimpleNamespace(
         hf_config=SimpleNamespace(architectures=["Any"]), has_attention_sinks=sinks, has_asymmetric_kv=False
     )
-    found = []
+    backends = []
     for drafts in speculates:
         arguments = SimpleNamespace(
             speculative_algorithm="EAGLE" if drafts else None,
@@ -82,11 +82,11 @@ def attention_backend(latent: bool, sinks: bool, speculates: list[int]) -> dict[
         )
         with (
             patch.object(model_override_base, "get_platform", lambda: platform),
-            patch.object(model_override_base, "resolving_view", lambda given: given),
-            patch.object(model_override_base, "resolved_view", lambda given: given),
+            patch.object(model_override_base, "resolving_view", lambda view: view),
+            patch.object(model_override_base, "resolved_view", lambda view: view),
         ):
-            found.append(model_override_base.get_default_attn_backend(arguments, latent, model))
-    return {"backend": torch.tensor([ATTENTION.index(name) for name in found])}
+            backends.append(model_override_base.get_default_attn_backend(arguments, latent, model))
+    return {"backend": torch.tensor([ATTENTION.index(name) for name in backends])}
 
 
 def latent_attention(modes: list[str], prefixes: list[int], deterministic: bool, captured: bool) -> dict[str, Tensor]:

@@ -31,10 +31,10 @@ class _Base:
 def _class_of(file: str, name: str, keep: tuple[str, ...], **names: Any) -> Any:
     """A class of a file of TensorRT-LLM with the methods `keep` of it, made with these names alone."""
     tree = ast.parse((FOLDER / "tensorrt-llm" / file).read_text("utf-8"))
-    (found,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    found.body = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name in keep]
-    assert {node.name for node in found.body if isinstance(node, ast.FunctionDef)} == set(keep)
-    exec(compile(ast.Module([found], []), file, "exec"), names)  # noqa: S102 (of files that someone put there)
+    (class_node,) = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    class_node.body = [node for node in class_node.body if isinstance(node, ast.FunctionDef) and node.name in keep]
+    assert {node.name for node in class_node.body if isinstance(node, ast.FunctionDef)} == set(keep)
+    exec(compile(ast.Module([class_node], []), file, "exec"), names)  # noqa: S102 (of files that someone put there)
     return names[name]
 
 

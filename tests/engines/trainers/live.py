@@ -34,14 +34,14 @@ def log_probs(x: Tensor, ids: Tensor, temperature: float, form: str) -> dict[str
     """x: logits [T, V], with a row in front as a batch. `form`: the function."""
     logits, labels = x.clone().unsqueeze(0), ids.unsqueeze(0)
     if form == "trl":
-        found = selective_log_softmax(logits, labels, temperature)
+        log_probs_out = selective_log_softmax(logits, labels, temperature)
     elif form == "openrlhf":
-        found = log_probs_from_logits(logits, labels, temperature)
+        log_probs_out = log_probs_from_logits(logits, labels, temperature)
     elif form == "vocab_parallel_log_probs_from_logits":
-        found = vocab_parallel_log_probs_from_logits(logits, labels)
+        log_probs_out = vocab_parallel_log_probs_from_logits(logits, labels)
     else:
-        found = getattr(torch_functional, form)(logits, labels)
-    return {"output": found.squeeze(0)}
+        log_probs_out = getattr(torch_functional, form)(logits, labels)
+    return {"output": log_probs_out.squeeze(0)}
 
 
 def one_rank() -> None:

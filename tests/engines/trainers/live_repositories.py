@@ -23,17 +23,17 @@ def log_probs(x: Tensor, ids: Tensor, temperature: float, form: str) -> dict[str
     logits, target, group = x.clone().unsqueeze(0), ids.unsqueeze(0), torch.distributed.group.WORLD
     vocabulary = x.shape[-1]
     if form == "slime":
-        found = _calculate_log_probs_and_entropy_chunk(
+        log_probs_out = _calculate_log_probs_and_entropy_chunk(
             logits[0], ids, None, with_entropy=False, log_prob_keep_mask=None
         )[0].squeeze(-1)
     elif form == "vocab_parallel_log_softmax":
-        found = model_utils.vocab_parallel_log_softmax(logits, temperature).gather(-1, target.unsqueeze(-1))
-        found = found[0, :, 0]
+        log_probs_out = model_utils.vocab_parallel_log_softmax(logits, temperature).gather(-1, target.unsqueeze(-1))
+        log_probs_out = log_probs_out[0, :, 0]
     elif form == "ChunkedDistributedLogprob":
-        found = model_utils.ChunkedDistributedLogprob.apply(logits, target, 0, vocabulary, 4, group, True)[0]
+        log_probs_out = model_utils.ChunkedDistributedLogprob.apply(logits, target, 0, vocabulary, 4, group, True)[0]
     else:
-        found = model_utils.DistributedLogprob.apply(logits, target, 0, vocabulary, group, True)[0]
-    return {"output": found}
+        log_probs_out = model_utils.DistributedLogprob.apply(logits, target, 0, vocabulary, group, True)[0]
+    return {"output": log_probs_out}
 
 
 def one_rank() -> None:

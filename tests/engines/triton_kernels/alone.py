@@ -103,9 +103,9 @@ def engine(files: Sequence[str], *, values: Mapping[str, Mapping[str, Any]], abs
     for name in (*files, *values):
         parts = name.split(".")
         _named.update(".".join(parts[:end]) for end in range(1, len(parts) + 1))
-    for name, held in values.items():
+    for name, value in values.items():
         module = _Empty(name)
-        module.__dict__.update(held, __path__=[])
+        module.__dict__.update(value, __path__=[])
         sys.modules[name] = module
     finder = _Finder(paths, absent)
     sys.meta_path.insert(0, finder)

@@ -88,10 +88,10 @@ def decode_case(program: str, heads: int, groups: int, splits: int, unit: int, o
     at = {"splits": splits, "split_by": "keys", "split_unit": unit, "q_block": 1, "merge": "online", "kv_block": 32}
     at |= {"output": output}
 
-    def decoded(**other: Any) -> Outputs:
-        return {"output": attended(q, k, v, lengths, **{**at, **other}).squeeze(1)}
+    def decoded(**changes: Any) -> Outputs:
+        return {"output": attended(q, k, v, lengths, **{**at, **changes}).squeeze(1)}
 
-    seen = attention_at(**at)
+    choices = attention_at(**at)
     return Case(
         program=program,
         kernel="_fwd_grouped_kernel_stage1, _fwd_kernel_stage2",
@@ -113,7 +113,7 @@ def decode_case(program: str, heads: int, groups: int, splits: int, unit: int, o
         ),
         says="splits of ceil(keys / splits), tiles of 32 from each split's first key, ascending; p to bf16; "
         "merged as they come, fp32 between, divided once",
-        seen=(Seen(op="attention", at=seen, blind=(*BLINDED, "sink", *(("split_by",) if unit > 1 else ()))),),
+        seen=(Seen(op="attention", at=choices, blind=(*BLINDED, "sink", *(("split_by",) if unit > 1 else ()))),),
         blind=BLIND,
     )
 
@@ -127,22 +127,22 @@ def latent_case(program: str, splits: int, unit: int) -> Case:
     at = {"splits": splits, "split_by": "keys", "split_unit": unit, "q_block": 1, "merge": "online", "kv_block": 32}
     at |= {"output": FP32}
 
-    def decoded(**other: Any) -> Outputs:
-        return {"output": attended(q, k, latent, lengths, **{**at, **other}).squeeze(1)}
+    def decoded(**changes: Any) -> Outputs:
+        return {"output": attended(q, k, latent, lengths, **{**at, **changes}).squeeze(1)}
 
-    given = {"q": q.squeeze(1), "k": k, "v": latent, "lengths": lengths, "splits": splits, "scale": 576**-0.5}
+    inputs = {"q": q.squeeze(1), "k": k, "v": latent, "lengths": lengths, "splits": splits, "scale": 576**-0.5}
     blind = (*BLINDED, "output", *(("split_by",) if unit > 1 else ()))
-    seen = {name: value for name, value in attention_at(**at).items() if name != "sink"}
+    choices = {name: value for name, value in attention_at(**at).items() if name != "sink"}
     return Case(
         program=program,
         kernel="_fwd_grouped_kernel_stage1 (MLA), _fwd_kernel_stage2",
         kind="decode",
         shapes=f"16 heads over a latent of 512 + 64, {splits} splits, 1 to 150 keys, bf16 into fp32",
-        given={**given, "latent": True, "output": FP32},
+        given={**inputs, "latent": True, "output": FP32},
         ours=decoded,
         other=lambda: decoded(probabilities=FP32),
         says="as without a latent: scores of both parts in one fp32 sum, values are the latents as they are stored",
-        seen=(Seen(op="mla", at={**seen, "projection": "absorbed"}, blind=blind),),
+        seen=(Seen(op="mla", at={**choices, "projection": "absorbed"}, blind=blind),),
         blind=BLIND,
     )
 
@@ -157,13 +157,13 @@ def unified_case(tokens: int, heads: int, groups: int, window: int, output: torc
     def result(**at: Any) -> Outputs:
         return {"output": attended(q, k, v, lengths, window, sink, **{"kv_block": tile, "output": output, **at})}
 
-    what = f"{', window ' + str(window) if window else ''}{', sinks' if sinks else ''}"
+    clause = f"{', window ' + str(window) if window else ''}{', sinks' if sinks else ''}"
     blind = (*BLINDED, "splits", *(() if sinks else ("sink",)))
     return Case(
         program="live_vllm",
         kernel="kernel_unified_attention (2D)",
         kind="unified",
-        shapes=f"{tokens} queries, {heads} heads over {groups}, to 150 keys{what}, bf16{into(output)}",
+        shapes=f"{tokens} queries, {heads} heads over {groups}, to 150 keys{clause}, bf16{into(output)}",
         given={
             "q": q,
             "k": k,
@@ -217,8 +217,8 @@ def extend_case(tokens: int, before: int, heads: int, groups: int, output: torch
     q, k, v = keys(2, tokens, heads, 64, 1), keys(2, length, groups, 64, 2), sparse(2, length, groups, 64, 64, 3)
     at = {"kv_block": 64, "output": output}
 
-    def result(**other: Any) -> Outputs:
-        return {"output": attended(q, k, v, torch.tensor([length] * 2), **{**at, **other})}
+    def result(**changes: Any) -> Outputs:
+        return {"output": attended(q, k, v, torch.tensor([length] * 2), **{**at, **changes})}
 
     return Case(
         program="live_sglang",
@@ -247,13 +247,13 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
     a, b = (run.out.to(output).squeeze(0).transpose(0, 1).contiguous() for run in runs)
     lse_a, lse_b = (run.lse.squeeze(0).squeeze(-1).contiguous() for run in runs)
 
-    seen = {name: at[name] for name in ("implementation", "splits", "merge", "split", "output")}
+    choices = {name: at[name] for name in ("implementation", "splits", "merge", "split", "output")}
 
     stored = [replace(run, out=run.out.to(output)) for run in runs]
 
-    def merged(**other: Any) -> Outputs:
+    def merged(**changes: Any) -> Outputs:
         with patch.object(flash, "fma", unfused), patch.object(cuda, "expf", merge_exp):
-            out = flash._merged(stored, {**at, **other}).to(output)
+            out = flash._merged(stored, {**at, **changes}).to(output)
         return {"output": out.squeeze(0).transpose(0, 1)}
 
     return Case(
@@ -265,7 +265,9 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
         ours=merged,
         other=lambda: merged(merge="online"),
         says="weights that are quotients of fp32, two fp32 products and a sum, one rounding",
-        seen=(Seen(op="attention", at=seen, operands=output, blind=("implementation", "splits", "output", "merge")),),
+        seen=(
+            Seen(op="attention", at=choices, operands=output, blind=("implementation", "splits", "output", "merge")),
+        ),
         blind="exp and log, Triton's on both sides, where `merge: pairwise` has CUDA's; contraction",
     )
 

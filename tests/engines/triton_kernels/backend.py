@@ -48,10 +48,10 @@ def _with_assumed(function: Callable[..., Found]) -> Callable[..., Found]:
     def called(**case: Any) -> Found:
         compiled.ASSUMED.clear()
         compiled.CONTRACTIBLE.clear()
-        found = function(**case)
+        outputs = function(**case)
         names = ", ".join(sorted(compiled.ASSUMED))
         return {
-            **found,
+            **outputs,
             ASSUMED: torch.tensor(list(names.encode()), dtype=torch.uint8),
             CONTRACTIBLE: torch.tensor(sum(compiled.CONTRACTIBLE.values())),
         }

@@ -37,10 +37,10 @@ class Node:
 
     def seen(self) -> Seen:
         """Those of the values of which another one gives other bits, and what is told beside."""
-        told = Claim(self.op, self.at, self.made).told(None)
-        own = {name: value for name, value in told.items() if name not in BLIND}
-        active = {name: value for name, value in self.at.items() if name not in own}
-        return Seen(op=self.op, at={**own, **active, **self.further}, blind=tuple(active))
+        values_told = Claim(self.op, self.at, self.made).told(None)
+        in_effect = {name: value for name, value in values_told.items() if name not in BLIND}
+        active = {name: value for name, value in self.at.items() if name not in in_effect}
+        return Seen(op=self.op, at={**in_effect, **active, **self.further}, blind=tuple(active))
 
 
 def exact_rows(*shape: int, seed: int) -> Tensor:
@@ -65,19 +65,19 @@ def values(op: str, model: str = "qwen3_moe", name: str = "") -> dict[str, Any]:
 
 
 def normed(x: Tensor, w: Tensor, at: Mapping[str, Any]) -> Tensor:
-    own = {"tensor": 1, **at}
-    return rms_norm(x, w={"weight": w}, p={"eps": EPS, "heads": None}, at=own)
+    choices = {"tensor": 1, **at}
+    return rms_norm(x, w={"weight": w}, p={"eps": EPS, "heads": None}, at=choices)
 
 
-def case(kernel: str, kind: str, shapes: str, given: Mapping[str, Any], nodes: list[Node], **told: Any) -> Case:
+def case(kernel: str, kind: str, shapes: str, inputs: Mapping[str, Any], nodes: list[Node], **fields: Any) -> Case:
     return Case(
         program="live_inductor",
         kernel=kernel,
         kind=kind,
         shapes=shapes,
-        given=given,
+        given=inputs,
         nodes=tuple(node.seen for node in nodes),
-        **told,
+        **fields,
     )
 
 
@@ -131,10 +131,10 @@ def gated_case(tokens: int, width: int) -> Case:
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor, v: Mapping[str, Any], interleaved: bool) -> Tensor:
     """x [T, heads, dim] by the node `rope`."""
-    both = (torch.cat([half, half], -1)[None] for half in (cos, sin))
+    tables = (torch.cat([half, half], -1)[None] for half in (cos, sin))
     p = {"interleaved": interleaved, "partial": False}
     at = {**v, "layout": "pairs" if interleaved else "halves"}
-    q, _ = rope.rope(x[None], x[None], *both, w={}, p=p, at=at)
+    q, _ = rope.rope(x[None], x[None], *tables, w={}, p=p, at=at)
     return q[0].transpose(0, 1).contiguous()
 
 
@@ -172,8 +172,8 @@ def head_norm_case(tokens: int, heads: tuple[int, int], dim: int) -> Case:
     norm, at = values("rms_norm", name="q_norm"), values("rope")
 
     def made(n: Mapping[str, Any], r: Mapping[str, Any], handed: torch.dtype = FP32) -> list[Tensor]:
-        both = (normed(x, w, {**n, "output": handed}) for x, w in ((q, q_weight), (k, k_weight)))
-        return [turned(x, cos, sin, r, interleaved=False).flatten(1) for x in both]
+        halves = (normed(x, w, {**n, "output": handed}) for x, w in ((q, q_weight), (k, k_weight)))
+        return [turned(x, cos, sin, r, interleaved=False).flatten(1) for x in halves]
 
     def named(outputs: list[Tensor]) -> Outputs:
         return dict(zip(("q", "k"), outputs, strict=True))

@@ -90,16 +90,16 @@ class Compared:
 
 def run(cases: list[Case], how: str = "interpreter") -> dict[str, Outputs]:
     """The engines' outputs by the names of the cases, one process for each program; `how`: interpreter or ptx."""
-    found: dict[str, Outputs] = {}
+    outputs: dict[str, Outputs] = {}
     for program in dict.fromkeys(case.program for case in cases):
-        _there(PACKAGES[program])
-        own = {case.name: {"kind": case.kind, **case.given} for case in cases if case.program == program}
+        there(PACKAGES[program])
+        requests = {case.name: {"kind": case.kind, **case.given} for case in cases if case.program == program}
         with patch.dict(os.environ, {HOW: how}):
-            found |= live.ask(f"triton_kernels.{program}", (*ALSO.get(program, ()), *FOLDERS[how]), own)
-    return found
+            outputs |= live.ask(f"triton_kernels.{program}", (*ALSO.get(program, ()), *FOLDERS[how]), requests)
+    return outputs
 
 
-def _there(package: str) -> None:
+def there(package: str) -> None:
     """Skips the test that asks where an engine's files are not there."""
     if not ROOTS[package].is_dir():
         how = live.how_filled(ROOTS[package].name)
@@ -109,14 +109,14 @@ def _there(package: str) -> None:
 
 def compared(case: Case, live_outputs: Outputs) -> Compared:
     """Bit for bit: a -0 is not a +0."""
-    given = (live_outputs,) if case.by_logs else ()
-    ours, other = case.ours(*given), case.other(*given)
+    by_logs = (live_outputs,) if case.by_logs else ()
+    ours, control = case.ours(*by_logs), case.other(*by_logs)
     assert ours.keys() <= live_outputs.keys()
-    assert other.keys() <= ours.keys()
+    assert control.keys() <= ours.keys()
     return Compared(
         numbers=sum(x.numel() for x in ours.values()),
         differ=sum(_differ(ours[name], live_outputs[name]) for name in ours),
-        control=sum(_differ(other[name], live_outputs[name]) for name in other),
+        control=sum(_differ(control[name], live_outputs[name]) for name in control),
     )
 
 
@@ -130,27 +130,27 @@ def _differ(ours: Tensor, theirs: Tensor) -> int:
     return int((int_view(ours.contiguous()) != int_view(theirs.contiguous())).sum())
 
 
-def approximate(made: Outputs) -> tuple[str, ...]:
+def approximate(outputs: Outputs) -> tuple[str, ...]:
     """The approximate instructions that a case of PTX has met."""
-    names = made.get(ASSUMED)
+    names = outputs.get(ASSUMED)
     return tuple(bytes(names.tolist()).decode().split(", ")) if names is not None and names.numel() else ()
 
 
-def evidence(case: Case, made: Outputs, how: str = "interpreter") -> Iterator[dict[str, Any]]:
+def evidence(case: Case, outputs: Outputs, how: str = "interpreter") -> Iterator[dict[str, Any]]:
     """What the case has seen, as `tests.verified.record` takes it."""
     ran: How = "ptx" if how == "ptx" else "triton_interpreter"
     compiled = (
         Compiled(
             compiler="Triton 3.8.0",
             architecture="sm_90",
-            assumed=approximate(made),
-            contractible=int(made[CONTRACTIBLE]),
+            assumed=approximate(outputs),
+            contractible=int(outputs[CONTRACTIBLE]),
         )
         if ran == "ptx"
         else None
     )
     against = f"{case.engine} {SAYS[how]}"
     nodes = case.nodes if FOLDER in os.environ else ()
-    for seen in (*case.seen, *(node() for node in nodes)):
-        yield {"op": seen.op, "at": seen.at, "against": against, "operands": seen.operands, "p": seen.p,
-               "blind": seen.blind, "how": ran, "compiled": compiled}  # fmt: skip
+    for node in (*case.seen, *(node() for node in nodes)):
+        yield {"op": node.op, "at": node.at, "against": against, "operands": node.operands, "p": node.p,
+               "blind": node.blind, "how": ran, "compiled": compiled}  # fmt: skip

@@ -51,13 +51,13 @@ def matmul_case(program: str, m: int, n: int, k: int, dtype: torch.dtype, *, bia
         return {"output": gemm(x, weight, added, inputs=dtype, output=dtype, order=order)}
 
     at = {"inputs": dtype, "output": dtype, "splits": 1}
-    given = {"x": x, "weight": weight} | ({} if program == "live_sglang" else {"bias": added})
+    inputs = {"x": x, "weight": weight} | ({} if program == "live_sglang" else {"bias": added})
     return Case(
         program=program,
         kernel="matmul_kernel_persistent",
         kind="matmul",
         shapes=f"{m} x {k} x {n} {'bf16' if dtype == BF16 else 'fp32'}{', bias' if bias else ''}",
-        given=given,
+        given=inputs,
         ours=product,
         other=lambda: product(tile // 2),
         says=f"one fp32 accumulator over tiles of {tile}, ascending; bias in fp32; one rounding",

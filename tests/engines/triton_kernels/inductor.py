@@ -71,8 +71,8 @@ def _h100() -> Iterator[None]:
     with ExitStack() as stack:
         for place in (torch.cuda, CudaInterface, CudaInterface.Worker):
             for name, answer in _ANSWERS.items():
-                held = answer if place is torch.cuda else staticmethod(answer)
-                stack.enter_context(patch.object(place, name, held, create=True))
+                attribute = answer if place is torch.cuda else staticmethod(answer)
+                stack.enter_context(patch.object(place, name, attribute, create=True))
         for name in ("has_triton", "has_triton_package"):
             stack.enter_context(patch(f"torch.utils._triton.{name}", lambda *_: True))
         stack.enter_context(patch.object(torch.version, "cuda", "13.0"))
@@ -82,7 +82,7 @@ def _h100() -> Iterator[None]:
         yield
 
 
-def source(function: Callable[..., Any], *given: Tensor, rows: tuple[int, ...]) -> str:
+def source(function: Callable[..., Any], *inputs: Tensor, rows: tuple[int, ...]) -> str:
     """Inductor's program for a function; the first dimension of those of the tensors in `rows` is not fixed."""
 
     class Whole(torch.nn.Module):
@@ -90,42 +90,42 @@ def source(function: Callable[..., Any], *given: Tensor, rows: tuple[int, ...]) 
             return function(*args)
 
     count = Dim("rows", min=2, max=1 << 14)
-    shapes = (tuple({0: count} if i in rows else None for i in range(len(given))),)
+    shapes = (tuple({0: count} if i in rows else None for i in range(len(inputs))),)
     with torch.no_grad():
-        exported = torch.export.export(Whole(), given, dynamic_shapes=shapes)
+        exported = torch.export.export(Whole(), inputs, dynamic_shapes=shapes)
         module = exported.run_decompositions(select_decomp_table()).graph_module
     # They say cpu, where it was exported.
     for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_tensor_metadata.default):
         module.graph.erase_node(node)
     module.recompile()
     with _h100(), torch.no_grad():
-        inputs = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
-        mode = inputs[0].fake_mode
+        fakes = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+        mode = fakes[0].fake_mode
         with mode:
-            inputs = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda") for x in inputs]
-        FakeTensorProp(module, mode).propagate(*inputs)
+            fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="cuda") for x in fakes]
+        FakeTensorProp(module, mode).propagate(*fakes)
         with V.set_fake_mode(mode):
             _recursive_post_grad_passes(module, is_inference=True)
-        graph = GraphLowering(module, example_inputs=inputs, shape_env=mode.shape_env, is_inference=True)
+        graph = GraphLowering(module, example_inputs=fakes, shape_env=mode.shape_env, is_inference=True)
         with V.set_graph_handler(graph), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
-            graph.run(*inputs)
+            graph.run(*fakes)
             code, _ = graph.codegen()
     return str(code.value)
 
 
-def run(program: str, *given: Tensor) -> Iterator[list[Tensor]]:
+def run(program: str, *inputs: Tensor) -> Iterator[list[Tensor]]:
     """The outputs of the program, for every launch that Inductor would try of its kernels."""
     launches = 1
     attempt = 0
     while attempt < launches:
         kernels: list[_Kernel] = []
-        outputs = _outputs(program, given, kernels, attempt)
+        outputs = _outputs(program, inputs, kernels, attempt)
         launches = max(len(kernel.tuner.configs) for kernel in kernels)
         attempt += 1
         yield outputs
 
 
-def _outputs(program: str, given: tuple[Tensor, ...], kernels: list[_Kernel], attempt: int) -> list[Tensor]:
+def _outputs(program: str, inputs: tuple[Tensor, ...], kernels: list[_Kernel], attempt: int) -> list[Tensor]:
     on_cpu = program.replace("with torch.cuda._DeviceGuard(0):", "with nullcontext():")
     on_cpu = on_cpu.replace("torch.cuda.set_device(0)", "pass").replace("empty_strided_cuda(", "empty_strided_cpu(")
     on_cpu = on_cpu.replace("raw_stream0 = get_raw_stream(0)", "raw_stream0 = 0")
@@ -135,14 +135,14 @@ def _outputs(program: str, given: tuple[Tensor, ...], kernels: list[_Kernel], at
         kernels.append(_Kernel(name, text, attempt))
         return kernels[-1]
 
-    held: dict[str, Any] = {
+    namespace: dict[str, Any] = {
         "__name__": "by_inductor",
         "nullcontext": nullcontext,
         "kernels": SimpleNamespace(triton=loaded, wait=lambda _: None),
     }
     with _h100():
-        exec(compile(on_cpu, "by_inductor", "exec"), held)  # noqa: S102 (what Inductor wrote)
-    return list(held["call"]([tensor.clone() for tensor in given]))
+        exec(compile(on_cpu, "by_inductor", "exec"), namespace)  # noqa: S102 (what Inductor wrote)
+    return list(namespace["call"]([tensor.clone() for tensor in inputs]))
 
 
 class _Kernel:
@@ -170,6 +170,6 @@ class _Kernel:
         compiled.launched(kernel, (x, y, z), [values[name] for name in names])
 
 
-def outputs(function: Callable[..., Any], *given: Tensor, rows: tuple[int, ...] = (0,)) -> list[list[Tensor]]:
+def outputs(function: Callable[..., Any], *inputs: Tensor, rows: tuple[int, ...] = (0,)) -> list[list[Tensor]]:
     """Of each launch that Inductor would try the function's outputs."""
-    return list(run(source(function, *given, rows=rows), *given))
+    return list(run(source(function, *inputs, rows=rows), *inputs))

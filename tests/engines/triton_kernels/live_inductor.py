@@ -22,7 +22,7 @@ with left_out(*LEFT_OUT.split()):
 def by_launch(outputs: list[list[Tensor]], *names: str) -> dict[str, Tensor]:
     """The outputs by name; every launch that Inductor would try gave the same."""
     first, *others = outputs
-    assert all(torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+    assert all(torch.equal(a, b) for later in others for a, b in zip(first, later, strict=True))
     return dict(zip(names, first, strict=True))
 
 
@@ -34,8 +34,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> dict[str, Tensor]:
 
 def add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> dict[str, Tensor]:
     native = layernorm.fused_add_rms_norm.impls["native"].impl_fn
-    made = inductor.outputs(lambda x, r, weight: native(x, r, weight, eps), x, residual, weight, rows=(0, 1))
-    return by_launch(made, "output", "residual")
+    launches = inductor.outputs(lambda x, r, weight: native(x, r, weight, eps), x, residual, weight, rows=(0, 1))
+    return by_launch(launches, "output", "residual")
 
 
 def swiglu(x: Tensor) -> dict[str, Tensor]:

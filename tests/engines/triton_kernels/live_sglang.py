@@ -114,9 +114,9 @@ def _sorted_by_expert(ids: Tensor, block: int, experts: int) -> tuple[Tensor, Te
     """Of `moe_align_block_size`: slots by expert, each expert's filled up to a block; experts of blocks; their sum."""
     flat, slots, owners = ids.flatten(), [], []
     for expert in range(experts):
-        own = (flat == expert).nonzero().flatten().tolist()
-        blocks = -(-len(own) // block)
-        slots += own + [flat.numel()] * (blocks * block - len(own))
+        places_of = (flat == expert).nonzero().flatten().tolist()
+        blocks = -(-len(places_of) // block)
+        slots += places_of + [flat.numel()] * (blocks * block - len(places_of))
         owners += [expert] * blocks
     return tuple(torch.tensor(x, dtype=torch.int32) for x in (slots, owners, [len(slots)]))  # type: ignore[return-value]
 
@@ -161,9 +161,9 @@ def swiglu(gate_up: Tensor) -> Found:
 def masked_swiglu(gate_up: Tensor) -> Found:
     """gate_up [E, M, 2I], all rows taken -> [E, M, I]."""
     output = torch.empty(*gate_up.shape[:2], gate_up.shape[2] // 2, dtype=gate_up.dtype)
-    taken = torch.full((len(gate_up),), gate_up.shape[1], dtype=torch.int32)
+    counts = torch.full((len(gate_up),), gate_up.shape[1], dtype=torch.int32)
     with backend.torchs():
-        ep_moe_kernels.silu_and_mul_masked_fwd(gate_up, output, taken)
+        ep_moe_kernels.silu_and_mul_masked_fwd(gate_up, output, counts)
     return {"output": output}
 
 
@@ -193,15 +193,15 @@ def post_reorder(rows: Tensor, ids: Tensor, weights: Tensor, places: Tensor) -> 
 
 def merge(a: Tensor, b: Tensor, lse_a: Tensor, lse_b: Tensor) -> Found:
     """a, b [N, heads, D], lse [heads, N]."""
-    own = (x.t().contiguous() for x in (lse_a, lse_b))
-    first, second = own
+    lses = (x.t().contiguous() for x in (lse_a, lse_b))
+    first, second = lses
     out, _ = merge_state.merge_state_triton(a, first, b, second)
     return {"output": out}
 
 
 def _packed(x: Tensor, lengths: Tensor) -> Tensor:
     """Of x [B, S, ..] the tokens there are, one sequence behind the other."""
-    return torch.cat([own[:length] for own, length in zip(x, lengths.tolist(), strict=True)])
+    return torch.cat([row[:length] for row, length in zip(x, lengths.tolist(), strict=True)])
 
 
 def decode(
@@ -226,7 +226,7 @@ def extend(q: Tensor, k: Tensor, v: Tensor, output: torch.dtype) -> Found:
     """q [B, T, heads, D], the last T of S tokens; k, v [B, S, G, D]."""
     (batch, tokens), length = q.shape[:2], k.shape[1]
     before = length - tokens
-    own = [x[:, before:].flatten(0, 1).contiguous() for x in (k, v)]
+    own_parts = [x[:, before:].flatten(0, 1).contiguous() for x in (k, v)]
     cached = [x[:, :before].flatten(0, 1).contiguous() for x in (k, v)]
     out = torch.empty(batch * tokens, *q.shape[2:], dtype=output)
     starts, places = (
@@ -236,8 +236,8 @@ def extend(q: Tensor, k: Tensor, v: Tensor, output: torch.dtype) -> Found:
         places = torch.zeros(batch + 1, dtype=torch.int32)
         cached = [torch.zeros(1, *x.shape[2:], dtype=x.dtype) for x in (k, v)]
     extend_attention.extend_attention_fwd(
-        q.flatten(0, 1).contiguous(), *own, out, *cached, starts, places, torch.arange(batch * before), None, True,
-        None, tokens, 1.0, 1.0,
+        q.flatten(0, 1).contiguous(), *own_parts, out, *cached, starts, places, torch.arange(batch * before), None,
+        True, None, tokens, 1.0, 1.0,
     )  # fmt: skip
     return {"output": out.view(*q.shape)}
 

@@ -91,9 +91,9 @@ def _sorted_by_expert(ids: Tensor, block: int, experts: int, *_: Any, **__: Any)
     """Of `moe_align_block_size`: slots by expert, each expert's filled up to a block; experts of blocks; their sum."""
     flat, slots, owners = ids.flatten(), [], []
     for expert in range(experts):
-        own = (flat == expert).nonzero().flatten().tolist()
-        blocks = -(-len(own) // block)
-        slots += own + [flat.numel()] * (blocks * block - len(own))
+        places_of = (flat == expert).nonzero().flatten().tolist()
+        blocks = -(-len(places_of) // block)
+        slots += places_of + [flat.numel()] * (blocks * block - len(places_of))
         owners += [expert] * blocks
     return tuple(torch.tensor(x, dtype=torch.int32) for x in (slots, owners, [len(slots)]))  # type: ignore[return-value]
 
@@ -161,9 +161,9 @@ def experts(x: Tensor, gate_up: Tensor, down: Tensor, ids: Tensor, weights: Tens
     """x [N, H], ids and weights [N, K] -> [N, H], and the rows of the second GEMM [N, K, H]."""
     rows: list[Tensor] = []
 
-    def summed(given: Tensor, out: Tensor) -> None:
-        rows.append(given.clone())
-        _moe_sum(given, out)
+    def summed(rows_in: Tensor, out: Tensor) -> None:
+        rows.append(rows_in.clone())
+        _moe_sum(rows_in, out)
 
     fused_moe.ops.moe_sum = summed
     output = fused_moe.fused_experts_impl(x, gate_up, down, weights, ids.int())
@@ -187,8 +187,8 @@ def scatter(x: Tensor, ids: Tensor, experts: int) -> Found:
     aligned = int(((counts + 127) // 128 * 128).sum())
     out, scales = torch.zeros(aligned, x.shape[1], dtype=x.dtype), torch.zeros(aligned, x.shape[1] // 128)
     owners, places = torch.full((aligned,), -1, dtype=torch.int32), torch.full(ids.shape, -1, dtype=torch.int32)
-    starts, given = torch.empty(experts, dtype=torch.int32), torch.ones(len(x), x.shape[1] // 128)
-    deep_gemm_utils.ep_scatter(x, given, ids, counts, None, starts, out, scales, owners, places)
+    starts, ones = torch.empty(experts, dtype=torch.int32), torch.ones(len(x), x.shape[1] // 128)
+    deep_gemm_utils.ep_scatter(x, ones, ids, counts, None, starts, out, scales, owners, places)
     return {"rows": out, "places": places, "owners": owners}
 
 

@@ -41,8 +41,8 @@ def zero_sums(tokens: int, slots: int, hidden: int) -> Tensor:
     g = torch.Generator().manual_seed(hidden)
     shape = (tokens, slots // 2, hidden)
     half = torch.randn(shape, generator=g) * 2.0 ** torch.randint(-14, 15, shape, generator=g)
-    both = torch.cat([half, -half], dim=1).to(BF16)
-    return both[:, torch.randperm(slots, generator=g)].contiguous()
+    halves = torch.cat([half, -half], dim=1).to(BF16)
+    return halves[:, torch.randperm(slots, generator=g)].contiguous()
 
 
 def two_terms(count: int, rows: int, k: int, seed: int) -> Tensor:
@@ -79,12 +79,12 @@ def experts_case(program: str, tokens: int, count: int, k: int, activation: torc
     x = (torch.randint(18 * 4, 60 * 4, (tokens, hidden), generator=g) / 4).to(BF16)
     gate_up, down = two_terms(count, 2 * width, hidden, seed=2), two_terms(count, hidden, width, seed=3)
     ids, weights = routed(tokens, count, k, seed=4)
-    given = {"x": x, "gate_up": gate_up, "down": down, "ids": ids, "weights": weights}
+    inputs = {"x": x, "gate_up": gate_up, "down": down, "ids": ids, "weights": weights}
 
     def computed(**at: Any) -> Outputs:
         scored = experts_at(activation=activation, **at)
-        inputs = x.unsqueeze(0), ids.unsqueeze(0), weights.unsqueeze(0)
-        rows = experts(*inputs, w={"gate_up": gate_up, "down": down}, p={}, at=scored).squeeze(0)
+        operands = x.unsqueeze(0), ids.unsqueeze(0), weights.unsqueeze(0)
+        rows = experts(*operands, w={"gate_up": gate_up, "down": down}, p={}, at=scored).squeeze(0)
         return {"rows": rows, "output": combined(rows, None)}
 
     blind = ("implementation", "gate_up", "activation", "product", "tf32", "logistic", "tensor", "blocks")
@@ -93,7 +93,7 @@ def experts_case(program: str, tokens: int, count: int, k: int, activation: torc
         kernel="fused_moe_kernel",
         kind="experts",
         shapes=f"{tokens} tokens, {count} experts, top-{k}, {hidden} x {width} bf16",
-        given=given,
+        given=inputs,
         ours=computed,
         other=lambda: computed(projections=FP32),
         says="gate and up rounded; the routing weight times the fp32 accumulator, then one rounding",
@@ -127,14 +127,14 @@ def gather_case(program: str, tokens: int, k: int, hidden: int, *, absent: bool,
     weights = random(tokens, k, dtype=FP32, seed=5).sigmoid()
     places = torch.randperm(tokens * k, generator=g).view(tokens, k).int()
     ids = torch.randint(0, 6, (tokens, k), generator=g)
-    taken = torch.ones_like(ids, dtype=torch.bool)
+    is_routed = torch.ones_like(ids, dtype=torch.bool)
     if absent:
-        taken = torch.rand(tokens, k, generator=g) < 0.7
-        ids = torch.where(taken, ids, -1)
-    own = torch.where(taken.unsqueeze(-1), rows[places.long()], 0)
+        is_routed = torch.rand(tokens, k, generator=g) < 0.7
+        ids = torch.where(is_routed, ids, -1)
+    by_place = torch.where(is_routed.unsqueeze(-1), rows[places.long()], 0)
 
     def summed(**at: Any) -> Outputs:
-        return {"output": combined(own, weights, **{"order": "sequential(zero)", "output": dtype, **at})}
+        return {"output": combined(by_place, weights, **{"order": "sequential(zero)", "output": dtype, **at})}
 
     return Case(
         program=program,
@@ -155,7 +155,7 @@ def unpermute_case(tokens: int, k: int, hidden: int) -> Case:
     x, (ids, _) = random(tokens, hidden, dtype=BF16, seed=2), routed(tokens, 7, k, seed=4)
     by_slot = zero_sums(tokens, k, hidden)
     by_expert = (ids * tokens + torch.arange(tokens).unsqueeze(1)).flatten().argsort()
-    given = {"x": x, "chosen": torch.zeros(tokens, 7, dtype=torch.int32).scatter(1, ids, 1)}
+    inputs = {"x": x, "chosen": torch.zeros(tokens, 7, dtype=torch.int32).scatter(1, ids, 1)}
 
     def summed(**at: Any) -> Outputs:
         settings = combine_at(leaves="expert", **{"order": "reverse", **at})
@@ -169,7 +169,7 @@ def unpermute_case(tokens: int, k: int, hidden: int) -> Case:
         kernel="_row_id_map_pass_1_kernel, _2_kernel, _3_kernel, _permute_kernel, _unpermute_kernel",
         kind="unpermute",
         shapes=f"{tokens} x {k} x {hidden} bf16",
-        given={**given, "rows": by_slot.flatten(0, 1)[by_expert]},
+        given={**inputs, "rows": by_slot.flatten(0, 1)[by_expert]},
         ours=summed,
         other=lambda: summed(order="sequential"),
         says="rows by expert, then token; added in fp32, the highest expert first, and rounded once",
@@ -182,11 +182,11 @@ def post_reorder_case(tokens: int, k: int, hidden: int) -> Case:
     g = torch.Generator().manual_seed(tokens)
     rows, weights = random(tokens * k, hidden, dtype=BF16, seed=k), random(tokens, k, dtype=FP32, seed=5).sigmoid()
     places = torch.randperm(tokens * k, generator=g).view(tokens, k)
-    own = rows[places]
+    by_place = rows[places]
     at = {"weighted": BF16, "accumulate": BF16, "order": "sequential(zero)"}
 
-    def summed(**other: Any) -> Outputs:
-        return {"output": combined(own, weights.to(BF16), **{**at, **other})}
+    def summed(**changes: Any) -> Outputs:
+        return {"output": combined(by_place, weights.to(BF16), **{**at, **changes})}
 
     return Case(
         program="live_sglang",
@@ -208,7 +208,7 @@ def sum_reduce_case(tokens: int, k: int, hidden: int, scale: float) -> Case:
     def summed(scaling: str = "accumulator", **at: Any) -> Outputs:
         return {"output": combined(rows, None, scale, scaling=scaling, **at)}
 
-    other = {"scaling": "output"} if scale != 1 and k > 1 else {"order": "reverse"}
+    changes = {"scaling": "output"} if scale != 1 and k > 1 else {"order": "reverse"}
     at = combine_at(scaling="accumulator")
     return Case(
         program="live_sglang",
@@ -217,7 +217,7 @@ def sum_reduce_case(tokens: int, k: int, hidden: int, scale: float) -> Case:
         shapes=f"{tokens} x {k} x {hidden} bf16, scale {scale}",
         given={"rows": rows, "scale": scale},
         ours=lambda: summed(order="sequential(zero)"),
-        other=lambda: summed(**other) if k > 1 else {"output": (rows[:, 0] * scale).roll(1, -1)},
+        other=lambda: summed(**changes) if k > 1 else {"output": (rows[:, 0] * scale).roll(1, -1)},
         says="rows added by slot in fp32, times the routed scale, one rounding",
         seen=(Seen(op="combine", at=at, blind=("expert",) if scale != 1 else ("expert", "scaling")),),
     )
@@ -258,10 +258,10 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
     """Softmax of OLMoE and Qwen, sigmoid with a bias of GLM, and DeepSeek's groups; logits of bf16 have ties."""
     logits = 2 * random(tokens, count, dtype=FP32, seed=count)
     logits = logits.to(dtype)
-    softmax, groups, kept = model["score"] == "softmax", model.get("groups", 1), model.get("top_groups", 1)
+    softmax, groups, top_groups = model["score"] == "softmax", model.get("groups", 1), model.get("top_groups", 1)
     bias = None if softmax else 0.1 * random(count, dtype=FP32, seed=2)
     p = {"top_k": k, "score": model["score"], "renormalize": True, "experts": count, "groups": groups,
-         "top_groups": kept, "scale": model.get("scale", 1.0), "shared": False}  # fmt: skip
+         "top_groups": top_groups, "scale": model.get("scale", 1.0), "shared": False}  # fmt: skip
     at: Settings = {"scores": FP32, "tie_break": "lowest_index", "renormalize": "divide", "renormalize_eps": 0.0,
           "renormalize_eps_at": "sum", "renormalize_order": "sequential", "total": FP32, "weights": FP32,
           "scaling": "weights", "slots": "sorted", "math": "torch", "chosen": "scores"}  # fmt: skip
@@ -274,10 +274,10 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
     w = {} if bias is None else {"bias": bias}
     settings = {"scoring_func": model["score"], "renormalize": True, "routed_scaling_factor": p["scale"],
                 "apply_routed_scaling_factor_on_output": p["scale"] != 1, "num_expert_group": groups,
-                "topk_group": kept}  # fmt: skip
+                "topk_group": top_groups}  # fmt: skip
 
-    def chosen(**other: Any) -> Outputs:
-        ids, weights = router(logits.unsqueeze(0), w=w, p=p, at={**at, **other})
+    def chosen(**changes: Any) -> Outputs:
+        ids, weights = router(logits.unsqueeze(0), w=w, p=p, at={**at, **changes})
         return {"weights": weights[0], "ids": ids[0].int()}
 
     blind = ("math", "denominator", "renormalize_order", "renormalize_eps", "renormalize_eps_at", "slots")
@@ -285,7 +285,8 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
         program="live_sglang",
         kernel="_router_triton_kernel",
         kind="gate",
-        shapes=f"{tokens} x {count}, top-{k}, {model['score']}{f', {kept} of {groups} groups' if groups > 1 else ''}"
+        shapes=f"{tokens} x {count}, top-{k}, {model['score']}"
+        f"{f', {top_groups} of {groups} groups' if groups > 1 else ''}"
         f"{', scaled' if p['scale'] != 1 else ''}, {'bf16' if dtype == BF16 else 'fp32'}",
         given={"logits": logits, "bias": bias, "k": k, **settings},
         ours=chosen,

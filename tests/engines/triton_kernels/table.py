@@ -17,15 +17,17 @@ def by_kernel(case: Case) -> tuple[str, str]:
     return case.engine, case.kernel
 
 
-def row(cases: list[Case], found: dict[str, Outputs]) -> str:
+def row(cases: list[Case], outputs: dict[str, Outputs]) -> str:
     """One kernel at all its shapes."""
-    seen = [compared(case, found[case.name]) for case in cases]
-    counts = [(one.numbers, one.differ, one.control) for one in seen]
+    comparisons = [compared(case, outputs[case.name]) for case in cases]
+    counts = [(comparison.numbers, comparison.differ, comparison.control) for comparison in comparisons]
     numbers, differ, control = (sum(column) for column in zip(*counts, strict=True))
     kernels = ", ".join(f"`{name}`" for name in cases[0].kernel.split(", "))
     shapes = "; ".join(case.shapes for case in cases)
-    told = tuple("; ".join(dict.fromkeys(texts)) for texts in zip(*((c.says, c.blind) for c in cases), strict=True))
-    cells = (kernels, cases[0].engine, shapes, f"{numbers:,}", f"{differ:,}", f"{control:,}", *told)
+    texts_told = tuple(
+        "; ".join(dict.fromkeys(texts)) for texts in zip(*((c.says, c.blind) for c in cases), strict=True)
+    )
+    cells = (kernels, cases[0].engine, shapes, f"{numbers:,}", f"{differ:,}", f"{control:,}", *texts_told)
     escaped = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
 
@@ -33,11 +35,11 @@ def row(cases: list[Case], found: dict[str, Outputs]) -> str:
 def table(how: str) -> None:
     """All kernels run in one way, and which approximate instructions they met."""
     cases = sorted(CASES[how].values(), key=by_kernel)
-    found = run(cases, how)
+    outputs = run(cases, how)
     print(f"{SAYS[how]}\n\n| {' | '.join(HEADS)} |\n{'|---' * len(HEADS)}|")
     for _, group in groupby(cases, key=by_kernel):
-        print(row(list(group), found))
-    met = {name for made in found.values() for name in approximate(made)}
+        print(row(list(group), outputs))
+    met = {name for case_outputs in outputs.values() for name in approximate(case_outputs)}
     kernels = len({by_kernel(case) for case in cases})
     print(f"\n{kernels} kernels, {len(cases)} cases; approximate instructions: {', '.join(sorted(met)) or 'none'}\n")
 

@@ -13,15 +13,15 @@ NAMES = [(how, name) for how, cases in CASES.items() for name in cases]
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, dict[str, Outputs]]:
+def outputs() -> dict[str, dict[str, Outputs]]:
     return {how: run(list(cases.values()), how) for how, cases in CASES.items()}
 
 
 @pytest.mark.parametrize(("how", "name"), NAMES)
-def test_a_node_has_the_kernels_bits(found: dict[str, dict[str, Outputs]], how: str, name: str) -> None:
+def test_a_node_has_the_kernels_bits(outputs: dict[str, dict[str, Outputs]], how: str, name: str) -> None:
     case = CASES[how][name]
-    seen = compared(case, found[how][name])
-    assert seen.differ == 0
-    assert seen.control > 0
-    for fields in evidence(case, found[how][name], how):
+    comparison = compared(case, outputs[how][name])
+    assert comparison.differ == 0
+    assert comparison.control > 0
+    for fields in evidence(case, outputs[how][name], how):
         record(**fields)

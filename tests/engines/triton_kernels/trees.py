@@ -87,14 +87,16 @@ def _sums(logits: Tensor, order: str) -> Tensor:
 def log_case(program: str, name: str, kind: str, count: int, vocabulary: int, dtype: torch.dtype) -> Case:
     """The kernel's own logarithm of our sums, so that what is compared are the sums."""
     stored = kind == "log_softmax" and dtype == BF16
-    order, other = (HALF_TILE, WIDE_TILE) if dtype == BF16 else (WIDE_TILE, "fold_lo(4) | fold_hi(256) | sequential")
+    order, second_order = (
+        (HALF_TILE, WIDE_TILE) if dtype == BF16 else (WIDE_TILE, "fold_lo(4) | fold_hi(256) | sequential")
+    )
     logits = (3 * random(count, vocabulary, dtype=FP32, seed=vocabulary)).to(dtype)
     ids = logits.float().argmax(-1, keepdim=True)
-    sums = torch.cat([_sums(logits, order), _sums(logits, other)])
+    sums = torch.cat([_sums(logits, order), _sums(logits, second_order)])
 
-    def shifted(found: Outputs, which: int) -> Outputs:
+    def shifted(outputs: Outputs, which: int) -> Outputs:
         x = logits.float()
-        logs = found["logs"][which * count : (which + 1) * count].unsqueeze(-1)
+        logs = outputs["logs"][which * count : (which + 1) * count].unsqueeze(-1)
         below = x - x.amax(-1, keepdim=True)
         # Rows rounded to bf16 tell nothing of the sum's order, but of where they are rounded.
         output = ((below.to(BF16).float() if stored and which else below) - logs).to(BF16 if stored else FP32)
@@ -107,8 +109,8 @@ def log_case(program: str, name: str, kind: str, count: int, vocabulary: int, dt
         kind=kind,
         shapes=f"{count} x {vocabulary} {'bf16' if dtype == BF16 else 'fp32'}",
         given={"logits": logits, "sums": sums, **({"ids": ids} if kind == "logprobs" else {})},
-        ours=lambda found: shifted(found, 0),
-        other=lambda found: shifted(found, 1),
+        ours=lambda outputs: shifted(outputs, 0),
+        other=lambda outputs: shifted(outputs, 1),
         says="x - max - log sum in fp32, one rounding to bf16" if stored else f"`order: {order}`",
         seen=(Seen(op="log_softmax", at=at, operands=dtype, blind=("order",) if stored else ()),),
         blind="`ex2.approx`, correctly rounded; the logarithm, which is the kernel's own on both sides",
@@ -128,9 +130,9 @@ def sum_cases() -> Iterator[Case]:
         yield replace(case, blind="")
 
 
-def _contracted(case: Case, own: Tensor, weights: Tensor) -> Case:
+def _contracted(case: Case, values: Tensor, weights: Tensor) -> Case:
     def summed(order: str) -> Outputs:
-        return {"output": moe.combined(own, weights, order=order, output=FP32)}
+        return {"output": moe.combined(values, weights, order=order, output=FP32)}
 
     at = moe.combine_at(score_site="combine", order="sequential(fma, zero)", output=FP32)
     return replace(
@@ -147,9 +149,9 @@ def merge_case(program: str, tokens: int, heads: int) -> Case:
     """With the contraction that our merge has, and Triton's exponential."""
     case = attention.merge_case(program, tokens, heads, FP32)
 
-    def contracted(made: Any) -> Outputs:
+    def contracted(make: Any) -> Outputs:
         with patch.object(attention, "unfused", fma), patch.object(attention, "merge_exp", triton_exp):
-            return dict(made())
+            return dict(make())
 
     return replace(
         case,
@@ -165,14 +167,14 @@ def gate_case(count: int, k: int, denominator: str, renormalized: str) -> Case:
     case = moe.gate_case(60, count, k, BF16, score="softmax")
 
     orders = {"denominator": denominator, "renormalize_order": renormalized, "math": "cuda_fast"}
-    (seen,) = case.seen
-    blind = tuple(name for name in seen.blind if name not in orders)
+    (node,) = case.seen
+    blind = tuple(name for name in node.blind if name not in orders)
     return replace(
         case,
         ours=lambda: case.ours(**orders),
         other=lambda: case.ours(**{**orders, "denominator": "fold_lo"}),
         says=f"`denominator: {denominator}`, `renormalize_order: {renormalized}`, `math: cuda_fast`",
-        seen=(replace(seen, at={**seen.at, **orders}, blind=blind),),
+        seen=(replace(node, at={**node.at, **orders}, blind=blind),),
         blind="`ex2.approx`, `div.full`, correctly rounded",
     )
 

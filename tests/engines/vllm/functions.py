@@ -47,7 +47,7 @@ def norms(residual: bool) -> tuple[Function, ...]:
 
 def rotaries() -> tuple[Function, ...]:
     """cos and sin in the model's dtype, every step rounded to it."""
-    made = []
+    functions = []
     for of, names in (
         ("RotaryEmbedding", ("default", "theta 1e6")),
         ("Llama3RotaryEmbedding", ("llama3",)),
@@ -55,7 +55,7 @@ def rotaries() -> tuple[Function, ...]:
         ("DeepseekScalingRotaryEmbedding", ("yarn, mscale",)),
     ):
         for style, interleaved, dim in (("neox", False, 64), ("gptj", True, 64), ("neox, half", False, 32)):
-            made.append(
+            functions.append(
                 Function(
                     "rotary",
                     f"{of}.forward_native, {style}",
@@ -68,7 +68,7 @@ def rotaries() -> tuple[Function, ...]:
                     assumed=EAGER,
                 )
             )
-    return tuple(made)
+    return tuple(functions)
 
 
 def router(

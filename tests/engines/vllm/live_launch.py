@@ -148,7 +148,7 @@ def fused_router(groups: list[int], top_k: list[int], biased: bool) -> dict[str,
         called.append(True)
         return torch.empty(0), torch.empty(0)
 
-    found = []
+    is_fused = []
     with (
         patch.object(grouped_topk_router, "current_platform", H100),
         patch.object(grouped_topk_router, "fused_grouped_topk", kernel),
@@ -158,8 +158,8 @@ def fused_router(groups: list[int], top_k: list[int], biased: bool) -> dict[str,
                 called.clear()
                 x, bias = torch.zeros(1, 256), torch.zeros(256) if biased else None
                 grouped_topk_router.grouped_topk(x, x, k, True, group, 1, "sigmoid", 1.0, bias)
-                found.append(bool(called))
-    return {"fused": torch.tensor(found)}
+                is_fused.append(bool(called))
+    return {"fused": torch.tensor(is_fused)}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import moeparity
-from moeparity.evidence.trace.digest import row_digests, value_digest
+from moeparity.evidence.trace.digest import Watch, row_digests, value_digest
 from moeparity.evidence.trace.read import RankTrace, open_trace
 from moeparity.evidence.trace.records import Call
 from moeparity.numerics.bits import same_bits
@@ -74,9 +74,9 @@ def test_what_was_digested_is_not_digested_again(tmp_path: Path, monkeypatch: py
 
     digested = []
 
-    def counted(tensor: torch.Tensor) -> torch.Tensor:
+    def counted(tensor: torch.Tensor, watch: Watch | None = None) -> torch.Tensor:
         digested.append(tuple(tensor.shape))
-        return row_digests(tensor)
+        return row_digests(tensor, watch)
 
     monkeypatch.setattr(recorder, "row_digests", counted)
     weight, hidden = torch.randn(7, 7), torch.randn(2, 7)

@@ -38,8 +38,8 @@ class Attention(nn.Module):
         q, k, v = (part.unflatten(-1, (2, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, -1))
         scores = q @ k.transpose(-1, -2) / 4
         causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-        seen = causal & attention_mask[:, None, None, :].bool()
-        weights = F.softmax(scores.masked_fill(~seen, -1e9).float(), -1).to(x.dtype)
+        visible = causal & attention_mask[:, None, None, :].bool()
+        weights = F.softmax(scores.masked_fill(~visible, -1e9).float(), -1).to(x.dtype)
         return self.o_proj((weights @ v).transpose(1, 2).flatten(-2))
 
 

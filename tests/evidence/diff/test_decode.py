@@ -50,8 +50,8 @@ class _Attention(nn.Module):
             k, v = torch.cat([self.cache[0], k], 2), torch.cat([self.cache[1], v], 2)
         self.cache = [k, v]
         total = past + x.shape[1]
-        seen = torch.ones(total, total, dtype=torch.bool).tril()[past:] & attention_mask[:, None, None, :].bool()
-        weights = _rounded(F.softmax((q @ k.transpose(-1, -2) / 16).masked_fill(~seen, -1e9), -1))
+        visible = torch.ones(total, total, dtype=torch.bool).tril()[past:] & attention_mask[:, None, None, :].bool()
+        weights = _rounded(F.softmax((q @ k.transpose(-1, -2) / 16).masked_fill(~visible, -1e9), -1))
         out: Tensor = self.o_proj(_rounded(weights @ v).transpose(1, 2).flatten(-2))
         return out
 
@@ -117,8 +117,8 @@ def test_the_first_step_and_token_of_a_fault_are_named(tmp_path: Path, mask: Ten
     start = report.starts[0]
     assert len(report.starts) == 1 or not ops
     # Without ops it lies between the modules qkv and o_proj.
-    named = ("layers.1.attention", "op") if ops else ("layers.1.attention.o_proj", "unseen")
-    assert (start.path, start.kind) == named
+    start_named = ("layers.1.attention", "op") if ops else ("layers.1.attention.o_proj", "unseen")
+    assert (start.path, start.kind) == start_named
     assert start.position is not None
     assert (start.position.sequence, start.position.token) == (2, token)
     assert start.position.behind_cache == (False, True)
@@ -147,7 +147,7 @@ def test_streams_of_a_server_go_on_in_any_slot() -> None:
     assert first.cells == [(0, 0), (0, 1), (0, 2), (1, 0), (2, 1)]
     whole = Tokens((2, 5), (Sequence((7, 8, 9, 6), (1, 2, 3, 4)), Sequence((1, 2, 3, 4, 5), (5, 6, 7, 8, 9))))
     shared = matched([whole], passes)
-    assert {key: (own.a.tolist(), own.b.tolist()) for key, own in shared.items()} == {
+    assert {key: (places.a.tolist(), places.b.tolist()) for key, places in shared.items()} == {
         (0, 0): ([1, 2, 5, 6, 7], [3, 4, 0, 1, 2]),
         (0, 1): ([3, 8], [1, 0]),
         (0, 2): ([4, 9], [0, 1]),

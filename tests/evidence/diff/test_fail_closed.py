@@ -51,8 +51,8 @@ class _Run(nn.Module):
 def _edit(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any] | None]) -> None:
     events = folder / "rank-0" / "events.jsonl"
     records = [json.loads(line) for line in events.read_text().splitlines()]
-    kept = [changed for entry in records if (changed := change(entry)) is not None]
-    events.write_text("".join(json.dumps(entry) + "\n" for entry in kept))
+    changed_records = [changed for entry in records if (changed := change(entry)) is not None]
+    events.write_text("".join(json.dumps(entry) + "\n" for entry in changed_records))
 
 
 def test_a_trace_that_was_cut_is_inconclusive(tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_digests_of_another_kind_are_not_compared(tmp_path: Path) -> None:
     a = _trace(tmp_path / "a", keep=_none)
     b = _trace(tmp_path / "b", keep=_none)
     head = b / "rank-0" / "head.json"
-    head.write_text(head.read_text().replace("mix64/1", "md5/1"))
+    head.write_text(head.read_text().replace("keyed64/1", "md5/1"))
     report = diff(a, b)
     assert (report.status, report.coverage.compared) == ("inconclusive", 0)
-    assert any("digests of two kinds (mix64/1 and md5/1)" in sentence for sentence in report.words)
+    assert any("digests of two kinds (keyed64/1 and md5/1)" in sentence for sentence in report.words)
 
 
 def _none(x: Tensor) -> bool:

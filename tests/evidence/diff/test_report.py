@@ -16,9 +16,9 @@ from tests.test_reports import refused
 def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`a`, the same again as `same`, and `stale` with another weight in one expert."""
     folder = tmp_path_factory.mktemp("traces")
-    other = model()
-    other.layers[1].moe.experts.down[3].data[0, 0] += 0.5
-    for name, program in (("a", model()), ("same", model()), ("stale", other)):
+    stale_model = model()
+    stale_model.layers[1].moe.experts.down[3].data[0, 0] += 0.5
+    for name, program in (("a", model()), ("same", model()), ("stale", stale_model)):
         record(folder / name, program)
     return folder
 
@@ -41,13 +41,13 @@ def test_equal_traces_exit_with_0_and_say_what_was_compared(traces: Path) -> Non
     assert "PASS    equal bits in all 342 compared values; exit 0" in done.stdout
 
 
-@pytest.mark.parametrize("other", ["same", "stale"])
-def test_what_is_written_fits_its_schema(traces: Path, tmp_path: Path, other: str) -> None:
+@pytest.mark.parametrize("folder_b", ["same", "stale"])
+def test_what_is_written_fits_its_schema(traces: Path, tmp_path: Path, folder_b: str) -> None:
     files = {ending: tmp_path / f"report.{ending}" for ending in ("json", "markdown", "html")}
-    inside("diff", "a", other, *(word for kind, path in files.items() for word in (f"--{kind}", path)), cwd=traces)
+    inside("diff", "a", folder_b, *(word for kind, path in files.items() for word in (f"--{kind}", path)), cwd=traces)
     document = json.loads(files["json"].read_text("utf-8"))
     assert refused("diff", document) == []
-    assert document["status"] == ("pass" if other == "same" else "fail")
+    assert document["status"] == ("pass" if folder_b == "same" else "fail")
     assert document["status"].upper() in files["markdown"].read_text("utf-8")
     assert "compared values" in files["html"].read_text("utf-8")
 

@@ -24,9 +24,9 @@ def test_the_same_program_has_equal_bits_and_says_how_many_values_were_compared(
 
 
 def test_one_rare_expert_with_another_weight_is_named_with_its_tokens(tmp_path: Path) -> None:
-    other = model()
-    other.layers[1].moe.experts.down[3].data[0, 0] += 0.5
-    report = compared(tmp_path, model(), other)
+    stale_model = model()
+    stale_model.layers[1].moe.experts.down[3].data[0, 0] += 0.5
+    report = compared(tmp_path, model(), stale_model)
     first = report.starts[0]
     assert (report.status, first.kind, first.path) == ("fail", "weight", "layers.1.moe.experts")
     assert (first.differing, first.rows) == (1, 32)
@@ -37,18 +37,18 @@ def test_one_rare_expert_with_another_weight_is_named_with_its_tokens(tmp_path: 
 
 
 def test_modules_alone_name_the_innermost_module_with_equal_inputs(tmp_path: Path) -> None:
-    other = model()
-    other.layers[1].moe.experts.down[3].data[0, 0] += 0.5
-    report = compared(tmp_path, model(), other, ops=False)
+    stale_model = model()
+    stale_model.layers[1].moe.experts.down[3].data[0, 0] += 0.5
+    report = compared(tmp_path, model(), stale_model, ops=False)
     first = report.starts[0]
     assert (first.kind, first.ops_a) == ("module", ("layers.1.moe.experts Experts",))
     assert 0 < first.tokens == first.differing < IDS.numel()
 
 
 def test_what_lies_between_recorded_modules_is_called_unseen(tmp_path: Path) -> None:
-    other = model()
-    other.layers[1].moe.forward = MethodType(_scaled, other.layers[1].moe)
-    report = compared(tmp_path, model(), other, ops=False)
+    scaled_model = model()
+    scaled_model.layers[1].moe.forward = MethodType(_scaled, scaled_model.layers[1].moe)
+    report = compared(tmp_path, model(), scaled_model, ops=False)
     first = report.starts[0]
     assert (first.kind, first.slot) == ("unseen", "0 of Experts")
 
@@ -60,10 +60,10 @@ def _scaled(self: Any, x: Tensor) -> Tensor:
 
 
 def test_a_router_in_fp32_is_one_op_of_two_dtypes_beside_extra_casts(tmp_path: Path) -> None:
-    other = model()
-    for layer in other.layers:
+    fp32_model = model()
+    for layer in fp32_model.layers:
         layer.moe.gate.forward = MethodType(lambda gate, x: F.linear(x.float(), gate.weight.float()), layer.moe.gate)
-    report = compared(tmp_path, model(), other)
+    report = compared(tmp_path, model(), fp32_model)
     first = report.starts[0]
     assert (report.status, first.kind, first.path) == ("fail", "op", "layers.0.moe.gate")
     assert (first.ops_a, first.dtypes) == (("layers.0.moe.gate aten.mm.default",), ("bfloat16", "float32"))
@@ -73,10 +73,10 @@ def test_a_router_in_fp32_is_one_op_of_two_dtypes_beside_extra_casts(tmp_path: P
 
 def test_ids_are_told_as_sets_and_as_slots(tmp_path: Path) -> None:
     """Two experts of equal weights at every token would swap slots only; another gate sends tokens elsewhere."""
-    other = model()
-    other.layers[0].moe.gate.weight.data[2] += 1.0
+    shifted_model = model()
+    shifted_model.layers[0].moe.gate.weight.data[2] += 1.0
     folder = record(tmp_path / "a", model(), keep=_is_whole_number)
-    assert diff(folder, record(tmp_path / "b", other, keep=_is_whole_number)).starts[0].kind == "weight"
+    assert diff(folder, record(tmp_path / "b", shifted_model, keep=_is_whole_number)).starts[0].kind == "weight"
     swapped = model()
     swapped.layers[0].moe.forward = MethodType(_reversed, swapped.layers[0].moe)
     first = diff(folder, record(tmp_path / "c", swapped, keep=_is_whole_number)).starts[0]
@@ -107,28 +107,28 @@ class _Separate(nn.Module):
 
 
 def test_fused_projections_are_judged_by_what_they_give(tmp_path: Path) -> None:
-    other = model(torch.float32)
-    for layer in other.layers:
+    fused_model = model(torch.float32)
+    for layer in fused_model.layers:
         layer.attention.qkv = _Separate(layer.attention.qkv)
-    report = compared(tmp_path, model(torch.float32), other)
+    report = compared(tmp_path, model(torch.float32), fused_model)
     assert report.coverage.only_b >= 12
     if report.starts:  # whether GEMMs of other widths have equal bits is this machine's business
         assert {start.path for start in report.starts} <= {f"layers.{i}.attention.qkv" for i in range(3)}
         assert all(start.unread == 0 for start in report.starts)
     else:
         assert (report.status, report.coverage.uncovered) == ("pass", 0)
-    other.layers[1].attention.qkv.parts[2].weight.data[0] += 1.0
-    stale = diff(tmp_path / "a", record(tmp_path / "c", other))
-    named = [start for start in stale.starts if start.path == "layers.1.attention.qkv"]
+    fused_model.layers[1].attention.qkv.parts[2].weight.data[0] += 1.0
+    stale = diff(tmp_path / "a", record(tmp_path / "c", fused_model))
+    fused_starts = [start for start in stale.starts if start.path == "layers.1.attention.qkv"]
     assert stale.status == "fail"
-    assert len(named) >= 1
-    assert max(start.unread for start in named) == 3
+    assert len(fused_starts) >= 1
+    assert max(start.unread for start in fused_starts) == 3
 
 
 def test_another_argument_is_named_with_both_values(tmp_path: Path) -> None:
-    other = model()
-    other.layers[2].norm.forward = MethodType(_with_eps, other.layers[2].norm)
-    report = compared(tmp_path, model(), other)
+    eps_model = model()
+    eps_model.layers[2].norm.forward = MethodType(_with_eps, eps_model.layers[2].norm)
+    report = compared(tmp_path, model(), eps_model)
     assert (report.starts[0].path, report.starts[0].scalars) == ("layers.2.norm", ("1: 1e-06 | 1e-05",))
     assert report.other_scalars == ("layers.2.norm aten.add.Tensor: 1: 1e-06 | 1e-05",)
 
@@ -140,14 +140,14 @@ def _with_eps(self: Any, x: Tensor) -> Tensor:
 
 def test_faults_of_two_layers_that_cancel_are_both_named(tmp_path: Path) -> None:
     """The first layer's MoE adds a row that the second takes away, before anything reads it."""
-    other = model(torch.float32)
+    faulty_model = model(torch.float32)
     for layer, sign in ((0, 1.0), (1, -1.0)):
-        _adds(other.layers[layer].moe, sign)
+        _adds(faulty_model.layers[layer].moe, sign)
     same = model(torch.float32)
-    for program in (same, other):
+    for program in (same, faulty_model):
         for layer in program.layers[1:]:
             layer.forward = MethodType(_moe_alone, layer)
-    report = compared(tmp_path, same, other)
+    report = compared(tmp_path, same, faulty_model)
     assert report.status == "fail"
     assert [start.path for start in report.starts] == ["layers.0.moe", "layers.1.moe"]
     assert report.ends
@@ -168,17 +168,17 @@ def _moe_alone(self: Any, x: Tensor, attention_mask: Tensor) -> Tensor:
     return torch.round(x * 64) / 64 + torch.round(self.moe(torch.zeros_like(x) + self.moe_norm.weight) * 64) / 64
 
 
-@pytest.mark.parametrize("both", [False, True])
-def test_a_nan_that_is_born_in_one_expert_is_named_also_where_bits_are_equal(tmp_path: Path, *, both: bool) -> None:
-    program, other = model(), model()
-    for broken in (program, other) if both else (other,):
+@pytest.mark.parametrize("in_both", [False, True])
+def test_a_nan_that_is_born_in_one_expert_is_named_also_where_bits_are_equal(tmp_path: Path, *, in_both: bool) -> None:
+    program, broken_model = model(), model()
+    for broken in (program, broken_model) if in_both else (broken_model,):
         broken.layers[1].moe.experts.up[5].data[0, 0] = float("inf")
-    report = compared(tmp_path, program, other)
+    report = compared(tmp_path, program, broken_model)
     assert report.births
     assert {birth.path for birth in report.births} <= {"layers.1.moe.experts", "layers.2.norm", "layers.2.attention"}
-    assert {birth.side for birth in report.births} == ({"both"} if both else {"B"})
-    assert report.exit_code == (0 if both else 1)
-    assert not both or report.reason.endswith("both hold NaN")
+    assert {birth.side for birth in report.births} == ({"both"} if in_both else {"B"})
+    assert report.exit_code == (0 if in_both else 1)
+    assert not in_both or report.reason.endswith("both hold NaN")
 
 
 def test_programs_in_two_dtypes_are_told_by_their_errors_not_by_every_row(tmp_path: Path) -> None:
@@ -192,13 +192,13 @@ def test_programs_in_two_dtypes_are_told_by_their_errors_not_by_every_row(tmp_pa
 def test_expert_loops_that_leave_out_idle_experts_are_aligned_by_what_they_read(tmp_path: Path) -> None:
     """B calls only experts that some token chose, as transformers does."""
     ids = IDS[:1, :3]
-    other = model()
-    for layer in other.layers:
+    loop_model = model()
+    for layer in loop_model.layers:
         layer.moe.experts.forward = MethodType(_hit_only, layer.moe.experts)
-    report = diff(record(tmp_path / "a", model(), [ids]), record(tmp_path / "b", other, [ids]))
+    report = diff(record(tmp_path / "a", model(), [ids]), record(tmp_path / "b", loop_model, [ids]))
     assert (report.status, report.starts) == ("pass", ())
-    other.layers[1].moe.experts.down[int(_chosen(model(), ids))].data += 0.5
-    stale = diff(tmp_path / "a", record(tmp_path / "c", other, [ids]))
+    loop_model.layers[1].moe.experts.down[int(_chosen(model(), ids))].data += 0.5
+    stale = diff(tmp_path / "a", record(tmp_path / "c", loop_model, [ids]))
     assert stale.starts[0].path == "layers.1.moe.experts"
 
 

@@ -27,9 +27,9 @@ def test_sequences_one_by_one_are_the_same_tokens_as_all_at_once(tmp_path: Path)
     # A GEMM may add otherwise with fewer rows; nothing else here does.
     assert all(any(call.endswith("mm.default") for call in start.ops_a) for start in report.starts)
     assert report.coverage.compared > 150
-    other = model(torch.float64)
-    other.layers[2].moe_norm.weight.data[0] = 2.0
-    stale = diff(a, record(tmp_path / "c", other, [row.unsqueeze(0) for row in IDS]))
+    stale_model = model(torch.float64)
+    stale_model.layers[2].moe_norm.weight.data[0] = 2.0
+    stale = diff(a, record(tmp_path / "c", stale_model, [row.unsqueeze(0) for row in IDS]))
     assert any((start.kind, start.path) == ("weight", "layers.2.moe_norm") for start in stale.starts)
 
 
@@ -48,9 +48,9 @@ def test_other_tokens_are_compared_with_nothing(tmp_path: Path) -> None:
 
 
 def test_a_fault_in_padding_only_is_told_as_that(tmp_path: Path) -> None:
-    other = model()
-    other.layers[1].moe.forward = MethodType(_tenfold_in_padding, other.layers[1].moe)
-    report = diff(record(tmp_path / "a", model(), [PADDED]), record(tmp_path / "b", other, [PADDED]))
+    broken_model = model()
+    broken_model.layers[1].moe.forward = MethodType(_tenfold_in_padding, broken_model.layers[1].moe)
+    report = diff(record(tmp_path / "a", model(), [PADDED]), record(tmp_path / "b", broken_model, [PADDED]))
     assert (report.status, report.starts) == ("pass", ())
     assert report.coverage.padding > 0
     assert report.padding_start.startswith("layers.1.moe")
@@ -63,11 +63,11 @@ def _tenfold_in_padding(self: Any, x: Tensor) -> Tensor:
 
 def test_padding_that_is_seen_starts_where_it_is_read(tmp_path: Path) -> None:
     """The mask of one layer is all ones: rows of padding had other bits before, tokens from there on."""
-    other = model()
-    attention = other.layers[1].attention
+    leaky_model = model()
+    attention = leaky_model.layers[1].attention
     plain = type(attention).forward
     attention.forward = lambda x, attention_mask: plain(attention, x, torch.ones_like(attention_mask))
-    report = diff(record(tmp_path / "a", model(), [PADDED]), record(tmp_path / "b", other, [PADDED]))
+    report = diff(record(tmp_path / "a", model(), [PADDED]), record(tmp_path / "b", leaky_model, [PADDED]))
     assert report.status == "fail"
     assert report.starts[0].path == "layers.1.attention"
 
@@ -135,7 +135,7 @@ def test_packed_against_padded_by_token(tmp_path: Path) -> None:
     report = diff(a, record(tmp_path / "b", _Packed(), [packed], ops=False))
     assert {start.rows for start in report.starts} <= {int(lengths.sum())}
     assert report.coverage.compared >= 4
-    other = _Packed()
-    other.norm.weight.data[HIDDEN // 2] = 3.0
-    stale = diff(a, record(tmp_path / "c", other, [packed], ops=False))
+    packed_model = _Packed()
+    packed_model.norm.weight.data[HIDDEN // 2] = 3.0
+    stale = diff(a, record(tmp_path / "c", packed_model, [packed], ops=False))
     assert (stale.status, stale.starts[-1].path, stale.starts[-1].tokens) == ("fail", "norm", int(lengths.sum()))

@@ -67,7 +67,7 @@ def test_one_and_two_threads(tmp_path: Path) -> None:
     first = report.starts[0]
     assert (first.kind, first.path, first.ops_a) == ("op", "up", ("up aten.mm.default",))
     assert first.orders.verdict == "inside"
-    assert report.first_beyond is None
+    assert report.beyond is None
 
 
 def test_batches_of_one_and_of_four(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.inputs.model import Model
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from tests.evidence.explain.observed import Seen, bound, opened, seen_under
 
 

@@ -15,15 +15,18 @@ from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
-from moeparity.evidence.explain.calls import Kernels, Ports
+from moeparity.evidence.explain.calls import Kernels
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.vocabulary import Choices, Replaced, listed_choices
+from moeparity.evidence.explain.sample import Ports
+from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import MicroBatches
@@ -51,8 +54,10 @@ class Recorder:
         read = zip(view.node.inputs, view.inputs[walker], strict=True)
         self.values |= {name: assemble(blocks, view.batch).clone() for name, blocks in read if blocks is not None}
         self.values |= {value: view.tensor(walker, port).clone() for port, value in enumerate(view.node.values)}
-        known = {name: self.values[name] for name in (*view.node.inputs, *view.node.values) if name in self.values}
-        self.nodes[view.node.name] = Seen(view.node, known, view.loaded)
+        node_values = {
+            name: self.values[name] for name in (*view.node.inputs, *view.node.values) if name in self.values
+        }
+        self.nodes[view.node.name] = Seen(view.node, node_values, view.loaded)
 
 
 def bound(model: Model, profile: str) -> BoundGraph:
@@ -73,28 +78,28 @@ def seen_under(model: Model, plan: BoundGraph, shape: tuple[int, int] = (2, 24),
     return recorder.nodes
 
 
-def kernels_of(plan: BoundGraph, seen: Seen) -> tuple[Kernels, Observation]:
+def kernels_of(plan: BoundGraph, node_values: Seen) -> tuple[Kernels, Observation]:
     """What computes a node under other choices, on what it read."""
-    region = region_of(plan, seen.node.name, set(seen.values))
+    region = region_of(plan, node_values.node.name, set(node_values.values))
     unknown = [node.name for node in plan.graph.nodes]
     kernels = Kernels(Replaced.of([node.name for node in region], plan, plan, unknown=unknown))
-    kernels.loaded = seen.loaded
-    return kernels, Observation(values=seen.values)
+    kernels.loaded = node_values.loaded
+    return kernels, Observation(values=node_values.values)
 
 
-def planted(plan: BoundGraph, seen: Seen, choices: Choices) -> tuple[Observation, Ports] | None:
+def planted(plan: BoundGraph, node_values: Seen, choices: Choices) -> tuple[Observation, Ports] | None:
     """The node as observed where these choices are made; None where an op refuses them."""
-    kernels, observation = kernels_of(plan, seen)
+    kernels, observation = kernels_of(plan, node_values)
     out = kernels.outputs(choices, observation.sample(kernels.replaced.nodes))
     if out is None:
         return None
-    return Observation(values={**seen.values, **dict(zip(seen.node.values, out, strict=True))}), out
+    return Observation(values={**node_values.values, **dict(zip(node_values.node.values, out, strict=True))}), out
 
 
-def drawn(plan: BoundGraph, seen: Seen, count: int, seed: str, dearest: float = 50) -> Choices | None:
+def drawn(plan: BoundGraph, node_values: Seen, count: int, seed: str, dearest: float = 50) -> Choices | None:
     """So many listed choices of a node of which each changes some bit beside the others; None where none was met."""
     generator = random.Random(seed)  # noqa: S311
-    kernels, observation = kernels_of(plan, seen)
+    kernels, observation = kernels_of(plan, node_values)
     sample = observation.sample(kernels.replaced.nodes)
     for _ in range(40):
         choices = _some(kernels.replaced, generator, count)
@@ -106,7 +111,7 @@ def drawn(plan: BoundGraph, seen: Seen, count: int, seed: str, dearest: float = 
         if whole is None or out is None:
             continue
         fewer = [kernels.outputs(whole - {choice}, sample) for choice in whole]
-        if not any(other is not None and all(map(same_bits, out, other)) for other in fewer):
+        if not any(ports is not None and all(map(same_bits, out, ports)) for ports in fewer):
             return whole
     return None
 
@@ -114,9 +119,9 @@ def drawn(plan: BoundGraph, seen: Seen, count: int, seed: str, dearest: float = 
 def _some(replaced: Replaced, generator: random.Random, count: int) -> Choices | None:
     choices: Choices = frozenset()
     while len(choices) < count:
-        taken = {place for place, _ in choices}
+        chosen = {place for place, _ in choices}
         try:
-            listed = [c for c in listed_choices(replaced, replaced.bound(choices)) if c[0] not in taken]
+            listed = [c for c in listed_choices(replaced, replaced.bound(choices)) if c[0] not in chosen]
         except SpecError:
             return None
         places = sorted({place for place, _ in listed if place[1] not in {"tensor", "expert"}})

@@ -7,10 +7,10 @@ import torch
 
 from moeparity.evidence.explain.engines import profiles_choices
 from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation
-from moeparity.evidence.explain.vocabulary import Choices
 from moeparity.inputs.model import Model
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from tests.evidence.explain.observed import Seen, bound, kernels_of, planted
 
 NORM, ROUTER, ATTEND = "layers[1].moe.norm", "layers[1].moe.router", "layers[1].attention.attend"
@@ -20,10 +20,10 @@ def at(node: str, **values: str | float) -> Choices:
     return frozenset(((node, name), value) for name, value in values.items())
 
 
-def told_of(plan: BoundGraph, seen: Seen, choices: Choices) -> Explanation:
-    observation, _ = planted(plan, seen, choices) or pytest.fail("it runs")
+def told_of(plan: BoundGraph, node_values: Seen, choices: Choices) -> Explanation:
+    observation, _ = planted(plan, node_values, choices) or pytest.fail("it runs")
     with torch.inference_mode():
-        return explain(plan, seen.node.name, [observation], seen.loaded)
+        return explain(plan, node_values.node.name, [observation], node_values.loaded)
 
 
 def said(node: str, choices: Choices) -> set[str]:
@@ -40,9 +40,9 @@ def test_two_numbers_that_make_up_for_each_other_are_found_beside_two_choices(
     choices = at(NORM, **numbers, weight="bf16", normalized="fp32")
     answer = told_of(eager, nodes[NORM], choices)
     assert answer.explained, answer.matches
-    named = {text.partition("=")[0]: text.partition("=")[2] for text in answer.matches[0].choices}
+    by_choice = {text.partition("=")[0]: text.partition("=")[2] for text in answer.matches[0].choices}
     for name, value in numbers.items():
-        assert float(named[f"{NORM}:{name}"]) == pytest.approx(value, rel=1e-3)
+        assert float(by_choice[f"{NORM}:{name}"]) == pytest.approx(value, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_a_profile_counts_at_a_node_whose_fused_kernel_ends_behind_it(model: Mod
         if node.layer not in {None, 1}:
             continue
         kernels, _ = kernels_of(eager, Seen(node, dict.fromkeys([*node.inputs, *node.values], torch.zeros(1)), None))  # type: ignore[arg-type]
-        own = kernels.replaced.as_chosen({place: s for place, s in plan.settings.items() if place[0] == node.name})
-        assert not own or any(own <= choices for choices in profiles_choices(kernels.replaced)), node.name
+        of_node = kernels.replaced.as_chosen({place: s for place, s in plan.settings.items() if place[0] == node.name})
+        assert not of_node or any(of_node <= choices for choices in profiles_choices(kernels.replaced)), node.name

@@ -17,7 +17,7 @@ from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.report import Explanation
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Setting
 from tests.evidence.explain.observed import Seen, bound, drawn, kernels_of, opened, planted, rules, seen_under
 
@@ -31,21 +31,25 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain_module, "WORK", 1024)
 
 
-def asked(plan: BoundGraph, seen: Seen, *observations: Observation) -> Explanation:
+def asked(plan: BoundGraph, node_values: Seen, *observations: Observation) -> Explanation:
     with torch.inference_mode():
-        return explain(plan, seen.node.name, observations, seen.loaded)
+        return explain(plan, node_values.node.name, observations, node_values.loaded)
 
 
-def recomputed(plan: BoundGraph, seen: Seen, answer: Explanation) -> tuple[torch.Tensor, ...]:
+def recomputed(plan: BoundGraph, node_values: Seen, answer: Explanation) -> tuple[torch.Tensor, ...]:
     """The node under the settings that an answer states, by no way of the search's."""
     places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
-    told = {tuple(choice.partition("=")[0].rsplit(":", 1)): choice.partition("=")[2] for choice in _choices(answer)}
-    settings = {(name, key): Setting(value=number(v), rule=None) for (name, key), v in {**told, **places}.items()}
-    other = plan.in_all_phases({place: one for place, one in settings.items() if place in plan.settings})
-    params = {place[1]: number(value) for place, value in told.items() if place not in plan.settings}
-    node = replace(seen.node, params={**seen.node.params, **params})
-    reads = [None if name is None else seen.values.get(name) for name in other.read_inputs(seen.node)]
-    return op_numerics(other, node, {}).compute(reads, seen.loaded, (2, 24), None)
+    by_choice = {
+        tuple(choice.partition("=")[0].rsplit(":", 1)): choice.partition("=")[2] for choice in _choices(answer)
+    }
+    settings = {(name, key): Setting(value=number(v), rule=None) for (name, key), v in {**by_choice, **places}.items()}
+    with_choices = plan.in_all_phases({place: setting for place, setting in settings.items() if place in plan.settings})
+    params = {place[1]: number(value) for place, value in by_choice.items() if place not in plan.settings}
+    node = replace(node_values.node, params={**node_values.node.params, **params})
+    reads = [
+        None if name is None else node_values.values.get(name) for name in with_choices.read_inputs(node_values.node)
+    ]
+    return op_numerics(with_choices, node, {}).compute(reads, node_values.loaded, (2, 24), None)
 
 
 def _choices(answer: Explanation) -> tuple[str, ...]:
@@ -78,12 +82,12 @@ def test_choices_that_were_drawn_are_found_together(
     """Each of them changes some bit beside the others. What is told gives the same bits, with no more choices."""
     choices = drawn(eager, nodes[name], count, f"{name}{count}")
     assert choices is not None
-    observation, given = planted(eager, nodes[name], choices) or pytest.fail("drawn choices run")
+    observation, outputs = planted(eager, nodes[name], choices) or pytest.fail("drawn choices run")
     answer = asked(eager, nodes[name], observation)
     assert answer.explained, choices
     assert not answer.as_started
     assert len(answer.matches[0].choices) <= count
-    assert all(map(same_bits, recomputed(eager, nodes[name], answer), given))
+    assert all(map(same_bits, recomputed(eager, nodes[name], answer), outputs))
 
 
 PROFILES = ("hf-default", "vllm", "sglang", "oracle")
@@ -94,51 +98,51 @@ def test_values_made_under_a_profile_give_it_back(model: Model, eager: BoundGrap
     """What each node of a layer computes: the values with the answer are the same; each of the profile's own choices is
     in the answer or listed as doing as well; and nothing is verified that the profile has otherwise.
     """
-    plan, held = bound(model, profile), 0
-    for name, seen in seen_under(model, plan).items():
-        if seen.node.layer not in {None, 1}:
+    plan, count = bound(model, profile), 0
+    for name, node_values in seen_under(model, plan).items():
+        if node_values.node.layer not in {None, 1}:
             continue
-        answer = asked(eager, seen, Observation(values=seen.values))
+        answer = asked(eager, node_values, Observation(values=node_values.values))
         assert answer.explained, (name, answer)
-        given = [seen.values[value] for value in seen.node.values]
-        assert all(map(same_bits, recomputed(eager, seen, answer), given)), name
-        missing = not_named(plan, seen, answer)
+        outputs = [node_values.values[value] for value in node_values.node.values]
+        assert all(map(same_bits, recomputed(eager, node_values, answer), outputs)), name
+        missing = not_named(plan, node_values, answer)
         assert missing == {}, (profile, name, answer.matches, answer.open)
-        active = {key: str(value) for key, value in plan.active(seen.node).items()}
+        active = {key: str(value) for key, value in plan.active(node_values.node).items()}
         stated = rules(answer) if has_profile(answer) else {}
         verified = {key: str(value) for key, (value, level, _) in stated.items() if level == "verified: trace"}
-        held += len(verified)
+        count += len(verified)
         others = {key: value for key, value in verified.items() if active.get(key, value) != value}
         assert others == {}, (profile, name, answer.matches)
-    assert held > 20
+    assert count > 20
 
 
 def has_profile(answer: Explanation) -> bool:
     """Whether a profile can state an answer: it has no fault, and no choice of a node that is not computed anew."""
-    own = {address for address, _ in answer.settings}
-    return not answer.matches or {text.partition("=")[0] for text in answer.matches[0].choices} <= own
+    addresses = {address for address, _ in answer.settings}
+    return not answer.matches or {text.partition("=")[0] for text in answer.matches[0].choices} <= addresses
 
 
-def not_named(plan: BoundGraph, seen: Seen, answer: Explanation) -> dict[str, str]:
+def not_named(plan: BoundGraph, node_values: Seen, answer: Explanation) -> dict[str, str]:
     """The choices in effect of a plan at a node that an answer neither states, nor lists among what does as well."""
-    named = {address.rpartition(":")[2]: {value} for address, value in answer.settings}
+    values_named = {address.rpartition(":")[2]: {value} for address, value in answer.settings}
     for choice in answer.open:
-        named.setdefault(choice.place.rpartition(":")[2], set()).update(choice.others)
+        values_named.setdefault(choice.place.rpartition(":")[2], set()).update(choice.others)
     for match in answer.matches:
         for text in match.choices:
             key, _, value = text.rpartition(":")[2].partition("=")
-            named.setdefault(key, set()).add(value)
-    active = {key: str(value) for key, value in plan.active(seen.node).items()}
-    return {key: value for key, value in active.items() if value not in named.get(key, set())}
+            values_named.setdefault(key, set()).add(value)
+    active = {key: str(value) for key, value in plan.active(node_values.node).items()}
+    return {key: value for key, value in active.items() if value not in values_named.get(key, set())}
 
 
 @pytest.mark.usefixtures("_brief")
 def test_a_function_that_nobody_lists_is_said_to_be_none(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
     """Rows divided by the mean of their magnitudes: no rounding, order or form of a norm does that."""
-    seen = nodes[NORM]
-    x = seen.values[seen.node.inputs[0]].float()
+    node_values = nodes[NORM]
+    x = node_values.values[node_values.node.inputs[0]].float()
     value = (x / (x.abs().mean(-1, keepdim=True) + 1e-6)).bfloat16()
-    answer = asked(eager, seen, Observation(values={**seen.values, NORM: value}))
+    answer = asked(eager, node_values, Observation(values={**node_values.values, NORM: value}))
     assert not answer.explained
     assert not any(match.exact for match in answer.matches)
     assert answer.tried > 200
@@ -151,12 +155,12 @@ def test_a_function_that_nobody_lists_is_said_to_be_none(eager: BoundGraph, node
 @pytest.mark.usefixtures("_brief")
 def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
     """A sum of squares in an order drawn at random: it is not found, and what is left is what orders make."""
-    seen, wide = nodes[NORM], {"normalized": "fp32", "output": "fp32"}
+    node_values, wide = nodes[NORM], {"normalized": "fp32", "output": "fp32"}
     settings = {(NORM, key): Setting(value=value, rule=None) for key, value in wide.items()}
     plan = eager.in_all_phases({**settings, (NORM, "order"): Setting(value="unordered(77)", rule=None)})
-    kernels, observation = kernels_of(plan, seen)
+    kernels, observation = kernels_of(plan, node_values)
     (value,) = kernels.outputs(frozenset(), observation.sample(kernels.replaced.nodes)) or pytest.fail("it runs")
-    answer = asked(eager.in_all_phases(settings), seen, Observation(values={**seen.values, NORM: value}))
+    answer = asked(eager.in_all_phases(settings), node_values, Observation(values={**node_values.values, NORM: value}))
     assert not answer.explained
     assert answer.left is not None
     assert 0 < answer.left.differing < 1
@@ -167,11 +171,11 @@ def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: Boun
 
 def test_what_the_values_leave_open_is_told(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
     """Of a single token with one expert, no order of the sum over slots can be known."""
-    seen = nodes[COMBINE]
-    answer = asked(eager, seen, Observation(values=seen.values))
+    node_values = nodes[COMBINE]
+    answer = asked(eager, node_values, Observation(values=node_values.values))
     assert {choice.place for choice in answer.open} == {f"{COMBINE}:order"}
-    zeros = {name: torch.zeros_like(x) if x.is_floating_point() else x for name, x in seen.values.items()}
-    nothing = asked(eager, seen, Observation(values=zeros))
+    zeros = {name: torch.zeros_like(x) if x.is_floating_point() else x for name, x in node_values.values.items()}
+    nothing = asked(eager, node_values, Observation(values=zeros))
     assert nothing.explained
     decided = {choice.place for choice in nothing.open}
     assert {f"{COMBINE}:order", f"{COMBINE}:accumulate", f"{COMBINE}:leaves", f"{COMBINE}:weighted"} <= decided
@@ -180,15 +184,15 @@ def test_what_the_values_leave_open_is_told(eager: BoundGraph, nodes: dict[str, 
 @pytest.mark.usefixtures("_brief")
 def test_every_micro_batch_counts(eager: BoundGraph, nodes: dict[str, Seen], model: Model) -> None:
     """What explains the first alone is no answer where a later one has other bits."""
-    seen = nodes[NORM]
-    other = seen_under(model, eager, seed=2)[NORM]
-    wide, _ = planted(eager, seen, frozenset([((NORM, "normalized"), "fp32")])) or pytest.fail("it runs")
-    both = frozenset([((NORM, "normalized"), "fp32"), ((NORM, "square"), "bf16")])
-    wider, _ = planted(eager, other, both) or pytest.fail("it runs")
-    answer = asked(eager, seen, wide, wider)
+    node_values = nodes[NORM]
+    node_values_b = seen_under(model, eager, seed=2)[NORM]
+    wide, _ = planted(eager, node_values, frozenset([((NORM, "normalized"), "fp32")])) or pytest.fail("it runs")
+    choices = frozenset([((NORM, "normalized"), "fp32"), ((NORM, "square"), "bf16")])
+    wider, _ = planted(eager, node_values_b, choices) or pytest.fail("it runs")
+    answer = asked(eager, node_values, wide, wider)
     assert not answer.explained
-    told = asked(eager, seen, wide)
-    assert told.matches[0].choices == (f"{NORM}:normalized=fp32",)
+    answer_of_first = asked(eager, node_values, wide)
+    assert answer_of_first.matches[0].choices == (f"{NORM}:normalized=fp32",)
 
 
 def test_what_another_node_chose_is_tried_where_it_is_told_of_it(
@@ -197,8 +201,8 @@ def test_what_another_node_chose_is_tried_where_it_is_told_of_it(
     """The rows have met their weights in the experts: the combine does not multiply again, and says why."""
     place = ("layers[1].moe.experts", "score_site")
     scored = eager.in_all_phases({place: Setting(value="epilogue", rule=None)})
-    seen = seen_under(model, scored)[COMBINE]
-    values = {**nodes[COMBINE].values, **seen.values}
+    node_values = seen_under(model, scored)[COMBINE]
+    values = {**nodes[COMBINE].values, **node_values.values}
     answer = asked(eager, nodes[COMBINE], Observation(values=values))
     assert f"{place[0]}:score_site=epilogue" in answer.matches[0].choices
 
@@ -214,12 +218,12 @@ def test_values_between_are_computed_anew_where_they_were_not_recorded(
 
 
 @pytest.mark.parametrize(
-    ("kept", "missing"), [((EXPERTS,), COMBINE), ((COMBINE,), "layers[0].moe.residual"), ((), COMBINE)]
+    ("names_kept", "missing"), [((EXPERTS,), COMBINE), ((COMBINE,), "layers[0].moe.residual"), ((), COMBINE)]
 )
 def test_what_is_missing_is_named(
-    eager: BoundGraph, nodes: dict[str, Seen], kept: tuple[str, ...], missing: str
+    eager: BoundGraph, nodes: dict[str, Seen], names_kept: tuple[str, ...], missing: str
 ) -> None:
-    values = {name: nodes[COMBINE].values[name] for name in kept}
+    values = {name: nodes[COMBINE].values[name] for name in names_kept}
     with pytest.raises(TraceError, match="the trace has no whole") as error:
         asked(eager, nodes[COMBINE], Observation(values=values))
     assert missing in str(error.value)
@@ -234,6 +238,6 @@ def test_what_a_node_reads_under_the_plan_belongs_to_its_region(glm4_moe: Path) 
     """A sum reads the shared expert's output only where the combine has not added it, which hf-eager's has not."""
     plan = bound(opened(glm4_moe), "hf-eager")
     at = "layers[1].moe"
-    seen = {f"{at}.combine", f"{at}.shared_down_proj", f"{at}.reduce"}
-    region = [node.name.rpartition(".")[2] for node in region_of(plan, f"{at}.reduce", seen)]
+    shown = {f"{at}.combine", f"{at}.shared_down_proj", f"{at}.reduce"}
+    region = [node.name.rpartition(".")[2] for node in region_of(plan, f"{at}.reduce", shown)]
     assert region == ["shared_reduce", "combine_reduce", "shared_add", "reduce"]

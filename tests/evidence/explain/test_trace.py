@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 
 from moeparity.engine.forward import forward
@@ -21,6 +23,7 @@ from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
+from moeparity.plan.spec.reader import shipped
 from tests.command import inside
 from tests.evidence.recorded import recorded
 from tests.hf.compare import opened, tokens
@@ -118,10 +121,10 @@ def by_magnitude(x: Tensor, weight: Tensor) -> Tensor:
 def test_a_patch_of_three_choices_is_named_and_nothing_innocent(model: Model, tmp_path: Path) -> None:
     trace = traced(model, tmp_path / "trace", "hf-eager", norms_of(1, fused))
     nodes = by_node(explain_trace(Request(trace=trace, checkpoint=model.folder)))
-    named = {name: node.matches for name, node in nodes.items() if not node.as_started}
-    assert named.keys() == {"layers[1].moe.norm"}
-    told = dict(choice.rpartition(":")[2].split("=") for choice in named["layers[1].moe.norm"][0].choices)
-    assert told == {"normalized": "fp32", "square": "bf16", "eps": "1e-05"}
+    patched = {name: node.matches for name, node in nodes.items() if not node.as_started}
+    assert patched.keys() == {"layers[1].moe.norm"}
+    by_name = dict(choice.rpartition(":")[2].split("=") for choice in patched["layers[1].moe.norm"][0].choices)
+    assert by_name == {"normalized": "fp32", "square": "bf16", "eps": "1e-05"}
 
 
 def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,3 +250,25 @@ def test_what_is_given_wrongly_is_said(model: Model, default: Path, changes: dic
     request = Request(trace=default, checkpoint=model.folder)
     with pytest.raises(MoeparityError, match=message):
         explain_trace(replace(request, **changes))  # type: ignore[arg-type]
+
+
+def test_a_table_that_no_module_shows_is_computed_of_the_positions(model: Model, tmp_path: Path) -> None:
+    """With another base of the rotation, which attention alone shows."""
+
+    def patch(program: nn.Module) -> None:
+        frequencies = program.get_buffer("model.rotary_emb.inv_freq")
+        frequencies *= frequencies ** (math.log(40000.0) / math.log(10000.0) - 1)
+
+    shown = yaml.safe_load(shipped("maps")["transformers"].read_text())
+    shown["values"] = {name: place for name, place in shown["values"].items() if not name.startswith("rotary")}
+    own = tmp_path / "own.yaml"
+    own.write_text(yaml.safe_dump(shown))
+    trace = traced(model, tmp_path / "trace", "hf-eager", patch)
+    nodes = "layers[*].attention.attend"
+    result = explain_trace(Request(trace=trace, checkpoint=model.folder, map_name=str(own), nodes=nodes))
+    assert [node.nodes[0] for node in result.nodes] == ["rotary"] * 3
+    for node in result.nodes:
+        assert node.explained
+        (choice,) = node.matches[0].choices
+        place, _, base = choice.partition("=")
+        assert (place, round(float(base), -3)) == ("rotary:rope_theta", 40000)

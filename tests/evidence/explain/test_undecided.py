@@ -15,11 +15,12 @@ from moeparity.evidence.explain import undecided
 from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation, OpenChoice
 from moeparity.evidence.explain.text import explained_lines
-from moeparity.evidence.explain.vocabulary import Choices, listed_choices
+from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place
 from tests.evidence.explain.observed import Seen, kernels_of, planted, rules, told
 from tests.test_reports import refused
@@ -32,16 +33,18 @@ ALL = (NORM, GATE, COMBINE, EXPERTS, ATTEND, Q_PROJ, O_PROJ, "lm_head", "embed")
 WHOLE_NUMBERS = {*range(33), *(2**i for i in range(5, 13)), *(3 * 2**i for i in range(11))}
 
 
-def asked(plan: BoundGraph, seen: Seen, observation: Observation | None = None) -> Explanation:
+def asked(plan: BoundGraph, node_values: Seen, observation: Observation | None = None) -> Explanation:
     with torch.inference_mode():
-        return explain(plan, seen.node.name, [observation or Observation(values=seen.values)], seen.loaded)
+        return explain(
+            plan, node_values.node.name, [observation or Observation(values=node_values.values)], node_values.loaded
+        )
 
 
-def admissible(plan: BoundGraph, seen: Seen, name: str) -> Iterator[str | float]:
+def admissible(plan: BoundGraph, node_values: Seen, name: str) -> Iterator[str | float]:
     """The other values of an attribute, as its declaration allows them; whole numbers from a list of the test's own."""
-    attribute = seen.node.op.attribute(name)
+    attribute = node_values.node.op.attribute(name)
     assert attribute is not None
-    at = plan.active(seen.node)[name]
+    at = plan.active(node_values.node)[name]
     values: list[str | float] = [*(v for v in attribute.values if v != "model"), *attribute.usual]
     if attribute.kind == "placement":
         values = [1, 2, 4, 8, 16]
@@ -55,15 +58,15 @@ def test_what_is_verified_by_a_trace_has_no_other_value_with_the_same_bits(
     eager: BoundGraph, nodes: dict[str, Seen], name: str
 ) -> None:
     """Each value that a written profile verifies is exchanged for every other one that its op allows."""
-    seen, answer = nodes[name], asked(eager, nodes[name])
-    kernels, observation = kernels_of(eager, seen)
+    node_values, answer = nodes[name], asked(eager, nodes[name])
+    kernels, observation = kernels_of(eager, node_values)
     sample = observation.sample(kernels.replaced.nodes)
     verified = {key: value for key, (value, level, _) in rules(answer).items() if level == "verified: trace"}
     with torch.inference_mode():
         for key in verified:
-            for value in admissible(eager, seen, key):
-                given = kernels.outputs(frozenset([((name, key), value)]), sample)
-                assert given is None or not all(map(same_bits, sample.given, given)), (key, value)
+            for value in admissible(eager, node_values, key):
+                outputs = kernels.outputs(frozenset([((name, key), value)]), sample)
+                assert outputs is None or not all(map(same_bits, sample.given, outputs)), (key, value)
     assert "output" in verified
 
 
@@ -100,15 +103,16 @@ def test_a_number_is_held_against_others(eager: BoundGraph, nodes: dict[str, See
     """Of values around 1, no eps of 1e-6 can be known; of values around 1e-4 it is, and its other spelling is no other
     value.
     """
-    seen = nodes[NORM]
+    node_values = nodes[NORM]
     assert (
-        "0.0" in opened_at(asked(eager, seen), "eps").others or "5e-07" in opened_at(asked(eager, seen), "eps").others
+        "0.0" in opened_at(asked(eager, node_values), "eps").others
+        or "5e-07" in opened_at(asked(eager, node_values), "eps").others
     )
-    small = {**seen.values, seen.node.inputs[0]: seen.values[seen.node.inputs[0]] * 1e-4}
-    kernels, _ = kernels_of(eager, seen)
-    given = kernels.outputs(frozenset(), Observation(values=small).sample(kernels.replaced.nodes))
-    assert given is not None
-    answer = asked(eager, seen, Observation(values={**small, NORM: given[0]}))
+    small = {**node_values.values, node_values.node.inputs[0]: node_values.values[node_values.node.inputs[0]] * 1e-4}
+    kernels, _ = kernels_of(eager, node_values)
+    outputs = kernels.outputs(frozenset(), Observation(values=small).sample(kernels.replaced.nodes))
+    assert outputs is not None
+    answer = asked(eager, node_values, Observation(values={**small, NORM: outputs[0]}))
     assert answer.as_started
     assert f"{NORM}:eps" not in {choice.place for choice in answer.open}
     assert rules(answer)["eps"][:2] == ("config", "verified: trace")
@@ -148,10 +152,12 @@ def test_a_value_that_reads_what_was_not_recorded_is_not_ruled_out(
     eager: BoundGraph, nodes: dict[str, Seen], qwen3_moe: Path
 ) -> None:
     """Rows that meet their weights in the experts need these weights, which the trace lacks here."""
-    seen = nodes[EXPERTS]
-    weights = next(value for value in seen.node.inputs if value in seen.values and value.endswith("weights"))
-    values = {name: value for name, value in seen.values.items() if name != weights}
-    answer = asked(eager, seen, Observation(values=values))
+    node_values = nodes[EXPERTS]
+    weights = next(
+        value for value in node_values.node.inputs if value in node_values.values and value.endswith("weights")
+    )
+    values = {name: value for name, value in node_values.values.items() if name != weights}
+    answer = asked(eager, node_values, Observation(values=values))
     assert answer.as_started
     choice = opened_at(answer, "score_site")
     assert choice.unread
@@ -159,9 +165,9 @@ def test_a_value_that_reads_what_was_not_recorded_is_not_ruled_out(
     assert "as it reads what was not recorded: score_site " in "\n".join(explained_lines(told(answer)))
 
 
-def planted_answer(plan: BoundGraph, seen: Seen, choices: Choices) -> Explanation:
-    observation, _ = planted(plan, seen, choices) or pytest.fail("it runs")
-    return asked(plan, seen, observation)
+def planted_answer(plan: BoundGraph, node_values: Seen, choices: Choices) -> Explanation:
+    observation, _ = planted(plan, node_values, choices) or pytest.fail("it runs")
+    return asked(plan, node_values, observation)
 
 
 def test_an_explaining_choice_that_others_stand_for_is_inferred(eager: BoundGraph, nodes: dict[str, Seen]) -> None:

@@ -173,9 +173,9 @@ def test_a_dump_whose_file_is_lost_makes_no_whole_trace(tmp_path: Path) -> None:
 
 def test_hidden_states_of_vllm_are_compared_by_token(tmp_path: Path) -> None:
     states = torch.randn(5, 2, 8).bfloat16()
-    other = states.clone()
-    other[3, 1] += 1
-    for name, value in (("a", states), ("b", other)):
+    changed_states = states.clone()
+    changed_states[3, 1] += 1
+    for name, value in (("a", states), ("b", changed_states)):
         (tmp_path / f"{name}.d").mkdir()
         tensors = {"hidden_states": value, "token_ids": torch.tensor([4, 7, 1, 9, 2])}
         save_file(tensors, tmp_path / f"{name}.d" / "cmpl-0.safetensors")

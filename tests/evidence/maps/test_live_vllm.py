@@ -43,7 +43,7 @@ SHARED = {
 
 
 @pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path]:
+def live_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path]:
     trace = tmp_path_factory.mktemp("vllm") / "trace"
     cases: dict[str, dict[str, Any]] = {
         name: {"kind": "names", "folder": str(request.getfixturevalue(name))} for name in MODELS
@@ -54,10 +54,10 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_value_that_is_mapped_has_a_module_of_that_name(
-    request: pytest.FixtureRequest, found: tuple[Found, Path], name: str
+    request: pytest.FixtureRequest, live_run: tuple[Found, Path], name: str
 ) -> None:
     graph = opened(request.getfixturevalue(name)).graph
-    modules = found[0][name].keys()
+    modules = live_run[0][name].keys()
     places = load_map("vllm", Where(Path("vllm"))).on(graph)
     nowhere = {value for value, shown in places.items() if not any(place.module in modules for place in shown)}
     assert nowhere == set()
@@ -65,29 +65,29 @@ def test_every_value_that_is_mapped_has_a_module_of_that_name(
     assert unmapped <= INSIDE | (SHARED if f"layers{LAYER}.moe.shared_add" in unmapped else set())
 
 
-def test_a_forward_shows_the_values_of_the_nodes(qwen3_moe: Path, found: tuple[Found, Path]) -> None:
+def test_a_forward_shows_the_values_of_the_nodes(qwen3_moe: Path, live_run: tuple[Found, Path]) -> None:
     """Each within what bf16 makes of it; before attention vLLM computes here as transformers does, bit for bit."""
     model = opened(qwen3_moe)
-    trace = open_trace(found[1]).ranks[0]
-    assert map_of(module_calls(trace), Where(found[1])).file.program == "vllm"
+    trace = open_trace(live_run[1]).ranks[0]
+    assert map_of(module_calls(trace), Where(live_run[1])).file.program == "vllm"
     shown = values_at(trace, model.graph)
     computed = forward(model, IDS, profile="hf-eager", dtype="bf16", save=["**"])
-    seen = {
+    tensors = {
         value: tensor
         for node in model.graph.nodes
         if node.name in shown
         for value, tensor in zip(node.values, shown[node.name].outputs, strict=True)
         if tensor is not None
     }
-    assert {role(value) for node in model.graph.nodes for value in node.values} - {role(v) for v in seen} <= INSIDE
-    for value, tensor in seen.items():
-        own = computed[file_key(value)].double()
-        assert float((tensor.double() - own).norm() / own.norm()) < 0.1, value
+    assert {role(value) for node in model.graph.nodes for value in node.values} - {role(v) for v in tensors} <= INSIDE
+    for value, tensor in tensors.items():
+        expected = computed[file_key(value)].double()
+        assert float((tensor.double() - expected).norm() / expected.norm()) < 0.1, value
     for name in ("norm", "q_proj", "k_proj", "v_proj", "q_norm", "k_norm"):
-        assert same_bits(seen[f"layers[0].attention.{name}"], computed[file_key(f"layers[0].attention.{name}")])
+        assert same_bits(tensors[f"layers[0].attention.{name}"], computed[file_key(f"layers[0].attention.{name}")])
 
 
-def test_it_is_a_side_of_a_recipe(qwen3_moe: Path, found: tuple[Found, Path], tmp_path: Path) -> None:
-    report = bisect(recipe(tmp_path, qwen3_moe, IDS, found[1], grafts=False), device="cpu")
+def test_it_is_a_side_of_a_recipe(qwen3_moe: Path, live_run: tuple[Found, Path], tmp_path: Path) -> None:
+    report = bisect(recipe(tmp_path, qwen3_moe, IDS, live_run[1], grafts=False), device="cpu")
     assert report.summary.starts.startswith("layers[0].attention"), report.summary.starts
     assert "recorded values at" in report.summary.sure

@@ -55,10 +55,10 @@ def test_modules_are_named_so_in_the_sources(program: str) -> None:
     names = ["llama", "qwen2_moe", "qwen3_moe", "glm4_moe", "mixtral", "olmoe", "deepseek_v2"]
     names += ["gpt_oss"] * (program == "sglang")
     source = "".join((SOURCES[program] / f"{name}.py").read_text() for name in names)
-    known = set(re.findall(r"self\.(\w+)(?:\s*:[^=\n]+)?\s*=", source))
+    attributes = set(re.findall(r"self\.(\w+)(?:\s*:[^=\n]+)?\s*=", source))
     paths = {path for path, _, _ in load_map(program, Where(Path(program))).every(1)}
     parts = {part for path in paths for part in path.split(".") if not part.isdigit()}
-    assert parts - known <= {"layers"}, parts - known
+    assert parts - attributes <= {"layers"}, parts - attributes
 
 
 def test_another_order_of_columns_is_seen(qwen3_moe: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from moeparity.errors import TraceError
+from moeparity.evidence.trace import digest
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.read import RankTrace, open_trace
 from moeparity.evidence.trace.records import Call, Head, Note, Value
@@ -171,6 +172,42 @@ def test_signs_flipped_in_pairs_change_the_digest() -> None:
     flipped = words.clone()
     flipped[[2, 5]] ^= -(2**63)
     assert row_digests(words).item() != row_digests(flipped).item()
+
+
+def test_what_adds_floats_and_what_adds_bytes_have_equal_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes and keys at both ends of their ranges: their products are whole numbers that floats hold exactly."""
+    segments = torch.full((3, 1000), -128, dtype=torch.int8)
+    segments[1], segments[2] = 127, torch.arange(1000).to(torch.int8)
+    keys = digest._keys(1000, segments.device)
+    assert (int(keys.min()), int(keys.max()), int((keys == 0).sum())) == (-63, 63, 0)
+    assert torch.equal(digest._products_of_floats(segments).long(), segments.long() @ keys.long())
+    rows = row_digests(segments), row_digests(HIDDEN)
+    other = not digest._multiplies_bytes()
+    monkeypatch.setattr(digest, "_multiplies_bytes", lambda: other)
+    assert torch.equal(row_digests(segments), rows[0])
+    assert torch.equal(row_digests(HIDDEN), rows[1])
+
+
+@pytest.mark.parametrize("width", [1, 7, 1021, 1024, 1500, 4099, (1 << 18) + 3])
+def test_any_changed_element_of_a_row_of_any_width_changes_its_digest_alone(width: int) -> None:
+    tensor = torch.zeros(9, width)
+    tensor[::2] = torch.randn(width, generator=torch.Generator().manual_seed(width))
+    before = row_digests(tensor)
+    assert len(before.unique()) == 2
+    for row, column in ((0, 0), (3, width // 2), (8, width - 1)):
+        changed = tensor.clone()
+        changed[row, column] += 1
+        assert (row_digests(changed) != before).nonzero().tolist() == [[row]]
+
+
+def test_pieces_shown_while_digests_are_taken_hold_all_that_is_not_zero() -> None:
+    tensor = torch.zeros(64, 4096, dtype=torch.bfloat16)
+    tensor[40, 7], tensor[63, 4095] = -3, 5
+    shown: list[torch.Tensor] = []
+    row_digests(tensor, shown.append)
+    together = torch.cat(shown)
+    assert together.dtype == torch.bfloat16
+    assert together[together != 0].tolist() == [-3, 5]
 
 
 def test_empty_values_and_scalars_have_digests() -> None:

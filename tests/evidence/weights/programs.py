@@ -36,39 +36,39 @@ def served(
     whole, (rank, ranks) = checkpoint or weights(), tensor
     over = ranks if expert[1] == 1 else 1
     place = rank if expert[1] == 1 else 0
-    held = {name: value for name, value in whole.items() if "norm" in name or name.endswith("mlp.gate.weight")}
+    tensors = {name: value for name, value in whole.items() if "norm" in name or name.endswith("mlp.gate.weight")}
     for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        held[name] = torch.cat([whole[name], torch.zeros(32, 16, dtype=torch.bfloat16)]).chunk(ranks)[rank]
+        tensors[name] = torch.cat([whole[name], torch.zeros(32, 16, dtype=torch.bfloat16)]).chunk(ranks)[rank]
     for layer in range(2):
         at = f"model.layers.{layer}."
         q, k, v = (whole[f"{at}self_attn.{name}_proj.weight"] for name in "qkv")
         # One head of keys and values: every rank has it.
-        held[f"{at}self_attn.qkv_proj.weight"] = torch.cat([q.chunk(ranks)[rank], k, v])
-        held[f"{at}self_attn.o_proj.weight"] = whole[f"{at}self_attn.o_proj.weight"].chunk(ranks, 1)[rank]
+        tensors[f"{at}self_attn.qkv_proj.weight"] = torch.cat([q.chunk(ranks)[rank], k, v])
+        tensors[f"{at}self_attn.o_proj.weight"] = whole[f"{at}self_attn.o_proj.weight"].chunk(ranks, 1)[rank]
         stacks: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
         for number in torch.arange(4).chunk(expert[1])[expert[0]].tolist():
-            one = f"{at}mlp.experts.{number}."
-            gate, up = (whole[f"{one}{name}_proj.weight"].chunk(over)[place] for name in ("gate", "up"))
+            expert_path = f"{at}mlp.experts.{number}."
+            gate, up = (whole[f"{expert_path}{name}_proj.weight"].chunk(over)[place] for name in ("gate", "up"))
             stacks[0].append(torch.cat([gate, up]))
-            stacks[1].append(whole[f"{one}down_proj.weight"].chunk(over, 1)[place])
-        held[f"{at}mlp.experts.routed_experts.w13_weight"] = torch.stack(stacks[0])
-        held[f"{at}mlp.experts.routed_experts.w2_weight"] = torch.stack(stacks[1])
-    return held
+            stacks[1].append(whole[f"{expert_path}down_proj.weight"].chunk(over, 1)[place])
+        tensors[f"{at}mlp.experts.routed_experts.w13_weight"] = torch.stack(stacks[0])
+        tensors[f"{at}mlp.experts.routed_experts.w2_weight"] = torch.stack(stacks[1])
+    return tensors
 
 
-def sglang(held: Tensors) -> Tensors:
+def sglang(tensors: Tensors) -> Tensors:
     """The same parameters by SGLang's names."""
-    return {name.replace("routed_experts.", ""): value for name, value in held.items()}
+    return {name.replace("routed_experts.", ""): value for name, value in tensors.items()}
 
 
 def job(
     ranks: list[Tensors], *, experts: bool = False, layout: str | Path = "vllm", checkpoint: Path = BASE
 ) -> Weights:
     """The fingerprint of a job whose ranks have these parameters."""
-    held = []
+    rank_weights = []
     for rank, tensors in enumerate(ranks):
         place = (rank, len(ranks))
-        own = WeightLayout(checkpoint, layout, tensor=place, expert=place if experts else (0, 1))
-        parts = tuple(own.parts([program(tensors)]))
-        held.append(RankWeights(rank=rank, ranks=len(ranks), cast="", parts=parts))
-    return Weights(source="job", is_checkpoint=False, by_rank=tuple(held))
+        layout_of_rank = WeightLayout(checkpoint, layout, tensor=place, expert=place if experts else (0, 1))
+        parts = tuple(layout_of_rank.parts([program(tensors)]))
+        rank_weights.append(RankWeights(rank=rank, ranks=len(ranks), cast="", parts=parts))
+    return Weights(source="job", is_checkpoint=False, by_rank=tuple(rank_weights))

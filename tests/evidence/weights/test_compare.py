@@ -49,17 +49,17 @@ REPLICATED = ("norm.weight", "mlp.gate.weight", "k_proj.weight", "v_proj.weight"
 def test_a_single_bit_anywhere_names_the_tensor_and_the_row(seed: int) -> None:
     """In a tensor of the checkpoint and at a place that are drawn; every other time on one rank only."""
     draw = random.Random(seed)  # noqa: S311
-    other = weights()
-    name = draw.choice(sorted(other))
-    place = tuple(draw.randrange(size) for size in other[name].shape)
-    other[name].view(torch.int16)[place] ^= 1 << draw.randrange(15)
+    changed_weights = weights()
+    name = draw.choice(sorted(changed_weights))
+    place = tuple(draw.randrange(size) for size in changed_weights[name].shape)
+    changed_weights[name].view(torch.int16)[place] ^= 1 << draw.randrange(15)
     experts, everywhere = bool(seed % 4 // 2), bool(seed % 2)
     bad = draw.randrange(2)
-    held = [
-        served((rank, 2), (rank, 2) if experts else (0, 1), other if everywhere or rank == bad else None)
+    rank_tensors = [
+        served((rank, 2), (rank, 2) if experts else (0, 1), changed_weights if everywhere or rank == bad else None)
         for rank in range(2)
     ]
-    findings = {(f.tensor, f.sort, f.rows) for f in compare(HUB, job(held, experts=experts)).findings}
+    findings = {(f.tensor, f.sort, f.rows) for f in compare(HUB, job(rank_tensors, experts=experts)).findings}
     if everywhere:
         assert findings == {(name, "differs", str(place[0]))}
     elif name.endswith(REPLICATED):
@@ -71,36 +71,38 @@ def test_a_single_bit_anywhere_names_the_tensor_and_the_row(seed: int) -> None:
 
 
 def test_one_rank_with_another_bit_in_its_own_part() -> None:
-    other = weights()
-    other["model.layers.1.mlp.experts.3.gate_proj.weight"].view(torch.int16)[6, 2] ^= 1
-    ranked = [served((rank, 2), (rank, 2), other if rank == 1 else None) for rank in range(2)]
+    changed_weights = weights()
+    changed_weights["model.layers.1.mlp.experts.3.gate_proj.weight"].view(torch.int16)[6, 2] ^= 1
+    ranked = [served((rank, 2), (rank, 2), changed_weights if rank == 1 else None) for rank in range(2)]
     assert told(compare(HUB, job(ranked, experts=True))) == [
         ("model.layers.1.mlp.experts.3.gate_proj.weight", "differs", "6")
     ]
 
 
 def test_an_expert_with_anothers_weights() -> None:
-    held = ranks(experts=True)
-    held[1][W13] = held[1][W13][[1, 0]].clone()
-    report = compare(HUB, job(held, experts=True))
+    rank_tensors = ranks(experts=True)
+    rank_tensors[1][W13] = rank_tensors[1][W13][[1, 0]].clone()
+    report = compare(HUB, job(rank_tensors, experts=True))
     assert [finding.tensor.split(".")[5] for finding in report.findings] == ["2", "2", "3", "3"]
     assert "B holds A's model.layers.1.mlp.experts.3.gate_proj.weight" in {f.says for f in report.findings}
 
 
 def test_gate_and_up_exchanged() -> None:
-    held = ranks(1)
-    one = held[0][W13]
-    held[0][W13] = torch.cat([one[:, 8:], one[:, :8]], 1)
-    says = {finding.tensor: finding.says for finding in compare(HUB, job(held)).findings}
+    rank_tensors = ranks(1)
+    stack = rank_tensors[0][W13]
+    rank_tensors[0][W13] = torch.cat([stack[:, 8:], stack[:, :8]], 1)
+    says = {finding.tensor: finding.says for finding in compare(HUB, job(rank_tensors)).findings}
     assert says["model.layers.1.mlp.experts.0.gate_proj.weight"].endswith("model.layers.1.mlp.experts.0.up_proj.weight")
     assert len(says) == 8
 
 
 def test_the_same_shard_loaded_twice_by_rows_and_by_columns() -> None:
-    held = ranks()
-    held[1][W13] = held[0][W13]
-    held[1]["model.layers.0.self_attn.o_proj.weight"] = held[0]["model.layers.0.self_attn.o_proj.weight"]
-    report = compare(HUB, job(held))
+    rank_tensors = ranks()
+    rank_tensors[1][W13] = rank_tensors[0][W13]
+    rank_tensors[1]["model.layers.0.self_attn.o_proj.weight"] = rank_tensors[0][
+        "model.layers.0.self_attn.o_proj.weight"
+    ]
+    report = compare(HUB, job(rank_tensors))
     doubled = {finding.tensor: finding.says for finding in report.findings if finding.sort == "doubled"}
     assert len(doubled) == 9
     assert doubled["model.layers.0.self_attn.o_proj.weight"].startswith(
@@ -112,11 +114,11 @@ def test_the_same_shard_loaded_twice_by_rows_and_by_columns() -> None:
 
 
 def test_replicas_that_differ_and_a_tensor_of_zeros() -> None:
-    held = ranks()
-    held[1]["model.norm.weight"] = held[1]["model.norm.weight"] * 2
-    for own in held:
-        own["model.layers.0.mlp.gate.weight"] = torch.zeros(4, 16, dtype=torch.bfloat16)
-    report = compare(HUB, job(held))
+    rank_tensors = ranks()
+    rank_tensors[1]["model.norm.weight"] = rank_tensors[1]["model.norm.weight"] * 2
+    for tensors in rank_tensors:
+        tensors["model.layers.0.mlp.gate.weight"] = torch.zeros(4, 16, dtype=torch.bfloat16)
+    report = compare(HUB, job(rank_tensors))
     assert [(f.tensor, f.sort, f.says) for f in report.findings] == [
         ("model.layers.0.mlp.gate.weight", "differs", "one number only in B"),
         ("model.norm.weight", "replicas", "rank 0 and rank 1 hold all of it with other bits"),
@@ -124,17 +126,21 @@ def test_replicas_that_differ_and_a_tensor_of_zeros() -> None:
 
 
 def test_what_is_not_there_is_missing_or_was_not_given() -> None:
-    held = ranks(experts=True)
-    del held[0][W2]
-    lacking = job(held, experts=True)
+    rank_tensors = ranks(experts=True)
+    del rank_tensors[0][W2]
+    lacking = job(rank_tensors, experts=True)
     report = compare(HUB, lacking)
     assert {(f.tensor.split(".")[5], f.sort) for f in report.findings} == {("0", "missing"), ("1", "missing")}
     half = Weights(source="half", is_checkpoint=False, by_rank=lacking.by_rank[1:], missing=(0,))
     report = compare(HUB, half)
     assert (report.exit_code, {f.sort for f in report.findings}) == (3, {"incomplete"})
     replicas = job([{"model.norm.weight": weights()["model.norm.weight"]}] * 2)
-    one = Weights(source="one", is_checkpoint=False, by_rank=replicas.by_rank[:1], missing=(1,))
-    assert (compare(one, one).exit_code, compare(one, None).exit_code, compare(replicas, replicas).exit_code) == (
+    first_rank = Weights(source="one", is_checkpoint=False, by_rank=replicas.by_rank[:1], missing=(1,))
+    assert (
+        compare(first_rank, first_rank).exit_code,
+        compare(first_rank, None).exit_code,
+        compare(replicas, replicas).exit_code,
+    ) == (
         3,
         3,
         0,
@@ -144,17 +150,17 @@ def test_what_is_not_there_is_missing_or_was_not_given() -> None:
 
 
 def test_an_adapter_is_no_part_of_the_checkpoint_and_a_tied_head_is_its_embedding() -> None:
-    held = ranks(1)[0]
-    held["model.layers.0.self_attn.q_proj.lora_A.weight"] = torch.randn(2, 16)
-    report = compare(HUB, job([held]))
+    rank_tensors = ranks(1)[0]
+    rank_tensors["model.layers.0.self_attn.q_proj.lora_A.weight"] = torch.randn(2, 16)
+    report = compare(HUB, job([rank_tensors]))
     assert only(report).says == "a parameter that A has not"
     assert (only(report).tensor, report.exit_code) == ("model.layers.0.self_attn.q_proj.lora_A.weight", 1)
     tied = {name: value for name, value in weights().items() if name != "lm_head.weight"}
     module = program(tied)
     module.register_module("lm_head", module.get_submodule("model.embed_tokens"))
-    own = RankWeights(rank=0, ranks=1, cast="", parts=tuple(WeightLayout(BASE).parts([program(tied)])))
+    tied_rank = RankWeights(rank=0, ranks=1, cast="", parts=tuple(WeightLayout(BASE).parts([program(tied)])))
     with_head = RankWeights(rank=0, ranks=1, cast="", parts=tuple(WeightLayout().parts([module])))
-    sides = [Weights(source="x", is_checkpoint=False, by_rank=(side,)) for side in (own, with_head)]
+    sides = [Weights(source="x", is_checkpoint=False, by_rank=(side,)) for side in (tied_rank, with_head)]
     report = compare(*sides)
     assert (report.exit_code, report.aside) == (
         0,
@@ -164,7 +170,7 @@ def test_an_adapter_is_no_part_of_the_checkpoint_and_a_tied_head_is_its_embeddin
 
 def test_parts_that_lie_over_each_other_are_told() -> None:
     whole = WeightLayout(BASE).parts([program({"model.norm.weight": weights()["model.norm.weight"]})])
-    (half,) = (own for own in job(ranks(1)).by_rank[0].parts if own.tensor == "model.norm.weight")
+    (half,) = (part for part in job(ranks(1)).by_rank[0].parts if part.tensor == "model.norm.weight")
     assert half.size == (16, 1)
     from moeparity.evidence.weights.part import part
 
@@ -176,12 +182,12 @@ def test_parts_that_lie_over_each_other_are_told() -> None:
 
 
 def test_the_command_compares_files_of_ranks_with_a_checkpoint(tmp_path: Path) -> None:
-    held = ranks()
-    held[1][W2] = held[1][W2].clone()
-    held[1][W2][3, 5] += 1
+    rank_tensors = ranks()
+    rank_tensors[1][W2] = rank_tensors[1][W2].clone()
+    rank_tensors[1][W2][3, 5] += 1
     logs = tmp_path / "logs"
-    for own in job(held).by_rank:
-        write_rank(logs, own)
+    for rank_weights in job(rank_tensors).by_rank:
+        write_rank(logs, rank_weights)
     done = inside("weights", BASE, logs, "--json", tmp_path / "report.json")
     assert done.returncode == 1
     assert "1 tensor not as they should be, 44 of 45 compared tensors equal; exit 1" in " ".join(done.stdout.split())
@@ -189,8 +195,8 @@ def test_the_command_compares_files_of_ranks_with_a_checkpoint(tmp_path: Path) -
     jsonschema.validate(report, report_schema("weights"))
     (finding,) = report["findings"]
     assert (finding["tensor"], finding["rows"]) == ("model.layers.1.mlp.experts.3.down_proj.weight", "5")
-    other = rewrite(copy(tmp_path / "other"), {"model.norm.weight": weights()["model.norm.weight"].neg()})
-    assert "other bits" in inside("weights", BASE, other).stdout
+    changed_copy = rewrite(copy(tmp_path / "other"), {"model.norm.weight": weights()["model.norm.weight"].neg()})
+    assert "other bits" in inside("weights", BASE, changed_copy).stdout
     assert inside("weights", BASE, "--out", tmp_path / "base.safetensors").returncode == 0
     assert inside("weights", tmp_path / "base.safetensors", BASE).returncode == 0
     rounded = inside("weights", BASE, tmp_path / "base.safetensors", "--dtype", "fp16")
@@ -232,7 +238,7 @@ def test_files_that_are_no_fingerprints_are_refused(tmp_path: Path) -> None:
     save_file({"sums": tensors["sums"][:-1]}, path, {"moeparity": "{}"})
     refused("not as a fingerprint of weights is written")
     write_rank(tmp_path, first)
-    other = write_rank(tmp_path, RankWeights(rank=1, ranks=3, cast="", parts=second.parts))
+    third = write_rank(tmp_path, RankWeights(rank=1, ranks=3, cast="", parts=second.parts))
     refused(r"of 3 ranks, rounded to nothing; .*rank-0.* is of 2", at=tmp_path)
-    write_weights(other, first)
+    write_weights(third, first)
     refused("two of its files are of the same rank", at=tmp_path)

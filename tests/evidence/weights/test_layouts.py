@@ -35,11 +35,11 @@ def test_a_server_cut_over_ranks_has_the_checkpoints_bits(ranks: int, experts: b
     if ranks == 4 and not experts:
         # Eight rows of an expert over four ranks, and columns that begin within a word of 64 bits.
         assert weights()["model.layers.0.mlp.experts.0.down_proj.weight"].shape[1] // ranks == 2
-    held = [served((rank, ranks), (rank, ranks) if experts else (0, 1)) for rank in range(ranks)]
-    report = compare(HUB, job(held, experts=experts))
+    rank_tensors = [served((rank, ranks), (rank, ranks) if experts else (0, 1)) for rank in range(ranks)]
+    report = compare(HUB, job(rank_tensors, experts=experts))
     assert equal(report), report.findings
     assert report.aside == ()
-    report = compare(HUB, job(list(map(sglang, held)), experts=experts, layout="sglang"))
+    report = compare(HUB, job(list(map(sglang, rank_tensors)), experts=experts, layout="sglang"))
     assert equal(report), report.findings
 
 
@@ -47,11 +47,11 @@ def test_attention_that_is_cut_over_fewer_ranks() -> None:
     """Two groups of one rank: every rank has all of attention, and its half of the rest."""
     whole, by_rank = sglang(served()), []
     for rank in range(2):
-        held = {
+        rank_tensors = {
             name: whole[name] if "self_attn" in name else value for name, value in sglang(served((rank, 2))).items()
         }
         layout = WeightLayout(BASE, "sglang", tensor=(rank, 2), attention=(0, 1))
-        by_rank.append(RankWeights(rank=rank, ranks=2, cast="", parts=tuple(layout.parts([program(held)]))))
+        by_rank.append(RankWeights(rank=rank, ranks=2, cast="", parts=tuple(layout.parts([program(rank_tensors)]))))
     report = compare(HUB, Weights(source="job", is_checkpoint=False, by_rank=tuple(by_rank)))
     assert equal(report), report.findings
 
@@ -59,8 +59,8 @@ def test_attention_that_is_cut_over_fewer_ranks() -> None:
 def test_transformers_stacks_of_experts_and_its_buffers() -> None:
     model = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.bfloat16)
     parts = tuple(WeightLayout(BASE, "transformers").parts([nn.DataParallel(model)]))
-    own = RankWeights(rank=0, ranks=1, cast="", parts=parts)
-    report = compare(HUB, Weights(source="model", is_checkpoint=False, by_rank=(own,)))
+    rank_weights = RankWeights(rank=0, ranks=1, cast="", parts=parts)
+    report = compare(HUB, Weights(source="model", is_checkpoint=False, by_rank=(rank_weights,)))
     assert equal(report), report.findings
     assert "model.rotary_emb.inv_freq, in B alone, is a buffer that no checkpoint keeps" in report.aside
 
@@ -70,8 +70,8 @@ def test_a_trainer_in_fp32_is_compared_as_rounded() -> None:
 
     def held(dtype: str | None) -> Weights:
         parts = tuple(WeightLayout(BASE, dtype=dtype).parts([wide]))
-        own = RankWeights(rank=0, ranks=1, cast=dtype or "", parts=parts)
-        return Weights(source="trainer", is_checkpoint=False, by_rank=(own,))
+        rank_weights = RankWeights(rank=0, ranks=1, cast=dtype or "", parts=parts)
+        return Weights(source="trainer", is_checkpoint=False, by_rank=(rank_weights,))
 
     assert equal(compare(HUB, held("bf16")))
     apart = compare(HUB, held(None))
@@ -131,15 +131,15 @@ def test_groups_local_experts_and_turned_stacks(tmp_path: Path) -> None:
     q, k, v = (whole[f"{at}self_attn.{name}_proj.weight"] for name in "qkv")
     ranks = []
     for rank in range(2):
-        held = {heads: torch.cat([tensor.chunk(2)[rank] for tensor in (q, k, v)])}
+        tensors = {heads: torch.cat([tensor.chunk(2)[rank] for tensor in (q, k, v)])}
         for number in range(2):
-            one = f"{at}mlp.experts.{2 * rank + number}."
-            held[f"decoder.layers.1.mlp.experts.linear_fc1.weight{number}"] = torch.cat(
-                [whole[f"{one}{name}_proj.weight"] for name in ("gate", "up")]
+            expert_path = f"{at}mlp.experts.{2 * rank + number}."
+            tensors[f"decoder.layers.1.mlp.experts.linear_fc1.weight{number}"] = torch.cat(
+                [whole[f"{expert_path}{name}_proj.weight"] for name in ("gate", "up")]
             )
         downs = [whole[f"{at}mlp.experts.{2 * rank + number}.down_proj.weight"].T for number in range(2)]
-        held["decoder.layers.1.mlp.turned"] = torch.stack(downs)
-        ranks.append(held)
+        tensors["decoder.layers.1.mlp.turned"] = torch.stack(downs)
+        ranks.append(tensors)
     report = compare(HUB, job(ranks, experts=True, layout=tmp_path / "layout.yaml", checkpoint=hub))
     assert {finding.sort for finding in report.findings} == {"missing"}
     assert report.equal == report.compared == 3 + 4 * 3
@@ -148,8 +148,8 @@ def test_groups_local_experts_and_turned_stacks(tmp_path: Path) -> None:
     )
     layout = WeightLayout(hub, tmp_path / "layout.yaml")
     parts = layout.parts([program({heads: fused})])
-    assert sum(own.total for own in parts if own.tensor.endswith("q_proj.weight")) % 2**64 == next(
-        own.total for own in HUB.by_rank[0].parts if own.tensor == f"{at}self_attn.q_proj.weight"
+    assert sum(part.total for part in parts if part.tensor.endswith("q_proj.weight")) % 2**64 == next(
+        part.total for part in HUB.by_rank[0].parts if part.tensor == f"{at}self_attn.q_proj.weight"
     )
 
 
@@ -208,5 +208,5 @@ def test_shapes_come_from_config_json_where_there_are_no_weights() -> None:
 
 def test_stages_of_a_pipeline_have_the_checkpoints_names_and_other_modules_their_number() -> None:
     stages = [program({name: weights()[name]}) for name in ("model.norm.weight", "lm_head.weight")]
-    assert [own.tensor for own in WeightLayout(BASE).parts(stages)] == ["model.norm.weight", "lm_head.weight"]
-    assert [own.tensor for own in WeightLayout().parts(stages)] == ["0.model.norm.weight", "1.lm_head.weight"]
+    assert [part.tensor for part in WeightLayout(BASE).parts(stages)] == ["model.norm.weight", "lm_head.weight"]
+    assert [part.tensor for part in WeightLayout().parts(stages)] == ["0.model.norm.weight", "1.lm_head.weight"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from moeparity.inputs.tokens import read_tokens
-from moeparity.plan.spec.schema import Tokens
+from moeparity.plan.spec.recipe_schema import Tokens
 
 TEXT = (Path(__file__).parents[3] / "docs" / "tokens.md").read_text("utf-8")
 

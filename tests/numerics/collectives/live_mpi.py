@@ -18,9 +18,9 @@ def main() -> None:
     for world in worlds:
         group = mpi.COMM_WORLD.Split(0 if rank < world else mpi.UNDEFINED, rank)
         for case in range(cases if rank < world else 0):
-            own = np.load(folder / f"{world}-{case}-{rank}.npy")
-            total = np.empty_like(own)
-            group.Allreduce(own, total, op=mpi.SUM)
+            part_here = np.load(folder / f"{world}-{case}-{rank}.npy")
+            total = np.empty_like(part_here)
+            group.Allreduce(part_here, total, op=mpi.SUM)
             np.save(folder / f"{world}-{case}-{rank}-out.npy", total)
 
 

@@ -60,13 +60,13 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     def folder(algorithm: str) -> Path:
         if absent := absence():
             pytest.skip(f"Open MPI is not compared with simulated ranks here: no {absent}")
-        made = tmp_path_factory.mktemp("live")
+        rank_folder = tmp_path_factory.mktemp("live")
         for world in WORLDS:
             for case, tensors in enumerate(inputs(world)):
                 for rank, tensor in enumerate(tensors):
-                    np.save(made / f"{world}-{case}-{rank}.npy", tensor.numpy())
-        run(ALGORITHMS[algorithm][0], made)
-        return made
+                    np.save(rank_folder / f"{world}-{case}-{rank}.npy", tensor.numpy())
+        run(ALGORITHMS[algorithm][0], rank_folder)
+        return rank_folder
 
     return folder
 

@@ -34,8 +34,8 @@ Key = tuple[int, int, int]
 
 def clustered(row: Row, block: int, cluster: int, step: Callable[[float, float], float] = square_added) -> float:
     """One 16-byte access a thread; a cluster's blocks are added in turn, each by itself."""
-    held = threads(row, block * cluster, 8, step)
-    return in_turn([twice_by(HIGH, held[i * block : (i + 1) * block]) for i in range(cluster)])
+    row_threads = threads(row, block * cluster, 8, step)
+    return in_turn([twice_by(HIGH, row_threads[i * block : (i + 1) * block]) for i in range(cluster)])
 
 
 # Launch -> threads of a block, blocks of a cluster, worked out by hand from the launch code for 132 SMs.
@@ -124,27 +124,27 @@ def vectors(row: Row) -> Row:
 
 def low_latency(row: Row, threads_of: int, cluster: int, lanes: int) -> float:
     """The first of the lanes that share a vector holds its sum; shuffles leave out offsets within such a group."""
-    held, groups = vectors(row), threads_of // lanes
+    per_vector, groups = vectors(row), threads_of // lanes
     blocks = []
     for block in range(cluster):
-        own = [0.0] * threads_of
-        for group, value in enumerate(held[block * groups : (block + 1) * groups]):
-            own[group * lanes] = value
-        found = []
-        for warp in warps(own):
+        per_thread = [0.0] * threads_of
+        for group, value in enumerate(per_vector[block * groups : (block + 1) * groups]):
+            per_thread[group * lanes] = value
+        of_blocks = []
+        for warp in warps(per_thread):
             values = warp
             for offset in (o for o in LOW if o >= lanes):
                 values = [plus(values[i], values[i ^ offset]) for i in range(32)]
-            found.append(values[0])
-        blocks.append(butterfly(found, HIGH))
+            of_blocks.append(values[0])
+        blocks.append(butterfly(of_blocks, HIGH))
     return in_turn(blocks)
 
 
 def balanced(row: Row, threads_of: int) -> float:
-    held = [0.0] * threads_of
+    per_thread = [0.0] * threads_of
     for fragment, value in enumerate(vectors(row)):
-        held[fragment % threads_of] = plus(held[fragment % threads_of], value)
-    return twice_by(HIGH, held)
+        per_thread[fragment % threads_of] = plus(per_thread[fragment % threads_of], value)
+    return twice_by(HIGH, per_thread)
 
 
 FUSED_KERNELS: dict[str, tuple[Callable[[Row, Key], float], list[Key]]] = {

@@ -147,8 +147,8 @@ def test_each_form_against_fractions(form: str, x_dtype: torch.dtype) -> None:
 def test_the_forms_differ() -> None:
     base: dict[str, Any] = {"order": "sequential", "mean": "divide", "rsqrt": "sqrt_div"}
     x, weight = random(64, 45, dtype=FP32), random(45, dtype=FP32, seed=1)
-    found = [norm(x, weight, **(base | form)).float() for form in FORMS.values()]
-    for a, b in itertools.combinations(found, 2):
+    normed = [norm(x, weight, **(base | form)).float() for form in FORMS.values()]
+    for a, b in itertools.combinations(normed, 2):
         assert not torch.equal(a, b)
 
 
@@ -187,7 +187,7 @@ def test_what_torch_does_on_cpu() -> None:
 def test_forms_of_the_root_over_significands() -> None:
     """`ieee` against fp64 division and root of numpy, which for fp32 is correct (the kernel's docstring says why)."""
     x = (torch.arange(0, 1 << 24, 1013, dtype=torch.int32) + (127 << 23)).view(FP32)
-    one, eps = torch.ones(1, dtype=FP32), 0.0
+    ones, eps = torch.ones(1, dtype=FP32), 0.0
     at: dict[str, Any] = {"order": "sequential", "eps": eps}
     roots = x.sqrt().unsqueeze(-1)
     squares = (roots * roots).squeeze(-1).numpy()
@@ -195,8 +195,8 @@ def test_forms_of_the_root_over_significands() -> None:
         ("ieee", (1 / np.sqrt(squares.astype(np.float64))).astype(np.float32)),
         ("sqrt_div", np.float32(1) / np.sqrt(squares)),
     ):
-        found = norm(roots, one, rsqrt=form, **at)
-        assert_bits(found, times(roots, torch.from_numpy(expected).unsqueeze(-1), FP32))
+        normed = norm(roots, ones, rsqrt=form, **at)
+        assert_bits(normed, times(roots, torch.from_numpy(expected).unsqueeze(-1), FP32))
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP32])
@@ -207,8 +207,8 @@ def test_cascade_is_torchs_own_mean(dtype: torch.dtype, width: int) -> None:
         x = random(*shape, width, dtype=dtype, seed=seed) * 3
         for normalized in (dtype, FP32):
             at: dict[str, Any] = {"normalized": normalized, "output": dtype}
-            found = norm(x, weight, order="cascade", mean="divide", rsqrt="sqrt_div", **at)
-            assert_bits(found, norm(x, weight, **at))
+            normed = norm(x, weight, order="cascade", mean="divide", rsqrt="sqrt_div", **at)
+            assert_bits(normed, norm(x, weight, **at))
             written = DEFAULTS | at | {"order": "cascade", "mean": "divide", "rsqrt": "sqrt_div"}
             record("rms_norm", written, f"torch {torch.__version__}", operands=dtype)
 
@@ -236,11 +236,11 @@ def test_hf_eager_keeps_its_bits_with_the_order_written_out(qwen3_moe: Path, qwe
         model = open_model(checkpoint, device="cpu")
         ids = torch.randint(0, 300, (2, 13), generator=torch.Generator().manual_seed(0))
         norms = [node.name for node in model.graph.nodes if node.op is RMS_NORM]
-        own = forward(model, ids, profile="hf-eager")["logits"]
+        eager_logits = forward(model, ids, profile="hf-eager")["logits"]
         values = {f"{name}:order": "cascade" for name in norms} | {f"{name}:rsqrt": "sqrt_div" for name in norms}
-        assert same_bits(forward(model, ids, profile="hf-eager", settings=values)["logits"], own)
-        other = {f"{name}:order": "sequential" for name in norms} | {f"{name}:output": "fp32" for name in norms}
-        assert not same_bits(forward(model, ids, profile="hf-eager", settings=other)["logits"], own)
+        assert same_bits(forward(model, ids, profile="hf-eager", settings=values)["logits"], eager_logits)
+        coarse = {f"{name}:order": "sequential" for name in norms} | {f"{name}:output": "fp32" for name in norms}
+        assert not same_bits(forward(model, ids, profile="hf-eager", settings=coarse)["logits"], eager_logits)
 
 
 def chan(a: tuple[float, float], b: tuple[float, float], count: int) -> tuple[float, float]:
@@ -261,16 +261,16 @@ def warp_moments(row: Row, vector: int) -> tuple[float, float]:
             lanes = [exact("+", a, b) for a, b in zip(lanes[::2], lanes[1::2], strict=True)]
         return lanes[0]
 
-    own: list[Row] = [[] for _ in range(32)]
+    per_lane: list[Row] = [[] for _ in range(32)]
     for i, x in enumerate(row):
-        own[i // vector % 32].append(x)
+        per_lane[i // vector % 32].append(x)
     sums = [0.0] * 32
-    for lane, values in enumerate(own):
+    for lane, values in enumerate(per_lane):
         for x in values:
             sums[lane] = exact("+", sums[lane], x)
     mean = exact("*", folded(sums), nearest(Fraction(1, len(row)), FP32))
     m2s = [0.0] * 32
-    for lane, values in enumerate(own):
+    for lane, values in enumerate(per_lane):
         for x in values:
             apart = exact("-", x, mean)
             m2s[lane] = fma(apart, apart, m2s[lane], FP32)
@@ -355,8 +355,8 @@ def test_a_launch_that_a_rule_refuses_is_the_users_error() -> None:
 )
 def test_orders_that_cannot_be(values: dict[str, str], message: str) -> None:
     assert RMS_NORM.refuses is not None
-    given = {"square": "fp32", "output": "bf16", **values}
-    assert RMS_NORM.refuses({"weight": (37,)}, given) == ("order", message)
+    settings = {"square": "fp32", "output": "bf16", **values}
+    assert RMS_NORM.refuses({"weight": (37,)}, settings) == ("order", message)
 
 
 def test_orders_that_can_be() -> None:

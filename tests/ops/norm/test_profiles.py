@@ -12,9 +12,10 @@ from moeparity.engine.forward import forward
 from moeparity.errors import Where
 from moeparity.inputs.model import open_model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.bind import BoundGraph, bind
+from moeparity.plan.bind import bind
+from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
-from moeparity.plan.spec.schema import Placement
+from moeparity.plan.spec.variant_schema import Placement
 from tests.planted.places import random_tokens
 
 HERE = Where(Path(__file__))

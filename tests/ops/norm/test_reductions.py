@@ -44,13 +44,13 @@ def vllm_fused_add(row: Row, rows: int) -> float:
     block = min(len(row), 256 if rows >= 256 else 1024)
     if len(row) % 8:
         return in_turn([down(warp, LOW) for warp in warps(threads(row, block, 1))])
-    held = [0.0] * block
+    per_thread = [0.0] * block
     for i, first in enumerate(range(0, len(row), 8)):
         of_eight = 0.0
         for j in range(first, first + 8, 2):
             of_eight = plus(of_eight, plus(f32(row[j] ** 2), f32(row[j + 1] ** 2)))
-        held[i % block] = plus(held[i % block], of_eight)
-    return in_turn([down(warp, LOW) for warp in warps(held)])
+        per_thread[i % block] = plus(per_thread[i % block], of_eight)
+    return in_turn([down(warp, LOW) for warp in warps(per_thread)])
 
 
 def flashinfer(row: Row, rows: int) -> float:
@@ -64,10 +64,10 @@ def laddered(row: Row, offsets: tuple[int, ...], step: Callable[[float, float], 
 
 
 def shared(row: Row, count: int, offsets: tuple[int, ...], step: Callable[[float, float], float] = then_added) -> float:
-    held = threads(row, count, math.gcd(8, len(row)), step)
+    per_thread = threads(row, count, math.gcd(8, len(row)), step)
     if count < 32:
-        return butterfly(held, tuple(offset for offset in offsets if offset < count))
-    return twice_by(offsets, held)
+        return butterfly(per_thread, tuple(offset for offset in offsets if offset < count))
+    return twice_by(offsets, per_thread)
 
 
 def cutedsl_qk(row: Row, rows: int) -> float:
@@ -86,11 +86,11 @@ def sglang_qk(row: Row, rows: int) -> float:
 
 def trtllm(row: Row, rows: int) -> float:
     block = 32 * math.ceil(min(len(row), 1024) / 32)
-    held = [0.0] * block
+    per_thread = [0.0] * block
     for i in range(0, len(row), 2):
         thread = i // 2 % block
-        held[thread] = plus(held[thread], plus(f32(row[i] ** 2), f32(row[i + 1] ** 2)))
-    return twice_by(HIGH, held)
+        per_thread[thread] = plus(per_thread[thread], plus(f32(row[i] ** 2), f32(row[i + 1] ** 2)))
+    return twice_by(HIGH, per_thread)
 
 
 # (hidden, rows) -> block.x, block.y, and whether a row is split over block.y.
@@ -113,19 +113,22 @@ def cuda_mean(row: Row, rows: int, offsets: tuple[int, ...]) -> float:
     """Four accumulators a thread; the y dimension, then x, are halved in shared memory down to a warp."""
     width, height, split = CUDA_MEAN[len(row), rows]
     height = height if split else 1
-    held = []
+    per_thread = []
     for thread in range(width * height):
-        own = [0.0] * 4
+        four_sums = [0.0] * 4
         if len(row) >= 128:
             for first in range(4 * thread, len(row), 4 * width * height):
-                own = [then_added(own[j], row[first + j]) for j in range(4)]
+                four_sums = [then_added(four_sums[j], row[first + j]) for j in range(4)]
         else:
             for i, at in enumerate(range(thread, len(row), width)):
-                own[i % 4] = then_added(own[i % 4], row[at])
-        held.append(plus(plus(plus(own[0], own[1]), own[2]), own[3]))
-    while len(held) > 32:
-        held = [plus(a, b) for a, b in zip(held[: len(held) // 2], held[len(held) // 2 :], strict=True)]
-    return down(held, tuple(offset for offset in offsets if offset < len(held)))
+                four_sums[i % 4] = then_added(four_sums[i % 4], row[at])
+        per_thread.append(plus(plus(plus(four_sums[0], four_sums[1]), four_sums[2]), four_sums[3]))
+    while len(per_thread) > 32:
+        per_thread = [
+            plus(a, b)
+            for a, b in zip(per_thread[: len(per_thread) // 2], per_thread[len(per_thread) // 2 :], strict=True)
+        ]
+    return down(per_thread, tuple(offset for offset in offsets if offset < len(per_thread)))
 
 
 def cuda_rms_norm(row: Row, rows: int) -> float:
@@ -135,13 +138,13 @@ def cuda_rms_norm(row: Row, rows: int) -> float:
 
 def apex(row: Row, rows: int) -> float:
     """Lanes shifted in a circle by 1 to 16, of which lane 0 is taken."""
-    found = []
+    shifted_sums = []
     for lanes in warps(threads(row, 128, 4)):
         shifted = lanes
         for offset in LOW:
             shifted = [plus(shifted[i], shifted[(i + offset) % 32]) for i in range(32)]
-        found.append(shifted[0])
-    return plus(plus(found[0], found[2]), plus(found[1], found[3]))
+        shifted_sums.append(shifted[0])
+    return plus(plus(shifted_sums[0], shifted_sums[2]), plus(shifted_sums[1], shifted_sums[3]))
 
 
 def triton_row(row: Row, rows: int) -> float:
@@ -204,15 +207,15 @@ LAUNCHES = ((4096, 8, 1), (7168, 600, 8), (8192, 20, 16), (128, 8, 1))
 
 def test_rules_differ_from_each_other() -> None:
     """No two kernels have one order at all launches; some refuse some."""
-    found: dict[str, list[float]] = {name: [] for name in RULES}
+    sums_of_rules: dict[str, list[float]] = {name: [] for name in RULES}
     for hidden, rows, ranks in LAUNCHES:
         x = torch.tensor([row_of(hidden, seed) for seed in range(8)], dtype=FP32)
-        for name, of_all in found.items():
+        for name, of_all in sums_of_rules.items():
             try:
                 of_all.extend(sums(name, x, rows, ranks).tolist())
             except OrderError:
                 of_all.append(-1.0)
-    assert len(set(map(tuple, found.values()))) == len(found)
+    assert len(set(map(tuple, sums_of_rules.values()))) == len(sums_of_rules)
 
 
 def test_a_rule_explains_itself() -> None:
@@ -283,8 +286,8 @@ def test_transformer_engine_adds_as_its_general_kernel_does(hidden: int, dtype: 
         by_block = [in_turn(each[block::blocks]) for block in range(blocks)]
         expected = by_block[0] if blocks == 1 else butterfly(by_block, LOW)
     x = torch.tensor([row], dtype=FP32)
-    found = sum_axis(x, order_of(te_order(launch), launch), -1, accumulate=FP32, times=x)
-    assert_bits(found, torch.tensor([expected], dtype=FP32))
+    total = sum_axis(x, order_of(te_order(launch), launch), -1, accumulate=FP32, times=x)
+    assert_bits(total, torch.tensor([expected], dtype=FP32))
 
 
 @pytest.mark.parametrize(("hidden", "rows", "warps_of"), [(768, 4, 1), (4096, 8, 4), (768, 5, None), (2880, 4, None)])

@@ -68,16 +68,16 @@ def test_it_is_another_sum_than_two_passes() -> None:
     x, weight = random(64, 1537, dtype=FP32) + 0.5, random(1537, dtype=FP32, seed=1)
     at: dict[str, Any] = {"order": "lanes(512) | fold_hi", "rsqrt": "sqrt_div"}
     forms = [norm(x, weight, statistic=name, **at) for name in ("mean_square", "two_pass", "welford")]
-    for i, one in enumerate(forms):
-        assert not any(torch.equal(one, other) for other in forms[:i])
+    for i, first in enumerate(forms):
+        assert not any(torch.equal(first, second) for second in forms[:i])
 
 
 def test_fp64_rows_have_an_fp64_statistic() -> None:
     """Nearer to the mean square than any fp32 number needs to be."""
     x = random(2, 45, dtype=FP64) * 3
-    one = torch.ones(45, dtype=FP64)
-    found = norm(x, one, statistic="welford", scaled=FP64, weight=FP64, normalized=FP64, output=FP64)
-    for row, normalized in zip(x.tolist(), found.tolist(), strict=True):
+    ones = torch.ones(45, dtype=FP64)
+    normed = norm(x, ones, statistic="welford", scaled=FP64, weight=FP64, normalized=FP64, output=FP64)
+    for row, normalized in zip(x.tolist(), normed.tolist(), strict=True):
         square = sum((Fraction(value) ** 2 for value in row), Fraction(EPS) * 45) / 45
         for value, result in zip(row, normalized, strict=True):
             assert abs(Fraction(result) ** 2 * square - Fraction(value) ** 2) < Fraction(value) ** 2 / 2**45

@@ -50,14 +50,14 @@ def threads(
     row: Row, count: int, vector: int, step: Callable[[float, float], float] = square_added, offset: int = 0
 ) -> Row:
     """Each thread of a block walks over its vectors with the block's stride."""
-    held = [0.0] * count
+    per_thread = [0.0] * count
     for first in range(0, len(row), count * vector):
         for thread in range(count):
             for j in range(vector):
                 at = first + thread * vector + j
                 if at < len(row):
-                    held[thread] = step(held[thread], row[at])
-    return held
+                    per_thread[thread] = step(per_thread[thread], row[at])
+    return per_thread
 
 
 def butterfly(warp: Row, offsets: tuple[int, ...]) -> float:
@@ -81,8 +81,8 @@ def down(warp: Row, offsets: tuple[int, ...]) -> float:
 HIGH, LOW = (16, 8, 4, 2, 1), (1, 2, 4, 8, 16)
 
 
-def warps(held: Row) -> list[Row]:
-    return [held[i : i + 32] for i in range(0, len(held), 32)]
+def warps(per_thread: Row) -> list[Row]:
+    return [per_thread[i : i + 32] for i in range(0, len(per_thread), 32)]
 
 
 def in_turn(values: Row) -> float:
@@ -92,9 +92,9 @@ def in_turn(values: Row) -> float:
     return total
 
 
-def twice_by(offsets: tuple[int, ...], held: Row) -> float:
+def twice_by(offsets: tuple[int, ...], per_thread: Row) -> float:
     """A butterfly in each warp, the results in shared memory, a butterfly of them."""
-    return butterfly([butterfly(warp, offsets) for warp in warps(held)], offsets)
+    return butterfly([butterfly(warp, offsets) for warp in warps(per_thread)], offsets)
 
 
 def row_of(width: int, seed: int) -> Row:

@@ -12,8 +12,8 @@ def triton_tiles(row: Row, of_thread: Callable[[Row, int], float]) -> float:
     total = 0.0
     for first in range(0, len(row), 1024):
         tile = row[first : first + 1024] + [0.0] * (first + 1024 - len(row))
-        held = [of_thread(tile, thread) for thread in range(128)]
-        total = plus(total, butterfly([butterfly(warp, HIGH) for warp in warps(held)], (2, 1)))
+        per_thread = [of_thread(tile, thread) for thread in range(128)]
+        total = plus(total, butterfly([butterfly(warp, HIGH) for warp in warps(per_thread)], (2, 1)))
     return total
 
 
@@ -28,8 +28,8 @@ def eight_squares(tile: Row, thread: int) -> float:
 
 def eight_contracted(tile: Row, thread: int) -> float:
     """mul.f32 of the odd elements, fma.rn.f32 of the even ones onto them, then add.f32: as the PTX reads."""
-    own = tile[8 * thread : 8 * thread + 8]
-    return in_pairs([square_added(f32(odd * odd), even) for even, odd in zip(own[::2], own[1::2], strict=True)])
+    eight = tile[8 * thread : 8 * thread + 8]
+    return in_pairs([square_added(f32(odd * odd), even) for even, odd in zip(eight[::2], eight[1::2], strict=True)])
 
 
 def four_and_four(tile: Row, thread: int) -> float:

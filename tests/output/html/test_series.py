@@ -26,8 +26,8 @@ def data(*lines: Line, reach: tuple[float, float] | None = None) -> dict[str, An
         words=[["word"] for _ in x],
         reach=reach,
     )
-    found: dict[str, Any] = json.loads(script_data(picture("Some", series).data))["series-some"]
-    return found
+    content: dict[str, Any] = json.loads(script_data(picture("Some", series).data))["series-some"]
+    return content
 
 
 def line(*values: float, high: tuple[float, ...] = ()) -> Line:

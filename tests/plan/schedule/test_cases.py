@@ -24,7 +24,7 @@ def test_numbers_come_in_one_order_and_all_of_them_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("dekode", "dekode"),
         ("decode[rows]", "rows"),
@@ -35,8 +35,8 @@ def test_numbers_come_in_one_order_and_all_of_them_is_none() -> None:
         ("decode[]", ""),
     ],
 )
-def test_what_is_no_case_is_told(text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
+def test_what_is_no_case_is_told(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         parse(text)
 
 

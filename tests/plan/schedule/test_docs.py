@@ -15,7 +15,7 @@ from moeparity.plan.schedule.recorded import _KEYS
 from moeparity.plan.schedule.settings import PARTS, WHOLE, settings
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.scheduling import MOST_SEQUENCES, TOKEN_BUDGET, Decode, Scheduling
-from moeparity.plan.spec.schema import Variant
+from moeparity.plan.spec.variant_schema import Variant
 from tests.command import ROOT
 from tests.plan.schedule.grids import HERE, grid, told, written
 

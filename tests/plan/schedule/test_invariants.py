@@ -110,13 +110,13 @@ def test_every_mixture_of_two_sides_makes_a_schedule(data: st.DataObject) -> Non
     assert mixed(candidate, reference, names) == reference
     assert mixed(reference, candidate, []) == reference
     assert bool(names) == (reference != candidate)
-    taken = data.draw(st.lists(st.sampled_from(names), unique=True)) if names else []
-    mixture = mixed(reference, candidate, taken)
+    parts_taken = data.draw(st.lists(st.sampled_from(names), unique=True)) if names else []
+    mixture = mixed(reference, candidate, parts_taken)
     of = schedule(mixture, tokens, HERE)
     check(of, tokens)
     limits(of, mixture)
     assert set(of.phases) <= {*possible_phases(mixture)}
-    for name in taken:
+    for name in parts_taken:
         assert said(reference, name) != said(candidate, name)
     # Groups are told with the rest of the placement.
     assert (described(reference) == described(candidate)) == (not {*names} - {GROUPS})

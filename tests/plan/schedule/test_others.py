@@ -62,9 +62,9 @@ def test_others_are_schedules_of_other_steps(data: st.DataObject) -> None:
         refuse_unfit(by, tokens, HERE)
     except SpecError:
         assume(False)
-    made = {name: schedule(other, tokens, HERE) for name, other in others(by, tokens, HERE).items()}
-    assert len(made) <= MOST
-    steps = [schedule(by, tokens, HERE).steps, *(of.steps for of in made.values())]
+    by_name = {name: schedule(settings, tokens, HERE) for name, settings in others(by, tokens, HERE).items()}
+    assert len(by_name) <= MOST
+    steps = [schedule(by, tokens, HERE).steps, *(of.steps for of in by_name.values())]
     assert len(set(steps)) == len(steps)
-    for of in made.values():
+    for of in by_name.values():
         check(of, tokens)

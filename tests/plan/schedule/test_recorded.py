@@ -98,9 +98,9 @@ def test_a_schedule_that_is_written_down_comes_back(tmp_path: Path, fields: dict
 def test_a_recorded_schedule_is_one_part(tmp_path: Path) -> None:
     by, server = recorded(tmp_path, {"spans": [[0, 0, 4], [1, 0, 5]]}), written({"rule": "vllm-v1"}, 2)
     trainer = settings(None, 1, 2, HERE)
-    for other in (server, trainer):
-        assert parts(by, other) == parts(other, by) == [WHOLE]
-        assert mixed(other, by, [WHOLE]) == by
+    for steps_by_rule in (server, trainer):
+        assert parts(by, steps_by_rule) == parts(steps_by_rule, by) == [WHOLE]
+        assert mixed(steps_by_rule, by, [WHOLE]) == by
         assert said(by, WHOLE) == "recorded in batches.jsonl"
     assert said(trainer, WHOLE) == "micro-batch 1"
     assert not parts(by, by)

@@ -35,8 +35,8 @@ SERVER = ScheduleSettings(rule="vllm-v1", continuous=True, start="prompt", chunk
 def test_parts_decide_what_is_computed_where_a_side_mixes_sequences(
     reference: ScheduleSettings, candidate: ScheduleSettings, semantic: set[str]
 ) -> None:
-    for one, other in ((reference, candidate), (candidate, reference)):
-        assert {part for part in parts(one, other) if is_semantic(one, other, part)} == semantic
+    for first, second in ((reference, candidate), (candidate, reference)):
+        assert {part for part in parts(first, second) if is_semantic(first, second, part)} == semantic
 
 
 def recorded(*, isolated: bool, shape: str = "packed") -> ScheduleSettings:

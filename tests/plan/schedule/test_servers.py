@@ -143,27 +143,27 @@ def ends(tokens: TokenGrid) -> list[int]:
 
 def vllm(tokens: TokenGrid, arrivals: list[int], budget: int, most: int, verify: int) -> list[str]:
     """vLLM's loop as numbers: num_computed_tokens catches up with num_tokens_with_spec."""
-    computed, known = [0] * tokens.sequences, list(tokens.prompts)
+    computed, needed = [0] * tokens.sequences, list(tokens.prompts)
     queue = sorted(range(tokens.sequences), key=lambda s: arrivals[s])
     running: list[int] = []
     steps, clock = [], 0
     while any(computed[s] < end for s, end in enumerate(ends(tokens))):
-        left, scheduled = budget, {}
+        budget_left, scheduled = budget, {}
         for s in running:
-            scheduled[s] = min(known[s] - computed[s], left)
-            left -= scheduled[s]
-        while queue and arrivals[queue[0]] <= clock and len(running) < most and left:
+            scheduled[s] = min(needed[s] - computed[s], budget_left)
+            budget_left -= scheduled[s]
+        while queue and arrivals[queue[0]] <= clock and len(running) < most and budget_left:
             s = queue.pop(0)
             running.append(s)
-            scheduled[s] = min(known[s], left)
-            left -= scheduled[s]
+            scheduled[s] = min(needed[s], budget_left)
+            budget_left -= scheduled[s]
         words = [f"{s}:{computed[s]}-{computed[s] + n}" for s, n in scheduled.items() if n]
         steps += [" ".join(words)] if words else []
         for s, n in scheduled.items():
             computed[s] += n
             if n and computed[s] >= tokens.prompts[s]:
                 # One is sampled; drafts that the budget cut off are drafted anew.
-                known[s] = min(computed[s] + 1 + verify, ends(tokens)[s])
+                needed[s] = min(computed[s] + 1 + verify, ends(tokens)[s])
         running = [s for s in running if computed[s] < ends(tokens)[s]]
         clock += 1
     return steps
@@ -177,14 +177,14 @@ def sglang(tokens: TokenGrid, arrivals: list[int], budget: int, most: int, verif
     chunked: int | None = None
     steps, clock = [], 0
     while queue or running or chunked is not None:
-        left, batch = budget, []
+        budget_left, batch = budget, []
         if chunked is not None:
-            batch.append((chunked, min(tokens.prompts[chunked] - computed[chunked], left)))
-            left -= batch[0][1]
-        while queue and arrivals[queue[0]] <= clock and left > 0 and len(batch) + len(running) < most:
+            batch.append((chunked, min(tokens.prompts[chunked] - computed[chunked], budget_left)))
+            budget_left -= batch[0][1]
+        while queue and arrivals[queue[0]] <= clock and budget_left > 0 and len(batch) + len(running) < most:
             s = queue.pop(0)
-            batch.append((s, min(tokens.prompts[s], left)))
-            left -= batch[-1][1]
+            batch.append((s, min(tokens.prompts[s], budget_left)))
+            budget_left -= batch[-1][1]
         is_prefill = bool(batch)
         if not is_prefill:
             batch = [(s, min(1 + verify, ends(tokens)[s] - computed[s])) for s in running]

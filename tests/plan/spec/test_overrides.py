@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from moeparity.errors import SpecError
-from moeparity.plan.spec import reader, schema, yaml
+from moeparity.plan.spec import reader, recipe_schema, yaml
 from moeparity.plan.spec.overrides import Override, addresses, axes, fields
 
 RECIPE = """\
@@ -26,7 +26,7 @@ gate: {metric: k3, below: 1e-4}
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> schema.RecipeFile:
+def recipe(tmp_path: Path) -> recipe_schema.RecipeFile:
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE)
     return reader.read_recipe(path)
@@ -119,7 +119,7 @@ def test_what_no_recipe_may_hold_is_refused(options: list[str], says: str) -> No
     assert str(caught.value).startswith("--over")
 
 
-def test_a_field_takes_the_place_of_the_recipes_own_and_everything_else_stays(recipe: schema.RecipeFile) -> None:
+def test_a_field_takes_the_place_of_the_recipes_own_and_everything_else_stays(recipe: recipe_schema.RecipeFile) -> None:
     (override,) = single_axis("placement.tensor=2")
     copy = override.apply(recipe)
     assert (copy.candidate.placement.tensor, copy.candidate.placement.expert) == (2, 4)
@@ -127,7 +127,7 @@ def test_a_field_takes_the_place_of_the_recipes_own_and_everything_else_stays(re
     assert copy.model_copy(update={"candidate": original}) == recipe
 
 
-def test_lines_stay_where_they_were(recipe: schema.RecipeFile) -> None:
+def test_lines_stay_where_they_were(recipe: recipe_schema.RecipeFile) -> None:
     (override,) = single_axis("both.dtype=fp32")
     copy = override.apply(recipe)
     assert (copy.reference.dtype, copy.candidate.dtype) == ("fp32", "fp32")
@@ -140,13 +140,13 @@ def test_lines_stay_where_they_were(recipe: schema.RecipeFile) -> None:
     assert nested.apply(recipe).candidate.placement.line == recipe.candidate.placement.line == 7
 
 
-def test_null_takes_a_value_away(recipe: schema.RecipeFile) -> None:
+def test_null_takes_a_value_away(recipe: recipe_schema.RecipeFile) -> None:
     (override,) = single_axis("reference.micro_batch=null")
     assert recipe.reference.micro_batch == 2
     assert override.apply(recipe).reference.micro_batch is None
 
 
-def test_addresses_are_kept_apart_by_side(recipe: schema.RecipeFile) -> None:
+def test_addresses_are_kept_apart_by_side(recipe: recipe_schema.RecipeFile) -> None:
     overrides = [axis[0] for axis in axes(["a:b=1", "reference.c:d=x", "both.e:f=2.5", "dtype=fp32"])]
     assert addresses(overrides, "candidate") == {"a:b": 1, "e:f": 2.5}
     assert addresses(overrides, "reference") == {"c:d": "x", "e:f": 2.5}

@@ -84,33 +84,41 @@ class OwnConfiguration:
         self._process.communicate(timeout=30)
 
 
-def lines(own: OwnConfiguration, first: Sequence[str], count: int, seed: int) -> Iterator[list[str]]:
+def lines(trainer_config: OwnConfiguration, first: Sequence[str], count: int, seed: int) -> Iterator[list[str]]:
     """Command lines of a few of the options that we read, each with a value that its kind allows."""
     draw = random.Random(seed)  # noqa: S311  (no secret)
-    options = [option for option in own.program.options if not option.environment and _name(own, option)]
+    options = [
+        option for option in trainer_config.program.options if not option.environment and _name(trainer_config, option)
+    ]
     for _ in range(count):
         words = list(first)
         for option in draw.sample(options, k=draw.randint(1, min(6, len(options)))):
-            name = _name(own, option)
+            name = _name(trainer_config, option)
             value = (
-                _taken(own, option, first, draw) if own.trainer in _TRIED else _value(option, own.defaults[name], draw)
+                _taken(trainer_config, option, first, draw)
+                if trainer_config.trainer in _TRIED
+                else _value(option, trainer_config.defaults[name], draw)
             )
-            words += _spelled(own, name, value, draw) if value else []
+            words += _spelled(trainer_config, name, value, draw) if value else []
         yield words
 
 
-def _taken(own: OwnConfiguration, option: Option, first: Sequence[str], draw: random.Random) -> str:
+def _taken(trainer_config: OwnConfiguration, option: Option, first: Sequence[str], draw: random.Random) -> str:
     """A value of an option that the trainer takes by itself; empty where it takes none of those that are tried."""
-    name = _name(own, option)
-    if name not in own.accepted:
-        tried = dict.fromkeys((str(own.defaults[name]), *option.choices, "true", "false", "1", "2", "4", "0.7", "fp8"))
-        own.accepted[name] = [value for value in tried if "values" in own.ask([*first, f"--{name}", value])]
-    return draw.choice(own.accepted[name]) if own.accepted[name] else ""
+    name = _name(trainer_config, option)
+    if name not in trainer_config.accepted:
+        tried = dict.fromkeys(
+            (str(trainer_config.defaults[name]), *option.choices, "true", "false", "1", "2", "4", "0.7", "fp8")
+        )
+        trainer_config.accepted[name] = [
+            value for value in tried if "values" in trainer_config.ask([*first, f"--{name}", value])
+        ]
+    return draw.choice(trainer_config.accepted[name]) if trainer_config.accepted[name] else ""
 
 
-def _name(own: OwnConfiguration, option: Option) -> str:
+def _name(trainer_config: OwnConfiguration, option: Option) -> str:
     """By which of its names the trainer has an option; empty where it has none of them."""
-    return next((name for name in option.names if name in own.defaults), "")
+    return next((name for name in option.names if name in trainer_config.defaults), "")
 
 
 def _value(option: Option, default: Any, draw: random.Random) -> str:
@@ -126,27 +134,37 @@ def _value(option: Option, default: Any, draw: random.Random) -> str:
     return draw.choice(words or ["1", "0.5", "fp8", "true"])
 
 
-def _spelled(own: OwnConfiguration, name: str, value: str, draw: random.Random) -> list[str]:
-    if own.trainer not in _DASHED:
-        return [f"{draw.choice(('', '++')) if own.trainer != 'skyrl' else ''}{name}={value}"]
-    if own.defaults[name] is False and own.trainer == "openrlhf":
+def _spelled(trainer_config: OwnConfiguration, name: str, value: str, draw: random.Random) -> list[str]:
+    if trainer_config.trainer not in _DASHED:
+        return [f"{draw.choice(('', '++')) if trainer_config.trainer != 'skyrl' else ''}{name}={value}"]
+    if trainer_config.defaults[name] is False and trainer_config.trainer == "openrlhf":
         return [f"--{name}"]
     return draw.choice(([f"--{name}", value], [f"--{name}={value}"]))
 
 
-def read_otherwise(own: OwnConfiguration, words: Sequence[str], values: Mapping[str, Any], folder: Path) -> list[str]:
+def read_otherwise(
+    trainer_config: OwnConfiguration, words: Sequence[str], values: Mapping[str, Any], folder: Path
+) -> list[str]:
     """Where a script that holds this line alone is read as anything else than the trainer's `values` of it."""
-    (folder / "launch.sh").write_text(shlex.join([*COMMANDS[own.trainer], *words]) + "\n", "utf-8")
+    (folder / "launch.sh").write_text(shlex.join([*COMMANDS[trainer_config.trainer], *words]) + "\n", "utf-8")
     launch = read(folder / "launch.sh")
-    options = {option.name: option for option in own.program.options}
-    told = [
+    options = {option.name: option for option in trainer_config.program.options}
+    differences = [
         difference
         for setting in launch.settings
-        if (difference := _difference(setting, options[setting.name], _name(own, options[setting.name]), values))
+        if (
+            difference := _difference(
+                setting, options[setting.name], _name(trainer_config, options[setting.name]), values
+            )
+        )
     ]
-    given = {word.lstrip("-+").partition("=")[0] for word in words}
-    told += [f"not looked at: {key.name}" for key in launch.ignored if key.name in given and key.name in own.defaults]
-    return told
+    words_given = {word.lstrip("-+").partition("=")[0] for word in words}
+    differences += [
+        f"not looked at: {key.name}"
+        for key in launch.ignored
+        if key.name in words_given and key.name in trainer_config.defaults
+    ]
+    return differences
 
 
 def _difference(setting: LaunchSetting, option: Option, name: str, values: Mapping[str, Any]) -> str:

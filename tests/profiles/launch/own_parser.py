@@ -117,12 +117,12 @@ def lines(parser: OwnParser, count: int, seed: int) -> Iterator[list[str]]:
     others.
     """
     draw = random.Random(seed)  # noqa: S311  (no secret)
-    taken = [action for action in parser.actions if action["dest"] not in _NOT_DRAWN]
+    actions = [action for action in parser.actions if action["dest"] not in _NOT_DRAWN]
     read_by_us = _known(parser)
-    weights = [10 if {plain(name) for name in action["names"]} & read_by_us else 1 for action in taken]
+    weights = [10 if {plain(name) for name in action["names"]} & read_by_us else 1 for action in actions]
     for _ in range(count):
         words: list[str] = []
-        for action in draw.choices(taken, weights, k=draw.randint(1, 5)):
+        for action in draw.choices(actions, weights, k=draw.randint(1, 5)):
             for _ in range(draw.choice((1, 1, 1, 2))):
                 words += spelled(parser, action, draw)
         behind = parser.engine in ("vllm", "sglang") and draw.random() >= 0.7
@@ -131,12 +131,12 @@ def lines(parser: OwnParser, count: int, seed: int) -> Iterator[list[str]]:
 
 def compared_lines(parser: OwnParser, count: int, seed: int, folder: Path) -> int:
     """How many of some random lines the parser takes; each of them must be read as it takes it."""
-    taken = 0
+    accepted = 0
     for words in lines(parser, count, seed):
         if "values" in parser.ask(words):
-            taken += 1
+            accepted += 1
             assert read_otherwise(parser, words, folder) == [], words
-    return taken
+    return accepted
 
 
 def _known(parser: OwnParser) -> set[str]:
@@ -177,14 +177,14 @@ def _abbreviated(engine: str, name: str, strings: Sequence[str], draw: random.Ra
 
 def differences(parser: OwnParser, launch: Launch, values: Mapping[str, Any]) -> list[str]:
     """Where the reader tells anything else of a line than the parser, whose values these are."""
-    known = _known(parser)
-    told = [
+    by_parser = _known(parser)
+    lines_apart = [
         f"not looked at: {key.name}"
         for key in launch.ignored
-        if not key.name.isupper() and (plain(key.name) in known or parser.engine in ("vllm", "sglang"))
+        if not key.name.isupper() and (plain(key.name) in by_parser or parser.engine in ("vllm", "sglang"))
     ]
-    told += [f"note: {note.says}" for note in launch.notes if "its parser refuses it" in note.says]
-    given = {setting.name: setting.value for setting in launch.settings if setting.given}
+    lines_apart += [f"note: {note.says}" for note in launch.notes if "its parser refuses it" in note.says]
+    read_values = {setting.name: setting.value for setting in launch.settings if setting.given}
     without_effect = {key.name for key in launch.irrelevant}
     by_dest: dict[str, list[str]] = {}
     denied = set[str]()
@@ -195,10 +195,12 @@ def differences(parser: OwnParser, launch: Launch, values: Mapping[str, Any]) ->
             denied |= {action["dest"]} if action["class"] == "_StoreFalseAction" else set()
     for dest, names in by_dest.items():
         if not without_effect.intersection(names):
-            value = next((given[name] for name in names if name in given), None)
+            value = next((read_values[name] for name in names if name in read_values), None)
             true = not values[dest] if dest in denied else values[dest]
-            told += _compared(dest, value, true, not parser.defaults[dest] if dest in denied else parser.defaults[dest])
-    return told
+            lines_apart += _compared(
+                dest, value, true, not parser.defaults[dest] if dest in denied else parser.defaults[dest]
+            )
+    return lines_apart
 
 
 def read_otherwise(parser: OwnParser, words: Sequence[str], folder: Path) -> list[str]:
@@ -208,31 +210,31 @@ def read_otherwise(parser: OwnParser, words: Sequence[str], folder: Path) -> lis
     return differences(parser, read(file), parser.ask(words)["values"])
 
 
-def _compared(name: str, given: str | None, true: Any, default: Any) -> list[str]:
-    if given is None:
+def _compared(name: str, value: str | None, true: Any, default: Any) -> list[str]:
+    if value is None:
         return [] if true == default else [f"{name} is {true}, and the reader has nothing"]
-    return [] if _same(given, true) else [f"{name} is {true}, and the reader has {given}"]
+    return [] if _same(value, true) else [f"{name} is {true}, and the reader has {value}"]
 
 
-def _same(given: str, true: Any) -> bool:
+def _same(value: str, true: Any) -> bool:
     if isinstance(true, Mapping):
         try:
-            mapping = json.loads(given)
+            mapping = json.loads(value)
         except ValueError:
             return False
         return isinstance(mapping, dict) and _within(mapping, true)
     if isinstance(true, list):
-        return given == " ".join(map(str, true)) or given == json.dumps(true)
+        return value == " ".join(map(str, true)) or value == json.dumps(true)
     if isinstance(true, bool):
-        return (given != "false") == true
+        return (value != "false") == true
     if isinstance(true, int | float):
-        return float(given) == float(true)
-    return given.lower() in (str(true).lower(), str(true).lower().rpartition(".")[2])
+        return float(value) == float(true)
+    return value.lower() in (str(true).lower(), str(true).lower().rpartition(".")[2])
 
 
-def _within(given: Mapping[str, Any], true: Mapping[str, Any]) -> bool:
+def _within(values: Mapping[str, Any], true: Mapping[str, Any]) -> bool:
     """Whether the keys that are given have these values; the parser may add its defaults."""
-    return all(_alike(value, true.get(key)) for key, value in given.items())
+    return all(_alike(value, true.get(key)) for key, value in values.items())
 
 
 def _alike(value: Any, true: Any) -> bool:

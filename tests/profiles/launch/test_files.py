@@ -43,8 +43,8 @@ def test_a_launch_file_comes_to_what_it_says(name: str, expected: Expected) -> N
     assert set(unresolved) == set(expected.open)
     for key, text in expected.open.items():
         assert text in unresolved[key]
-    told = "\n".join(note.says for note in launch.notes)
-    assert all(note in told for note in expected.notes), told
+    notes = "\n".join(note.says for note in launch.notes)
+    assert all(note in notes for note in expected.notes), notes
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_lists_of_defaults_are_those_of_hydra(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "key", "told"),
+    ("text", "key", "reason"),
     [
         ("a: ${b}\nb: ${a}\n", "a", "${b}"),
         ("a: ${not.there}\n", "a", "${not.there}"),
@@ -155,11 +155,11 @@ def test_lists_of_defaults_are_those_of_hydra(tmp_path: Path) -> None:
         ("".join(f"a{i}: ${{a{i + 1}}}\n" for i in range(400)) + "a400: x\n", "a0", "${a1}"),
     ],
 )
-def test_a_reference_that_leads_nowhere_is_unresolved(text: str, key: str, told: str, tmp_path: Path) -> None:
+def test_a_reference_that_leads_nowhere_is_unresolved(text: str, key: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text, "utf-8")
     entries, _ = of_yaml(tmp_path / "a.yaml")
     value = next(entry.value for entry in entries if entry.name == key)
-    assert value == Unresolved(told)
+    assert value == Unresolved(reason)
 
 
 def test_what_is_not_resolved_is_printed_at_the_top(tmp_path: Path) -> None:
@@ -197,9 +197,9 @@ def test_a_compose_file_may_merge_anchors(tmp_path: Path) -> None:
         "utf-8",
     )
     launch = read(tmp_path / "compose.yaml")
-    given = {setting.name: setting.value for setting in launch.settings if setting.given}
+    settings = {setting.name: setting.value for setting in launch.settings if setting.given}
     environment = {"VLLM_BATCH_INVARIANT": "true", "VLLM_USE_V2_MODEL_RUNNER": "false"}
-    assert given == {"tensor_parallel_size": "2", **environment}
+    assert settings == {"tensor_parallel_size": "2", **environment}
     (tmp_path / "compose.yaml").write_text("services: {a: {<<: 3, image: b}}\n", "utf-8")
     with pytest.raises(SpecError, match="is given what is no mapping"):
         read(tmp_path / "compose.yaml")

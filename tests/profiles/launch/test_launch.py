@@ -154,8 +154,8 @@ def test_a_backend_with_another_kernel_is_no_fused_norm_of_the_profile(
     """The profile is the trtllm backend's."""
     side = launch(tmp_path, f"sglang serve model --tp 2 --flashinfer-allreduce-fusion-backend {backend}").sides[0]
     assert side.profile == (overlay or "sglang")
-    told = launch(tmp_path, "VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm vllm serve model -tp 2")
-    (setting,) = [one for one in told.settings if one.name == "VLLM_FLASHINFER_ALLREDUCE_BACKEND"]
+    launch_read = launch(tmp_path, "VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm vllm serve model -tp 2")
+    (setting,) = [setting for setting in launch_read.settings if setting.name == "VLLM_FLASHINFER_ALLREDUCE_BACKEND"]
     assert setting.implies == "vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"
 
 
@@ -188,7 +188,7 @@ GENERATION = "policy: {{generation: {{temperature: {}, vllm_cfg: {{logprobs_mode
 
 # Halfway between two bf16 stands the one with an even mantissa.
 @pytest.mark.parametrize(
-    ("given", "rounded"),
+    ("temperature", "rounded"),
     [
         ("0.5", None),
         ("0.7", 0.69921875),
@@ -197,17 +197,17 @@ GENERATION = "policy: {{generation: {{temperature: {}, vllm_cfg: {{logprobs_mode
         ("1e-8", 1.0011717677116394e-08),
     ],
 )
-def test_a_temperature_is_one_of_both_sides(tmp_path: Path, given: str, rounded: float | None) -> None:
-    says = f"logits over it on both sides: set log_softmax:temperature {float(given)}"
-    verl = launch(tmp_path, f"python3 -m verl.trainer.main_ppo {VERL}={given}")
+def test_a_temperature_is_one_of_both_sides(tmp_path: Path, temperature: str, rounded: float | None) -> None:
+    says = f"logits over it on both sides: set log_softmax:temperature {float(temperature)}"
+    verl = launch(tmp_path, f"python3 -m verl.trainer.main_ppo {VERL}={temperature}")
     assert implied(verl, VERL) == says + (f", and {rounded} with FSDP, which rounds it to bf16" if rounded else "")
-    assert implied(launch(tmp_path, GENERATION.format(given), "grpo.yaml"), TEMPERATURE) == says
+    assert implied(launch(tmp_path, GENERATION.format(temperature), "grpo.yaml"), TEMPERATURE) == says
 
 
-@pytest.mark.parametrize("given", ["0", "1", "1.0"])
-def test_a_temperature_that_divides_by_nothing(tmp_path: Path, given: str) -> None:
-    verl = launch(tmp_path, f"python3 -m verl.trainer.main_ppo {VERL}={given}")
-    nemo = launch(tmp_path, GENERATION.format(given), "grpo.yaml")
+@pytest.mark.parametrize("temperature", ["0", "1", "1.0"])
+def test_a_temperature_that_divides_by_nothing(tmp_path: Path, temperature: str) -> None:
+    verl = launch(tmp_path, f"python3 -m verl.trainer.main_ppo {VERL}={temperature}")
+    nemo = launch(tmp_path, GENERATION.format(temperature), "grpo.yaml")
     assert implied(verl, VERL) == implied(nemo, TEMPERATURE) == "logits are not divided"
     assert implied(nemo, "policy.generation.vllm_cfg.logprobs_mode").endswith("before the temperature")
 

@@ -32,9 +32,9 @@ HELP = {"h", "help"}
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])
 def parser(request: pytest.FixtureRequest) -> Iterator[OwnParser]:
-    own = OwnParser(request.param)
-    yield own
-    own.close()
+    own_parser = OwnParser(request.param)
+    yield own_parser
+    own_parser.close()
 
 
 def test_every_option_is_known_and_none_is_made_up(parser: OwnParser) -> None:
@@ -50,18 +50,18 @@ def test_every_option_is_known_and_none_is_made_up(parser: OwnParser) -> None:
 
 def test_switches_and_lists_are_those_of_the_actions(parser: OwnParser) -> None:
     switches, toggles, several = LISTS[parser.engine]
-    own = {plain(action["names"][0]): action for action in parser.actions if action["dest"] != "help"}
-    without_value = {name for name, action in own.items() if action["words"] == 0}
+    actions = {plain(action["names"][0]): action for action in parser.actions if action["dest"] != "help"}
+    without_value = {name for name, action in actions.items() if action["words"] == 0}
     assert without_value == switches | toggles
-    assert {name for name in without_value if own[name]["class"] in TOGGLED} == toggles
-    assert {name for name, action in own.items() if action["words"] in ("+", "*")} == several
+    assert {name for name in without_value if actions[name]["class"] in TOGGLED} == toggles
+    assert {name for name, action in actions.items() if action["words"] in ("+", "*")} == several
 
 
 def test_choices_are_those_of_the_actions(parser: OwnParser) -> None:
     """The reader refuses no word that the parser takes."""
-    own = {plain(name): action for action in parser.actions for name in action["names"]}
+    actions = {plain(name): action for action in parser.actions for name in action["names"]}
     for option in parser.program.options:
-        choices = next((own[name]["choices"] for name in option.names if name in own), None)
+        choices = next((actions[name]["choices"] for name in option.names if name in actions), None)
         if option.choices and choices:
             assert set(choices) <= set(option.choices), option.name
 

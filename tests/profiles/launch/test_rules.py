@@ -23,8 +23,8 @@ def launch(folder: Path, text: str, name: str = "launch.sh") -> Launch:
 
 
 def sglang(folder: Path, text: str) -> tuple[str, list[str]]:
-    found = launch(folder, f"python -m sglang.launch_server {text}")
-    return found.sides[0].variant, [warning.says for warning in found.warnings]
+    launch_read = launch(folder, f"python -m sglang.launch_server {text}")
+    return launch_read.sides[0].variant, [warning.says for warning in launch_read.warnings]
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def test_sglang_fuses_the_all_reduce_for_some_models(tmp_path: Path, model: str,
     ],
 )
 def test_what_keeps_sglang_from_fusing(tmp_path: Path, against: str) -> None:
-    found = launch(tmp_path, f"python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B --tp 8 {against}")
-    assert "sglang-allreduce-norm" not in (found.sides[0].profile, *found.sides[0].further)
+    launch_read = launch(tmp_path, f"python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B --tp 8 {against}")
+    assert "sglang-allreduce-norm" not in (launch_read.sides[0].profile, *launch_read.sides[0].further)
 
 
 def test_a_model_that_is_not_known_is_said_to_be(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_names_on_the_hub(tmp_path: Path, name: str, architecture: str | None, q
 def test_over_how_many_ranks_sglang_cuts_attention_and_experts(
     tmp_path: Path, options: str, variant: str, says: str
 ) -> None:
-    found, warnings = sglang(tmp_path, f"--model-path Qwen/Qwen3-30B-A3B {options}")
-    assert f"placement: {{{variant}}}" in found
+    variant_text, warnings = sglang(tmp_path, f"--model-path Qwen/Qwen3-30B-A3B {options}")
+    assert f"placement: {{{variant}}}" in variant_text
     assert bool(warnings) == bool(says)
     assert not says or any(says in warning for warning in warnings)
 
@@ -132,9 +132,11 @@ def test_over_how_many_ranks_sglang_cuts_attention_and_experts(
 def test_vllms_experts_and_data_parallel(tmp_path: Path) -> None:
     alone = launch(tmp_path, "vllm serve m -tp 4 --enable-expert-parallel --all2all-backend deepep_low_latency")
     assert (alone.sides[0].placement, alone.sides[0].further) == ({"tensor": 4, "expert": 4}, ())
-    both = launch(tmp_path, "vllm serve m -tp 4 -dp 2 --enable-expert-parallel --all2all-backend deepep_low_latency")
-    assert both.sides[0].placement == {"tensor": 4, "expert": 8, "attention": 2, "gathered": "experts"}
-    assert both.sides[0].further == ("deepep-low-latency",)
+    launch_read = launch(
+        tmp_path, "vllm serve m -tp 4 -dp 2 --enable-expert-parallel --all2all-backend deepep_low_latency"
+    )
+    assert launch_read.sides[0].placement == {"tensor": 4, "expert": 8, "attention": 2, "gathered": "experts"}
+    assert launch_read.sides[0].further == ("deepep-low-latency",)
     cut = launch(tmp_path, "vllm serve m -tp 4 --data-parallel-size 2")
     assert cut.sides[0].placement == {"tensor": 4, "attention": 2, "gathered": "experts"}
     assert "reduce-scattered by NCCL to the groups" in cut.warnings[0].says
@@ -229,21 +231,23 @@ def test_what_a_bridge_sets_goes_by_the_class(
     fields = f"{ACTOR}megatron.override_transformer_config."
     command = "python3 -m verl.trainer.main_ppo model_engine=megatron actor_rollout_ref.model.path="
     names = {"actor": ACTOR, "fields": fields, "vanilla": f"{ACTOR}megatron.vanilla_mbridge=True"}
-    found = launch(tmp_path, f"{command}{model} {more.format(**names)}")
-    trainer = next(side for side in found.sides if side.role == "trainer")
+    launch_read = launch(tmp_path, f"{command}{model} {more.format(**names)}")
+    trainer = next(side for side in launch_read.sides if side.role == "trainer")
     parts = {trainer.profile, *trainer.further} - {"megatron"}
     assert parts == (set() if further is None else {"megatron-unfused-rope", *further})
-    told = " ".join(warning.says for warning in found.warnings if warning.role == "trainer")
-    assert (warns in told) if warns else not told
-    shown = {setting.name for setting in found.settings if not setting.given}
+    warnings = " ".join(warning.says for warning in launch_read.warnings if warning.role == "trainer")
+    assert (warns in warnings) if warns else not warnings
+    shown = {setting.name for setting in launch_read.settings if not setting.given}
     assert (f"{fields}bias_activation_fusion" in shown) == ("use_mbridge" in more)
 
 
 def test_trls_server_has_a_parser_of_its_own(tmp_path: Path) -> None:
     """Its words are no mistakes of vLLM's command line, and vLLM's spellings are not its."""
-    found = launch(tmp_path, "trl vllm-serve --model Qwen/Qwen3-30B-A3B --tensor_parallel_size 4 --enforce_eager true")
-    assert found.notes == ()
-    assert found.sides[0].variant == "{profile: vllm-eager, placement: {tensor: 4}}"
+    launch_read = launch(
+        tmp_path, "trl vllm-serve --model Qwen/Qwen3-30B-A3B --tensor_parallel_size 4 --enforce_eager true"
+    )
+    assert launch_read.notes == ()
+    assert launch_read.sides[0].variant == "{profile: vllm-eager, placement: {tensor: 4}}"
 
 
 @pytest.mark.parametrize(
@@ -291,6 +295,6 @@ APART = {"attention": 2, "gathered": "experts"}
 def test_over_how_many_ranks_prime_rls_experts_lie(
     tmp_path: Path, lines: str, placement: dict[str, int | str], warned: bool
 ) -> None:
-    found = launch(tmp_path, f"[trainer.model]\nimpl = 'hf'\n[inference.parallel]\ntp = 4\n{lines}\n", "rl.toml")
-    assert found.sides[1].placement == placement
-    assert any(warning.role == "rollout" for warning in found.warnings) == warned
+    launch_read = launch(tmp_path, f"[trainer.model]\nimpl = 'hf'\n[inference.parallel]\ntp = 4\n{lines}\n", "rl.toml")
+    assert launch_read.sides[1].placement == placement
+    assert any(warning.role == "rollout" for warning in launch_read.warnings) == warned

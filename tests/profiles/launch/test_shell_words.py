@@ -152,8 +152,8 @@ UNDECIDED = (
 def test_a_branch_that_cannot_be_decided_is_told_with_its_line(script: str, tmp_path: Path) -> None:
     scope = interpreted(script, tmp_path / "a.sh")
     (command,) = [command for command in scope.commands if command.words[0].text == "show"]
-    told = command.condition + " ".join(word.text + word.condition for word in command.words)
-    assert "line 1: " in told
+    words = command.condition + " ".join(word.text + word.condition for word in command.words)
+    assert "line 1: " in words
 
 
 def test_what_every_branch_gives_stands_under_no_condition(tmp_path: Path) -> None:
@@ -207,10 +207,10 @@ def test_scripts_put_together_at_random_are_read_as_bash_reads_them(tmp_path: Pa
         true = judged(script, tmp_path)
         read = as_read(script, tmp_path / "a.sh")
         assert len(read) == len(true), script
-        for (words, known), expected in zip(read, true, strict=True):
+        for (words, is_resolved), expected in zip(read, true, strict=True):
             calls += 1
-            resolved += known
-            assert not known or (words or [""]) == expected, script
+            resolved += is_resolved
+            assert not is_resolved or (words or [""]) == expected, script
     assert calls > 150
     assert resolved > 0.75 * calls
 
@@ -272,5 +272,5 @@ def test_which_variables_reach_a_program(script: str, invariant: bool, note: str
     (tmp_path / "launch.sh").write_text(script + "\n", "utf-8")
     launch = read(tmp_path / "launch.sh")
     assert (launch.sides[0].profile == "vllm-batch-invariant") == invariant
-    told = " ".join(found.says for found in launch.notes)
-    assert (note in told) if note else not told
+    notes = " ".join(note_there.says for note_there in launch.notes)
+    assert (note in notes) if note else not notes

@@ -27,19 +27,19 @@ COUNTS = {"verl": 8, "nemo-rl": 60, "skyrl": 100, "openrlhf": 150, "trl": 150, "
 
 @pytest.mark.parametrize("trainer", list(FIRST))
 def test_random_lines_come_to_what_the_trainer_makes_of_them(trainer: str, tmp_path: Path) -> None:
-    own = OwnConfiguration(trainer)
+    trainer_config = OwnConfiguration(trainer)
     try:
-        taken = 0
+        count = 0
         for first in FIRST[trainer]:
-            own.defaults = own.ask(first)["values"]
-            for words in ([*first], *lines(own, first, COUNTS[trainer], seed=1)):
-                answer = own.ask(words)
+            trainer_config.defaults = trainer_config.ask(first)["values"]
+            for words in ([*first], *lines(trainer_config, first, COUNTS[trainer], seed=1)):
+                answer = trainer_config.ask(words)
                 if "values" in answer:
-                    taken += 1
-                    assert read_otherwise(own, words, answer["values"], tmp_path) == [], words
-        assert taken > COUNTS[trainer] / 2
+                    count += 1
+                    assert read_otherwise(trainer_config, words, answer["values"], tmp_path) == [], words
+        assert count > COUNTS[trainer] / 2
     finally:
-        own.close()
+        trainer_config.close()
 
 
 PRIME_RL_LINES = (
@@ -56,14 +56,14 @@ PRIME_RL_LINES = (
 
 
 def test_spellings_of_prime_rl(tmp_path: Path) -> None:
-    own = OwnConfiguration("prime-rl")
+    trainer_config = OwnConfiguration("prime-rl")
     try:
         (first,) = FIRST["prime-rl"]
-        own.defaults = own.ask(first)["values"]
+        trainer_config.defaults = trainer_config.ask(first)["values"]
         script = (FILES / "prime-rl/run.sh").read_text("utf-8").partition("rl.toml ")[2]
         for line in (*PRIME_RL_LINES, script):
             words = [*first, *line.split()]
-            assert read_otherwise(own, words, own.ask(words)["values"], tmp_path) == [], line
-        assert "refused" in own.ask([*first, "--inference.model.enforce-eager"]), "of earlier versions"
+            assert read_otherwise(trainer_config, words, trainer_config.ask(words)["values"], tmp_path) == [], line
+        assert "refused" in trainer_config.ask([*first, "--inference.model.enforce-eager"]), "of earlier versions"
     finally:
-        own.close()
+        trainer_config.close()

@@ -21,34 +21,34 @@ FILES = Path(__file__).parent / "files"
 
 @pytest.fixture(scope="module")
 def megatron() -> Iterator[OwnParser]:
-    own = OwnParser("megatron")
-    yield own
-    own.close()
+    own_parser = OwnParser("megatron")
+    yield own_parser
+    own_parser.close()
 
 
 @pytest.fixture(scope="module")
 def slime() -> Iterator[OwnParser]:
-    own = OwnParser("slime")
-    yield own
-    own.close()
+    own_parser = OwnParser("slime")
+    yield own_parser
+    own_parser.close()
 
 
 @pytest.fixture(scope="module")
 def miles() -> Iterator[OwnParser]:
-    own = OwnParser("miles")
-    yield own
-    own.close()
+    own_parser = OwnParser("miles")
+    yield own_parser
+    own_parser.close()
 
 
 def test_lists_are_those_of_megatrons_actions(megatron: OwnParser) -> None:
-    own = {plain(name): action for action in megatron.actions for name in action["names"]}
-    without_value = {name for name, action in own.items() if action["words"] == 0} - {"h", "help"}
-    toggled = {name for name, action in own.items() if action["class"] == "BooleanOptionalAction"}
+    actions = {plain(name): action for action in megatron.actions for name in action["names"]}
+    without_value = {name for name, action in actions.items() if action["words"] == 0} - {"h", "help"}
+    toggled = {name for name, action in actions.items() if action["class"] == "BooleanOptionalAction"}
     assert without_value - toggled == megatron_words.SWITCHES
     assert {name for name in toggled if not name.startswith("no_")} == megatron_words.TOGGLES
-    assert {name for name, action in own.items() if action["words"] in ("+", "*", 3)} == megatron_words.SEVERAL
-    assert set(own) >= megatron_words.TRAINING
-    assert set(own) >= {option.name for option in megatron_unstated.arguments()}
+    assert {name for name, action in actions.items() if action["words"] in ("+", "*", 3)} == megatron_words.SEVERAL
+    assert set(actions) >= megatron_words.TRAINING
+    assert set(actions) >= {option.name for option in megatron_unstated.arguments()}
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -80,11 +80,11 @@ def test_what_slime_makes_of_its_arguments(slime: OwnParser, tmp_path: Path) -> 
         for stages in ("", "--sglang-pp-size 4", "--sglang-pipeline-parallel-size 2"):
             line = f"--rollout-num-gpus-per-engine 16 --expert-model-parallel-size 8 {dispatcher} {stages}"
             words = [*slime.first, *line.split()]
-            made = slime.ask(words)["values"]["made"]
+            parsed = slime.ask(words)["values"]["made"]
             (tmp_path / "run.sh").write_text(f"python3 train.py {shlex.join(words)}\n", "utf-8")
             sides = {side.role: side for side in read(tmp_path / "run.sh").sides}
-            assert sides["rollout"].placement.get("tensor", 1) == made["tensor"], line
-            assert ("expert" in sides["trainer"].placement) == (made["dispatcher"] != "alltoall"), line
+            assert sides["rollout"].placement.get("tensor", 1) == parsed["tensor"], line
+            assert ("expert" in sides["trainer"].placement) == (parsed["dispatcher"] != "alltoall"), line
 
 
 def test_what_miles_makes_of_its_arguments(miles: OwnParser, tmp_path: Path) -> None:
@@ -92,21 +92,21 @@ def test_what_miles_makes_of_its_arguments(miles: OwnParser, tmp_path: Path) -> 
     for stages in ("", "--sglang-pp-size 4"):
         for mode in ("", "--true-on-policy-mode"):
             words = [*miles.first, *f"--rollout-num-gpus-per-engine 16 {stages} {mode}".split()]
-            made = miles.ask(words)["values"]["made"]
+            parsed = miles.ask(words)["values"]["made"]
             (tmp_path / "run.sh").write_text(f"python3 train.py {shlex.join(words)}\n", "utf-8")
             launch = read(tmp_path / "run.sh")
             assert launch.engine == "miles"
             (rollout,) = [side for side in launch.sides if side.role == "rollout"]
-            assert rollout.placement["tensor"] == made["tensor"] == 16
-            assert ("sglang-deterministic" in rollout.variant) == made["deterministic"]
+            assert rollout.placement["tensor"] == parsed["tensor"] == 16
+            assert ("sglang-deterministic" in rollout.variant) == parsed["deterministic"]
 
 
 def test_the_lists_of_miles_are_those_of_its_actions(miles: OwnParser, slime: OwnParser) -> None:
     of_slime = {plain(name) for action in slime.actions for name in action["names"]}
-    own = {plain(name): action for action in miles.actions for name in action["names"]}
-    assert set(own) - of_slime >= reader.ONLY
-    assert {name for name in reader.ONLY if own[name]["words"] == 0} == set(reader.SWITCHES.split())
-    assert {name for name in reader.ONLY if own[name]["words"] in ("+", "*")} == set(reader.SEVERAL.split())
+    actions = {plain(name): action for action in miles.actions for name in action["names"]}
+    assert set(actions) - of_slime >= reader.ONLY
+    assert {name for name in reader.ONLY if actions[name]["words"] == 0} == set(reader.SWITCHES.split())
+    assert {name for name in reader.ONLY if actions[name]["words"] in ("+", "*")} == set(reader.SEVERAL.split())
 
 
 def test_a_line_that_megatron_refuses_is_told(megatron: OwnParser, tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ def launch(folder: Path, text: str, name: str = "launch.sh") -> Launch:
     return read(folder / name)
 
 
-def warned(found: Launch) -> list[str]:
-    return [warning.name for warning in found.warnings if warning.name]
+def warned(launch_read: Launch) -> list[str]:
+    return [warning.name for warning in launch_read.warnings if warning.name]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def warned(found: Launch) -> list[str]:
     ],
 )
 def test_an_option_without_a_profile_is_a_warning_by_its_name(tmp_path: Path, text: str, names: list[str]) -> None:
-    found = launch(tmp_path, text)
-    assert warned(found) == names
-    assert {warning.where for warning in found.warnings if warning.name} <= {f"{tmp_path / 'launch.sh'}:1"}
+    launch_read = launch(tmp_path, text)
+    assert warned(launch_read) == names
+    assert {warning.where for warning in launch_read.warnings if warning.name} <= {f"{tmp_path / 'launch.sh'}:1"}
 
 
 def test_fp8_on_both_sides_of_nemo_rl(tmp_path: Path) -> None:
@@ -81,8 +81,8 @@ def test_fp8_on_both_sides_of_nemo_rl(tmp_path: Path) -> None:
         "  megatron_cfg: {enabled: true, fp8_cfg: {enabled: true, fp8: e4m3}, moe_router_dtype: fp32}\n"
         "  generation: {vllm_cfg: {precision: fp8, kv_cache_dtype: fp8}}\n"
     )
-    found = launch(tmp_path, text, "grpo.yaml")
-    assert [(warning.role, warning.name) for warning in found.warnings] == [
+    launch_read = launch(tmp_path, text, "grpo.yaml")
+    assert [(warning.role, warning.name) for warning in launch_read.warnings] == [
         ("rollout", "policy.generation.vllm_cfg.precision"),
         ("rollout", "policy.generation.vllm_cfg.kv_cache_dtype"),
         ("trainer", "policy.megatron_cfg.fp8_cfg.enabled"),
@@ -90,9 +90,11 @@ def test_fp8_on_both_sides_of_nemo_rl(tmp_path: Path) -> None:
 
 
 def test_a_null_is_no_setting(tmp_path: Path) -> None:
-    found = launch(tmp_path, "model: m\nquantization: null\nenforce-eager: null\ntensor-parallel-size: 1\n", "a.yaml")
-    assert not found.warnings
-    assert found.sides[0].profile == "vllm"
+    launch_read = launch(
+        tmp_path, "model: m\nquantization: null\nenforce-eager: null\ntensor-parallel-size: 1\n", "a.yaml"
+    )
+    assert not launch_read.warnings
+    assert launch_read.sides[0].profile == "vllm"
 
 
 def test_what_is_done_unless_switched_off_is_told(tmp_path: Path) -> None:
@@ -104,10 +106,10 @@ def test_what_is_done_unless_switched_off_is_told(tmp_path: Path) -> None:
 
 
 def test_an_option_that_nobody_knows_is_not_looked_at_and_changes_no_warning(tmp_path: Path) -> None:
-    found = launch(tmp_path, "sglang serve m --quantisation fp8 --host 0.0.0.0")
-    assert [(key.name, key.hint) for key in found.ignored] == [("quantisation", "Did you mean 'quantization'?")]
-    assert [key.name for key in found.irrelevant] == ["host"]
-    assert not found.warnings
+    launch_read = launch(tmp_path, "sglang serve m --quantisation fp8 --host 0.0.0.0")
+    assert [(key.name, key.hint) for key in launch_read.ignored] == [("quantisation", "Did you mean 'quantization'?")]
+    assert [key.name for key in launch_read.irrelevant] == ["host"]
+    assert not launch_read.warnings
 
 
 @pytest.mark.parametrize("program", [servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL])
@@ -119,11 +121,11 @@ def test_no_option_stands_in_two_lists(program: Program) -> None:
 
 def test_the_lists_hold_what_the_engines_have() -> None:
     """A sample; test_own_parsers.py compares them all."""
-    known = {name for option in servers.VLLM.options for name in option.names} | vllm_unstated.IRRELEVANT
-    assert {"linear_backend", "gpu_memory_utilization", "dcp_q_replicate", "mm_encoder_tp_mode"} <= known
-    known = {name for option in servers.SGLANG.options for name in option.names} | sglang_unstated.IRRELEVANT
-    assert {"enable_symm_mem", "mem_fraction_static", "dsa_topk_backend", "enable_fp32_lm_head"} <= known
-    assert len(known) > 600
+    names = {name for option in servers.VLLM.options for name in option.names} | vllm_unstated.IRRELEVANT
+    assert {"linear_backend", "gpu_memory_utilization", "dcp_q_replicate", "mm_encoder_tp_mode"} <= names
+    names = {name for option in servers.SGLANG.options for name in option.names} | sglang_unstated.IRRELEVANT
+    assert {"enable_symm_mem", "mem_fraction_static", "dsa_topk_backend", "enable_fp32_lm_head"} <= names
+    assert len(names) > 600
 
 
 def test_warnings_come_first_and_are_in_the_json(tmp_path: Path) -> None:
@@ -161,11 +163,11 @@ def test_no_value_of_any_option_ends_in_a_trace(tmp_path: Path, program: Program
     else:
         text, name = json.dumps(nested(chosen)), "a.json"
     try:
-        found = launch(tmp_path, text, name)
+        launch_read = launch(tmp_path, text, name)
     except SpecError as error:
         assert "\n" not in str(error)
     else:
-        assert json.loads(found.to_json())["found"]["engine"]
+        assert json.loads(launch_read.to_json())["found"]["engine"]
 
 
 def nested(values: dict[str, str | None]) -> dict[str, Any]:

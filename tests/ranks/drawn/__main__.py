@@ -91,8 +91,8 @@ def page(runs: list[Run]) -> str:
 
 def _row(kind: str, runs: list[Run]) -> str:
     seconds = sorted(run.seconds for run in runs)
-    named = sum(not run.breach for run in runs)
-    return f"| {kind} | {len(runs)} | {named} | {seconds[len(seconds) // 2]:.1f} s | {seconds[-1]:.1f} s |"
+    caught = sum(not run.breach for run in runs)
+    return f"| {kind} | {len(runs)} | {caught} | {seconds[len(seconds) // 2]:.1f} s | {seconds[-1]:.1f} s |"
 
 
 def tried(seeds: list[int], at_once: int) -> Iterator[Run]:

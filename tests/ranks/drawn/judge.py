@@ -89,8 +89,8 @@ def _faulty(case: Case, ended: Ended, texts: list[str]) -> Iterator[str]:
 
 def _codes(case: Case, ended: Ended, rank: int) -> set[int]:
     """The exit codes that a rank may end with, by what it said."""
-    own = {fault.kind for fault in case.faults if fault.on == rank}
-    lost = {-9} if {"killed", "stopped"} & own else set[int]()
+    kinds = {fault.kind for fault in case.faults if fault.on == rank}
+    lost = {-9} if {"killed", "stopped"} & kinds else set[int]()
     if CAUGHT.search(ended.outputs[rank]):
         return lost | {0}
     # Gloo itself aborts a rank that is sent more bytes than it expects.
@@ -138,8 +138,10 @@ def expected(case: Case, fault: Fault) -> list[str]:
         "skipped call": (f"call {call}", r"envelope\.chunk", str(call + 1), str(call)),
     }
     if fault.kind in plain:
-        at, field, own, theirs = plain[fault.kind]
-        return [rf"^{at}: ranks are not in step\. {_held(case, rank, field, own, theirs)}( \(\d+ further|\. Set it|$)"]
+        at, field, words, theirs = plain[fault.kind]
+        return [
+            rf"^{at}: ranks are not in step\. {_held(case, rank, field, words, theirs)}( \(\d+ further|\. Set it|$)"
+        ]
     others = _others(case, rank)
     anew = f"call {call}, looking at weights anew"
     drew = rf"call {call}: ranks are not in step\. rng\.torch: "
@@ -172,11 +174,11 @@ def _waiting(case: Case, call: int) -> str:
 
 def _of_collective(case: Case, fault: Fault) -> list[str]:
     """The number of the collective in its group, and what was called by the rank and by others."""
-    named = rf"(\b|^)rank {fault.on} .*"
+    rank_words = rf"(\b|^)rank {fault.on} .*"
     noise = case.settings["rng"] == "broadcast"
     before = sum(op != "part" for op in case.ops[: fault.op])
     world = fault.call * (noise + sum(op != "part" for op in case.ops)) + noise + before
-    differs = rf"(?=.*{named})(?=.*in call {fault.call}\b)"
+    differs = rf"(?=.*{rank_words})(?=.*in call {fault.call}\b)"
     logged = [rf"collectives\.0: the first that differs is number {world}: {differs}"]
     touched = case.ops[fault.op : fault.op + (2 if fault.kind == "exchanged order" else 1)]
     if "part" in touched and fault.kind != "extra collective":
@@ -210,7 +212,7 @@ def _others(case: Case, rank: int) -> str:
     return ranks_in_words(each for each in range(case.ranks) if each != rank)
 
 
-def _held(case: Case, rank: int, field: str, own: str, theirs: str) -> str:
+def _held(case: Case, rank: int, field: str, words: str, theirs: str) -> str:
     """A field with who has what, in the order of the ranks."""
-    mine, rest = f"rank {rank} {own}", f"{_others(case, rank)} {theirs}"
+    mine, rest = f"rank {rank} {words}", f"{_others(case, rank)} {theirs}"
     return f"{field}: {mine}, {rest}" if rank == 0 else f"{field}: {rest}, {mine}"

@@ -69,22 +69,22 @@ class Job:
         same = any(fault.kind == "same shard" for fault in case.faults)
         with torch.no_grad():
             self._shard.weight.add_(0 if same else self.rank + 1)
-        own = {fault.kind: fault for fault in case.faults if fault.on == self.rank}
-        if "other replica" in own:
+        faults_here = {fault.kind: fault for fault in case.faults if fault.on == self.rank}
+        if "other replica" in faults_here:
             self._model.weight.data[2, 1] += 1
-        if "variable" in own:
+        if "variable" in faults_here:
             os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        if {"variable", "backend", "other replica"} & own.keys() or same:
+        if {"variable", "backend", "other replica"} & faults_here.keys() or same:
             planted()
         if self._noisy == "slow start":
             time.sleep(0.3 * watchdog_s)
-        if "never enters" in own:
+        if "never enters" in faults_here:
             planted()
             time.sleep(2 * watchdog_s + 12)
-        backend = "fa4" if "backend" in own else "flash"
-        given = {**case.settings, **({"folder": self._folder} if self._folder else {})}
+        backend = "fa4" if "backend" in faults_here else "flash"
+        settings = {**case.settings, **({"folder": self._folder} if self._folder else {})}
         with Guard(
-            self._model, self._shard, sharded=["1.*"], replicated=["0.*"], extra={"attention": backend}, **given
+            self._model, self._shard, sharded=["1.*"], replicated=["0.*"], extra={"attention": backend}, **settings
         ) as guard:
             for number in range(case.calls):
                 if not self._call(guard, number):
@@ -92,11 +92,11 @@ class Job:
 
     def _call(self, guard: Guard, number: int) -> bool:
         """One call; False where the rank leaves."""
-        here = [fault for fault in self.case.faults if fault.call == number]
-        own = {fault.kind: fault for fault in here if fault.on == self.rank}
-        if not self._before(guard, here, own):
-            return "leaves" not in own
-        late = [fault for fault in here if fault.on != self.rank and fault.kind in ("killed", "stopped")]
+        call_faults = [fault for fault in self.case.faults if fault.call == number]
+        faults_here = {fault.kind: fault for fault in call_faults if fault.on == self.rank}
+        if not self._before(guard, call_faults, faults_here):
+            return "leaves" not in faults_here
+        late = [fault for fault in call_faults if fault.on != self.rank and fault.kind in ("killed", "stopped")]
         noise = self._noise()
         if any(fault.place == "in guard" for fault in late):
             time.sleep(LATE_S)
@@ -104,7 +104,7 @@ class Job:
         envelope: dict[str, Any] = {"chunk": number, "action": "noop" if self._begun("envelope", number) else "infer"}
         with guard.call({"inputs": self._inputs(number), "noise": noise}, **envelope):
             self._disturb(number)
-            for fault in own.values():
+            for fault in faults_here.values():
                 if fault.kind == "raises":
                     planted()
                     raise ValueError("planted")
@@ -114,24 +114,24 @@ class Job:
                     later(fault)
             if any(fault.place == "in collective" for fault in late):
                 time.sleep(LATE_S)
-            self._collectives(own)
+            self._collectives(faults_here)
         return True
 
-    def _before(self, guard: Guard, here: list[Fault], own: dict[str, Fault]) -> bool:
+    def _before(self, guard: Guard, call_faults: list[Fault], faults_here: dict[str, Fault]) -> bool:
         """What happens before a call; False where there is none."""
-        if {"leaves", "skipped call"} & own.keys():
+        if {"leaves", "skipped call"} & faults_here.keys():
             planted()
             return False
-        if "extra draw" in own:
+        if "extra draw" in faults_here:
             planted()
             torch.rand(1)
-        if "weight bit" in own:
+        if "weight bit" in faults_here:
             planted()
-            tensor = (self._model.weight, self._model.bias, self._shard.weight)[own["weight bit"].op % 3]
+            tensor = (self._model.weight, self._model.bias, self._shard.weight)[faults_here["weight bit"].op % 3]
             tensor.data.view(torch.int32).view(-1)[-1] ^= 1
-        if any(fault.kind == "forgotten update" for fault in here):
-            self._update(guard, forgets="forgotten update" in own)
-        for fault in own.values():
+        if any(fault.kind == "forgotten update" for fault in call_faults):
+            self._update(guard, forgets="forgotten update" in faults_here)
+        for fault in faults_here.values():
             if fault.place == "before":
                 lose(fault)
             elif fault.place == "in guard":
@@ -177,9 +177,9 @@ class Job:
         elif self._noisy == "uneven":
             time.sleep(self._random.random() * 0.05)
         elif self._noisy == "garbage":
-            kept: list[list[object]] = [[] for _ in range(100_000)]
-            kept[0].append(kept)
-            del kept
+            cycle: list[list[object]] = [[] for _ in range(100_000)]
+            cycle[0].append(cycle)
+            del cycle
             gc.collect()
         elif self._noisy == "holds the lock":
             sorted(self._random.random() for _ in range(200_000))
@@ -188,14 +188,14 @@ class Job:
             for _ in range(10):
                 weight = weight @ weight / 300
 
-    def _collectives(self, own: dict[str, Fault]) -> None:
+    def _collectives(self, faults_here: dict[str, Fault]) -> None:
         ops = list(self.case.ops)
-        if "exchanged order" in own:
-            at = own["exchanged order"].op
+        if "exchanged order" in faults_here:
+            at = faults_here["exchanged order"].op
             ops[at : at + 2] = reversed(ops[at : at + 2])
             planted()
         for place, op in enumerate(ops):
-            ours = {kind for kind, fault in own.items() if fault.op == place}
+            ours = {kind for kind, fault in faults_here.items() if fault.op == place}
             if {"skipped collective", "collective dtype", "collective shape", "extra collective"} & ours:
                 planted()
             if "extra collective" in ours:

@@ -6,7 +6,7 @@ Nothing but ops of the lists below is run, whatever a trace names: elementwise o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -61,11 +61,14 @@ _COUNTING = ("cumsum", "prod")
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of one side between values with equal bits and `value`, an id that the last of them gives."""
+    """The calls of one side between other values and `value`, an id that the last of them gives. `handed`: by id, what
+    they are handed in place of what they were recorded to read.
+    """
 
     side: Side
     calls: Sequence[Call]
     value: int
+    handed: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def adds_up(self) -> bool:
@@ -82,9 +85,10 @@ class Calls:
 
         Raises NotDrawnError where a call can't be run again.
         """
-        if len(self.calls) == 1 and _name(self.calls[0]) in _BY_ROW:
-            return _Rerun(self.side, way).of_rows(self.calls[0], rows[: self._fitting()])
-        return as_rows(_Rerun(self.side, way).of(self.calls, self.value))[rows]
+        again = _Rerun(self.side, way, self.handed)
+        if len(self.calls) == 1 and _name(self.calls[0]) in _BY_ROW and not way.native:
+            return again.of_rows(self.calls[0], rows[: self._fitting()])
+        return as_rows(again.of(self.calls, self.value))[rows]
 
     def written(self) -> bool:
         """Whether all products of the GEMMs are few enough to be added one after the other.
@@ -144,9 +148,14 @@ def _products(side: Side, call: Call) -> int:
 class _Rerun:
     """Values by their ids as they are computed."""
 
-    def __init__(self, side: Side, way: Way) -> None:
+    def __init__(self, side: Side, way: Way, handed: Mapping[int, Tensor]) -> None:
         self.side, self.way = side, way
         self.values: dict[int, Tensor | Added] = {}
+        for number, tensor in handed.items():
+            value = side.value(number)
+            if tuple(tensor.shape) != tuple(value.shape) or tensor.dtype != _dtype(value):
+                raise NotDrawnError("what B read has another shape or dtype")
+            self.values[number] = self._laid(self._as_read(tensor), value)
 
     def of(self, calls: Sequence[Call], value: int) -> Tensor:
         for call in calls:
@@ -166,11 +175,11 @@ class _Rerun:
 
     def read(self, number: int) -> Tensor:
         """A value: computed here, or a view of one that is, or as it was recorded."""
-        known = self.values.get(number)
-        if isinstance(known, Added):
-            known = self.values[number] = self._laid(known.total(self.way), self.side.value(number))
-        if known is not None:
-            return known
+        computed = self.values.get(number)
+        if isinstance(computed, Added):
+            computed = self.values[number] = self._laid(computed.total(self.way), self.side.value(number))
+        if computed is not None:
+            return computed
         root = self.side.root_of(number)
         if root in self.values:
             base, value = self.side.value(root), self.side.value(number)
@@ -184,6 +193,9 @@ class _Rerun:
             raise NotDrawnError("whole inputs were not kept")
         if tensor.numel() > LARGEST:
             raise NotDrawnError("the values are too large to run again here")
+        return self._as_read(tensor)
+
+    def _as_read(self, tensor: Tensor) -> Tensor:
         return tensor.double() if self.way.exact and tensor.is_floating_point() else tensor
 
     def _call(self, call: Call) -> None:
@@ -192,7 +204,7 @@ class _Rerun:
         name = _name(call)
         if name.startswith("empty") or not (call.outputs or call.written):
             return
-        accumulates = name in _ADDING
+        accumulates = name in _ADDING and not self.way.native
         before = self.values.get(call.inputs.get("0", -1)) if accumulates else None
         a = arguments(call, self._reader(call, skip_first=isinstance(before, Added)), self._unwritten)
         numbers = list((call.written or call.outputs).values())
@@ -216,7 +228,8 @@ class _Rerun:
         return torch.zeros(value.shape, dtype=dtype)
 
     def _computed(self, name: str, a: Arguments, call: Call) -> Any:
-        if name in SUMS and a.out[0].is_floating_point:
+        native = self.way.native
+        if name in SUMS and a.out[0].is_floating_point and not native:
             return SUMS[name](a, self.way)
         op = overload(call.name)
         if torch.Tag.nondeterministic_seeded in op.tags:
@@ -225,14 +238,19 @@ class _Rerun:
         whole = name in {*_COUNTING, *SUMS} and not any(dtype.is_floating_point for dtype in a.out)
         if name == "index_put_" and a["accumulate"]:
             raise NotDrawnError(f"{call.name} adds up, and its orders are not drawn here")
-        if not (pointwise or whole or name in _MOVES or op.is_view):
+        if not (pointwise or whole or name in _MOVES or op.is_view or (native and name in {*SUMS, *_ADDING})):
             raise NotDrawnError(f"{call.name} is neither elementwise nor a sum whose orders are drawn here")
-        if pointwise and rows.approximates(name, a.by_name.get("exponent")) and a.out[0].is_floating_point:
+        if (
+            pointwise
+            and rows.approximates(name, a.by_name.get("exponent"))
+            and a.out[0].is_floating_point
+            and not native
+        ):
             return rows.function(a, self.way)
-        given = {key: value.clone() if isinstance(value, Tensor) else value for key, value in a.by_name.items()}
+        arguments = {key: value.clone() if isinstance(value, Tensor) else value for key, value in a.by_name.items()}
         if self.way.exact:
-            given = {key: _widened(value) for key, value in given.items()}
-        return op(**given)
+            arguments = {key: _widened(value) for key, value in arguments.items()}
+        return op(**arguments)
 
     def _give(self, call: Call, results: Sequence[Tensor | Added]) -> None:
         """Hand out what a call gave, by the ids that were recorded; where it is no such value, the call was another."""

@@ -92,7 +92,7 @@ def grouped(a: Arguments, way: Way) -> Tensor:
 
 
 def _each(x: Tensor, y: Tensor, a: Arguments, way: Way) -> Tensor:
-    return torch.stack([way.gemm(rows, other.t(), None, a.out[0]) for rows, other in zip(x, y, strict=True)])
+    return torch.stack([way.gemm(rows, weight.t(), None, a.out[0]) for rows, weight in zip(x, y, strict=True)])
 
 
 def reduced(a: Arguments, way: Way) -> Tensor:

@@ -137,8 +137,8 @@ def _decided(entries: Sequence[tuple[Entry, str]]) -> list[Entry]:
     for entry, condition in entries:
         before = last.pop(entry.name, None)
         if condition:
-            other = "not set" if before is None else _shown(before)
-            unresolved = Unresolved(f"{_shown(entry)} if {condition}, else {other}")
+            value_before = "not set" if before is None else _shown(before)
+            unresolved = Unresolved(f"{_shown(entry)} if {condition}, else {value_before}")
             last[entry.name] = replace(entry, value=unresolved)
         else:
             last[entry.name] = entry

@@ -161,18 +161,18 @@ def of_unit(text: str, path: Path, notes: list[Note]) -> Iterator[Started]:
 
 def _joined_lines(text: str) -> Iterator[tuple[int, str]]:
     """Lines without comments, a backslash at the end joining the next."""
-    held, start = "", 0
+    joined, start = "", 0
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith(("#", ";")):
             continue
-        start = start if held else number
+        start = start if joined else number
         if line.endswith("\\"):
-            held += line[:-1] + " "
+            joined += line[:-1] + " "
             continue
-        yield start, held + line
-        held = ""
-    if held:
-        yield start, held
+        yield start, joined + line
+        joined = ""
+    if joined:
+        yield start, joined
 
 
 def _specifiers(text: str) -> str:

@@ -38,7 +38,7 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
     if path.suffix in (".yaml", ".yml"):
         documents = yaml.documents(path)
         if any(map(containers.is_manifest, documents)):
-            programs = [one for document in documents for one in containers.of_manifest(document, path, notes)]
+            programs = [program for document in documents for program in containers.of_manifest(document, path, notes)]
             return _sources(programs, path, notes, grammar_of)
         return [_configured(path, {})]
     if path.suffix in _NESTED:
@@ -146,7 +146,7 @@ def _at_files(words: Sequence[Word]) -> Iterator[tuple[str, Where]]:
             yield plain(word.text[1:]), word.where
 
 
-def _beside(name: str, where: Where, path: Path, given: Mapping[str, Entry], notes: list[Note]) -> tuple[Entry, ...]:
+def _beside(name: str, where: Where, path: Path, entries: Mapping[str, Entry], notes: list[Note]) -> tuple[Entry, ...]:
     """The options of a configuration that a command line names; where it is not there, that is said."""
     folders = [path.absolute().parent, *path.absolute().parent.parents][:_FOLDERS_UP]
     candidates = [Path(name)] if name.startswith("/") else [folder / name for folder in folders]
@@ -154,6 +154,6 @@ def _beside(name: str, where: Where, path: Path, given: Mapping[str, Entry], not
     if file is None or file.suffix not in _NESTED:
         notes.append(Note(says=f"its configuration {name} is not there: what it sets is not known", where=where))
         return ()
-    source = _configured(file, {key: entry for key, entry in given.items() if entry.value is not None})
+    source = _configured(file, {key: entry for key, entry in entries.items() if entry.value is not None})
     notes += source.notes
     return source.options

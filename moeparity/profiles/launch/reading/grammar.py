@@ -76,17 +76,17 @@ def of_parser(
     `--no-` in front switches `toggles` off; with `inverse` also `--disable-` in place of `--enable-`, or the other way.
     """
     spellings: dict[str, tuple[str, bool]] = {}
-    for own, *further in synonyms:
-        for name in (own, *further):
-            spellings[f"-{name}" if name in short else f"--{name.replace('_', '-')}"] = own, True
+    for first_name, *further in synonyms:
+        for name in (first_name, *further):
+            spellings[f"-{name}" if name in short else f"--{name.replace('_', '-')}"] = first_name, True
     for name in toggles:
-        own = spellings[f"--{name.replace('_', '-')}"][0]
+        first_name = spellings[f"--{name.replace('_', '-')}"][0]
         for off in (f"no-{name.replace('_', '-')}", *(_inverse(name) if inverse else ())):
-            spellings.setdefault(f"--{off}", (own, False))
+            spellings.setdefault(f"--{off}", (first_name, False))
     return Grammar(switches=switches | toggles, several=several, spellings=spellings, **others)
 
 
 def _inverse(name: str) -> tuple[str, ...]:
     first, _, rest = name.replace("_", "-").partition("-")
-    other = {"enable": "disable", "disable": "enable"}.get(first)
-    return (f"{other}-{rest}",) if other else ()
+    opposite = {"enable": "disable", "disable": "enable"}.get(first)
+    return (f"{opposite}-{rest}",) if opposite else ()

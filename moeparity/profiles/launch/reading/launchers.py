@@ -111,10 +111,12 @@ def _behind(command: Command, notes: list[Note], depth: int) -> Iterator[Started
     for place in range(1, len(words)):
         word = words[place]
         variable = re.fullmatch(r"(?:--env=)?([A-Za-z_]\w*)=(.*)", word.text, re.DOTALL)
-        given = head in ("env", "sudo") or word.text.startswith("--env=") or words[place - 1].text in ("--env", "-x")
+        is_assignment = (
+            head in ("env", "sudo") or word.text.startswith("--env=") or words[place - 1].text in ("--env", "-x")
+        )
         if re.match(r"--env-file|--export(=.*=|$)", word.text):
             notes.append(Note(says=f"`{plain(word.text)}` is not read", where=word.where))
-        if variable and given:
+        if variable and is_assignment:
             environment.append((variable[1], replace(word, text=variable[2])))
         elif head == "env":
             environment = _without(environment, word.text, words[place - 1].text)

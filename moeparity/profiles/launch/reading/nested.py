@@ -132,11 +132,11 @@ def _file(path: Path, chain: _Chain) -> dict[str, Entry]:
         raise SpecError(f"{Where(path)}: stands on more than {_MOST_FILES} files. Give the file that they come to.")
     mapping = yaml.load(path)
     chain.open.append(path.resolve())
-    own = dict(mapping)
-    bases = own.pop("defaults", None)
+    entries = dict(mapping)
+    bases = entries.pop("defaults", None)
     where = Where(path, mapping.key_lines.get("defaults"))
     # A copy that keeps the lines of its keys.
-    rest = yaml.Mapping(own)
+    rest = yaml.Mapping(entries)
     rest.line, rest.key_lines = mapping.line, mapping.key_lines
     leaves: dict[str, Entry] = {}
     listed = [bases] if isinstance(bases, str) else bases if isinstance(bases, list) else []
@@ -151,17 +151,17 @@ def _file(path: Path, chain: _Chain) -> dict[str, Entry]:
     return leaves
 
 
-def _over(leaves: dict[str, Entry], own: Mapping[str, Entry]) -> None:
+def _over(leaves: dict[str, Entry], entries: Mapping[str, Entry]) -> None:
     """Lay a file's keys over those it stands on; a key marked `_override_` takes nothing over from there."""
-    for name in [name for name in own if name.endswith("._override_")]:
+    for name in [name for name in entries if name.endswith("._override_")]:
         above = name.removesuffix("_override_")
-        for other in [key for key in leaves if key.startswith(above)]:
-            del leaves[other]
-    for name, entry in own.items():
+        for key in [key for key in leaves if key.startswith(above)]:
+            del leaves[key]
+    for name, entry in entries.items():
         if name.endswith("._override_"):
             continue
-        for other in [key for key in leaves if key.startswith(f"{name}.")]:
-            del leaves[other]
+        for key in [key for key in leaves if key.startswith(f"{name}.")]:
+            del leaves[key]
         parts = name.split(".")
         for end in range(1, len(parts)):
             leaves.pop(".".join(parts[:end]), None)

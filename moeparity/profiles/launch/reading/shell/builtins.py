@@ -87,8 +87,10 @@ class Builtins:
         name = words[1].text if len(words) > 1 else ""
         path = self.path.parent / plain(name)
         if not known(name) or path.suffix not in (".sh", ".bash", ".env", "") or not paths.is_file(path):
-            what = f"`source {plain(name)}` is not there" if known(name) else f"`source {plain(name)}` is not resolved"
-            self.scope.note(f"{what}: what it sets is not known", where)
+            reason = (
+                f"`source {plain(name)}` is not there" if known(name) else f"`source {plain(name)}` is not resolved"
+            )
+            self.scope.note(f"{reason}: what it sets is not known", where)
             return
         try:
             text = paths.contents(path, "launch configuration").decode("utf-8")

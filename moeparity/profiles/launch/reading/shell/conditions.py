@@ -84,16 +84,18 @@ class _Reader:
         result = self._both(depth)
         while self._next() in ("||", "-o"):
             self.at += 1
-            other = self._both(depth)
-            result = True if result is True or other is True else (None if result is None or other is None else False)
+            second = self._both(depth)
+            result = True if result is True or second is True else (None if result is None or second is None else False)
         return result
 
     def _both(self, depth: int) -> bool | None:
         result = self._single(depth)
         while self._next() in ("&&", "-a"):
             self.at += 1
-            other = self._single(depth)
-            result = False if result is False or other is False else (None if result is None or other is None else True)
+            second = self._single(depth)
+            result = (
+                False if result is False or second is False else (None if result is None or second is None else True)
+            )
         return result
 
     def _single(self, depth: int) -> bool | None:

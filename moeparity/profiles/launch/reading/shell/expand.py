@@ -157,12 +157,12 @@ class Expander:
         if node.type != "command":
             return None
         words = [word.text for child in node.named_children for word in self.words(child)]
-        asked = [word for word in words[1:] if not word.startswith("-")]
-        if not words or len(asked) != 1 or not known(asked[0]):
+        paths = [word for word in words[1:] if not word.startswith("-")]
+        if not words or len(paths) != 1 or not known(paths[0]):
             return None
         if words[0] in ("cd", "realpath", "readlink"):
-            return posixpath.normpath(asked[0])
-        parts = {"dirname": posixpath.dirname(asked[0]) or ".", "basename": posixpath.basename(asked[0])}
+            return posixpath.normpath(paths[0])
+        parts = {"dirname": posixpath.dirname(paths[0]) or ".", "basename": posixpath.basename(paths[0])}
         return parts.get(words[0])
 
 

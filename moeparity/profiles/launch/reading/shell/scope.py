@@ -121,9 +121,9 @@ def _merged(arms: Sequence[tuple[str, Variable | None]]) -> Variable:
     return Variable(words=words, array=array, exported=exported)
 
 
-def _alike(variable: Variable, other: Variable) -> bool:
-    same = len(variable.words) == len(other.words) and variable.array == other.array
-    return same and all(_same(*pair) for pair in zip(variable.words, other.words, strict=True))
+def _alike(variable: Variable, second: Variable) -> bool:
+    same = len(variable.words) == len(second.words) and variable.array == second.array
+    return same and all(_same(*pair) for pair in zip(variable.words, second.words, strict=True))
 
 
 def common(arms: Sequence[tuple[str, tuple[Word, ...]]]) -> tuple[Word, ...]:

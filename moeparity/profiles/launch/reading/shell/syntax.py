@@ -34,8 +34,8 @@ class Budget:
         self.steps -= 1
         self.letters -= letters
         if self.steps < 0 or self.letters < 0:
-            what = f"{STEPS:,} steps" if self.steps < 0 else f"{LETTERS:,} letters"
-            raise SpecError(f"{where}: the script takes more than {what} to follow. Give the command line it ends in.")
+            limit = f"{STEPS:,} steps" if self.steps < 0 else f"{LETTERS:,} letters"
+            raise SpecError(f"{where}: the script takes more than {limit} to follow. Give the command line it ends in.")
 
     def enter(self, where: Where) -> None:
         """One level deeper."""

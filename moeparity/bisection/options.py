@@ -1,0 +1,53 @@
+"""What a caller may say on top of a recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from moeparity.bisection.real_ranks.report import SIMULATED, RanksKind
+from moeparity.plan.schedule.steps import Phase
+from moeparity.plan.spec import recipe_schema
+from moeparity.plan.spec.base import By
+from moeparity.plan.spec.overrides import Override
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a caller may say on top of a recipe; None and () leave it as it is.
+
+    `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
+    None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
+    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local
+    error. `phases` are those that both sides are to be bound for beside those of the recipe's own schedules. `digests`
+    asks for one of each node's values. `ranks` says whether placed sides also run on the ranks of a live job.
+    """
+
+    by: By | None = None
+    split: int | None = None
+    swap: tuple[str, ...] = ()
+    floor: bool | None = None
+    oracle: bool | None = None
+    replay: bool | None = None
+    envelope: int | None = None
+    attribute: bool | None = None
+    allow_code: bool = False
+    memory_limit: float | None = None
+    overrides: tuple[Override, ...] = ()
+    attribution: bool = True
+    phases: tuple[Phase, ...] = ()
+    digests: bool = False
+    ranks: RanksKind = SIMULATED
+
+    def applied(self, recipe: recipe_schema.RecipeFile) -> recipe_schema.RecipeFile:
+        """The recipe with these options in place of its own."""
+        choices: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
+        choices |= {"replay": self.replay, "envelope": self.envelope, "attribute": self.attribute}
+        update = {key: value for key, value in choices.items() if value is not None}
+        update["swap"] = [*recipe.swap, *self.swap]
+        if not self.attribution:
+            update |= {"split": 0, "swap": [], "envelope": 0}
+            update |= dict.fromkeys(("floor", "oracle", "replay", "attribute"), False)
+        for override in self.overrides:
+            recipe = override.apply(recipe)
+        return recipe.model_copy(update=update)

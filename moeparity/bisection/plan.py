@@ -1,0 +1,121 @@
+"""A recipe made ready to be run: both sides bound, every difference between them a toggle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from moeparity.bisection.real_ranks.report import RealRanks
+from moeparity.engine.passes import PassRunner
+from moeparity.errors import SpecError, Where
+from moeparity.evidence.maps.side import RecordedSide
+from moeparity.inputs.model import Model
+from moeparity.inputs.tokens import TokenSet
+from moeparity.inputs.tokens.grid import token_grid
+from moeparity.metrics.gated import needed
+from moeparity.metrics.gating import declared, parity
+from moeparity.metrics.registry import METRICS
+from moeparity.metrics.verdict import Gate
+from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.sides import Side, walked
+from moeparity.plan.spec import gates, recipe_schema
+from moeparity.plan.toggles import Toggle
+from moeparity.progress import Callback
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A recipe made ready: both sides bound, and every difference between them as a toggle.
+
+    `swaps` are the blocks the recipe asks to restore, by selector: the nodes, and all that differs there as one
+    toggle (None: nothing does). `functions` are users' functions by `module:function`. `recorded` is what the candidate
+    is where it is a trace: then both sides are bound alike, and its values are what was recorded. `real_ranks` is what
+    a live job computed of it.
+    """
+
+    path: Path
+    recipe: recipe_schema.RecipeFile
+    model: Model
+    tokens: TokenSet
+    grid: TokenGrid
+    reference: Side
+    candidate: Side
+    oracle: Side | None
+    toggles: tuple[Toggle, ...]
+    swaps: Mapping[str, tuple[tuple[str, ...], Toggle | None]]
+    functions: Mapping[str, Callable[..., Any]]
+    memory_limit: float | None
+    attribution: bool
+    digests: bool
+    recorded: RecordedSide | None = None
+    real_ranks: RealRanks | None = None
+
+    @property
+    def trial_toggles(self) -> tuple[Toggle, ...]:
+        """The toggles that trials are run of: all of them, or none without attribution."""
+        return self.toggles if self.attribution else ()
+
+    def refuse_recorded(self, what: str) -> None:
+        """Raises SpecError where the candidate is a trace, which `what` would have to run."""
+        if self.recorded is not None:
+            where = Where(self.path, self.recipe.candidate.line_of("trace"))
+            raise SpecError(
+                f"{where}: {what} runs both sides, and a trace can't be run. Name a profile in its place, or use "
+                "`moeparity bisect`."
+            )
+
+    @property
+    def gate(self) -> Gate:
+        """What decides the verdict on the candidate against the reference."""
+        return _gate(self.recipe.reference_gate)
+
+    @property
+    def record_gate(self) -> Gate | None:
+        """What bounds the distance to what was recorded; None where the recipe does not."""
+        return None if self.recipe.record_gate is None else _gate(self.recipe.record_gate)
+
+    @property
+    def gated(self) -> tuple[str, ...]:
+        """The quantities of a token that the gate's metric is made of."""
+        return needed(declared(self.gate))
+
+    @property
+    def tokens_on_device(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids [B, T] int64, the attention mask and the scored tokens [B, T] bool, where the run computes."""
+        tokens, device = self.tokens, self.model.device
+        return tokens.input_ids.to(device), tokens.attention_mask.to(device), tokens.loss_mask.to(device)
+
+    def walked(self, side: Side) -> Schedule | MicroBatches:
+        """The schedule of a side, or a mixture, on this plan's tokens. Raises SpecError."""
+        return walked(side.schedule, self.grid, Where(self.path))
+
+    def on(self, tokens: TokenSet) -> Plan:
+        """The same plan on other tokens."""
+        return replace(self, tokens=tokens, grid=token_grid(tokens, with_ids=self.grid.ids is not None))
+
+    def passes(self, progress: Callback | None = None) -> PassRunner:
+        """What runs passes over this plan's tokens."""
+        ids, mask, _ = self.tokens_on_device
+        return PassRunner(
+            weights=self.model.weights,
+            input_ids=ids,
+            attention_mask=mask,
+            memory_limit=self.memory_limit,
+            progress=progress,
+        )
+
+    def with_toggles(self, toggles: list[Toggle]) -> Plan:
+        """The same plan with further toggles."""
+        return replace(self, toggles=(*self.toggles, *toggles))
+
+
+def _gate(gate: gates.Gate) -> Gate:
+    metric = METRICS[gate.metric or gate.recorded or ""]
+    over_sequences = gate.reduce == "sequence" or metric.reduce.kind != "token mean"
+    reduce = "sequence" if over_sequences else "token"
+    return Gate(metric=metric.name, below=gate.below - parity(metric), reduce=reduce)

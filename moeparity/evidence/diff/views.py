@@ -1,0 +1,76 @@
+"""Views of two traces held against each other: by what they look at, and by which part of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from moeparity.evidence.diff.compare import Comparer, Comparison
+from moeparity.evidence.diff.side import Side
+from moeparity.evidence.trace.digest import row_digests
+from moeparity.evidence.trace.records import Value
+
+
+def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
+    """Two values by their ids: views of one kind go by what they look at, which is compared once; weights that lie
+    alike by their rows in memory.
+
+    Where they are other parts of what may be one value, or lie otherwise, and can't be compared, that is said. Raises
+    TraceError for a trace that is damaged.
+    """
+    one, other = comparer.a.value(a), comparer.b.value(b)
+    alike = one.dtype == other.dtype and one.shape == other.shape
+    of_one = same_part = False
+    if one.base is not None and other.base is not None:
+        base, another = comparer.a.value(one.base), comparer.b.value(other.base)
+        of_one = alike and base.shape == another.shape
+        same_part = of_one and _part(one, base) == _part(other, another)
+        if same_part:
+            whole = compare_views(comparer, one.base, other.base)
+            covers = torch.Size(one.shape).numel() == torch.Size(base.shape).numel()
+            if whole.status == "equal" or (covers and whole.status != "unknown"):
+                return whole
+    comparison = comparer.compare(a, b)
+    weights = alike and comparer.a.is_weight(a) and comparer.b.is_weight(b)
+    if comparison.status != "unknown" or same_part or not (of_one or weights):
+        return comparison
+    return (_in_memory(comparer, a, b) if weights else None) or replace(comparison, other_part=True)
+
+
+def _part(view: Value, base: Value) -> tuple[object, ...]:
+    """Which part of what it looks at a view is, and how it lies."""
+    return view.offset - base.offset, *_steps(view)
+
+
+def _steps(value: Value) -> tuple[int, ...]:
+    """How far apart neighbours lie in memory; of an axis of one there are none."""
+    return tuple(step for size, step in zip(value.shape, value.strides, strict=True) if size != 1)
+
+
+def _in_memory(comparer: Comparer, a: int, b: int) -> Comparison | None:
+    """Two weights that lie alike, by their rows in memory; None where they do not, or these are not known."""
+    ours, theirs = memory_rows(comparer.a, a), memory_rows(comparer.b, b)
+    if not comparer.same_digests or ours is None or theirs is None:
+        return None
+    if _steps(comparer.a.value(a)) != _steps(comparer.b.value(b)):
+        return None
+    differing = int((ours != theirs).sum())
+    return Comparison(status="differ" if differing else "equal", rows=len(ours), differing=differing)
+
+
+def memory_rows(side: Side, number: int) -> Tensor | None:
+    """The digests of a value's rows as they lie in memory, int64 [rows]; None where they are not known.
+
+    Of a transposed view they are those of what it looks at.
+    """
+    value = side.value(number)
+    order = sorted(range(len(value.shape)), key=lambda axis: -value.strides[axis])
+    if order == sorted(order):
+        return side.rows(number)
+    tensor = side.tensor(number)
+    if tensor is not None:
+        return row_digests(tensor.permute(order).contiguous())
+    shape, strides = (tuple(sizes[axis] for axis in order) for sizes in (value.shape, value.strides))
+    return side.rows_of_view(replace(value, shape=shape, strides=strides))

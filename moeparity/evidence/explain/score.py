@@ -1,0 +1,100 @@
+"""How near the values that a trial gives come to those that are to be explained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from moeparity.evidence.explain.sample import Ports, Sample
+from moeparity.metrics.divergence import compare
+from moeparity.numerics.bits import same_bits
+
+OTHER_DTYPE: Final = 1e3
+"""How much more counts what a value in another dtype leaves unexplained: it can never give all bits, and the dtype of
+what is to be explained is known from the start."""
+
+
+@dataclass(slots=True)
+class Score:
+    """How the kernels' values lie to the function's, over all ports of some micro-batches.
+
+    elements, equal_elements: compared, and with equal values. unexplained: sum over the elements of the squared
+    difference in units of the mean square of the function's port; 1 for whole numbers that differ, and for a value
+    that is not finite on one side or has other bits. all_bits: shapes, dtypes and every bit are equal.
+    """
+
+    elements: int = 0
+    equal_elements: int = 0
+    unexplained: float = 0.0
+    ulps: float = 0.0
+    all_bits: bool = True
+    same_dtypes: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """Whether every bit is equal, of at least one element."""
+        return self.all_bits and self.elements > 0
+
+    @property
+    def equal(self) -> float:
+        """The share of equal elements."""
+        return self.equal_elements / self.elements if self.elements else 0.0
+
+    @property
+    def remainder(self) -> float:
+        """What is left unexplained, per element; 0 where all bits are equal, more than 0 elsewhere."""
+        if self.exact:
+            return 0.0
+        # Bits may differ where values do not, or hardly: in a dtype, in the sign of a zero.
+        tiny = 1e-12 * (self.elements - self.equal_elements + 1)
+        return self.distance * (1.0 if self.same_dtypes else OTHER_DTYPE) + tiny
+
+    @property
+    def distance(self) -> float:
+        """The mean squared difference per element, in units of the function's own mean square."""
+        return self.unexplained / self.elements if self.elements else math.inf
+
+    @property
+    def mean_ulp(self) -> float:
+        """The mean distance in ulps of the coarser dtype; whole numbers that differ are 1 apart. Infinite where a value
+        is not finite on one side, has another shape, or where nothing was compared.
+        """
+        return self.ulps / self.elements if self.elements else math.inf
+
+    @classmethod
+    def of_refused(cls, sample: Sample) -> Score:
+        """Of choices that an op refuses on a micro-batch: nothing is equal."""
+        return cls(elements=sample.elements, unexplained=math.inf, ulps=math.inf, all_bits=False)
+
+    @classmethod
+    def of(cls, ports: Ports, trial: Ports) -> Score:
+        """The function's values of one micro-batch against a trial's."""
+        score = cls()
+        for value, other in zip(ports, trial, strict=True):
+            score.elements += value.numel()
+            score.all_bits &= same_bits(value, other)
+            score.same_dtypes &= value.dtype == other.dtype
+            if value.shape != other.shape:
+                score.unexplained = score.ulps = math.inf
+            elif value.is_floating_point() and other.is_floating_point():
+                error = compare(value, other)
+                score.equal_elements += error.equal
+                score.ulps += math.inf if error.excluded else error.sum_ulp
+                scale = error.squared_reference / value.numel() or 1.0
+                score.unexplained += error.squared_difference / scale + error.excluded
+            else:
+                differ = int((value != other).sum())
+                score.equal_elements += value.numel() - differ
+                score.ulps += differ
+                score.unexplained += differ
+        return score
+
+    def add(self, further: Score) -> None:
+        """Count other micro-batches too."""
+        self.elements += further.elements
+        self.equal_elements += further.equal_elements
+        self.unexplained += further.unexplained
+        self.ulps += further.ulps
+        self.all_bits &= further.all_bits
+        self.same_dtypes &= further.same_dtypes

@@ -1,0 +1,358 @@
+"""One variant's plan: a graph with a setting for every place of it, and what follows from these."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import InitVar, dataclass, field
+from functools import partial
+
+from moeparity.errors import SpecError, listed
+from moeparity.numerics.dtypes import MODEL
+from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
+from moeparity.plan.faults.apply import applied
+from moeparity.plan.faults.fault import Planted
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.partials import Known, NodeValues, Partials, Told, inputs_read, partials, sizes, told
+from moeparity.plan.region import Region
+from moeparity.plan.schedule.cases import Case, Sizes, case_of
+from moeparity.plan.schedule.steps import FORWARD
+from moeparity.plan.setting import DTYPE, FAULT, IMPL, ByPhase, Place, Setting, edges_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundGraph:
+    """One variant's plan: a graph, the dtype it nominally runs in, and a setting for every place.
+
+    `phases` are those it was bound for, cut into cases where rules go by numbers, and all that is said here holds in
+    the first of them; `others` are the plans of those in which something is set otherwise. `regions` are the users'
+    functions either side of a mixture knows, by closing node and call; a region is in force where the setting of its
+    closing node names it. `faults` are those either side of a mixture knows, by the text that settings have for them.
+    `dormant` is what the profile says of attributes that nodes do not have, and a fault may wake. `like` is a plan of
+    the same graph that has been checked: where this one is set alike, what was found there holds here too; `anew` are
+    all places that may be set otherwise (None: any may). `on_whole` are the nodes that read no partial sums.
+    """
+
+    graph: Graph
+    dtype: str
+    settings: Mapping[Place, Setting]
+    regions: Mapping[Place, Region] = field(default_factory=dict)
+    faults: Mapping[str, tuple[Planted, ...]] = field(default_factory=dict)
+    dormant: Mapping[Place, Setting] = field(default_factory=dict, repr=False, compare=False)
+    phases: tuple[Case, ...] = (FORWARD,)
+    others: Mapping[Case, BoundGraph] = field(default_factory=dict)
+    like: InitVar[BoundGraph | None] = None
+    anew: InitVar[Collection[Place] | None] = None
+    told: Told = field(init=False)
+    partials: Partials = field(init=False)
+    on_whole: frozenset[str] = field(init=False, repr=False, compare=False)
+    _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
+    _as_run: dict[str, tuple[str, Node]] = field(init=False, repr=False, compare=False, default_factory=dict)
+
+    def __post_init__(self, like: BoundGraph | None, anew: Collection[Place] | None) -> None:
+        """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
+        replacements = self.replaced()
+        self._plant()
+        known = None
+        if like is not None and not replacements and not like.replaced():
+            otherwise = self._set_otherwise(like, self.settings if anew is None else anew)
+            known = Known(otherwise=otherwise, told=like.told, partials=like.partials)
+        values = NodeValues(self.graph, self._values)
+        object.__setattr__(self, "told", told(self.graph, values, known))
+        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, known))
+        for phase, other in self.others.items():
+            self._refuse_other_partials(phase, other)
+        same_nodes = self._same_nodes(like, known)
+        if like is not None and same_nodes:
+            self._active.update({name: active for name, active in like.all_active.items() if name in same_nodes})
+        for node in self.graph.nodes:
+            if node.name not in same_nodes and node.name not in replacements and node.op.refuses:
+                self._refuse(node)
+
+    def _refuse(self, node: Node) -> None:
+        """Raise SpecError where an op cannot run with what is set on a node."""
+        as_run, makers = self.as_run(node), self.graph.makers
+        shapes = {port: ref.shape for port, ref in as_run.weights.items()} | sizes(as_run, makers, self.partials)
+        message = {"message": str(self.message_dtype(node))}
+        assert node.op.refuses is not None
+        refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
+        if refusal is not None:
+            attribute, reason = refusal
+            raise SpecError(f"{self.origin(node, attribute)}: {node.name}:{attribute}: {reason}")
+
+    def _plant(self) -> None:
+        """Work out the nodes that have faults."""
+        for node in self.graph.nodes if self.faults else ():
+            text = str(self.settings[node.name, FAULT].value)
+            if text:
+                self._as_run[node.name] = (node.computation, applied(self.graph, node, self.faults[text]))
+
+    def as_run(self, node: Node) -> Node:
+        """A node of the graph as this plan runs it: with the parameters, weights and edits of the faults there.
+
+        A node that is none of the graph's any more, since somebody has put other parameters in, is left as it is.
+        """
+        computation, rewritten = self._as_run.get(node.name, ("", node))
+        return rewritten if node.computation == computation else node
+
+    @property
+    def _dormant_of(self) -> ByPhase:
+        return {phase: self.at_phase(phase).dormant for phase in self.phases}
+
+    @property
+    def nodes_as_run(self) -> tuple[Node, ...]:
+        """All nodes as this plan runs them."""
+        return tuple(map(self.as_run, self.graph.nodes))
+
+    def _refuse_other_partials(self, phase: Case, other: BoundGraph) -> None:
+        """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
+        for node in self.graph.nodes:
+            count, other_count = (plan.partials[node.values[0]] for plan in (self, other))
+            if count != other_count:
+                places = (place for place in self.settings if place[0] == node.name)
+                rules = (plan.settings[place].rule for place in places for plan in (other, self))
+                origin = next((f"{rule.where} ({rule.label}): " for rule in rules if rule and rule.cases), "")
+                raise SpecError(
+                    f"{origin}{node.values[0]} is {_sums(count)} in {self.phases[0]} and {_sums(other_count)} in "
+                    f"{phase}. Whether and over how many ranks a value is left in partial sums must be one choice in "
+                    "all phases: leave `phase` out there."
+                )
+
+    def at_phase(self, phase: Case) -> BoundGraph:
+        """The plan in one of its phases: itself where nothing is set otherwise.
+
+        Raises ValueError for a phase that it was not bound for.
+        """
+        if phase not in self.phases:
+            raise ValueError(f"the plan was bound for {listed(self.phases)}, and is asked for {phase}")
+        return self.others.get(phase, self)
+
+    def at(self, sizes: Sizes) -> BoundGraph:
+        """The plan for a step of these sizes. Raises ValueError where it was bound for none such."""
+        return self.at_phase(case_of(self.phases, sizes) or sizes.phase)
+
+    @property
+    def distinct(self) -> tuple[BoundGraph, ...]:
+        """This plan, and those of other phases, each once."""
+        return tuple({id(plan): plan for plan in (self, *self.others.values())}.values())
+
+    def _set_otherwise(self, like: BoundGraph, places: Collection[Place]) -> frozenset[str]:
+        """The nodes at which something is set otherwise than in `like`, as it may be at these places only."""
+        # Most settings are the very same ones.
+        pairs = ((node, self.settings[node, name], like.settings[node, name]) for node, name in places)
+        changed = frozenset(node for node, here, there in pairs if here is not there and here.value != there.value)
+        # A fault may wake what is set of attributes that its node does not have.
+        return changed | self._as_run.keys() if self.faults and self.dormant != like.dormant else changed
+
+    def _same_nodes(self, like: BoundGraph | None, known: Known | None) -> frozenset[str]:
+        """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
+        if like is not None and known is not None and self.told == like.told and self.partials == like.partials:
+            object.__setattr__(self, "on_whole", like.on_whole)
+            return self.on_whole - known.otherwise
+        # Who reads partial sums goes by their dtype too, which is their maker's choice.
+        on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
+        object.__setattr__(self, "on_whole", frozenset(on_whole))
+        return frozenset()
+
+    def _values(self, node: Node) -> dict[str, Value]:
+        """What is set for each attribute of a node as it is run; of one that a fault wakes, what the profile says."""
+        return {attribute.name: self.setting(node, attribute).value for attribute in self.as_run(node).attributes}
+
+    def setting(self, node: Node, attribute: Attribute) -> Setting:
+        """What is set for an attribute of a node as it is run; where a fault wakes it, what the profile says."""
+        place = (node.name, attribute.name)
+        known = self.settings.get(place) or self.dormant.get(place)
+        return Setting(value=attribute.default, rule=None) if known is None else known
+
+    def origin(self, node: Node, name: str) -> str:
+        """Where the value of one of a node's attributes was set, or its fault."""
+        if name == FAULT:
+            return self.settings[node.name, FAULT].origin
+        return next(self.setting(node, one).origin for one in node.op.attributes if one.name == name)
+
+    def dtype_of(self, node: str) -> str:
+        """The dtype a node runs in: the variant's own, or the other side's in a mixture."""
+        return str(self.settings[node, DTYPE].value)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Every dtype that some node runs in."""
+        return tuple(dict.fromkeys(self.dtype_of(node.name) for node in self.graph.nodes))
+
+    def resolved(self, node: str, value: Value) -> Value:
+        """`model` becomes the dtype the node runs in."""
+        return self.dtype_of(node) if value == MODEL else value
+
+    def active(self, node: Node) -> Mapping[str, Value]:
+        """The attributes that take effect on a node, with their values resolved."""
+        if node.name not in self._active:
+            self._active[node.name] = self._active_values(node)
+        return self._active[node.name]
+
+    @property
+    def all_active(self) -> Mapping[str, Mapping[str, Value]]:
+        """By node, the attributes that take effect on it."""
+        if len(self._active) < len(self.graph.nodes):
+            self._active.update({node.name: self.active(node) for node in self.graph.nodes})
+        return self._active
+
+    def _active_values(self, node: Node) -> dict[str, Value]:
+        choices = self.choices(node)
+        return {
+            a.name: choices[a.name]
+            for a in self.as_run(node).attributes
+            if holds(a.when, choices) and self._met(a, node, choices)
+        }
+
+    def choices(self, node: Node) -> dict[str, Value]:
+        """All that conditions on a node may name: what it is told, and its attributes, resolved, in effect or not."""
+        dtype = self.dtype_of(node.name)
+        values = {name: dtype if value == MODEL else value for name, value in self._values(node).items()}
+        return {**self.told_to(node), **values}
+
+    def message_dtype(self, node: Node) -> str | None:
+        """The dtype of the partial sums that a node's first input lies in; None where it is whole."""
+        if self.partials[node.inputs[0]] == 1:
+            return None
+        maker = self.graph.makers[node.inputs[0]]
+        active = self.active(maker)
+        if "partial" in active or "output" in active:
+            return str(active.get("partial", active.get("output")))
+        return self.message_dtype(maker)
+
+    @property
+    def messages(self) -> Iterator[tuple[str, str]]:
+        """The nodes that add up partial sums, and the dtypes of these."""
+        for node in self.graph.nodes:
+            dtype = self.message_dtype(node) if node.op.reduces else None
+            if dtype is not None:
+                yield node.name, dtype
+
+    def told_to(self, node: Node) -> Mapping[str, Value]:
+        """The choices of other nodes that this one goes along with."""
+        return self.told.get(node.name, {})
+
+    def _met(self, attribute: Attribute, node: Node, choices: Mapping[str, Value]) -> bool:
+        """Whether what the attribute needs beside other choices is there."""
+        if attribute.needs == "always":
+            return True
+        if attribute.needs == "pieces":
+            return node.op.pieces(choices) > 1
+        reads = inputs_read(node, choices)
+        inputs = (value for value, reads_it in zip(node.inputs, reads, strict=True) if reads_it)
+        most = max(self.partials[value] for value in (*node.values, *inputs))
+        return (most > 1) == (attribute.needs == "partials")
+
+    def edges(self, node: Node) -> dict[str, tuple[str, Value]]:
+        """Consumers that are handed another rounding than the one stored: consumer -> (site, dtype)."""
+        roundings = {}
+        for site, consumer in edges_of(self.graph, node):
+            value = self.settings[node.name, f"{site}{EDGE}{consumer}"].value
+            if value != STORED:
+                roundings[consumer] = (site, self.resolved(node.name, value))
+        return roundings
+
+    def read_inputs(self, node: Node) -> tuple[str | None, ...]:
+        """The node's input values; None in place of an input that is not read under these settings."""
+        region = self.region(node.name)
+        if region is not None:
+            return region.inputs
+        if not node.op.reads:
+            return node.inputs
+        reads = inputs_read(node, {**self.told_to(node), **self.active(node)})
+        return tuple(value if reads_it else None for value, reads_it in zip(node.inputs, reads, strict=True))
+
+    def region(self, node: str) -> Region | None:
+        """The user's function that closes at this node, if one is in force there."""
+        if not self.regions:
+            return None
+        return self.regions.get((node, str(self.settings[node, IMPL].value)))
+
+    def replaced(self) -> dict[str, Region]:
+        """Every node whose own kernel is not run, with the region that stands in its place."""
+        # A region in force is named by the setting of its closing node, so walking the known ones is enough.
+        active = [region for (end, _), region in self.regions.items() if self.region(end) is region]
+        return {node: region for region in active for node in region.nodes}
+
+    def sees_rows(self, node: Node) -> bool:
+        """Whether a token's result at a node may depend on which others are computed with it, as a function's may."""
+        as_run = self.as_run(node)
+        edited = any(edit.verb == "capacity" for edit in as_run.edits)
+        return node.name in self.replaced() or edited or node.op.sees_rows(self.active(node), as_run.params)
+
+    def with_settings(self, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
+        """This plan with the settings at `places` taken from `source`, in all phases. Raises SpecError, ValueError."""
+        return self.with_settings_in(dict.fromkeys(self.phases, tuple(places)), source)
+
+    def with_settings_in(self, places_of: Mapping[Case, Iterable[Place]], source: BoundGraph) -> BoundGraph:
+        """This plan with the settings at some places of each phase taken from `source`. Raises SpecError, ValueError.
+
+        `source` must have been bound for the same phases.
+        """
+        changes: dict[Case, Mapping[Place, Setting]] = {}
+        for phase in self.phases:
+            theirs = source.at_phase(phase).settings
+            changes[phase] = {place: theirs[place] for place in places_of.get(phase, ())}
+        regions, faults = {**self.regions, **source.regions}, {**self.faults, **source.faults}
+        return self._changed(changes, regions, faults)
+
+    def in_all_phases(self, settings: Mapping[Place, Setting]) -> BoundGraph:
+        """This plan with these settings in all phases. Raises SpecError."""
+        return self.in_phases(dict.fromkeys(self.phases, settings))
+
+    def in_phases(self, changes: ByPhase) -> BoundGraph:
+        """This plan with other settings in some phases. Raises SpecError."""
+        return self._changed(changes, self.regions, self.faults)
+
+    def with_faults(self, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]) -> BoundGraph:
+        """This plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
+        return self._changed(dict.fromkeys(self.phases, settings), self.regions, {**self.faults, **faults})
+
+    def _changed(
+        self, changes: ByPhase, regions: Mapping[Place, Region], faults: Mapping[str, tuple[Planted, ...]]
+    ) -> BoundGraph:
+        settings_of = {phase: {**self.at_phase(phase).settings, **changes.get(phase, {})} for phase in self.phases}
+        anew = {phase: changes.get(phase, {}) for phase in self.phases}
+        return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, regions, faults, like=self, anew=anew)
+
+
+def plan_of(
+    graph: Graph,
+    dtype: str,
+    settings_of: ByPhase,
+    dormant_of: ByPhase,
+    regions: Mapping[Place, Region],
+    faults: Mapping[str, tuple[Planted, ...]],
+    like: BoundGraph | None = None,
+    anew: ByPhase | None = None,
+) -> BoundGraph:
+    """A plan of several phases, those with equal settings as one, and set otherwise than `like` at the places of `anew`
+    only (None: anywhere). Raises SpecError, saying in which phases if not in the first.
+    """
+    (first, settings), *rest = settings_of.items()
+    same = None if like is None else like.at_phase(first)
+    made = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
+    base = partial(made, settings=settings, dormant=dormant_of[first])
+    groups: list[tuple[Case, ...]] = []
+    of = {phase: (theirs, dormant_of[phase] if faults else {}) for phase, theirs in settings_of.items()}
+    for phase, _ in rest:
+        alike = next((i for i, group in enumerate(groups) if of[group[0]] == of[phase]), None)
+        if alike is not None:
+            groups[alike] += (phase,)
+        elif of[phase] != of[first]:
+            groups.append((phase,))
+    others: dict[Case, BoundGraph] = {}
+    places = None if anew is None else anew[first]
+    alone = base(like=same, anew=places) if groups else same
+    for group in groups:
+        known = alone if like is None else like.at_phase(group[0])
+        one = partial(made, settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group)
+        try:
+            plan = one(like=known, anew=None if anew is None else anew[group[0]])
+        except SpecError as error:
+            raise SpecError(f"{error} So it is in {listed(group)}.") from None
+        others |= dict.fromkeys(group, plan)
+    return base(phases=tuple(settings_of), others=others, like=alone, anew=() if groups else places)
+
+
+def _sums(count: int) -> str:
+    return "whole" if count == 1 else f"in {count} partial sums"

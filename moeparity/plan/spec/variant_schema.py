@@ -1,0 +1,147 @@
+"""What may be said of one side of a recipe: a profile or a trace, its placement, settings, functions and faults."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from moeparity.plan.schedule.steps import TOGETHER, Gathered, Groups
+from moeparity.plan.spec.base import Model, Settings
+from moeparity.plan.spec.scheduling import Scheduling
+
+_CALL = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+
+
+def _call(text: str) -> str:
+    if not re.fullmatch(_CALL, text):
+        raise ValueError(f"{text!r} names no function; expected `module:function`, as in `my_kernels:experts`")
+    return text
+
+
+Call = Annotated[str, AfterValidator(_call), Field(json_schema_extra={"pattern": f"^{_CALL}$"})]
+
+
+class Impl(Model):
+    """A user's function in place of one node, or of a region of nodes of one layer.
+
+    `nodes` are selectors; those they match in one layer form the region. `call` is `module:function`.
+    """
+
+    nodes: str | list[str]
+    call: Call
+
+
+class StatedFault(Model):
+    """A fault planted on one side: a shipped one by name (docs/faults.md), or a file of one's own.
+
+    `nodes` are selectors, `layers` the numbers of layers; without either it stands wherever it can. `values` are what
+    the fault leaves open.
+    """
+
+    name: str
+    nodes: str | list[str] | None = None
+    layers: Annotated[list[int], Field(min_length=1)] | None = None
+    values: dict[str, str | int | float | list[int]] = {}
+
+    @model_validator(mode="after")
+    def _one_place(self) -> StatedFault:
+        if self.nodes is not None and self.layers is not None:
+            raise ValueError("`nodes` and `layers` both say where the fault stands; give one")
+        return self
+
+
+class Placement(Model):
+    """Over how many ranks one variant lies: `tensor` cuts heads, widths and vocabulary, `expert` the routed experts.
+
+    `sequence` scatters every reduced sum over the ranks by tokens (sequence parallel). `attention` groups of `tensor`
+    ranks attend apart, each to sequences of its own (data-parallel attention); `gathered` says what takes the rows of
+    all of them, on all their ranks: `mlp`, all that follows attention, or `experts`, the routed experts alone.
+    """
+
+    tensor: Annotated[int, Field(ge=1)] = 1
+    expert: Annotated[int, Field(ge=1)] = 1
+    sequence: bool = False
+    attention: Annotated[int, Field(ge=1)] = 1
+    gathered: Gathered = "mlp"
+
+    @property
+    def groups(self) -> Groups:
+        """The groups that attend apart."""
+        return Groups(self.attention, self.gathered) if self.attention > 1 else TOGETHER
+
+    @model_validator(mode="after")
+    def _gathers_groups(self) -> Placement:
+        if "gathered" in self.model_fields_set and self.attention == 1:
+            raise ValueError(
+                "`gathered` says what takes the rows of groups that attend apart, and there are none. Add "
+                "`attention: N`, or leave it out"
+            )
+        return self
+
+    def __str__(self) -> str:
+        """`tensor 4, expert 2, sequence`; empty on one rank."""
+        ranks_of = {"tensor": self.tensor, "expert": self.expert, "attention": self.attention}
+        words = [f"{name} {ranks}" for name, ranks in ranks_of.items() if ranks > 1]
+        words += [f"gathered {self.gathered}"] if self.attention > 1 else []
+        return ", ".join([*words, "sequence"] if self.sequence else words)
+
+
+class Variant(Model):
+    """One side of a recipe. `micro_batch` whole sequences go through an op together, or what `schedule` says.
+
+    `faults` are planted in it: it computes another model, as a program with these mistakes would.
+
+    A candidate may be a `trace` in place of a `profile`: what a program computed, of whose modules a `map` says which
+    nodes they are (None: a shipped one that they fit). It has no choices, so nothing else is said of it.
+    """
+
+    profile: str = ""
+    trace: str | None = None
+    map: str | None = None
+    placement: Placement = Placement()
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    schedule: Scheduling | None = None
+    dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = None
+    set: Settings = {}
+    impl: list[Impl] = []
+    faults: list[StatedFault] = []
+
+    @model_validator(mode="after")
+    def _profile_or_trace(self) -> Variant:
+        if bool(self.profile) == (self.trace is not None):
+            raise ValueError(
+                "a side is exactly one of `profile` (how an engine computes) and `trace` (what a program computed); "
+                + ("this one is both" if self.profile else "this one is neither")
+            )
+        if self.trace is None and self.map is not None:
+            raise ValueError("`map` says what the modules of a `trace` are, and this side has none. Leave it out")
+        chosen = [
+            name
+            for name in ("placement", "micro_batch", "schedule", "dtype", "set", "impl", "faults")
+            if self._says(name)
+        ]
+        if self.trace is not None and chosen:
+            raise ValueError(
+                f"a trace has no choices, so `{chosen[0]}` can't be said of it. Leave it out, or say it of the other "
+                "side, which is computed"
+            )
+        return self
+
+    @property
+    def named(self) -> str:
+        """Its profile, or its trace."""
+        return self.profile if self.trace is None else f"trace {self.trace}"
+
+    def _says(self, name: str) -> bool:
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Variant:
+        if self.micro_batch is not None and self.schedule is not None:
+            raise ValueError(
+                "`micro_batch` and `schedule` both say what is computed together; give one. Under `schedule` batches "
+                "are those of `decode: {batch: ...}`"
+            )
+        return self

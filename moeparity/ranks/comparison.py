@@ -1,0 +1,97 @@
+"""Records of all ranks held to each other, and what differs among them in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Never
+
+import torch
+
+from moeparity.errors import RankError
+from moeparity.ranks import rng
+from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.difference import Records, difference, ranks_in_words
+from moeparity.ranks.exchange import Exchange
+from moeparity.ranks.journal import Journal
+from moeparity.ranks.tails import Waiting, first_disagreement
+from moeparity.ranks.whereabouts import Whereabouts
+
+
+class Comparison:
+    """What this rank holds to the others over an exchange (None: it is alone, and nothing is), with its journal."""
+
+    def __init__(
+        self,
+        rank: int,
+        ranks: int,
+        journal: Journal,
+        whereabouts: Whereabouts,
+        generators: Mapping[str, torch.Generator],
+    ) -> None:
+        self.exchange: Exchange | None = None
+        self.log: CollectiveLog | None = None
+        self._rank, self._ranks, self._journal = rank, ranks, journal
+        self._whereabouts, self._generators = whereabouts, generators
+
+    def agree(
+        self, fields: Mapping[str, str], at: str, judge: Callable[[Records], str | None], place: str | None = None
+    ) -> None:
+        """Return where all ranks have the same fields at this moment. Raises RankError, which the journal keeps."""
+        if self.exchange is None:
+            return
+        try:
+            with self._whereabouts.waiting():
+                self.exchange.agree(fields, at, judge, place)
+        except RankError as error:
+            self._journal.write("difference", text=str(error))
+            raise
+
+    def gathered(self, fields: Mapping[str, str], at: str) -> Records:
+        """The fields of all ranks. Raises RankError where they are not at the same moment."""
+        if self.exchange is None:
+            return {self._rank: fields}
+        with self._whereabouts.waiting():
+            return self.exchange.gathered(fields, at)
+
+    def differ(self, words: str) -> Never:
+        """Raises RankError with these words, which the journal keeps."""
+        self._journal.write("difference", text=words)
+        raise RankError(words)
+
+    def judge(self, records: Records) -> str | None:
+        """What differs at a call; of generators by how many draws, of collectives the first that is another."""
+        words = difference(records)
+        assert self.exchange is not None, "ranks are compared over an exchange"
+        assert self.log is not None, "ranks that are compared log their collectives"
+        name = (words or "").partition(":")[0]
+        if name.startswith("rng."):
+            own = {name: state.hex() for name, state in rng.states(self._generators).items()}
+            states = self.exchange.gathered(own, "generators")
+            kind = name.removeprefix("rng.")
+            return rng.apart(kind, {rank: bytes.fromhex(record[kind]) for rank, record in states.items()})
+        if name.startswith("collectives."):
+            tails = self.exchange.gathered(self.log.tails(), "collectives")
+            return first_disagreement(tails, dict.fromkeys(tails, Waiting(self._whereabouts.place))) or words
+        return words
+
+    def collective(self, group: str, what: str, number: int) -> None:
+        """Before a collective runs: that all ranks of the job are about to run the same. Groups of some ranks are
+        compared at the guards.
+        """
+        if self.exchange is None or self.log is None or len(self.log.groups[group].ranks) != self._ranks:
+            return
+        exchange, place = self.exchange, self._whereabouts.place
+        self._whereabouts.at(f"{place}, before collective {number} of {group}")
+        op, _, site = what.rpartition(" at ")
+
+        def judge(records: Records) -> str | None:
+            # A rank that skipped it may have left the call in which others are.
+            callers: dict[str, list[int]] = {}
+            for rank, record in exchange.gathered({"site": f"at {site} {place}"}, "call sites").items():
+                callers.setdefault(record["site"], []).append(rank)
+            called = "; ".join(f"{ranks_in_words(ranks)} {where}" for where, ranks in callers.items())
+            return f"{difference(records)}; called by {called}"
+
+        at = f"collective {number} of {group}"
+        self.agree({"collective": f"{number} {op}"}, at, judge, f"{place}, {at}")
+        self._whereabouts.at(place)

@@ -1,0 +1,53 @@
+"""The weights of a rank while a job runs: what they were when last allowed to change, and whether they are still so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from moeparity.ranks import fingerprint
+
+
+class WatchedWeights:
+    """Fingerprints of a rank's modules, held to a baseline every so many calls (`every`; 0: never).
+
+    `sharded` and `replicated` are globs of names, as `fingerprint` takes them. `updated`: weights may have changed
+    since the baseline was taken.
+    """
+
+    def __init__(
+        self, modules: Sequence[nn.Module], rank: int, every: int, sharded: Sequence[str], replicated: Sequence[str]
+    ) -> None:
+        self.modules = modules
+        self.updated = False
+        self._rank, self._every, self._sharded, self._replicated = rank, every, sharded, replicated
+        self._baseline: dict[str, fingerprint.Held] = {}
+        self._looked = 0
+
+    @property
+    def watched(self) -> bool:
+        """Whether there are weights to look at."""
+        return bool(self.modules and self._every)
+
+    def take(self, number: int) -> Mapping[str, fingerprint.Held]:
+        """What this rank holds before call `number`, its baseline from now on."""
+        self.updated, self._looked = False, number
+        self._baseline = self._now()
+        return self._baseline
+
+    def due(self, number: int) -> bool:
+        """Whether the weights are to be looked at again before this call; then they count as looked at."""
+        due = bool(self._baseline) and number - self._looked >= self._every
+        if due:
+            self._looked = number
+        return due
+
+    def changes(self) -> dict[str, str]:
+        """The tensors that are others than at the baseline, by `weights.NAME`, and what became of them."""
+        now = self._now()
+        names = fingerprint.changed(self._baseline, now)
+        return {f"weights.{name}": f"changed to {now[name].bits}" if name in now else "gone" for name in names}
+
+    def _now(self) -> dict[str, fingerprint.Held]:
+        return fingerprint.fingerprint(self.modules, self._rank, sharded=self._sharded, replicated=self._replicated)

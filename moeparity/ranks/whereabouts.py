@@ -1,0 +1,40 @@
+"""Where a rank is at any moment: asked by its watching thread, and told to others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from moeparity.ranks.collectives import CollectiveLog
+
+
+class Whereabouts:
+    """The place a rank is at, in words, and the last call it finished (None: none)."""
+
+    def __init__(self) -> None:
+        self.place = "starting"
+        self.last: int | None = None
+        self._waits, self._since = False, time.monotonic()
+
+    def at(self, place: str) -> None:
+        """The rank comes to a place."""
+        self.place, self._since = place, time.monotonic()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Where this rank is, it waits for others meanwhile."""
+        self._waits, self._since = True, time.monotonic()
+        try:
+            yield
+        finally:
+            self._waits, self._since = False, time.monotonic()
+
+    def position(self, log: CollectiveLog) -> tuple[int | None, str, bool, str, float]:
+        """The last call, the place, whether it waits, in which group's collective, and for how long: see `Beat`."""
+        within, place, since = "", self.place, self._since
+        running = log.running()
+        if running is not None:
+            within, words, since = running
+            place = f"{place}, {words}"
+        return self.last, place, self._waits or running is not None, within, time.monotonic() - since

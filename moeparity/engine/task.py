@@ -63,6 +63,8 @@ class Task:
     @property
     def reads_of_all(self) -> tuple[str | None, ...]:
         """The values that it reads in some phase."""
+        if not self.by_phase:
+            return self.reads
         of_each = zip(*(task.reads for task in self.every), strict=False)
         return tuple(next((value for value in values if value is not None), None) for values in of_each)
 

@@ -73,14 +73,14 @@ def complete(calls: list[Running]) -> None:
     """Ask for what was begun when the calls' values were seen."""
     values = _unwritten(calls)
     digested = [value for value in values if value.rows is not None and value.digest is None]
-    digests = value_digests(
-        [value.rows for value in digested if value.rows is not None],
-        [value.shape for value in digested],
-        [_dtype(value.dtype) for value in digested],
-    )
-    for value, digest in zip(digested, digests, strict=True):
-        value.digest = digest
-    _tell_statistics(values)
+    rows = _on_host([value.rows for value in digested if value.rows is not None])
+    digests = value_digests(rows, [value.shape for value in digested], [_dtype(value.dtype) for value in digested])
+    for value, part, digest in zip(digested, rows, digests, strict=True):
+        value.rows, value.digest = part, digest
+    later = [value for value in values if isinstance(value.stats, torch.Tensor)]
+    numbers = _on_host([value.stats for value in later if isinstance(value.stats, torch.Tensor)])
+    for value, five in zip(later, numbers, strict=True):
+        value.stats = named(five.tolist())
 
 
 def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> None:
@@ -116,13 +116,15 @@ def _unwritten(calls: list[Running]) -> list[Seen]:
     return list(values.values())
 
 
-def _tell_statistics(values: list[Seen]) -> None:
-    later = [value for value in values if isinstance(value.stats, torch.Tensor)]
-    if later:
-        torch.accelerator.synchronize()  # what makes them may run on another stream than this thread's
-        together = torch.stack([value.stats for value in later if isinstance(value.stats, torch.Tensor)]).tolist()
-        for value, numbers in zip(later, together, strict=True):
-            value.stats = named(numbers)
+def _on_host(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """These tensors [N] in main memory: one copy for each device, since each waits."""
+    fetched = dict(enumerate(parts))
+    for device in {part.device for part in parts if not part.is_cpu}:
+        torch.accelerator.synchronize(device)  # what makes them may run on another stream than this thread's
+        there = [number for number, part in enumerate(parts) if part.device == device]
+        together = torch.cat([parts[number] for number in there]).cpu()
+        fetched |= zip(there, torch.split(together, [len(parts[number]) for number in there]), strict=True)
+    return [fetched[number] for number in range(len(parts))]
 
 
 def _value(value: Seen) -> Value:

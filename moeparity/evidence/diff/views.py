@@ -41,12 +41,12 @@ def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
 
 def _part(view: Value, base: Value) -> tuple[object, ...]:
     """Which part of what it looks at a view is, and how it lies."""
-    return view.offset - base.offset, *_steps(view)
+    return view.offset - base.offset, _steps(view)
 
 
 def _steps(value: Value) -> tuple[int, ...]:
-    """How far apart neighbours lie in memory; of an axis of one there are none."""
-    return tuple(step for size, step in zip(value.shape, value.strides, strict=True) if size != 1)
+    """How far apart neighbours lie in memory, as far as was recorded; of an axis of one there are none."""
+    return tuple(step for size, step in zip(value.shape, value.strides, strict=False) if size != 1)
 
 
 def _in_memory(comparer: Comparer, a: int, b: int) -> Comparison | None:
@@ -66,6 +66,8 @@ def memory_rows(side: Side, number: int) -> Tensor | None:
     Of a transposed view they are those of what it looks at.
     """
     value = side.value(number)
+    if len(value.strides) != len(value.shape):
+        return side.rows(number)
     order = sorted(range(len(value.shape)), key=lambda axis: -value.strides[axis])
     if order == sorted(order):
         return side.rows(number)

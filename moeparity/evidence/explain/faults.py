@@ -30,10 +30,12 @@ ORDERED: Final = "experts-permuted"
 """The fault whose order is worked out, expert by expert."""
 MOST: Final = 256
 """Of one fault at one node so many values are tried."""
-SUSPECTS: Final = 4
+SUSPECTS: Final = 2
 """Of so many experts, at most, it is tried what is said of one."""
+NEAR: Final = 0.25
+"""The share of nearer rows behind which a row is looked for that shows how far off rounding brings one."""
 FAR_OFF: Final = 16.0
-"""What is so many times as far off, in squares, as the best row is not so by rounding."""
+"""What is so many times as far off, in squares, as the row behind so many nearer ones is not so by rounding."""
 
 
 def is_fault(place: Place) -> bool:
@@ -129,7 +131,8 @@ def _is_number(value: Value) -> bool:
 
 def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
     """The experts that may be why some tokens are much further off than others, the likeliest first: all of an expert's
-    tokens are. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of each token.
+    tokens are; each of them alone may be, where one can. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of
+    each token.
     """
     if recorded.shape != base.shape or recorded.shape[: ids.dim()] not in (
         ids.shape,
@@ -137,12 +140,14 @@ def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -
     ):
         return ()
     off = _how_far_off(recorded.double(), base.double())
-    far = off > FAR_OFF * off.min()
+    far = off > FAR_OFF * off.flatten().quantile(NEAR)
     if off.shape != ids.shape:
         off, far = (x[..., None].expand(ids.shape) for x in (off, far))
     experts = [e for e in sorted(_experts_in(ids)) if bool(far[ids == e].all())]
     touched = {e: int((far & (ids == e)).sum()) for e in experts}
-    return tuple(sorted(experts, key=lambda e: (-touched[e], -float(off[ids == e].min()))))[:SUSPECTS]
+    likeliest = sorted(experts, key=lambda e: (-touched[e], -float(off[ids == e].min())))
+    alone = [e for e in likeliest if bool((ids == e).any(-1)[far.any(-1)].all())]
+    return tuple(alone or likeliest)[:SUSPECTS]
 
 
 def _how_far_off(recorded: torch.Tensor, base: torch.Tensor) -> torch.Tensor:

@@ -14,13 +14,15 @@ from moeparity.plan.setting import Place
 
 
 def with_fault(tries: Tries, parent: Choices) -> Iterator[Choices]:
-    """The combination with a fault that leaves no number open; last the experts in another order."""
+    """The combination with the experts in another order, or a fault that leaves no number open."""
+    before = tries.kernels.work
+    order = tries.kernels.order(tries.samples[0], parent)
+    tries.spent += tries.kernels.work - before
+    if order is not None and order not in places(parent):
+        yield parent | {(order, PLANTED)}
     for place, number in _places(tries, parent):
         if number is None and tries.reaches((place, PLANTED), parent):
             yield parent | {(place, PLANTED)}
-    order = tries.kernels.order(tries.samples[0], parent)
-    if order is not None and order not in places(parent):
-        yield parent | {(order, PLANTED)}
 
 
 def with_number_of_fault(tries: Tries, parent: Choices) -> Iterator[Choices]:

@@ -120,7 +120,8 @@ def _products(segments: torch.Tensor, *, out: torch.Tensor | None = None) -> tor
 def _products_of_floats(segments: torch.Tensor) -> torch.Tensor:
     """The same where there is no product of bytes, or none that is quick: of numbers below 2^24, exact in any order."""
     keys = _keys(segments.shape[1], segments.device)
-    return (segments.float() @ keys.float()).to(torch.int32)
+    with torch.autocast(segments.device.type, enabled=False):
+        return (segments.float() @ keys.float()).to(torch.int32)
 
 
 @lru_cache(maxsize=1)

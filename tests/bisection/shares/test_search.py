@@ -80,7 +80,7 @@ def recipe(
     """Four bf16 sites on an fp32 side, whose shares can be told apart."""
     side: dict[str, object] = {"dtype": dtype, "micro_batch": 5}
     tokens = {"input_ids": random_tokens(25, 9)}
-    path = write_recipe(folder, checkpoint, tokens, side, {**side, "set": more.pop("own", OWN)}, below=below)
+    path = write_recipe(folder, checkpoint, tokens, side, {**side, "set": more.pop("settings", OWN)}, below=below)
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **more}, indent=1), "utf-8")
     return path
 

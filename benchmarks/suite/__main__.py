@@ -35,8 +35,8 @@ def main() -> None:
     parser.add_argument("--tests", nargs="+", default=[], help="paths that both commits have; without it, all tests")
     options = parser.parse_args()
     folder: Path = options.folder.resolve()
-    named = (options.before, options.after)
-    commits = [_printed("git", "rev-parse", "--short=8", f"{name}^{{commit}}") for name in named]
+    revisions = (options.before, options.after)
+    commits = [_printed("git", "rev-parse", "--short=8", f"{name}^{{commit}}") for name in revisions]
     files = [folder / f"{commit}.json" for commit in commits]
     missing = {commit: file for commit, file in zip(commits, files, strict=True) if not file.exists()}
     runs = [Run.started(folder / commit, commit, options.tests) for commit in missing]

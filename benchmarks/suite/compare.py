@@ -34,17 +34,17 @@ def matched(before: Iterable[str], after: Iterable[str]) -> dict[str, str]:
 
 
 def _by_name(tests: Iterable[str]) -> dict[str, list[str]]:
-    named: dict[str, list[str]] = defaultdict(list)
+    tests_of: dict[str, list[str]] = defaultdict(list)
     for test in tests:
-        named[test.partition("::")[2]].append(test)
-    return named
+        tests_of[test.partition("::")[2]].append(test)
+    return tests_of
 
 
 def table(before: Suite, after: Suite) -> str:
     """Totals, their ratio, and seconds by folder of tests, as Markdown."""
     pairs = matched(before.tests, after.tests)
     old, new = sum(before.tests[test] for test in pairs), sum(after.tests[test] for test in pairs.values())
-    moved = sum(test != other for test, other in pairs.items())
+    moved = sum(test != partner for test, partner in pairs.items())
     lines = [
         *(f"{suite.commit} ({suite.begun}): {suite.outcome}" for suite in (before, after)),
         "",

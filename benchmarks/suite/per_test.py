@@ -55,9 +55,9 @@ def _stat(process: str) -> list[str]:
 
 def _descendants(process: str) -> list[str]:
     children: dict[str, list[str]] = {}
-    for other in filter(str.isdigit, (entry.name for entry in Path("/proc").iterdir())):
-        for parent in _stat(other)[1:2]:
-            children.setdefault(parent, []).append(other)
+    for number in filter(str.isdigit, (entry.name for entry in Path("/proc").iterdir())):
+        for parent in _stat(number)[1:2]:
+            children.setdefault(parent, []).append(number)
     below = list(children.get(process, ()))
     for child in below:
         below += children.get(child, ())

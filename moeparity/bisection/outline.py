@@ -127,11 +127,11 @@ def outline_recipe(path: Path) -> Outline:
 def _schedules(
     recipe: RecipeFile, schedules: Sequence[ScheduleSettings], may_have: Sequence[Sequence[Phase]]
 ) -> tuple[str, ...]:
-    said = tuple(starmap(_schedule, zip(schedules, may_have, strict=True)))
+    lines = tuple(starmap(_schedule, zip(schedules, may_have, strict=True)))
     reference = recipe.reference
     if recipe.candidate.trace is None or reference.schedule is not None or reference.micro_batch is not None:
-        return said
-    return (f"{said[0]}, or {OF_THE_PROGRAM} (docs/trace-recipes.md)", *said[1:])
+        return lines
+    return (f"{lines[0]}, or {OF_THE_PROGRAM} (docs/trace-recipes.md)", *lines[1:])
 
 
 def _schedule(of: ScheduleSettings, phases: Sequence[Phase]) -> str:

@@ -71,7 +71,9 @@ def prepare(
     phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
     cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides)
     bound = zip(variants, profiles, rules_of_sides, schedules, strict=True)
-    reference, candidate = (_side(model, variant, p, path, rules, cases, made) for variant, p, rules, made in bound)
+    reference, candidate = (
+        _side(model, variant, p, path, rules, cases, schedule) for variant, p, rules, schedule in bound
+    )
     return Plan(
         path=path,
         recipe=recipe,
@@ -159,8 +161,8 @@ def _schedules(
         grid = widened_grid(tokens, sample.new_tokens, with_ids=with_ids)
     for schedule, where in zip(schedules, places, strict=True):
         refuse_unfit(schedule, grid, where)
-    own = None if recorded is None else _as_the_program(recorded, recipe.reference, grid, places[0])
-    return grid, schedules if own is None else (own, own)
+    of_program = None if recorded is None else _as_the_program(recorded, recipe.reference, grid, places[0])
+    return grid, schedules if of_program is None else (of_program, of_program)
 
 
 def _as_the_program(
@@ -174,12 +176,12 @@ def _as_the_program(
     )
     if is_said or recorded.schedule is None:
         return None
-    own = ScheduleSettings(recorded=Recorded(schedule=recorded.schedule, where=where))
+    of_program = ScheduleSettings(recorded=Recorded(schedule=recorded.schedule, where=where))
     try:
-        walked(own, grid, where)
+        walked(of_program, grid, where)
     except SpecError:
         return None
-    return own
+    return of_program
 
 
 def _phases(

@@ -138,11 +138,11 @@ class LiveRanks(Ranks):
         other ranks have them as they were.
         """
         ranks = self.width // self.stage("")[1]
-        own, received = self.rank // ranks, list(values)
+        stage_here, received = self.rank // ranks, list(values)
         for place, value in enumerate(values):
-            if value is not None and own == stage:
+            if value is not None and stage_here == stage:
                 dist.send(value.contiguous(), self.rank + ranks)
-            elif value is not None and own == stage + 1:
+            elif value is not None and stage_here == stage + 1:
                 buffer = torch.empty_like(value, memory_format=torch.contiguous_format)
                 dist.recv(buffer, self.rank - ranks)
                 received[place] = torch.empty_like(value).copy_(buffer)

@@ -95,7 +95,7 @@ class Visit:
         self,
         group: tuple[int, int],
         compute: Callable[[Sequence[torch.Tensor | None]], tuple[torch.Tensor, ...]],
-        taken: Sequence[torch.Tensor | None],
+        inputs: Sequence[torch.Tensor | None],
         numerics: Numerics,
     ) -> Sequence[torch.Tensor]:
         """What the ranks compute that the node lies on: those of its stage of a pipeline, and of a group of these."""
@@ -103,9 +103,9 @@ class Visit:
         number, stages = ranks.stage(self.node.name)
         border = numerics.active.get(HANDS_ON) if stages > 1 else None
         if border == APART:
-            taken = ranks.handed_on(number - 1, taken)
+            inputs = ranks.handed_on(number - 1, inputs)
         tensors = ranks.in_group(
-            (number, stages), lambda: ranks.in_group(group, lambda: compute(taken), whole=whole), whole=whole
+            (number, stages), lambda: ranks.in_group(group, lambda: compute(inputs), whole=whole), whole=whole
         )
         return tensors if border != SUM else [t for t in ranks.handed_on(number, tensors) if t is not None]
 

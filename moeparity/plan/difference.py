@@ -183,7 +183,9 @@ def _following(place: Place, phases: tuple[Case, ...], pair: Pair) -> Difference
     causes = dict.fromkeys(cause for phase in phases for cause in _causes(place, phase, pair))
     leading = _difference(tuple(causes), pair, pair.phases_of(next(iter(causes))), shown=pair.phases)
     plans = [[plan.at_phase(phase) for phase in pair.phases] for plan in pair.plans]
-    ref, cand = ({phase: one.settings[place] for phase, one in zip(pair.phases, of, strict=True)} for of in plans)
+    ref, cand = (
+        {phase: phase_plan.settings[place] for phase, phase_plan in zip(pair.phases, of, strict=True)} for of in plans
+    )
     words = [
         by_phase({phase: _read(setting, place, plan.at_phase(phase)) for phase, setting in of.items()})
         for plan, of in zip(pair.plans, (ref, cand), strict=True)

@@ -120,9 +120,9 @@ def _dtypes(module: torch.nn.Module) -> str:
 
 def pin(records: Records) -> list[str]:
     """Set what rank 0 has in effect on this rank, where a switch can be set; the names of those that were set."""
-    own = report()
-    names = [f"switch.{name}" for name in _PINS] + [name for name in own if name.startswith(_PRECISION)]
-    changed = [name for name in names if records[0].get(name) not in (None, own[name])]
+    record = report()
+    names = [f"switch.{name}" for name in _PINS] + [name for name in record if name.startswith(_PRECISION)]
+    changed = [name for name in names if records[0].get(name) not in (None, record[name])]
     for name in changed:
         if name.startswith(_PRECISION):
             set_precision(name.removeprefix(_PRECISION), records[0][name])

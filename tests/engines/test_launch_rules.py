@@ -77,13 +77,13 @@ BACKENDS = ("flashinfer", "custom", "symm_mem", "multimem", "nccl")
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_layers_are_divided_over_stages(engine: Division, request: pytest.FixtureRequest) -> None:
     """get_pp_indices of both, by their own rules and as their environment variables say."""
-    found: Found = request.getfixturevalue(engine)
+    divisions: Found = request.getfixturevalue(engine)
     for layers in LAYERS:
-        for count, sizes in found[f"stages {layers}"].items():
+        for count, sizes in divisions[f"stages {layers}"].items():
             assert Pipeline(count=int(count), stages=engine).sizes(layers) == tuple(sizes.tolist())
-    assert found["stages given"]["3"].tolist() == [3, 1, 2]
+    assert divisions["stages given"]["3"].tolist() == [3, 1, 2]
     # The two are told apart.
-    assert found["stages 61"]["4"].tolist() == {"vllm": [15, 15, 16, 15], "sglang": [15, 15, 15, 16]}[engine]
+    assert divisions["stages 61"]["4"].tolist() == {"vllm": [15, 15, 16, 15], "sglang": [15, 15, 15, 16]}[engine]
 
 
 @pytest.mark.parametrize("ranks", LIMITS)

@@ -108,5 +108,5 @@ def test_embedding(model: torch.dtype, output: torch.dtype) -> None:
 def test_what_an_op_is_told_has_one_meaning_for_each_name(name: str) -> None:
     """Shapes of weights, whole-number parameters and inputs come to `refuses` in one mapping."""
     op = OPS[name]
-    told = [port.name for port in op.weights] + [parameter.name for parameter in op.parameters] + [*op.inputs]
-    assert len(told) == len(set(told))
+    names = [port.name for port in op.weights] + [parameter.name for parameter in op.parameters] + [*op.inputs]
+    assert len(names) == len(set(names))

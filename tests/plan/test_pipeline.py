@@ -112,8 +112,8 @@ def test_no_fused_kernel_reaches_across_a_border(
     model: Model, profile: str, hands_on: str, fused: dict[str, Value]
 ) -> None:
     tensor = {"tensor": 2}
-    asked: dict[str, Value] = {"**.moe.residual:hands_on": hands_on}
-    whole, cut = plan(model.graph, profile, tensor), plan(model.graph, profile, TWO | tensor, asked)
+    sets: dict[str, Value] = {"**.moe.residual:hands_on": hands_on}
+    whole, cut = plan(model.graph, profile, tensor), plan(model.graph, profile, TWO | tensor, sets)
     differing = {place for place, value in values(whole).items() if values(cut).get(place) != value}
     differing = {(node, name) for node, name in differing if name not in ("stage", "hands_on")}
     nodes = {"layers[1].moe.residual", "layers[1].moe.reduce", "layers[2].attention.norm"}
@@ -149,25 +149,27 @@ def test_what_is_unfused_has_the_bits_of_what_stands_beneath(model: Model) -> No
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_mixture_is_what_somebody_could_write(model: Model, *, apart: bool) -> None:
     """One choice alone, where the other decides what it comes to: each mixture is bound anew from what it says."""
-    asked: dict[str, Value] = {"**.residual:hands_on": "apart"} if apart else {}
+    sets: dict[str, Value] = {"**.residual:hands_on": "apart"} if apart else {}
     tensor = {"tensor": 2}
     profiles, placements = (PLAIN, FUSED), (tensor, tensor | TWO)
     for first, second in ((0, 1), (1, 0)):
         # Profile and pipeline of one side each, and of the same.
         for turned in (False, True):
-            reference = side(model.graph, profiles[first], placements[first ^ turned], asked)
-            candidate = side(model.graph, profiles[second], placements[second ^ turned], asked)
+            reference = side(model.graph, profiles[first], placements[first ^ turned], sets)
+            candidate = side(model.graph, profiles[second], placements[second ^ turned], sets)
             switches = toggles(reference, candidate)
             pipeline = [toggle for toggle in switches if toggle.name == "placement pipeline"]
             rest = [toggle for toggle in switches if toggle.name != "placement pipeline"]
             assert len(pipeline) == 1
             assert rest
             piped = mixed(reference, pipeline, candidate)
-            other = mixed(reference, rest, candidate)
-            assert values(piped.plan) == values(plan(model.graph, profiles[first], placements[second ^ turned], asked))
-            assert values(other.plan) == values(plan(model.graph, profiles[second], placements[first ^ turned], asked))
-            both = mixed(reference, switches, candidate)
-            assert values(both.plan) == values(candidate.plan)
+            rest_mixed = mixed(reference, rest, candidate)
+            assert values(piped.plan) == values(plan(model.graph, profiles[first], placements[second ^ turned], sets))
+            assert values(rest_mixed.plan) == values(
+                plan(model.graph, profiles[second], placements[first ^ turned], sets)
+            )
+            all_mixed = mixed(reference, switches, candidate)
+            assert values(all_mixed.plan) == values(candidate.plan)
 
 
 def test_the_toggle_has_the_nodes_at_which_it_shows(model: Model) -> None:

@@ -53,9 +53,9 @@ def as_it_was() -> Iterator[None]:
 def test_a_switch_is_told_whatever_it_was_set_by(switch: str) -> None:
     before = report()
     SWITCHES[switch]()
-    told = unequal({0: before, 1: report()})
-    assert told is not None
-    assert "environment.switch.fp32_precision." in told
+    difference = unequal({0: before, 1: report()})
+    assert difference is not None
+    assert "environment.switch.fp32_precision." in difference
 
 
 @pytest.mark.parametrize("switch", SWITCHES)

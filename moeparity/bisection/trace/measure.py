@@ -61,16 +61,16 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         routes=routes,
         reading=(),
     )
-    own = None if recorded.schedule is None else _runs([_size(step) for step in steps])
-    reading = trace_reading(traced, report["roots"], report["metrics"], own, grafts=plan.recipe.grafts)
+    sizes_recorded = None if recorded.schedule is None else _runs([_size(step) for step in steps])
+    reading = trace_reading(traced, report["roots"], report["metrics"], sizes_recorded, grafts=plan.recipe.grafts)
     return {"trace": replace(traced, reading=tuple(reading))}
 
 
 def _together(recorded: RecordedSide, steps: Sequence[Step]) -> bool:
     """Whether steps compute together what the program did. What it generated last it never read."""
-    own = recorded.schedule
-    read = len(own.steps) if own is not None else 0
-    return own is not None and [step.spans for step in own.steps] == [step.spans for step in steps[:read]]
+    schedule = recorded.schedule
+    read = len(schedule.steps) if schedule is not None else 0
+    return schedule is not None and [step.spans for step in schedule.steps] == [step.spans for step in steps[:read]]
 
 
 def _size(step: Step) -> tuple[int, int]:

@@ -20,16 +20,16 @@ def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
     Where they are other parts of what may be one value, or lie otherwise, and can't be compared, that is said. Raises
     TraceError for a trace that is damaged.
     """
-    one, other = comparer.a.value(a), comparer.b.value(b)
-    alike = one.dtype == other.dtype and one.shape == other.shape
+    ours, theirs = comparer.a.value(a), comparer.b.value(b)
+    alike = ours.dtype == theirs.dtype and ours.shape == theirs.shape
     of_one = same_part = False
-    if one.base is not None and other.base is not None:
-        base, another = comparer.a.value(one.base), comparer.b.value(other.base)
+    if ours.base is not None and theirs.base is not None:
+        base, another = comparer.a.value(ours.base), comparer.b.value(theirs.base)
         of_one = alike and base.shape == another.shape
-        same_part = of_one and _part(one, base) == _part(other, another)
+        same_part = of_one and _part(ours, base) == _part(theirs, another)
         if same_part:
-            whole = compare_views(comparer, one.base, other.base)
-            covers = torch.Size(one.shape).numel() == torch.Size(base.shape).numel()
+            whole = compare_views(comparer, ours.base, theirs.base)
+            covers = torch.Size(ours.shape).numel() == torch.Size(base.shape).numel()
             if whole.status == "equal" or (covers and whole.status != "unknown"):
                 return whole
     comparison = comparer.compare(a, b)

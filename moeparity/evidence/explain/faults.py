@@ -104,7 +104,7 @@ def with_faults(plan: BoundGraph, faults: Mapping[Place, Value]) -> BoundGraph:
     """
     nodes = {node.name: node for node in plan.graph.nodes}
     plants = [(place, planted_at(place, value)) for place, value in faults.items()]
-    for place, plant in sorted(plants, key=lambda one: (not one[1].takes_weights, *one[0])):
+    for place, plant in sorted(plants, key=lambda pair: (not pair[1].takes_weights, *pair[0])):
         try:
             plan = rewritten(plan, nodes[place[0]], plant.fault, dict(plant.values))
         except (ValueError, IndexError) as error:

@@ -25,17 +25,17 @@ def own_schedule(
     if len(forwards) < len(rectangles):
         return None
     again = len({span.sequence for spans in forwards for span in spans}) < sum(map(len, forwards))
-    seen: set[int] = set()
+    begun: set[int] = set()
     steps = []
     for spans, last in zip(forwards, last_only, strict=True):
         steps.append(
             Step(
                 spans=spans,
-                phase=phase_of(spans, seen) if again else FORWARD,
+                phase=phase_of(spans, begun) if again else FORWARD,
                 scored=tuple(range(len(spans))) if last else None,
             )
         )
-        seen.update(span.sequence for span in spans)
+        begun.update(span.sequence for span in spans)
     return Schedule(steps=tuple(steps), positions=_positions(forwards, mask), name=OF_THE_PROGRAM)
 
 

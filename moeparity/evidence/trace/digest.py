@@ -81,8 +81,8 @@ def _digests(flat: torch.Tensor, count: int, watch: Watch | None) -> torch.Tenso
         words = torch.nn.functional.pad(words, (0, -words.shape[1] % _PART)).view(-1, _PART)
     low, high = (_dots(words, numbers) for numbers in _places(words.shape[1], words.device))
     if parts > 1:
-        one, other = _places(parts, words.device)
-        low, high = (low.view(-1, parts) * one).sum(-1), (high.view(-1, parts) * other).sum(-1)
+        low_keys, high_keys = _places(parts, words.device)
+        low, high = (low.view(-1, parts) * low_keys).sum(-1), (high.view(-1, parts) * high_keys).sum(-1)
     return low.add_(high.bitwise_right_shift_(32)).add_(width)
 
 

@@ -58,11 +58,11 @@ def test_a_decode_is_held_to_a_reference_that_decodes(qwen3_moe: Path, tmp_path:
 def test_other_steps_than_the_references_are_told(qwen3_moe: Path, tmp_path: Path) -> None:
     further = {"reference": {"profile": "hf-eager", "micro_batch": 3}}
     report = reported(tmp_path, qwen3_moe, run=in_micro_batches, further=further)
-    told = [
+    sentences = [
         it for it in _traced(report).reading if "2 of [2, 9] tokens, the reference's 1 of [3, 9], 1 of [1, 9]" in it
     ]
-    assert len(told) == 1
-    assert "Without `micro_batch` and `schedule` the reference computes the program's own forwards" in told[0]
+    assert len(sentences) == 1
+    assert "Without `micro_batch` and `schedule` the reference computes the program's own forwards" in sentences[0]
 
 
 LENGTHS = (1, 9, 5, 9)

@@ -25,11 +25,11 @@ def fault(name: str, number: float | None = None, **values: Value) -> tuple[str,
     return name, values, PLANTED if number is None else number
 
 
-def choice(seen: Seen, planting: tuple[str, dict[str, Value], Value] | tuple[str, Value]) -> Choice:
+def choice(node: Seen, planting: tuple[str, dict[str, Value], Value] | tuple[str, Value]) -> Choice:
     if len(planting) == 2:
-        return (seen.node.name, planting[0]), planting[1]
+        return (node.node.name, planting[0]), planting[1]
     name, values, number = planting
-    return place_of(seen.node, shipped_faults()[name], values), number
+    return place_of(node.node, shipped_faults()[name], values), number
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_what_was_planted_is_named(
     eager: BoundGraph, nodes: dict[str, Seen], node: str, plantings: list[tuple[str, Value]]
 ) -> None:
     """By one of the answers that give every bit, in the words that recipes have for it."""
-    seen = nodes[node]
-    choices = frozenset(choice(seen, planting) for planting in plantings)
-    observation, _ = planted(eager, seen, choices) or pytest.fail("it runs")
+    traced = nodes[node]
+    choices = frozenset(choice(traced, planting) for planting in plantings)
+    observation, _ = planted(eager, traced, choices) or pytest.fail("it runs")
     with torch.inference_mode():
-        answer = explain(eager, node, [observation], seen.loaded)
+        answer = explain(eager, node, [observation], traced.loaded)
     assert answer.explained, answer.matches
-    words = {*in_words([seen.node], choices)}
+    words = {*in_words([traced.node], choices)}
     assert words in [{*match.choices} for match in answer.matches], answer.matches

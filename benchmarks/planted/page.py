@@ -28,7 +28,9 @@ HOW = f"""\
 ## How to read it
 
 - **Cases never seen before.** What is true of a case was settled on others, those with numbers under 300, and 300 to
-  459 were those of an earlier page. These, from {FIRST} on, were drawn once, from an empty folder, and asked once.
+  459 were those of an earlier page. These, from {FIRST} on, were drawn once, from an empty folder, and asked once. Two
+  hidden patches were put right behind that, both on Mixtral: its products are not rounded where their sum is fp32, which
+  is part of the answer, and two rows in another order are the same sum, which is no case.
 - **Decoys.** Both sides run one small checkpoint; {LEAST} to {MOST} attributes differ. What each costs is known before
   moeparity runs: an independent script (`benchmarks/planted/ops.py`, `program.py`, `factorial.py`, which share no code
   with moeparity) evaluates every mixture of both sides, and judges from these costs alone (`truth.py`). An attribute
@@ -54,6 +56,9 @@ HOW = f"""\
   holds the line, and there is no other root. *Name*: of the known choices and faults that give every bit
   (`moeparity/bisection/nearest`) one is the change, or none is named where the change is none of them. *Another named*
   would be a wrong name.
+- *CPU s* is processor time of one case without imports, *MB* what is written for it.
+"""
+PEERS = """\
 - **Peers** get the same pairs: dumps of every module of both sides. They name a place, not a share; *place* counts
   where what the tool itself points at lies in a module to blame, *first difference* the same of the first thing that
   differs at all in what it wrote, *all found* where that is the only one to blame. moeparity is told which
@@ -62,7 +67,10 @@ HOW = f"""\
   each suite; *the same* is moeparity on these. msprobe also flags a node that differs in dtype and in no value, which
   some of the attributes without effect are. DebugMode pairs calls by position and gives no verdict where one side has a
   cast more.
-- *CPU s* is processor time of one case without imports, *MB* what is written for it.
+"""
+NO_PEERS = """\
+- **Peers** (`benchmarks/peers`) were not asked in this run; `--venv` asks them on the first pairs of each suite.
+  `docs/generated/peers.md` has what they say of other pairs.
 """
 
 
@@ -86,7 +94,7 @@ def page(folder: Path) -> str:
         _peer_table(
             folder / "hidden", [_own_hidden("moeparity", hidden_cases), _own_hidden("moeparity, the same", same_asked)]
         ),
-        HOW.strip(),
+        HOW + (PEERS if same or same_asked else NO_PEERS).strip(),
         "## Misses",
         "\n".join([*_decoy_misses(done), *_hidden_misses(hidden_cases)]) or "None.",
         "## Undecided",

@@ -29,8 +29,8 @@ HOW = f"""\
 
 - **Cases never seen before.** What is true of a case was settled on others, those with numbers under 300, and 300 to
   459 were those of an earlier page. These, from {FIRST} on, were drawn once, from an empty folder, and asked once. Two
-  hidden patches were put right behind that, both on Mixtral: its products are not rounded where their sum is fp32, which
-  is part of the answer, and two rows in another order are the same sum, which is no case.
+  hidden patches were put right behind that, both on Mixtral: its products are not rounded where their sum is fp32,
+  which is part of the answer, and two rows in another order are the same sum, which is no case.
 - **Decoys.** Both sides run one small checkpoint; {LEAST} to {MOST} attributes differ. What each costs is known before
   moeparity runs: an independent script (`benchmarks/planted/ops.py`, `program.py`, `factorial.py`, which share no code
   with moeparity) evaluates every mixture of both sides, and judges from these costs alone (`truth.py`). An attribute

@@ -319,13 +319,6 @@ def not_scaled(program: Program) -> Change:
     return _fault(f"{at}.attention.attend", "softmax-scale-missing")
 
 
-def narrow_rotation(program: Program) -> Change:
-    """Half as many columns of a head are rotated as must be."""
-    rotary = program.model.model.rotary_emb
-    rotary.inv_freq = rotary.inv_freq[::2].clone()
-    return _fault("rotary", "rotary-width")
-
-
 def hot_head(program: Program) -> Change:
     """Logits are divided by a temperature."""
     heat = program.draw.choice([0.6, 0.9, 1.4])
@@ -375,7 +368,6 @@ FAULTS: Mapping[Patch, tuple[str, ...]] = {
     only_down_exchanged: PLAIN,
     other_scale: GROUPED,
     not_scaled: ALL,
-    narrow_rotation: ("glm4_moe",),
     hot_head: ALL,
     unclipped: ("olmoe_clip",),
 }

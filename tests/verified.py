@@ -20,7 +20,8 @@ import torch
 from moeparity.errors import Where
 from moeparity.inputs.model import Model
 from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, MODEL, torch_dtype
-from moeparity.ops.declaration import EDGE, Op, Value, holds
+from moeparity.ops.attribute import EDGE, Value, holds
+from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules

@@ -21,8 +21,9 @@ from moeparity.inputs.tokens.read import recipe_tokens
 from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides
+from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit

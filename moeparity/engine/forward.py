@@ -18,8 +18,9 @@ from moeparity.inputs.tokens.grid import grid_of
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
-from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides, placement_rules
+from moeparity.plan.engine_profile import Profile, load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.settings import settings
 from moeparity.plan.schedule.steps import Groups, MicroBatches, Schedule

@@ -9,7 +9,7 @@ from moeparity.engine.computation import Numerics, op_numerics, region_numerics
 from moeparity.engine.routes import IDS, ORDER, Forced, replayed_plan
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moeparity.engine.task import Task, knows_steps, replayed_plans, task_of
 from moeparity.engine.walker import Name, Walker
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region

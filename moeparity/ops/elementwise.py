@@ -8,20 +8,9 @@ from typing import Any
 
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
 from moeparity.ops import measured
+from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value, site
 from moeparity.ops.combine import ADD as BESIDE
-from moeparity.ops.declaration import (
-    LOGISTIC,
-    Attribute,
-    Condition,
-    Op,
-    Parameter,
-    Told,
-    Value,
-    WeightPort,
-    row_by_row,
-    sees_rows_by_sigmoid,
-    site,
-)
+from moeparity.ops.declaration import Op, Parameter, Told, WeightPort, row_by_row, sees_rows_by_sigmoid
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import APART, BLOCKS, ENDS, GOES_ON, HANDS_ON, STAGE, SUM, TENSOR, cut
 

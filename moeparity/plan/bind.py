@@ -11,13 +11,14 @@ from moeparity.errors import SpecError
 from moeparity.plan import layered
 from moeparity.plan.bound import BoundGraph, plan_of
 from moeparity.plan.cut import cut_by, refuse_other_phases
-from moeparity.plan.engine_profile import Profile, Rule
+from moeparity.plan.engine_profile import Profile
 from moeparity.plan.faults.fault import FaultyNode
 from moeparity.plan.graph import Graph
 from moeparity.plan.latest import Latest
 from moeparity.plan.layered import Layered
 from moeparity.plan.messages import RowMessage, refuse_other_messages
 from moeparity.plan.region import Region
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import ByPhase, Place, Setting

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from moeparity.ops.declaration import EDGE, STORED
+from moeparity.ops.attribute import EDGE, STORED
 from moeparity.ops.placement import APART, ENDS, HANDS_ON, STAGE, SUM
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.setting import Place, Setting

@@ -8,7 +8,7 @@ from functools import partial
 
 from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
-from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
+from moeparity.ops.attribute import EDGE, STORED, Attribute, Value, holds
 from moeparity.ops.placement import STAGE
 from moeparity.plan.borders import in_effect
 from moeparity.plan.faults.apply import applied

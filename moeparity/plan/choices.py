@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.address import role
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.difference import by_phase
-from moeparity.plan.engine_profile import BY_RECIPE, UNKNOWN
 from moeparity.plan.graph import Node
+from moeparity.plan.rule import BY_RECIPE, UNKNOWN
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import FAULT, Setting
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from moeparity.numerics.dtypes import MODEL
-from moeparity.ops.declaration import EDGE, Kind
+from moeparity.ops.attribute import EDGE, Kind
 from moeparity.ops.placement import HANDS_ON, STAGE
 from moeparity.plan.address import PHASE
 from moeparity.plan.borders import cut, ends
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import Rule, edge_of
+from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 from moeparity.plan.resting import Pair
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case, described, merged
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of

@@ -11,7 +11,8 @@ from typing import Any
 import networkx as nx
 
 from moeparity.errors import Where
-from moeparity.ops.declaration import Attribute, Op, holds
+from moeparity.ops.attribute import Attribute, holds
+from moeparity.ops.declaration import Op
 from moeparity.plan.edits import Edit, Part
 
 SOURCES = ("tokens", "positions", "mask")

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from moeparity.errors import SpecError, Where, listed, shown
-from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
-from moeparity.plan.engine_profile import Rule
+from moeparity.ops.attribute import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan.faults.fault import FaultyNode
 from moeparity.plan.graph import UNSET, Graph, Node
 from moeparity.plan.latest import Latest
 from moeparity.plan.match import assignments
 from moeparity.plan.region import Region
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import OF_ATTENTION, Case
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 

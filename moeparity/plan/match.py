@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from moeparity.errors import GraphError, SpecError, Where
-from moeparity.ops.declaration import EDGE, Value
+from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.address import select
 from moeparity.plan.apart import computed_apart
 from moeparity.plan.borders import closing
-from moeparity.plan.engine_profile import Rule, check_value, edge_of
+from moeparity.plan.engine_profile import check_value, edge_of
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.rule import Rule
 
 Assignment = tuple[str, str, Value, tuple[str, ...]]
 """Node name, name of the choice there, value; of a fusion the nodes of the chain."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from moeparity.errors import SpecError
-from moeparity.ops.declaration import Value, holds
+from moeparity.ops.attribute import Value, holds
 from moeparity.plan.graph import SOURCES, Graph, Node
 
 Told = Mapping[str, Mapping[str, Value]]

@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
-from moeparity.ops.declaration import Attribute, Value, holds
+from moeparity.ops.attribute import Attribute, Value, holds
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import Rule, edge_of
+from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.latest import Latest
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from moeparity.ops.declaration import Value
-from moeparity.plan.engine_profile import Rule
+from moeparity.ops.attribute import Value
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 
 Place = tuple[str, str]

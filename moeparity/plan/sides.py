@@ -11,11 +11,12 @@ from moeparity.errors import Where
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.cut import cut_by
-from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
+from moeparity.plan.engine_profile import Profile, overrides, placement_rules
 from moeparity.plan.faults.stated import stated
 from moeparity.plan.graph import Graph
 from moeparity.plan.messages import RowMessage
 from moeparity.plan.region import regions
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule as schedule_of

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.address import PHASE, pattern, role
 from moeparity.plan.difference import Class, Difference, TwoSided, differences, each_once
 from moeparity.plan.engine_profile import edge_of

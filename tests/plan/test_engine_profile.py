@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from moeparity.errors import Where
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
-from moeparity.plan.engine_profile import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN, Profile, load_profile, placement_rules
+from moeparity.plan.engine_profile import Profile, load_profile, placement_rules
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.match import assignments
+from moeparity.plan.rule import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN
 from moeparity.plan.spec import profile_schema, reader
 from moeparity.plan.spec.variant_schema import Placement
 

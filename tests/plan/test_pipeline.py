@@ -13,7 +13,7 @@ from moeparity.engine.forward import forward
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
-from moeparity.ops.declaration import EDGE, STORED, Value
+from moeparity.ops.attribute import EDGE, STORED, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.borders import closing, stage_of
 from moeparity.plan.bound import BoundGraph

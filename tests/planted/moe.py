@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from tests.planted.ranks import RANKS
 
 MODEL_OF = {

@@ -19,7 +19,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
-from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Value
+from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile

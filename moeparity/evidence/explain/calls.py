@@ -17,7 +17,7 @@ from moeparity.evidence.explain.price import call_price, rewriting_price
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.sample import Ports, Sample, Values
 from moeparity.inputs.weights.store import Loaded
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of

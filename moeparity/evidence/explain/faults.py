@@ -15,7 +15,7 @@ import torch
 
 from moeparity.errors import SpecError
 from moeparity.numerics.bits import int_view
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.fault import Fault, Planted, planted, written

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from moeparity.evidence.explain.faults import is_fault, planted_at
 from moeparity.evidence.explain.numbers import digits, figures
 from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.graph import Node
 from moeparity.plan.setting import FAULT, Place
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import networkx as nx
 
 from moeparity.evidence.explain.faults import is_fault, with_faults
-from moeparity.ops.declaration import EDGE, Value
+from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.setting import FAULT, IMPL, Place, Setting

@@ -7,7 +7,7 @@ from typing import Final
 
 from moeparity.evidence.explain.replaced import ROPE, THETA, Choice, Choices, Replaced
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
-from moeparity.ops.declaration import EDGE, Attribute, Value
+from moeparity.ops.attribute import EDGE, Attribute, Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place, edges_of
 

@@ -9,7 +9,7 @@ from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.faults import PLANTED, place_of
 from moeparity.evidence.explain.plainness import in_words
 from moeparity.evidence.explain.replaced import Choice
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.reader import shipped_faults
 from tests.evidence.explain.observed import Seen, planted

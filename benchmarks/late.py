@@ -28,7 +28,7 @@ from moeparity.engine.lockstep import Counts, run
 from moeparity.engine.view import NodeView, Observer
 from moeparity.engine.walker import Walker
 from moeparity.inputs.model import Model, open_model
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.graph import Node
 from moeparity.progress import Progress
 

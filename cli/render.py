@@ -17,7 +17,8 @@ from rich.text import Text
 from moeparity.bisection.outline import Outline
 from moeparity.errors import whole_number
 from moeparity.numerics.orders import FORMS
-from moeparity.ops.declaration import Attribute, Condition, Op
+from moeparity.ops.attribute import Attribute, Condition
+from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from moeparity.output.tables import Stacked, Words, plain_grid, word_table
 from moeparity.output.words import printable

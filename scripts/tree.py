@@ -1,7 +1,8 @@
 """The house at a glance, `python -m scripts.tree`: rooms, their sizes, their longest functions, circles of imports.
 
 With `--check` it exits with 1 where files import each other in a circle (wherever in a file the import stands), where a
-public function, method or class has no docstring, or where a function has more than 50 lines.
+public function, method or class has no docstring, where a function has more than 50 lines, or where a variable (of a
+test too) is called by a word that says nothing of what it holds (`scripts/names.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 import networkx as nx
+
+from scripts.names import misnamed
 
 LONGEST = 50
 TOPS = ("moeparity", "cli", "scripts", "benchmarks")
@@ -110,9 +113,9 @@ class Source:
         return Place(lines=lines, file=str(self.path), line=node.lineno, name=name)
 
 
-def sources(root: Path) -> list[Source]:
-    """The Python files below the top-level folders, in order."""
-    paths = [path for top in TOPS for path in sorted((root / top).rglob("*.py"))]
+def sources(root: Path, tops: Iterable[str] = TOPS) -> list[Source]:
+    """The Python files below top-level folders, in order."""
+    paths = [path for top in tops for path in sorted((root / top).rglob("*.py"))]
     return [Source(path=path.relative_to(root), text=path.read_text("utf-8")) for path in paths]
 
 
@@ -176,7 +179,7 @@ def main() -> int:
     options = parser.parse_args()
     files = sources(options.root)
     print("\n".join(rooms(files)))
-    complaints = list(broken(files))
+    complaints = [*broken(files), *nameless([*files, *sources(options.root, ["tests"])])]
     print("\n".join(complaints))
     return int(options.check and bool(complaints))
 
@@ -190,6 +193,13 @@ def broken(files: list[Source]) -> Iterator[str]:
     for title, places in ((f"functions above {LONGEST} lines", long), ("public, without docstring", undocumented)):
         if places:
             yield from (f"\n{title}", *(f"  {place.lines:4}  {place}" for place in places))
+
+
+def nameless(files: Iterable[Source]) -> Iterator[str]:
+    """Variables that are no nouns, as lines to print."""
+    lines = [f"  {file.path}:{line} {name}" for file in files for line, name in misnamed(str(file.path), file.tree)]
+    if lines:
+        yield from ("\nvariables that do not say what they hold: a noun is wanted (scripts/names.py)", *lines)
 
 
 if __name__ == "__main__":

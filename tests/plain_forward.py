@@ -192,9 +192,9 @@ class Plain:
         choice = scores + self.weights[at + "gate.e_score_correction_bias"]
         groups = choice.reshape(c["n_group"], -1)
         best = np.sort(groups, -1)[:, -2:].sum(-1)
-        kept = set(np.argsort(-best)[: c["topk_group"]].tolist())
+        groups_kept = set(np.argsort(-best)[: c["topk_group"]].tolist())
         size = groups.shape[1]
-        open_ = [e for e in np.argsort(-choice).tolist() if e // size in kept]
+        open_ = [e for e in np.argsort(-choice).tolist() if e // size in groups_kept]
         chosen = open_[: c["num_experts_per_tok"]]
         total = sum(scores[e] for e in chosen) + 1e-20 if c["norm_topk_prob"] else 1.0
         return {e: float(scores[e] / total * c["routed_scaling_factor"]) for e in chosen}
@@ -224,9 +224,9 @@ def _attend(q: Array, k: Array, v: Array, scale: float, window: int | None, sink
     """Causal attention of one head, a query at a time; the sink takes a share of every query's."""
     rows = []
     for t in range(len(q)):
-        seen = slice(0 if window is None else max(t + 1 - window, 0), t + 1)
-        scores = k[seen] @ q[t] * scale
+        window_keys = slice(0 if window is None else max(t + 1 - window, 0), t + 1)
+        scores = k[window_keys] @ q[t] * scale
         highest = max(scores.max(), sink)
         weights = np.exp(scores - highest)
-        rows.append(weights / (weights.sum() + np.exp(sink - highest)) @ v[seen])
+        rows.append(weights / (weights.sum() + np.exp(sink - highest)) @ v[window_keys])
     return np.stack(rows)

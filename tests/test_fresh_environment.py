@@ -54,13 +54,13 @@ def run(command: str, folder: Path, shell: dict[str, str]) -> subprocess.Complet
 
 def skeleton(text: str) -> list[str]:
     """The first cell of every line without its numbers: effects, digits and the machine vary from host to host."""
-    found, section = [], ""
+    words, section = [], ""
     for line in text.splitlines():
         section = line if line and not line.startswith(" ") else section
-        told = section not in {"In words", "Cost"} and not line.startswith("machine") and not line.startswith("  - ")
-        if told or line == section:
-            found.append(re.sub(r"[-+]?\d[\d.,e+%-]*", "#", re.split(r"\s{2,}", line.strip())[0]))
-    return found
+        is_told = section not in {"In words", "Cost"} and not line.startswith("machine") and not line.startswith("  - ")
+        if is_told or line == section:
+            words.append(re.sub(r"[-+]?\d[\d.,e+%-]*", "#", re.split(r"\s{2,}", line.strip())[0]))
+    return words
 
 
 def test_a_new_user_with_the_readme_only(checkout: Path, shell: dict[str, str], qwen3_moe: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_new_user_with_the_readme_only(checkout: Path, shell: dict[str, str], 
     init, bisect = OWN[1].replace("path/to/checkpoint", "mine").splitlines()
     written = run(init, checkout.parent, shell)
     assert written.returncode == 0, written.stderr
-    found = run(bisect, checkout.parent, shell)
-    assert found.returncode in {0, 1, 3}, found.stderr
-    assert "starts" in found.stdout
-    assert found.stderr == ""
+    run_done = run(bisect, checkout.parent, shell)
+    assert run_done.returncode in {0, 1, 3}, run_done.stderr
+    assert "starts" in run_done.stdout
+    assert run_done.stderr == ""

@@ -19,9 +19,9 @@ def listed() -> set[str]:
 
 
 def test_every_folder_with_code_is_packaged() -> None:
-    found = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "moeparity").rglob("__init__.py")}
-    found |= {name for folder, name in MAPPED.items() if (ROOT / folder / "__init__.py").exists()}
-    assert found == listed()
+    packages = {".".join(p.parent.relative_to(ROOT).parts) for p in (ROOT / "moeparity").rglob("__init__.py")}
+    packages |= {name for folder, name in MAPPED.items() if (ROOT / folder / "__init__.py").exists()}
+    assert packages == listed()
 
 
 def test_every_file_of_the_pages_is_packaged() -> None:

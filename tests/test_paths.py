@@ -85,7 +85,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_page_lists_the_limits() -> None:
     page = (ROOT / "docs" / "trust.md").read_text("utf-8")
     rows = re.findall(r"^\| (.+) \| ([\d,]+) MB \|$", page, re.MULTILINE)
-    assert {what: int(size.replace(",", "")) * 10**6 for what, size in rows} == paths.LIMITS
+    assert {limit_name: int(size.replace(",", "")) * 10**6 for limit_name, size in rows} == paths.LIMITS
 
 
 def test_an_output_that_something_wanted_to_read_is_not_written(tmp_path: Path) -> None:

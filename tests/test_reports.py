@@ -110,12 +110,12 @@ def test_the_same_run_writes_the_same_bytes_but_for_its_cost(recipe: Path, tmp_p
 
 
 def test_a_digest_is_of_all_but_the_cost() -> None:
-    first, second, other = (
+    first, second, another = (
         json.loads(to_json("s/1", {"value": value, "cost": {"seconds": seconds}}))
         for value, seconds in ((math.nan, 1.0), (math.nan, 2.0), (0.5, 1.0))
     )
     assert first["value"] == "nan"
-    assert first["digest"] == second["digest"] != other["digest"]
+    assert first["digest"] == second["digest"] != another["digest"]
     written = rb'{"a":"\u00e9","b":[1,0.5],"schema":"s/1"}'
     document = {"schema": "s/1", "b": [1, 0.5], "a": "\u00e9", "cost": {}}
     assert digest(document) == f"sha256:{sha256(written).hexdigest()}"

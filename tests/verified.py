@@ -20,7 +20,8 @@ import torch
 from moeparity.errors import Where
 from moeparity.inputs.model import Model
 from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, MODEL, torch_dtype
-from moeparity.ops.declaration import EDGE, Op, Value, holds
+from moeparity.ops.attribute import EDGE, Value, holds
+from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
@@ -63,21 +64,21 @@ def record(
         return
     declared = OPS[op]
     values: dict[str, Value] = {n: DTYPES[v] if isinstance(v, torch.dtype) else v for n, v in at.items()}
-    edges = {f"{a.name}{EDGE}{other}" for a in declared.attributes if a.edge for other in OPS}
+    edges = {f"{a.name}{EDGE}{op_name}" for a in declared.attributes if a.edge for op_name in OPS}
     unknown = values.keys() - {a.name for a in declared.attributes} - declared.told.keys() - edges
     assert not unknown, f"{op} has no {sorted(unknown)}"
-    found = {name: {str(values[name])} for name in values.keys() & edges}
+    told_values = {name: {str(values[name])} for name in values.keys() & edges}
     for name in _active(declared, values, p) - set(blind):
-        given = values[name]
+        value = values[name]
         if declared.attribute(name).kind == "rounding" and operands is not None:
-            own = DTYPES[operands]
-            if given != own:
-                found[name] = {str(given)}
-            elif own in NARROW:
-                found[name] = {own, MODEL}
+            operand_dtype = DTYPES[operands]
+            if value != operand_dtype:
+                told_values[name] = {str(value)}
+            elif operand_dtype in NARROW:
+                told_values[name] = {operand_dtype, MODEL}
         else:
-            found[name] = {str(given)}
-    _write(op, found, Source(against, device, how, compiled))
+            told_values[name] = {str(value)}
+    _write(op, told_values, Source(against, device, how, compiled))
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,12 @@ class Source:
 def _active(op: Op, values: Mapping[str, Value], p: Mapping[str, Any] | None) -> set[str]:
     """Those of the values that take effect; without pieces, none of what asks for them."""
     whole = op.pieces(values) == 1 and not values.keys().isdisjoint({"tensor", "expert"})
-    given = [a for a in op.attributes if a.name in values and holds(a.when, values)]
+    attributes = [a for a in op.attributes if a.name in values and holds(a.when, values)]
     if p is not None:
-        given = [a for a in given if (a.parameter is None or p.get(a.parameter) not in UNSET) and holds(a.given, p)]
-    return {a.name for a in given if not (whole and a.needs in {"pieces", "partials"})}
+        attributes = [
+            a for a in attributes if (a.parameter is None or p.get(a.parameter) not in UNSET) and holds(a.given, p)
+        ]
+    return {a.name for a in attributes if not (whole and a.needs in {"pieces", "partials"})}
 
 
 def record_plan(
@@ -114,12 +117,12 @@ def record_plan(
     """
     if FOLDER not in os.environ:
         return
-    own = overrides(dict(settings or {}), HERE)
+    choices = overrides(dict(settings or {}), HERE)
     placed = placement_rules(read_placement(placement or {}, HERE), HERE)
-    plan = bind(model.graph, load_profile(profile, HERE), dtype, own, placement=placed)
-    found: dict[str, dict[str, set[str]]] = {}
+    plan = bind(model.graph, load_profile(profile, HERE), dtype, choices, placement=placed)
+    values_of_ops: dict[str, dict[str, set[str]]] = {}
     for node in model.graph.nodes:
-        of = found.setdefault(node.op.name, {})
+        of = values_of_ops.setdefault(node.op.name, {})
         for name, value in plan.active(node).items():
             stated = plan.settings[node.name, name].value
             of.setdefault(name, set()).add(str(stated))
@@ -129,7 +132,7 @@ def record_plan(
             setting = plan.settings[node.name, f"{site}{EDGE}{consumer}"]
             if setting.rule is not None:
                 of.setdefault(f"{site}{EDGE}{_op_of(model, consumer)}", set()).add(str(setting.value))
-    for op, values in found.items():
+    for op, values in values_of_ops.items():
         _write(op, values, Source(against, model.device))
 
 
@@ -165,5 +168,5 @@ def _device(kind: str | None) -> str:
         return str(torch.cuda.get_device_name())
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.exists() else []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return f"{next(named, platform.processor() or platform.machine())}, {torch.backends.cpu.get_cpu_capability()}"
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return f"{next(models, platform.processor() or platform.machine())}, {torch.backends.cpu.get_cpu_capability()}"

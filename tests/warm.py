@@ -70,14 +70,14 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["variables"])
     sys.argv = ["moeparity", *request["arguments"]]
-    given = dict(zip(request["open"], streams, strict=True))
+    streams_of = dict(zip(request["open"], streams, strict=True))
     for number in range(3):
-        if number in given:
-            os.dup2(given[number], number)
-            os.close(given[number])
+        if number in streams_of:
+            os.dup2(streams_of[number], number)
+            os.close(streams_of[number])
         else:
             os.close(number)
-    sys.stdin, sys.stdout, sys.stderr = (_text(number, open_=number in given) for number in range(3))
+    sys.stdin, sys.stdout, sys.stderr = (_text(number, open_=number in streams_of) for number in range(3))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

@@ -15,7 +15,7 @@ from benchmarks import lockstep
 from benchmarks.gpu.budget import Budget
 from benchmarks.turns import settle
 from moeparity.inputs.model import Model, open_model
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from tests.checkpoint_factory import make_small
 from tests.hf.reference import placed
 

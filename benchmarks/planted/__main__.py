@@ -32,8 +32,8 @@ def main() -> None:
         for line in run(options.folder / suite, range(options.first, options.first + count)):
             print(line, flush=True)
         if options.venv is not None:
-            given = range(options.first, options.first + min(options.peer_cases, count))
-            peers.run(suite, options.folder / suite, given, options.venv)
+            numbers = range(options.first, options.first + min(options.peer_cases, count))
+            peers.run(suite, options.folder / suite, numbers, options.venv)
     if options.out is not None:
         options.out.write_text(page(options.folder), "utf-8")
 
@@ -42,36 +42,38 @@ def run_decoys(folder: Path, cases: range) -> Iterator[str]:
     """Fix the truth of each case, then ask moeparity; what is there already is not asked again."""
     for number in cases:
         case, truth = fix(number, folder)
-        found = score(case, truth, answer_of(case, folder / f"{number:03}"))
+        outcome = score(case, truth, answer_of(case, folder / f"{number:03}"))
         yield (
-            f"{number:3} {case.background:5} {found.outcome} missed {found.missed} undecided {found.undecided} blamed "
-            f"{found.blamed} shares {found.shares} top {found.top} alarm {found.alarm}"
+            f"{number:3} {case.background:5} {outcome.outcome} missed {outcome.missed} undecided {outcome.undecided} "
+            f"blamed {outcome.blamed} shares {outcome.shares} top {outcome.top} alarm {outcome.alarm}"
         )
 
 
 def answer_of(case: Case, folder: Path) -> decoys.Answer:
     """The answer kept beside a case, or moeparity's now."""
-    kept = folder / "answer.json"
-    if not kept.exists():
-        kept.write_text(json.dumps(asdict(decoys.ask(case, folder)), indent=1), "utf-8")
-    return decoys.kept(json.loads(kept.read_text("utf-8")))
+    file = folder / "answer.json"
+    if not file.exists():
+        file.write_text(json.dumps(asdict(decoys.ask(case, folder)), indent=1), "utf-8")
+    return decoys.kept(json.loads(file.read_text("utf-8")))
 
 
 def run_hidden(folder: Path, cases: range) -> Iterator[str]:
     """The same of the hidden suite, which needs no truth but the patch."""
     for case in map(hidden_case, cases):
-        own = folder / f"{case.number:03}"
-        if not (own / "answer.json").exists():
-            own.mkdir(exist_ok=True)
-            (own / "answer.json").write_text(json.dumps(asdict(hidden.ask(case, own)), indent=1), "utf-8")
-        answer = hidden.kept(json.loads((own / "answer.json").read_text("utf-8")))
-        named = (
+        case_folder = folder / f"{case.number:03}"
+        if not (case_folder / "answer.json").exists():
+            case_folder.mkdir(exist_ok=True)
+            (case_folder / "answer.json").write_text(
+                json.dumps(asdict(hidden.ask(case, case_folder)), indent=1), "utf-8"
+            )
+        answer = hidden.kept(json.loads((case_folder / "answer.json").read_text("utf-8")))
+        answer_words = (
             ", ".join(answer.named)
             or f"none of the {answer.tried} tried (nearest {answer.nearest}, {answer.equal:.1%})"
         )
         yield (
             f"{case.number:3} {case.patch.name if case.patch else 'clean'} at {case.node}: node "
-            f"{answer.right_node(case)}, name {answer.name(case)}: {named}"
+            f"{answer.right_node(case)}, name {answer.name(case)}: {answer_words}"
         )
 
 

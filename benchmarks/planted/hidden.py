@@ -55,7 +55,7 @@ class Answer:
         vocabulary has no word.
         """
         answers = {frozenset(answer.split(" with ")) for answer in (case.patch.answers if case.patch else ())}
-        words = {frozenset(choice.partition(":")[2] for choice in one.split(" with ")) for one in self.named}
+        words = {frozenset(choice.partition(":")[2] for choice in match.split(" with ")) for match in self.named}
         if words & answers or not (words or answers):
             return "right"
         return "another" if words else "none"
@@ -98,18 +98,18 @@ def ask(case: Hidden, folder: Path) -> Answer:
     plan, observed = passes(path, device="cpu", options=Options(allow_code=True, memory_limit=float("inf")))[:2]
     report = summarise(plan, observed)
     roots = tuple(root.node for root in report.roots)
-    found = next((answer for answer in report.nearest if answer.node in roots[:1]), None)
-    best = found.found[0] if found and found.found else None
+    answer = next((answer for answer in report.nearest if answer.node in roots[:1]), None)
+    best = answer.found[0] if answer and answer.found else None
     used = time.process_time() - started
     return Answer(
         faithful=_faithful(plan, model),
         acts=report.verdict.reason != "all bits are equal",
         status=report.verdict.status,
         roots=roots,
-        named=tuple(str(one) for one in found.found) if found and found.explained else (),
+        named=tuple(str(match) for match in answer.found) if answer and answer.explained else (),
         nearest=str(best) if best else "",
         equal=best.equal if best else 1.0,
-        tried=found.tried if found else 0,
+        tried=answer.tried if answer else 0,
         seconds=used,
         bytes=len(json.dumps(asdict(report), default=str)),
     )

@@ -28,7 +28,9 @@ HOW = f"""\
 ## How to read it
 
 - **Cases never seen before.** What is true of a case was settled on others, those with numbers under 300, and 300 to
-  459 were those of an earlier page. These, from {FIRST} on, were drawn once, from an empty folder, and asked once.
+  459 were those of an earlier page. These, from {FIRST} on, were drawn once, from an empty folder, and asked once. Two
+  hidden patches were put right behind that, both on Mixtral: its products are not rounded where their sum is fp32,
+  which is part of the answer, and two rows in another order are the same sum, which is no case.
 - **Decoys.** Both sides run one small checkpoint; {LEAST} to {MOST} attributes differ. What each costs is known before
   moeparity runs: an independent script (`benchmarks/planted/ops.py`, `program.py`, `factorial.py`, which share no code
   with moeparity) evaluates every mixture of both sides, and judges from these costs alone (`truth.py`). An attribute
@@ -54,6 +56,9 @@ HOW = f"""\
   holds the line, and there is no other root. *Name*: of the known choices and faults that give every bit
   (`moeparity/bisection/nearest`) one is the change, or none is named where the change is none of them. *Another named*
   would be a wrong name.
+- *CPU s* is processor time of one case without imports, *MB* what is written for it.
+"""
+PEERS = """\
 - **Peers** get the same pairs: dumps of every module of both sides. They name a place, not a share; *place* counts
   where what the tool itself points at lies in a module to blame, *first difference* the same of the first thing that
   differs at all in what it wrote, *all found* where that is the only one to blame. moeparity is told which
@@ -62,15 +67,18 @@ HOW = f"""\
   each suite; *the same* is moeparity on these. msprobe also flags a node that differs in dtype and in no value, which
   some of the attributes without effect are. DebugMode pairs calls by position and gives no verdict where one side has a
   cast more.
-- *CPU s* is processor time of one case without imports, *MB* what is written for it.
+"""
+NO_PEERS = """\
+- **Peers** (`benchmarks/peers`) were not asked in this run; `--venv` asks them on the first pairs of each suite.
+  `docs/generated/peers.md` has what they say of other pairs.
 """
 
 
 def page(folder: Path) -> str:
     """The whole page as Markdown."""
-    done, asked = list(_decoys(folder / "decoys")), list(_hidden(folder / "hidden"))
+    done, hidden_cases = list(_decoys(folder / "decoys")), list(_hidden(folder / "hidden"))
     same = [d for d in done if d[0].number in peers.numbers(folder / "decoys")]
-    same_asked = [x for x in asked if x[0].number in peers.numbers(folder / "hidden")]
+    same_asked = [x for x in hidden_cases if x[0].number in peers.numbers(folder / "hidden")]
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers"))
     machine = f"{cpu_name()}, {os.cpu_count()} cores, one thread; {versions}, Python {platform.python_version()}"
     today = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -81,14 +89,14 @@ def page(folder: Path) -> str:
         _decoy_table(done),
         _redrawn(folder / "decoys"),
         _peer_table(folder / "decoys", [_own_decoys("moeparity", done), _own_decoys("moeparity, the same", same)]),
-        f"## Hidden: {len(asked)} cases",
-        _hidden_table(asked),
+        f"## Hidden: {len(hidden_cases)} cases",
+        _hidden_table(hidden_cases),
         _peer_table(
-            folder / "hidden", [_own_hidden("moeparity", asked), _own_hidden("moeparity, the same", same_asked)]
+            folder / "hidden", [_own_hidden("moeparity", hidden_cases), _own_hidden("moeparity, the same", same_asked)]
         ),
-        HOW.strip(),
+        HOW + (PEERS if same or same_asked else NO_PEERS).strip(),
         "## Misses",
-        "\n".join([*_decoy_misses(done), *_hidden_misses(asked)]) or "None.",
+        "\n".join([*_decoy_misses(done), *_hidden_misses(hidden_cases)]) or "None.",
         "## Undecided",
         "\n".join(_undecided(done)) or "None.",
     ]
@@ -104,7 +112,7 @@ def _decoys(folder: Path) -> Iterable[Decoy]:
 
 def _hidden(folder: Path) -> list[tuple[Hidden, hidden.Answer]]:
     answers = [(int(p.parent.name), json.loads(p.read_text("utf-8"))) for p in sorted(folder.glob("*/answer.json"))]
-    return [(hidden_case(number), hidden.kept(own)) for number, own in answers]
+    return [(hidden_case(number), hidden.kept(data)) for number, data in answers]
 
 
 def _decoy_table(done: Sequence[Decoy]) -> str:
@@ -112,15 +120,15 @@ def _decoy_table(done: Sequence[Decoy]) -> str:
     head += ["share within its interval", "over those given", "median error of a share", "largest share"]
     lines = [_row(head), _row(["---"] * len(head))]
     for name in ("fp32", "bf16", "mixed", "all three"):
-        own = [d for d in done if d[0].background != "clean" and name in {d[0].background, "all three"}]
-        if own:
-            lines.append(_row([name, str(len(own)), *_decoy_cells([d[3] for d in own])]))
+        of_background = [d for d in done if d[0].background != "clean" and name in {d[0].background, "all three"}]
+        if of_background:
+            lines.append(_row([name, str(len(of_background)), *_decoy_cells([d[3] for d in of_background])]))
     clean = [d[3] for d in done if d[0].background == "clean"]
     counts = Counter(len(d[1].culprits) for d in done if d[0].background in {"fp32", "mixed"})
-    told = ", ".join(f"{count} with {number}" for number, count in sorted(counts.items()))
+    words = ", ".join(f"{count} with {number}" for number, count in sorted(counts.items()))
     return "\n".join(lines) + (
         f"\n\nClean pairs: {len(clean)}, false alarms {sum(each.alarm for each in clean)}. Culprits in fp32 and mixed "
-        f"cases: {told}. Whole divergence: {_wholes(done)}."
+        f"cases: {words}. Whole divergence: {_wholes(done)}."
     )
 
 
@@ -134,12 +142,12 @@ _OF_TOGGLES: Mapping[str, Callable[[Score], Sequence[str]]] = {
 
 def _decoy_cells(scores: Sequence[Score]) -> list[str]:
     errors = sorted(error for each in scores for error in each.errors)
-    toggles = [[key for each in scores for key in own(each)] for own in _OF_TOGGLES.values()]
+    toggles = [[key for each in scores for key in keys_of(each)] for keys_of in _OF_TOGGLES.values()]
     return [
         *(str(sum(each.outcome == outcome for each in scores)) for outcome in get_args(Outcome)),
-        *(str(len(own)) for own in toggles),
-        part([one for each in scores for one in each.shares]),
-        part([one for each in scores for one in each.shares_given]),
+        *(str(len(keys)) for keys in toggles),
+        part([share for each in scores for share in each.shares]),
+        part([share for each in scores for share in each.shares_given]),
         f"{errors[len(errors) // 2]:.1%}" if errors else "-",
         part([each.top for each in scores]),
     ]
@@ -154,27 +162,27 @@ def _redrawn(folder: Path) -> str:
     reasons: Counter[str] = Counter()
     for path in sorted(folder.glob("*/redrawn.json")):
         reasons.update(json.loads(path.read_text("utf-8")))
-    told = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
-    return f"Drawn again before moeparity ran: {told}." if told else ""
+    words = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common())
+    return f"Drawn again before moeparity ran: {words}." if words else ""
 
 
-def _hidden_table(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> str:
+def _hidden_table(cases: Sequence[tuple[Hidden, hidden.Answer]]) -> str:
     groups = {
-        "in the vocabulary": [x for x in asked if x[0].patch and x[0].patch.answers],
-        "not in the vocabulary": [x for x in asked if x[0].patch and not x[0].patch.answers],
-        "clean": [x for x in asked if not x[0].patch],
-        "all": list(asked),
+        "in the vocabulary": [x for x in cases if x[0].patch and x[0].patch.answers],
+        "not in the vocabulary": [x for x in cases if x[0].patch and not x[0].patch.answers],
+        "clean": [x for x in cases if not x[0].patch],
+        "all": list(cases),
     }
     lines = [
         "| the change is | cases | node right | name right | none named | another named |",
         "|---|---|---|---|---|---|",
     ]
-    for title, own in groups.items():
-        names = Counter(answer.name(case) for case, answer in own)
-        nodes = part([answer.right_node(case) for case, answer in own])
-        right = part([answer.name(case) == "right" for case, answer in own])
-        lines.append(_row([title, str(len(own)), nodes, right, str(names["none"]), str(names["another"])]))
-    faithful = part([answer.faithful for _, answer in asked])
+    for title, group in groups.items():
+        names = Counter(answer.name(case) for case, answer in group)
+        nodes = part([answer.right_node(case) for case, answer in group])
+        right = part([answer.name(case) == "right" for case, answer in group])
+        lines.append(_row([title, str(len(group)), nodes, right, str(names["none"]), str(names["another"])]))
+    faithful = part([answer.faithful for _, answer in cases])
     return "\n".join(lines) + f"\n\nNode by node, the candidate has the patched model's own logits in {faithful}."
 
 
@@ -200,26 +208,26 @@ def _root(truth: Truth, answer: decoys.Answer) -> bool:
     return any(matches(selector, root) for selector in guilty for root in answer.roots[:1])
 
 
-def _own_hidden(name: str, asked: Sequence[tuple[Hidden, hidden.Answer]]) -> list[str]:
-    guilty, clean = [x for x in asked if x[0].patch], [x for x in asked if not x[0].patch]
-    if not asked:
+def _own_hidden(name: str, cases: Sequence[tuple[Hidden, hidden.Answer]]) -> list[str]:
+    guilty, clean = [x for x in cases if x[0].patch], [x for x in cases if not x[0].patch]
+    if not cases:
         return []
     nodes = part([answer.right_node(case) for case, answer in guilty])
     return [
         name,
-        str(len(asked)),
+        str(len(cases)),
         nodes,
         nodes,
         nodes,
         part([bool(answer.roots) for _, answer in clean]),
-        f"{sum(answer.seconds for _, answer in asked) / len(asked):.1f}",
-        f"{sum(answer.bytes for _, answer in asked) / len(asked) / 1e6:.2g}",
+        f"{sum(answer.seconds for _, answer in cases) / len(cases):.1f}",
+        f"{sum(answer.bytes for _, answer in cases) / len(cases) / 1e6:.2g}",
     ]
 
 
-def _peer_table(folder: Path, own: Sequence[list[str]]) -> str:
+def _peer_table(folder: Path, own_rows: Sequence[list[str]]) -> str:
     head = ("tool", "cases", "place", "first difference", "all found", "false alarms", "CPU s", "MB")
-    lines = [_row(head), _row(["---"] * len(head)), *(_row(cells) for cells in own if cells)]
+    lines = [_row(head), _row(["---"] * len(head)), *(_row(cells) for cells in own_rows if cells)]
     for each in peers.rows(folder):
         cells = [each.tool, str(each.cases), each.top, each.first, each.all_found, each.alarms]
         lines.append(_row([*cells, f"{each.seconds:.1f}", f"{each.megabytes:.2g}"]))
@@ -228,29 +236,31 @@ def _peer_table(folder: Path, own: Sequence[list[str]]) -> str:
 
 
 def _decoy_misses(done: Sequence[Decoy]) -> Iterable[str]:
-    for case, truth, answer, own in done:
-        wrong = [f"{key} is {answer.roles.get(key)}, {_true_role(truth, key)}" for key in (*own.missed, *own.blamed)]
-        if wrong or own.alarm:
+    for case, truth, answer, outcome in done:
+        wrong = [
+            f"{key} is {answer.roles.get(key)}, {_true_role(truth, key)}" for key in (*outcome.missed, *outcome.blamed)
+        ]
+        if wrong or outcome.alarm:
             yield f"- decoy {case.number} ({case.background}, {case.family}): {'; '.join(wrong) or 'false alarm'}."
 
 
 def _undecided(done: Sequence[Decoy]) -> Iterable[str]:
-    for case, truth, _, own in done:
-        if own.undecided:
-            told = "; ".join(f"{key}, {_true_role(truth, key)}" for key in own.undecided)
-            yield f"- decoy {case.number} ({case.background}, {case.family}): {told}."
+    for case, truth, _, outcome in done:
+        if outcome.undecided:
+            words = "; ".join(f"{key}, {_true_role(truth, key)}" for key in outcome.undecided)
+            yield f"- decoy {case.number} ({case.background}, {case.family}): {words}."
 
 
 def _true_role(truth: Truth, key: str) -> str:
     return "a culprit" if key in truth.culprits else "interchangeable" if key in truth.saturated else "innocent"
 
 
-def _hidden_misses(asked: Sequence[tuple[Hidden, hidden.Answer]]) -> Iterable[str]:
-    for case, answer in asked:
+def _hidden_misses(cases: Sequence[tuple[Hidden, hidden.Answer]]) -> Iterable[str]:
+    for case, answer in cases:
         if not (answer.right_node(case) and answer.name(case) == "right"):
             name = case.patch.name if case.patch else "clean"
-            told = ", ".join(answer.named) or f"none of the {answer.tried} tried, nearest {answer.nearest}"
-            yield f"- hidden {case.number} ({case.family}, {name}, {case.node}): roots {answer.roots}, {told}."
+            words = ", ".join(answer.named) or f"none of the {answer.tried} tried, nearest {answer.nearest}"
+            yield f"- hidden {case.number} ({case.family}, {name}, {case.node}): roots {answer.roots}, {words}."
 
 
 def _row(cells: Iterable[str]) -> str:

@@ -268,7 +268,8 @@ PATCHES = (
             (_ZERO, "final_hidden_states = torch.zeros_like(hidden_states, dtype=torch.float32)"),
             (_RETURN, "return final_hidden_states.to(hidden_states.dtype)"),
         ),
-        answers=("accumulate=fp32",),
+        # Mixtral's weights are fp32: its products are then not rounded either.
+        answers=("accumulate=fp32", "accumulate=fp32 with weighted=fp32"),
     ),
     Patch(
         name="combine: products in fp32",
@@ -286,6 +287,8 @@ PATCHES = (
         site="experts",
         changes=((_HITS, "for expert_idx in expert_hit.flip(0):"),),
         answers=("order=reverse",),
+        # Mixtral adds two rows, in either order.
+        families=("qwen3_moe", "qwen2_moe"),
     ),
     Patch(name="combine: half of the sum", site="experts", changes=((_RETURN, "return final_hidden_states * 0.5"),)),
     Patch(

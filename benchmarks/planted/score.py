@@ -47,12 +47,12 @@ def score(case: Case, truth: Truth, answer: Answer) -> Score:
     """One answer held to its truth."""
     guilty = [row for row in truth.rows if row.culprit or row.saturated]
     blamed = {key for key, role in answer.roles.items() if role in BLAMED}
-    named = truth.culprits & answer.named("culprit") | truth.saturated & answer.named("saturated")
-    left = {row.key for row in guilty} - named
+    right_keys = truth.culprits & answer.named("culprit") | truth.saturated & answer.named("saturated")
+    rest = {row.key for row in guilty} - right_keys
     return Score(
-        named=tuple(sorted(named)),
-        undecided=tuple(sorted(left & answer.named("undecided"))),
-        missed=tuple(sorted(left - answer.named("undecided"))),
+        named=tuple(sorted(right_keys)),
+        undecided=tuple(sorted(rest & answer.named("undecided"))),
+        missed=tuple(sorted(rest - answer.named("undecided"))),
         blamed=tuple(sorted(blamed - truth.culprits - truth.saturated)),
         shares=tuple(_within(answer, row.key, row.share) for row in guilty),
         shares_given=tuple(_within(answer, row.key, row.given) for row in guilty),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from moeparity.ops.declaration import Attribute
+from moeparity.ops.attribute import Attribute
 from moeparity.plan.graph import Graph, Node
 
 BASES = ("hf-eager", "hf-default", "flashinfer-add-norm", "vllm", "sglang", "megatron")

@@ -67,7 +67,7 @@ def contract_of(path: Path, side: Side, environment: Path | None = None, progres
         weights=_weights(model, plan, progress),
         environment=sealed(EnvironmentClaim(digest="", fields=dict(_version(claim) if fields is None else fields))),
         profile=claim,
-        placement=sealed(SettingsClaim(digest="", settings=placement_words(variant.placement.model_dump()))),
+        placement=sealed(SettingsClaim(digest="", settings=placement_words(variant.placement, model.graph))),
         schedule=sealed(SettingsClaim(digest="", settings=schedule_words(schedule))),
     )
 

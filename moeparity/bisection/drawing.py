@@ -92,12 +92,11 @@ def _inputs_read(outline: Outline) -> set[tuple[str, str]]:
 
 def _arrows(graph: Graph, keys: dict[str, str], inputs_read: set[tuple[str, str]]) -> Iterator[Arrow]:
     """The edges between the boxes drawn, each once."""
-    producers = {value: node for node in graph.nodes for value in node.values}
     places = {key: place for place, key in enumerate(dict.fromkeys(keys[node.name] for node in graph.nodes))}
     arrows: dict[Arrow, None] = {}
     for node in graph.nodes:
         for value in node.inputs:
-            source = producers.get(value)
+            source = graph.makers.get(value)
             part = "" if source is None else value.removeprefix(source.name).removeprefix(".")
             start, end = keys[value if source is None else source.name], keys[node.name]
             # Only from one layer to the next does an edge lead back.

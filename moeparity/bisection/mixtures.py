@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from moeparity.bisection.observed import MixturePass, Observed
 from moeparity.bisection.observers import Changes, Logits
@@ -19,7 +20,7 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES
-from moeparity.plan.sides import REFERENCE, Side
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import mixed
 from moeparity.progress import Callback
 from moeparity.search.memo import Coalition, Outcome
@@ -61,11 +62,14 @@ class Mixtures:
 
         Only where routes are not forced, and of toggles that no other contains.
         """
-        whole = [toggle.name for toggle in self._plan.trial_toggles if toggle.parent is None]
-        for toggle in self._plan.trial_toggles if self._forced is None else ():
-            if toggle.parent is None:
+        toggles = [toggle for toggle in self._plan.trial_toggles if toggle.parent is None]
+        whole = frozenset(toggle.name for toggle in toggles)
+        if self._forced is None:
+            for toggle in toggles:
                 self._learn(observed, alone(toggle), frozenset({toggle.name}))
-                self._learn(observed, restored(toggle), frozenset(whole) - {toggle.name})
+            # Of two toggles, one alone is the other one restored, of which more is known.
+            for toggle in toggles:
+                self._learn(observed, restored(toggle), whole - {toggle.name})
 
     def __call__(self, coalitions: Sequence[Coalition]) -> Mapping[Coalition, Outcome | None]:
         """The outcome of each; None for a mixture that an op refuses.
@@ -80,9 +84,11 @@ class Mixtures:
         return {coalition: self._known[coalition] for coalition in coalitions}
 
     def _learn(self, observed: Observed, trial: TrialKey, coalition: Coalition) -> None:
-        changed = observed.changes.nodes.get((trial, REFERENCE))
-        if changed is not None:
-            self._known[coalition] = self._outcome(observed.logits.sums(trial), exact=not changed)
+        nodes = observed.changes.nodes
+        if (trial, REFERENCE) in nodes:
+            unchanged = not nodes[trial, CANDIDATE] if (trial, CANDIDATE) in nodes else None
+            outcome = self._outcome(observed.logits.sums(trial), exact=not nodes[trial, REFERENCE])
+            self._known[coalition] = replace(outcome, unchanged=unchanged)
 
     def _side(self, coalition: Coalition) -> Side | None:
         """The mixture, bound; None where an op refuses it, or its routes cannot be forced."""

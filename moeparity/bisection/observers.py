@@ -45,12 +45,13 @@ class Changes:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
+        counted = [cell not in view.grid.fillers for cell in view.cells]
         for (a, b), nodes in self.nodes.items():
             # Walkers that one of them works for have one value; and a root is a changed node already.
             if not view.ran(a, b) or view.outputs[a] is view.outputs[b] or view.node.name in self.roots[a, b]:
                 continue
-            outputs = zip(view.cells, view.output_ids(a), view.output_ids(b), strict=True)
-            differences = [x != y and cell not in view.grid.fillers for cell, x, y in outputs]
+            outputs = zip(counted, view.output_ids(a), view.output_ids(b), strict=True)
+            differences = [x != y and counts for counts, x, y in outputs]
             if any(differences):
                 nodes.add(view.node.name)
                 if any(

@@ -17,10 +17,12 @@ from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.recorded import OF_THE_PROGRAM
 from moeparity.plan.schedule.settings import ScheduleSettings, described, possible_phases, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import bound_side, cases_of
 from moeparity.plan.spec import reader
+from moeparity.plan.spec.recipe_schema import RecipeFile
 from moeparity.plan.toggles import Toggle, toggles
 
 
@@ -117,9 +119,19 @@ def outline_recipe(path: Path) -> Outline:
         graph=graph,
         plans=(reference.plan, candidate.plan)[:sides],
         toggles=recipe_toggles,
-        schedules=tuple(starmap(_schedule, zip(schedules, may_have, strict=True)))[:sides],
+        schedules=_schedules(recipe, schedules, may_have)[:sides],
         expectations=expectations(recipe.expect, graph, Where(path)),
     )
+
+
+def _schedules(
+    recipe: RecipeFile, schedules: Sequence[ScheduleSettings], may_have: Sequence[Sequence[Phase]]
+) -> tuple[str, ...]:
+    lines = tuple(starmap(_schedule, zip(schedules, may_have, strict=True)))
+    reference = recipe.reference
+    if recipe.candidate.trace is None or reference.schedule is not None or reference.micro_batch is not None:
+        return lines
+    return (f"{lines[0]}, or {OF_THE_PROGRAM} (docs/trace-recipes.md)", *lines[1:])
 
 
 def _schedule(of: ScheduleSettings, phases: Sequence[Phase]) -> str:

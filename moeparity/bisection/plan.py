@@ -60,12 +60,12 @@ class Plan:
         """The toggles that trials are run of: all of them, or none without attribution."""
         return self.toggles if self.attribution else ()
 
-    def refuse_recorded(self, what: str) -> None:
-        """Raises SpecError where the candidate is a trace, which `what` would have to run."""
+    def refuse_recorded(self, action: str) -> None:
+        """Raises SpecError where the candidate is a trace, which `action` would have to run."""
         if self.recorded is not None:
             where = Where(self.path, self.recipe.candidate.line_of("trace"))
             raise SpecError(
-                f"{where}: {what} runs both sides, and a trace can't be run. Name a profile in its place, or use "
+                f"{where}: {action} runs both sides, and a trace can't be run. Name a profile in its place, or use "
                 "`moeparity bisect`."
             )
 

@@ -21,12 +21,14 @@ from moeparity.inputs.tokens.read import recipe_tokens
 from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides
+from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.others import others
+from moeparity.plan.schedule.recorded import Recorded
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
 from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, walked
@@ -65,11 +67,14 @@ def prepare(
     rules_of_sides = [overrides(addresses(options.overrides, side), OVER, evidence="set by --over") for side in SIDES]
     model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
-    grid, schedules = _schedules(variants, tokens, recipe.tokens.sample, path)
+    recorded = _recorded(recipe, path, model, tokens)
+    grid, schedules = _schedules(recipe, tokens, recorded, path)
     phases = _phases(schedules, grid, options.phases, where, has_floor=recipe.floor or tokens.has_records)
     cases = cases_of(model.graph, model.dtype, phases, variants, profiles, where, rules_of_sides)
-    bound = zip(variants, profiles, rules_of_sides, strict=True)
-    reference, candidate = (_side(model, variant, p, path, grid, rules, cases) for variant, p, rules in bound)
+    bound = zip(variants, profiles, rules_of_sides, schedules, strict=True)
+    reference, candidate = (
+        _side(model, variant, p, path, rules, cases, schedule) for variant, p, rules, schedule in bound
+    )
     return Plan(
         path=path,
         recipe=recipe,
@@ -85,13 +90,11 @@ def prepare(
         memory_limit=options.memory_limit,
         attribution=options.attribution,
         digests=options.digests,
-        recorded=_recorded(recipe, path, model, tokens, reference.plan),
+        recorded=None if recorded is None else _whole(recorded, reference.plan),
     )
 
 
-def _recorded(
-    recipe: recipe_schema.RecipeFile, path: Path, model: Model, tokens: TokenSet, plan: BoundGraph
-) -> RecordedSide | None:
+def _recorded(recipe: recipe_schema.RecipeFile, path: Path, model: Model, tokens: TokenSet) -> RecordedSide | None:
     """The trace that is the candidate, held to the tokens; None where it is a profile.
 
     Raises TraceError for one that can't be held to them, and where scored tokens have no logits.
@@ -111,9 +114,13 @@ def _recorded(
         map_name=variant.map,
     )
     refuse_without_logits(side, model.graph, tokens.loss_mask)
-    # What the reference leaves in partial sums is no value that a program has.
-    whole = {value: graft for value, graft in side.grafts.items() if plan.partials[value] == 1}
-    return replace(side, grafts=whole)
+    return side
+
+
+def _whole(recorded: RecordedSide, plan: BoundGraph) -> RecordedSide:
+    """Without what the reference leaves in partial sums, which is no value that a program has."""
+    whole = {value: graft for value, graft in recorded.grafts.items() if plan.partials[value] == 1}
+    return replace(recorded, grafts=whole)
 
 
 def _recipe(path: Path, options: Options) -> recipe_schema.RecipeFile:
@@ -135,12 +142,14 @@ def _recipe(path: Path, options: Options) -> recipe_schema.RecipeFile:
 
 
 def _schedules(
-    variants: Sequence[variant_schema.Variant], tokens: TokenSet, sample: recipe_schema.Sample | None, path: Path
+    recipe: recipe_schema.RecipeFile, tokens: TokenSet, recorded: RecordedSide | None, path: Path
 ) -> tuple[TokenGrid, tuple[ScheduleSettings, ...]]:
     """How the schedule of each side is made, and for which tokens, those among them that are still to be sampled.
 
-    Raises SpecError where one does not fit them.
+    A reference that says of neither micro-batch nor schedule computes what a recorded program did together, where a
+    schedule can say so. Raises SpecError where one does not fit the tokens.
     """
+    variants, sample = recipe.variants, recipe.tokens.sample
     places = [Where(path, variant.line) for variant in variants]
     schedules = tuple(
         settings(variant.schedule, variant.micro_batch, len(tokens.input_ids), where, variant.placement.groups)
@@ -153,7 +162,27 @@ def _schedules(
         grid = widened_grid(tokens, sample.new_tokens, with_ids=with_ids)
     for schedule, where in zip(schedules, places, strict=True):
         refuse_unfit(schedule, grid, where)
-    return grid, schedules
+    of_program = None if recorded is None else _as_the_program(recorded, recipe.reference, grid, places[0])
+    return grid, schedules if of_program is None else (of_program, of_program)
+
+
+def _as_the_program(
+    recorded: RecordedSide, reference: variant_schema.Variant, grid: TokenGrid, where: Where
+) -> ScheduleSettings | None:
+    """The program's own forwards; None where the reference says what it computes together, or none of its schedules
+    could.
+    """
+    is_said = (
+        reference.schedule is not None or reference.micro_batch is not None or reference.placement.groups.count > 1
+    )
+    if is_said or recorded.schedule is None:
+        return None
+    of_program = ScheduleSettings(recorded=Recorded(schedule=recorded.schedule, where=where))
+    try:
+        walked(of_program, grid, where)
+    except SpecError:
+        return None
+    return of_program
 
 
 def _phases(
@@ -165,8 +194,12 @@ def _phases(
     has_floor: bool,
 ) -> tuple[Phase, ...]:
     """The phases of all that may run: both sides, mixtures of them, the others that a floor tries, and `further`."""
-    tried = [other for schedule in schedules for other in others(schedule, grid, where).values()] if has_floor else []
-    of_floor = {phase for other in tried for phase in walked(other, grid, where).phases}
+    tried = (
+        [tried_schedule for schedule in schedules for tried_schedule in others(schedule, grid, where).values()]
+        if has_floor
+        else []
+    )
+    of_floor = {phase for tried_schedule in tried for phase in walked(tried_schedule, grid, where).phases}
     there = {*phases_of(schedules, grid, where), *of_floor, *further}
     return tuple(phase for phase in PHASES if phase in there)
 
@@ -203,15 +236,15 @@ def _side(
     variant: variant_schema.Variant,
     profile: Profile,
     path: Path,
-    grid: TokenGrid,
     rules: tuple[Rule, ...],
     cases: tuple[Case, ...],
+    schedule: ScheduleSettings,
 ) -> Side:
     """One side, bound. Raises SpecError, and CheckpointError where what a fault takes weights from does not fit."""
     where = Where(path, variant.line)
-    side = bound_side(model.graph, variant, profile, model.dtype, where, grid.sequences, rules, cases)
+    side = bound_side(model.graph, variant, profile, model.dtype, where, over=rules, phases=cases)
     model.weights.refuse_unfit(side.plan.nodes_as_run)
-    return side
+    return replace(side, schedule=schedule)
 
 
 def _swaps(

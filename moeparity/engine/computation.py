@@ -14,7 +14,7 @@ from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined import Steps
-from moeparity.ops.declaration import RefusedError
+from moeparity.ops.attribute import RefusedError
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from moeparity.inputs.tokens.grid import grid_of
 from moeparity.numerics.dtypes import FLOAT_NAMES
 from moeparity.plan.address import file_key, select
 from moeparity.plan.bind import bind
-from moeparity.plan.engine_profile import Profile, Rule, load_profile, overrides, placement_rules
+from moeparity.plan.engine_profile import Profile, load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.settings import settings
 from moeparity.plan.schedule.steps import Groups, MicroBatches, Schedule
@@ -40,7 +41,7 @@ def forward(
     device: str = "auto",
     save: Iterable[str] = (),
     settings: Mapping[str, str | float] | None = None,
-    placement: Mapping[str, int | bool | str] | None = None,
+    placement: Mapping[str, int | bool | str | Sequence[int]] | None = None,
     attention_mask: torch.Tensor | None = None,
     memory_limit: float | None = None,
     progress: Callback | None = None,
@@ -77,7 +78,10 @@ def forward(
 
 
 def _rules(
-    profile: str, settings: Mapping[str, str | float], placement: Mapping[str, int | bool | str], where: Where
+    profile: str,
+    settings: Mapping[str, str | float],
+    placement: Mapping[str, int | bool | str | Sequence[int]],
+    where: Where,
 ) -> tuple[Profile, tuple[Rule, ...], Placement]:
     """What is asked for, read: a profile, settings on top of it, and where it lies. Raises MoeparityError."""
     rules, own_rules = load_profile(profile, where), overrides(dict(settings), where)

@@ -43,10 +43,12 @@ class LiveRanks(Ranks):
     """The ranks of the job that this process is one of, `width` of them; its pieces are dealt out in turn.
 
     An op in fewer pieces than ranks is computed by groups of consecutive ranks, each the same; one in more leaves each
-    rank several. Collective: all ranks make one.
+    rank several. Of a pipeline each stage has as many consecutive ranks, `stages` says which stage computes each node.
+    Collective: all ranks make one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Mapping[str, int] | None = None) -> None:
+        self._stages = stages or {}
         self.rank, self.width = dist.get_rank(), dist.get_world_size()
         self.backend = str(dist.get_backend())
         self.device = (
@@ -74,9 +76,9 @@ class LiveRanks(Ranks):
 
     def gathered(self, outputs: Sequence[torch.Tensor | None], pieces: int) -> list[torch.Tensor]:
         """The outputs of all pieces, each sent by the rank that computed it."""
-        if pieces == 1:
-            return super().gathered(outputs, pieces)
         size = min(pieces, self.width)
+        if size == 1:
+            return super().gathered(outputs, pieces)
         own_outputs = [output for output in outputs if output is not None]
         parts: list[list[torch.Tensor]] = [[]] * size
         # By way of the CPU: a tensor that is unpickled goes to the device that it has on its sender.
@@ -103,12 +105,14 @@ class LiveRanks(Ranks):
         return total
 
     def in_group(self, group: tuple[int, int], compute: Compute, *, whole: bool) -> tuple[torch.Tensor, ...]:
-        """Computed by the ranks of this group alone, which are a job of their own meanwhile; sent to all others."""
+        """Computed by the ranks of this group alone, which are a job of their own meanwhile; sent to all others of the
+        job, or of the stage, that the group is a part of.
+        """
         number, groups = group
         if groups == 1:
             return compute()
         every, ranks = self.width, self.width // groups
-        is_mine = self.rank // ranks == number
+        is_mine = self.rank % every // ranks == number
         outputs: tuple[torch.Tensor, ...] = ()
         if is_mine:
             self.width = ranks
@@ -117,12 +121,32 @@ class LiveRanks(Ranks):
             finally:
                 self.width = every
         sent: list[tuple[torch.Tensor, ...]] = [tuple(output.cpu() for output in outputs)]
-        dist.broadcast_object_list(sent, src=number * ranks)
+        source = self.rank - self.rank % every + number * ranks
+        dist.broadcast_object_list(sent, src=source, group=self._group(every))
         if is_mine:
             return outputs
         received = tuple(output.to(self.device) for output in sent[0])
         # Partial sums stay where they are: those of another group stand for something that nothing here may read.
         return received if whole else tuple(torch.full_like(x, torch.nan) for x in received)
+
+    def stage(self, node: str) -> tuple[int, int]:
+        """Which of how many stages computes a node."""
+        return self._stages.get(node, 0), max(self._stages.values(), default=0) + 1
+
+    def handed_on(self, stage: int, values: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+        """Each rank of the stage sends them to the rank in its place of the next one, which goes on with what it got;
+        other ranks have them as they were.
+        """
+        ranks = self.width // self.stage("")[1]
+        stage_here, received = self.rank // ranks, list(values)
+        for place, value in enumerate(values):
+            if value is not None and stage_here == stage:
+                dist.send(value.contiguous(), self.rank + ranks)
+            elif value is not None and stage_here == stage + 1:
+                buffer = torch.empty_like(value, memory_format=torch.contiguous_format)
+                dist.recv(buffer, self.rank - ranks)
+                received[place] = torch.empty_like(value).copy_(buffer)
+        return received
 
     def _sum(self, partial: torch.Tensor, size: int, *, scattered: bool) -> torch.Tensor:
         """By the backend: of x [B, T, H], all of it, or by tokens and then put together."""

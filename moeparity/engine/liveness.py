@@ -13,7 +13,7 @@ from moeparity.engine.joined import joined_rows
 from moeparity.engine.task import Task
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Work
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.ops.memory import INTEGER, Call, Shapes
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment
 

@@ -9,9 +9,11 @@ numerics on another variant's inputs, which shows what a node's own numerics do 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
+from typing import TypeVar
 
 import torch
 
@@ -21,14 +23,17 @@ from moeparity.engine.joined import Joined
 from moeparity.engine.task import Replay, Task
 from moeparity.engine.ticks import Ticks
 from moeparity.engine.values import Block, Identities
-from moeparity.engine.view import NodeView, Observer, ids_of
+from moeparity.engine.view import Ids, NodeView, Observer, ids_of
 from moeparity.engine.visit import Visit
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
 from moeparity.plan.apart import computed_apart
 from moeparity.plan.graph import SOURCES, Graph, Node
+from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
+
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -103,6 +108,9 @@ class _Lockstep:
         self.on_cpu = tokens.device.type == "cpu"
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
         self.schedules = {walker.name: walker.schedule for walker in walkers}
+        self.names_on: dict[Schedule | MicroBatches, list[Name]] = {}
+        for walker in walkers:
+            self.names_on.setdefault(walker.schedule, []).append(walker.name)
         self.sources = {walker.name: walker.inputs_of or walker.name for walker in walkers}
         self.grafts = {walker.name: walker.grafts for walker in walkers}
         sequences, length = tokens.shape
@@ -115,7 +123,7 @@ class _Lockstep:
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
-        self.entered: dict[Rows, dict[tuple[Name, str], list[int]]] = {wave: {} for wave in self.grid.waves}
+        self.entered: dict[Rows, dict[tuple[Name, str], Ids]] = {wave: {} for wave in self.grid.waves}
         self._add_sources(tokens, mask)
 
     def _add_sources(self, tokens: torch.Tensor, mask: torch.Tensor) -> None:
@@ -160,13 +168,20 @@ class _Lockstep:
                 node, regions, {name: [b[0].tensor for b in p] for name, p in outputs.items()}
             )
         again = partial(self._again, visit)
-        packs = {name: self.grid.open_packs(self.schedules[name], wave) for name in outputs}
-        turns = {name: self._steps(name, node, wave) for name in outputs}
+        packs = {name: batches for name, batches in self._of_all(self.grid.open_packs, wave) if name in outputs}
+        turns = {name: steps for name, steps in self._of_all(self._steps, node, wave) if name in outputs}
         entered = self.entered[wave]
         view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs, turns)
         for observer in self.observers:
             observer.see(view)
         self._forget(node, wave)
+
+    def _of_all(
+        self, of_schedule: Callable[..., Sequence[Item]], *place: object
+    ) -> Iterator[tuple[Name, Sequence[Item]]]:
+        """By walker what its schedule gives, which is asked for once for all that are on it."""
+        for schedule, names in self.names_on.items():
+            yield from zip(names, repeat(of_schedule(schedule, *place)), strict=False)
 
     def _told(self, ticks: Ticks, place: int, part: float) -> None:
         ticks.within((place + part) / len(self.walkers))
@@ -174,20 +189,21 @@ class _Lockstep:
     def _turns(self, walker: Name, visit: Visit, todo: Task) -> Sequence[Turn]:
         """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
         # Groups that attend apart add up partial sums of their own.
-        own_sums = visit.node.op.reduces and self._is_apart(walker, visit.node)
+        schedule = self.schedules[walker]
+        own_sums = visit.node.op.reduces and self._is_apart(schedule, visit.node)
         if not todo.numerics.sees_rows and not todo.by_phase and not own_sums:
-            return (Turn(self.grid.whole(visit.wave), self.schedules[walker].phases[0]),)
-        turns = self._steps(walker, visit.node, visit.wave)
+            return (Turn(self.grid.whole(visit.wave), schedule.phases[0]),)
+        turns = self._steps(schedule, visit.node, visit.wave)
         return self.joined.turns(turns) if self._joins(walker, visit, todo) else turns
 
-    def _is_apart(self, walker: Name, node: Node) -> bool:
+    def _is_apart(self, schedule: Schedule | MicroBatches, node: Node) -> bool:
         """Whether groups of a walker's ranks compute a node each for its own sequences."""
-        return node.name in self.apart[self.schedules[walker].groups]
+        return node.name in self.apart[schedule.groups]
 
-    def _steps(self, walker: Name, node: Node, wave: Rows) -> tuple[Turn, ...]:
+    def _steps(self, schedule: Schedule | MicroBatches, node: Node, wave: Rows) -> tuple[Turn, ...]:
         """The steps of a walker at a node; where groups of ranks attend apart, those of each."""
-        schedule, grid, is_head = self.schedules[walker], self.grid, node.op.family == "head"
-        if self._is_apart(walker, node):
+        grid, is_head = self.grid, node.op.family == "head"
+        if self._is_apart(schedule, node):
             return (grid.head_apart if is_head else grid.apart)[schedule][wave]
         return (grid.head_turns if is_head else grid.turns)[schedule][wave]
 
@@ -195,7 +211,7 @@ class _Lockstep:
         """Whether one call may compute several steps: one kernel for all, and inputs that lie as each step's own do."""
         if not self.on_cpu or not todo.numerics.joins or todo.by_phase or todo.replay is not None or any(todo.edges):
             return False
-        if self._is_apart(walker, visit.node):
+        if self._is_apart(self.schedules[walker], visit.node):
             return False
         inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
         return all(block.tensor.is_contiguous() for blocks in inputs for block in blocks or ())

@@ -9,7 +9,7 @@ from moeparity.engine.computation import Numerics, op_numerics, region_numerics
 from moeparity.engine.routes import IDS, ORDER, Forced, replayed_plan
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import SOURCES, Node
 from moeparity.plan.region import Region
@@ -63,6 +63,8 @@ class Task:
     @property
     def reads_of_all(self) -> tuple[str | None, ...]:
         """The values that it reads in some phase."""
+        if not self.by_phase:
+            return self.reads
         of_each = zip(*(task.reads for task in self.every), strict=False)
         return tuple(next((value for value in values if value is not None), None) for values in of_each)
 

@@ -25,7 +25,7 @@ PAIRS = 4096
 """Of so many other batches it is kept which tokens one has in common with them."""
 
 WORDS = 1 << 16
-"""So many words of a tensor are taken to its fingerprints at once."""
+"""So many words of a tensor on a GPU are taken to its fingerprints at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,13 +73,21 @@ class _Bits:
     @cached_property
     def prints(self) -> Mapping[int, int]:
         """By cell, a number that is the same for the same bits, and hardly ever for others."""
-        rows, batch = self.by_token, self.batch
+        batch = self.batch
         # Products and sums of whole numbers wrap around, in whichever order.
-        parts = torch.split(rows, max(1, WORDS // max(1, rows.shape[1])))
-        of_token = torch.cat([(part * odd_numbers(rows.shape[1], rows.device)).sum(-1) for part in parts]).cpu()
-        placed = of_token * batch.factors
+        placed = _of_rows(self.by_token).cpu() * batch.factors
         of_cell = placed.new_zeros(len(batch.cells)).index_add_(0, batch.cell_of, placed)
         return dict(zip(batch.cells, of_cell.tolist(), strict=True))
+
+
+def _of_rows(rows: torch.Tensor) -> torch.Tensor:
+    """A number of each row [n, words] of integers, int64 [n]."""
+    factors = odd_numbers(rows.shape[1], rows.device)
+    if rows.device.type == "cpu":
+        return torch.mv(rows.long(), factors)
+    # torch has no product of integer matrices on GPUs.
+    parts = torch.split(rows, max(1, WORDS // max(1, rows.shape[1])))
+    return torch.cat([(part * factors).sum(-1) for part in parts])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import torch
 
 from moeparity.engine.grid import Batch, Grid, Rows, Turn
@@ -47,7 +47,7 @@ class NodeView:
     inputs: Mapping[Name, tuple[list[Block] | None, ...]]
     active: Mapping[Name, Mapping[str, object]]
     regions: Mapping[Name, Region]
-    entered: Mapping[tuple[Name, str], list[int]]
+    entered: Mapping[tuple[Name, str], Ids]
     again: Callable[[Name], tuple[torch.Tensor, ...]]
     loaded: Loaded = field(default_factory=Loaded)
     packs: Mapping[Name, Sequence[Batch]] = field(default_factory=dict)
@@ -125,12 +125,12 @@ class NodeView:
                 for name, earlier, x, y in zip(*self._read(regions), self.inputs[a], self.inputs[b], strict=False)
                 if name not in SOURCES and x and y
             ]
-        in_turn, history = np.ones((2, len(self.cells)), dtype=np.bool_)
+        in_turn, history = ([True for _ in self.cells] for _ in range(2))
         for x, y, earlier in pairs:
-            agree = history if earlier else in_turn
-            agree &= np.array(x) == np.array(y)
-        before = self._with_history(history.tolist(), a, b)
-        return [agrees and agreed_before for agrees, agreed_before in zip(in_turn.tolist(), before, strict=True)]
+            if x != y:
+                agree = history if earlier else in_turn
+                agree[:] = map(operator.and_, agree, map(operator.eq, x, y))
+        return list(map(operator.and_, in_turn, self._with_history(history, a, b)))
 
     def _read(self, regions: Sequence[Region]) -> tuple[Sequence[str], Sequence[bool]]:
         """The values that are read, and whether earlier tokens of each may be; of a function that is not known."""
@@ -153,9 +153,9 @@ class NodeView:
         return result.scatter_reduce(0, places.flatten(), so_far, "amin").bool().tolist()
 
 
-def ids_of(blocks: Sequence[Block], batch: Batch) -> list[int]:
+def ids_of(blocks: Sequence[Block], batch: Batch) -> Ids:
     """The identities of a value in the cells of a batch, in their order."""
     if len(blocks) == 1 and blocks[0].batch is batch:
-        return list(blocks[0].ids)
+        return blocks[0].ids
     identity = {cell: number for block in blocks for cell, number in zip(block.batch.cells, block.ids, strict=True)}
-    return [identity[cell] for cell in batch.cells]
+    return tuple([identity[cell] for cell in batch.cells])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import chain, repeat
 
 import torch
@@ -20,6 +19,7 @@ from moeparity.engine.task import Task
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.kernels.ranks import current
+from moeparity.ops.placement import APART, HANDS_ON, SUM
 from moeparity.plan.graph import Node
 from moeparity.progress import telling, through
 
@@ -78,10 +78,11 @@ class Visit:
             self.evaluations[self.node.name] += 1
             size = (queries.size[0], queries.size[1] + padding)
             read_blocks = _as_taken(todo, turn, queries, blocks)
-            tensors = current().in_group(
+            tensors = self._on_ranks(
                 turn.group,
-                partial(numerics.compute, read_blocks, self.loaded, size, turn.steps),
-                whole=numerics.partials == 1,
+                lambda received: numerics.compute(received, self.loaded, size, turn.steps),
+                read_blocks,
+                numerics,
             )
             axis = self.node.op.token_axis + (numerics.partials > 1)
             self._computed[key] = tuple(
@@ -89,6 +90,24 @@ class Visit:
                 for tensor in tensors
             )
         return self._computed[key]
+
+    def _on_ranks(
+        self,
+        group: tuple[int, int],
+        compute: Callable[[Sequence[torch.Tensor | None]], tuple[torch.Tensor, ...]],
+        inputs: Sequence[torch.Tensor | None],
+        numerics: Numerics,
+    ) -> Sequence[torch.Tensor]:
+        """What the ranks compute that the node lies on: those of its stage of a pipeline, and of a group of these."""
+        ranks, whole = current(), numerics.partials == 1
+        number, stages = ranks.stage(self.node.name)
+        border = numerics.active.get(HANDS_ON) if stages > 1 else None
+        if border == APART:
+            inputs = ranks.handed_on(number - 1, inputs)
+        tensors = ranks.in_group(
+            (number, stages), lambda: ranks.in_group(group, lambda: compute(inputs), whole=whole), whole=whole
+        )
+        return tensors if border != SUM else [t for t in ranks.handed_on(number, tensors) if t is not None]
 
     def identified(self, parts: Sequence[tuple[Block, ...]], batch: Batch) -> tuple[Block, ...]:
         """The ports of a batch, put together from those of its parts, with identities."""

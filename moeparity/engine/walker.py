@@ -39,8 +39,7 @@ class Walker:
     def shown_at(self, node: Node) -> bool:
         """Whether observers see its values at a node."""
         # Log-probabilities are taken as the plan says, of recorded logits and of what is made in their stead.
-        recorded = node.op.reports or all(value in self.grafts for value in node.values)
-        return self.shows == "computed" or recorded
+        return self.shows == "computed" or node.op.reports or all(value in self.grafts for value in node.values)
 
     @property
     def plans(self) -> Mapping[Case, BoundGraph]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from moeparity.engine.task import Task, knows_steps, replayed_plans, task_of
 from moeparity.engine.walker import Name, Walker
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.region import Region
@@ -173,8 +173,7 @@ def _cut_otherwise_in(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
     if not node.op.reduces:
         return False
     # A library may not know the dtype of the other's partial sums.
-    makers = {value: maker for maker in plan.graph.nodes for value in maker.values}
-    return plan.message_dtype(node, makers) != source.message_dtype(node, makers)
+    return plan.message_dtype(node) != source.message_dtype(node)
 
 
 def _edges(

@@ -7,10 +7,12 @@ import hashlib
 import os
 import platform
 import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -76,6 +78,38 @@ def instruction_set() -> str:
     return " ".join([maker, torch.backends.cpu.get_cpu_capability(), *relevant_flags, *choices])
 
 
+_PRECISIONS: Mapping[str, Callable[[], Any]] = {
+    "cuda.matmul": lambda: torch.backends.cuda.matmul,
+    "cudnn.conv": lambda: torch.backends.cudnn.conv,  # type: ignore[attr-defined]
+    "cudnn.rnn": lambda: torch.backends.cudnn.rnn,
+    "mkldnn.matmul": lambda: torch.backends.mkldnn.matmul,  # type: ignore[attr-defined]
+    "mkldnn.conv": lambda: torch.backends.mkldnn.conv,  # type: ignore[attr-defined]
+    "mkldnn.rnn": lambda: torch.backends.mkldnn.rnn,  # type: ignore[attr-defined]
+}
+
+
+def precisions() -> dict[str, str]:
+    """In what torch multiplies fp32, by backend and kind of op: `ieee`, `tf32` or `bf16`.
+
+    These switches show what `allow_tf32` and `set_float32_matmul_precision` set, too. Those can't be asked for: torch
+    2.13 raises RuntimeError as soon as one of these was set. `none`, where nobody set it, is `ieee`.
+    """
+    switches = {name: backend().fp32_precision for name, backend in _PRECISIONS.items()}
+    return {name: "ieee" if precision == "none" else str(precision) for name, precision in switches.items()}
+
+
+def set_precision(name: str, precision: str) -> None:
+    """Set one of `precisions`, where it is another."""
+    if precisions()[name] != precision:
+        _PRECISIONS[name]().fp32_precision = precision
+
+
+def matmul_precision() -> str:
+    """In what torch multiplies matrices of fp32, on GPUs and on CPUs: `cuda ieee, cpu bf16`."""
+    of = precisions()
+    return f"cuda {of['cuda.matmul']}, cpu {of['mkldnn.matmul']}"
+
+
 def numerics_key(device: torch.device) -> dict[str, str]:
     """What of this machine and process decides bits, in words by name: results of two that agree in it are equal."""
     return {
@@ -84,7 +118,7 @@ def numerics_key(device: torch.device) -> dict[str, str]:
         "torch build": hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16],
         "threads": str(torch.get_num_threads()),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
-        "matmul precision": torch.get_float32_matmul_precision(),
+        "matmul precision": matmul_precision(),
         "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
     }
 

@@ -18,7 +18,8 @@ from moeparity.ops.attention_memory import (
     latent_widths,
     scratch,
 )
-from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
+from moeparity.ops.attribute import Attribute, Value, site
+from moeparity.ops.declaration import Op, Parameter, WeightPort
 from moeparity.ops.kv_cache import COMPUTED, READ_AS_STORED, own_keys
 from moeparity.ops.linear import ROWS, TF32
 from moeparity.ops.linear import sees_rows as _sees_rows_of_gemm

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.declaration import ABOVE_1, Attribute, site, sum_order
+from moeparity.ops.attribute import ABOVE_1, Attribute, site, sum_order
 from moeparity.ops.linear import ROWS, TF32
 from moeparity.ops.placement import BLOCKS, TENSOR
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops import experts
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Told, Value, row_by_row, site
+from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site
+from moeparity.ops.declaration import Op, Parameter, Told, row_by_row
 from moeparity.ops.measured import RANKS, SCORES, SUMS
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import PARTIAL

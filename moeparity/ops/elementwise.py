@@ -6,21 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
 from moeparity.ops import measured
-from moeparity.ops.combine import ADD as APART
-from moeparity.ops.declaration import (
-    LOGISTIC,
-    Op,
-    Parameter,
-    Told,
-    Value,
-    WeightPort,
-    row_by_row,
-    sees_rows_by_sigmoid,
-    site,
-)
+from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value, site
+from moeparity.ops.combine import ADD as BESIDE
+from moeparity.ops.declaration import Op, Parameter, Told, WeightPort, row_by_row, sees_rows_by_sigmoid
 from moeparity.ops.memory import Call, Memory, Shapes
-from moeparity.ops.placement import BLOCKS, TENSOR, cut
+from moeparity.ops.placement import APART, BLOCKS, ENDS, GOES_ON, HANDS_ON, STAGE, SUM, TENSOR, cut
 
 
 def _carried(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
@@ -60,13 +52,43 @@ EMBEDDING = Op(
     source="torch.nn.functional.embedding",
 )
 
+_LAST: Condition = {STAGE: (ENDS,)}
+
+
 ADD = Op(
     name="add",
     says="a + b, as in a residual stream; of two values in partial sums, rank by rank.",
     inputs=("a", "b"),
     partials=_carried,
     takes_partials=("a", "b"),
-    attributes=(site("output", "the sum is rounded to this dtype", edge=True),),
+    attributes=(
+        site("output", "the sum is rounded to this dtype", edge=True),
+        Attribute(
+            name=STAGE,
+            kind="placement",
+            default=GOES_ON,
+            values=(GOES_ON, ENDS),
+            says="whether a stage of a pipeline ends with this sum: what closes its last layer. No fused kernel "
+            "reaches across the border, and who reads the sum behind it reads what was stored",
+        ),
+        Attribute(
+            name=HANDS_ON,
+            kind="placement",
+            default=SUM,
+            values=(SUM, APART),
+            when=_LAST,
+            says="what a stage sends to the next: the sum, or a and b apart, which the next one adds, in a kernel that "
+            "it may be fused into",
+        ),
+        Attribute(
+            name="border",
+            kind="rounding",
+            default=UNROUNDED,
+            values=(UNROUNDED, MODEL, *FLOAT_NAMES),
+            when=_LAST,
+            says="what a stage sends is rounded to this dtype and back to its own; `unrounded`: it is sent as it is",
+        ),
+    ),
     sees_rows=row_by_row,
     kernel="elementwise:add",
     source="transformers 5.17.0 and 5.23.0, *DecoderLayer.forward",
@@ -80,8 +102,8 @@ SHARED_ADD = Op(
     parameters=(Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),),
     attributes=(site("output", "the sum is rounded to this dtype"),),
     sees_rows=row_by_row,
-    told={"shared": Told(port="routed", default=APART), "scaling": Told(port="routed", default="weights")},
-    reads={"shared": ({"shared": (APART,)},)},
+    told={"shared": Told(port="routed", default=BESIDE), "scaling": Told(port="routed", default="weights")},
+    reads={"shared": ({"shared": (BESIDE,)},)},
     partials=_carried,
     takes_partials=("routed", "shared"),
     kernel="elementwise:shared_add",

@@ -8,7 +8,8 @@ from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.ops import measured
-from moeparity.ops.declaration import LOGISTIC, Attribute, Op, Parameter, Value, WeightPort, sees_rows_by_sigmoid, site
+from moeparity.ops.attribute import LOGISTIC, Attribute, Value, site
+from moeparity.ops.declaration import Op, Parameter, WeightPort, sees_rows_by_sigmoid
 from moeparity.ops.linear import COLUMN, FORMS, ROW, ROWS, TF32, refuses_form, sees_rows
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces

@@ -8,7 +8,8 @@ from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, MODEL, UNROUNDED
-from moeparity.ops.declaration import Attribute, Op, Value, site
+from moeparity.ops.attribute import Attribute, Value, site
+from moeparity.ops.declaration import Op
 from moeparity.ops.memory import Call, Memory, Shapes
 
 STATIC, TENSOR, HEAD = "static", "tensor", "head"

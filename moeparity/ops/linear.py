@@ -8,7 +8,8 @@ from typing import Any
 
 from moeparity.numerics.gemm_forms import ALL, refusal
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.declaration import ABOVE_1, Attribute, Op, Parameter, Value, WeightPort, always, site, sum_order
+from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
+from moeparity.ops.declaration import Op, Parameter, WeightPort, always
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes
 from moeparity.ops.placement import BIAS, BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 

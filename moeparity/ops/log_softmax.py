@@ -9,7 +9,8 @@ from typing import Any
 from moeparity.numerics.collectives import gloo, nccl
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse, tree
-from moeparity.ops.declaration import OTHER_THAN_1, Attribute, Condition, Op, Value, site, sum_order
+from moeparity.ops.attribute import OTHER_THAN_1, Attribute, Condition, Value, site, sum_order
+from moeparity.ops.declaration import Op
 from moeparity.ops.memory import BYTES, Call, Memory, Shapes
 from moeparity.ops.placement import NONE, TENSOR, cut, one_tree
 

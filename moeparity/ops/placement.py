@@ -14,10 +14,15 @@ from moeparity.numerics.collectives.declaration import Evidence, Level
 from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, scattering
 from moeparity.numerics.order_map import EveryPart, Selection
 from moeparity.numerics.orders import EXPLICIT, parse
-from moeparity.ops.declaration import ABOVE_1, Attribute, Condition, Op, Told, Value, WeightPort, site
+from moeparity.ops.attribute import ABOVE_1, Attribute, Condition, Value, site
+from moeparity.ops.declaration import Op, Told, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes, stored
 
 NONE = "none"
+STAGE, GOES_ON, ENDS = "stage", "goes_on", "ends"
+"""Whether a stage of a pipeline ends at a node."""
+HANDS_ON, SUM, APART = "hands_on", "sum", "apart"
+"""What it sends to the next stage."""
 
 TENSOR = Attribute(
     name="tensor",

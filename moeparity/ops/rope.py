@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from moeparity.ops import measured
-from moeparity.ops.declaration import Attribute, Op, Parameter, Value, row_by_row, site
+from moeparity.ops.attribute import Attribute, Value, site
+from moeparity.ops.declaration import Op, Parameter, row_by_row
 from moeparity.ops.memory import Memory, Shapes
 
 

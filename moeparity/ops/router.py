@@ -7,18 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.ops.declaration import (
-    ABOVE_1,
-    OTHER_THAN_1,
-    Attribute,
-    Condition,
-    Op,
-    Parameter,
-    Value,
-    WeightPort,
-    site,
-    sum_order,
-)
+from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Attribute, Condition, Value, site, sum_order
+from moeparity.ops.declaration import Op, Parameter, WeightPort
 from moeparity.ops.measured import SCORES
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 

@@ -11,13 +11,14 @@ from moeparity.errors import SpecError
 from moeparity.plan import layered
 from moeparity.plan.bound import BoundGraph, plan_of
 from moeparity.plan.cut import cut_by, refuse_other_phases
-from moeparity.plan.engine_profile import Profile, Rule
+from moeparity.plan.engine_profile import Profile
 from moeparity.plan.faults.fault import FaultyNode
 from moeparity.plan.graph import Graph
 from moeparity.plan.latest import Latest
 from moeparity.plan.layered import Layered
 from moeparity.plan.messages import RowMessage, refuse_other_messages
 from moeparity.plan.region import Region
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import ByPhase, Place, Setting
@@ -44,23 +45,23 @@ def bind(
     override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
     message = RowMessage.of(graph, dtype, placement)
-    own, of_profile = (
+    rules, of_profile = (
         [tuple(chain.from_iterable(map(message.in_rows, layer))) for layer in layers]
         for layers in ((placement, overrides, over), profile.layers)
     )
-    phases = cut_by(graph, phases, (rule for layer in (*of_profile, *own) for rule in layer))
+    phases = cut_by(graph, phases, (rule for layer in (*of_profile, *rules) for rule in layer))
     for rule in (*overrides, *over):
         refuse_other_phases(rule, message.in_rows(rule), phases)
     base = _LATEST.of((graph, profile), (dtype, phases, message), lambda: _alone(graph, of_profile, dtype, phases))
     plan = base.plan
-    if plan is None or any(own) or regions or faults:
-        of_phase = layered.in_phases(graph, base.of_phase, own, regions, faults)
+    if plan is None or any(rules) or regions or faults:
+        of_phase = layered.in_phases(graph, base.of_phase, rules, regions, faults)
         plants = {faulty.text: faulty.plants for faulty in faults}
         by_end = {(region.nodes[-1], region.call): region for region in regions}
         plan = plan_of(graph, dtype, *_apart(of_phase), by_end, plants, like=base.plan)
     layers = chain.from_iterable((*profile.layers, overrides, over))
-    written = (rule for rule in layers if any(one.cases for one in message.in_rows(rule)))
-    refuse_other_messages(written, dtype, (one for each in plan.distinct for one in each.messages))
+    written = (rule for rule in layers if any(row_rule.cases for row_rule in message.in_rows(rule)))
+    refuse_other_messages(written, dtype, (sent for each in plan.distinct for sent in each.messages))
     return plan
 
 
@@ -101,5 +102,5 @@ def _alone(graph: Graph, layers: Sequence[Sequence[Rule]], dtype: str, phases: t
 
 def _apart(of_phase: Mapping[Case, Layered]) -> tuple[ByPhase, ByPhase]:
     """The settings in each phase, and what is dormant there."""
-    settings_of = {phase: one.settings for phase, one in of_phase.items()}
-    return settings_of, {phase: one.dormant for phase, one in of_phase.items()}
+    settings_of = {phase: phase_plan.settings for phase, phase_plan in of_phase.items()}
+    return settings_of, {phase: phase_plan.dormant for phase, phase_plan in of_phase.items()}

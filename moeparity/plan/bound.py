@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 
 from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
-from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
+from moeparity.ops.attribute import EDGE, STORED, Attribute, Value, holds
+from moeparity.ops.placement import STAGE
+from moeparity.plan.borders import in_effect
 from moeparity.plan.faults.apply import applied
 from moeparity.plan.faults.fault import Planted
 from moeparity.plan.graph import Graph, Node
@@ -28,49 +30,70 @@ class BoundGraph:
     functions either side of a mixture knows, by closing node and call; a region is in force where the setting of its
     closing node names it. `faults` are those either side of a mixture knows, by the text that settings have for them.
     `dormant` is what the profile says of attributes that nodes do not have, and a fault may wake. `like` is a plan of
-    the same graph that has been checked: where this one is set alike, what was found there holds here too.
+    the same graph that has been checked: where this one is set alike, what was found there holds here too; `anew` are
+    all places that may be set otherwise (None: any may). `on_whole` are the nodes that read no partial sums.
+
+    `written` are the settings it was made of, of which mixtures are made; `settings` what takes effect of them where
+    stages of a pipeline end (`moeparity.plan.borders`).
     """
 
     graph: Graph
     dtype: str
     settings: Mapping[Place, Setting]
+    written: Mapping[Place, Setting] = field(init=False, repr=False, compare=False)
     regions: Mapping[Place, Region] = field(default_factory=dict)
     faults: Mapping[str, tuple[Planted, ...]] = field(default_factory=dict)
     dormant: Mapping[Place, Setting] = field(default_factory=dict, repr=False, compare=False)
     phases: tuple[Case, ...] = (FORWARD,)
     others: Mapping[Case, BoundGraph] = field(default_factory=dict)
     like: InitVar[BoundGraph | None] = None
+    anew: InitVar[Collection[Place] | None] = None
     told: Told = field(init=False)
     partials: Partials = field(init=False)
+    on_whole: frozenset[str] = field(init=False, repr=False, compare=False)
     _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
     _as_run: dict[str, tuple[str, Node]] = field(init=False, repr=False, compare=False, default_factory=dict)
 
-    def __post_init__(self, like: BoundGraph | None) -> None:
+    def __post_init__(self, like: BoundGraph | None, anew: Collection[Place] | None) -> None:
         """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
+        object.__setattr__(self, "written", self.settings)
+        if like is None or anew is None or not like.is_one_stage or any(name == STAGE for _, name in anew):
+            # What a border changes may lie anywhere.
+            anew = None
+            object.__setattr__(self, "settings", in_effect(self.settings))
         replacements = self.replaced()
         self._plant()
-        known = None
+        earlier_plan = None
         if like is not None and not replacements and not like.replaced():
-            known = Known(alike=self._set_alike(like), told=like.told, partials=like.partials)
+            otherwise = self._set_otherwise(like, self.settings if anew is None else anew)
+            earlier_plan = Known(otherwise=otherwise, told=like.told, partials=like.partials)
         values = NodeValues(self.graph, self._values)
-        object.__setattr__(self, "told", told(self.graph, values))
-        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, known))
-        for phase, other in self.others.items():
-            self._refuse_other_partials(phase, other)
-        same_nodes = self._same_nodes(known)
-        if like is not None:
-            self._active.update({node.name: like.active(node) for node in self.graph.nodes if node.name in same_nodes})
-        makers = {value: node for node in self.graph.nodes for value in node.values}
+        object.__setattr__(self, "told", told(self.graph, values, earlier_plan))
+        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, earlier_plan))
+        for phase, phase_plan in self.others.items():
+            self._refuse_other_partials(phase, phase_plan)
+        same_nodes = self._same_nodes(like, earlier_plan)
+        if like is not None and same_nodes:
+            self._active.update({name: active for name, active in like.all_active.items() if name in same_nodes})
         for node in self.graph.nodes:
-            if node.name in replacements or node.name in same_nodes or not node.op.refuses:
-                continue
-            as_run = self.as_run(node)
-            shapes = {port: ref.shape for port, ref in as_run.weights.items()} | sizes(as_run, makers, self.partials)
-            message = {"message": str(self.message_dtype(node, makers))}
-            refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
-            if refusal is not None:
-                attribute, reason = refusal
-                raise SpecError(f"{self.origin(node, attribute)}: {node.name}:{attribute}: {reason}")
+            if node.name not in same_nodes and node.name not in replacements and node.op.refuses:
+                self._refuse(node)
+
+    @property
+    def is_one_stage(self) -> bool:
+        """Whether no border between stages changes what is set."""
+        return self.settings is self.written
+
+    def _refuse(self, node: Node) -> None:
+        """Raise SpecError where an op cannot run with what is set on a node."""
+        as_run, makers = self.as_run(node), self.graph.makers
+        shapes = {port: ref.shape for port, ref in as_run.weights.items()} | sizes(as_run, makers, self.partials)
+        message = {"message": str(self.message_dtype(node))}
+        assert node.op.refuses is not None
+        refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
+        if refusal is not None:
+            attribute, reason = refusal
+            raise SpecError(f"{self.origin(node, attribute)}: {node.name}:{attribute}: {reason}")
 
     def _plant(self) -> None:
         """Work out the nodes that have faults."""
@@ -96,13 +119,13 @@ class BoundGraph:
         """All nodes as this plan runs them."""
         return tuple(map(self.as_run, self.graph.nodes))
 
-    def _refuse_other_partials(self, phase: Case, other: BoundGraph) -> None:
+    def _refuse_other_partials(self, phase: Case, phase_plan: BoundGraph) -> None:
         """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
         for node in self.graph.nodes:
-            count, other_count = (plan.partials[node.values[0]] for plan in (self, other))
+            count, other_count = (plan.partials[node.values[0]] for plan in (self, phase_plan))
             if count != other_count:
                 places = (place for place in self.settings if place[0] == node.name)
-                rules = (plan.settings[place].rule for place in places for plan in (other, self))
+                rules = (plan.settings[place].rule for place in places for plan in (phase_plan, self))
                 origin = next((f"{rule.where} ({rule.label}): " for rule in rules if rule and rule.cases), "")
                 raise SpecError(
                     f"{origin}{node.values[0]} is {_sums(count)} in {self.phases[0]} and {_sums(other_count)} in "
@@ -128,22 +151,26 @@ class BoundGraph:
         """This plan, and those of other phases, each once."""
         return tuple({id(plan): plan for plan in (self, *self.others.values())}.values())
 
-    def _set_alike(self, like: BoundGraph) -> frozenset[str]:
-        """The nodes at which everything is set as in `like`."""
+    def _set_otherwise(self, like: BoundGraph, places: Collection[Place]) -> frozenset[str]:
+        """The nodes at which something is set otherwise than in `like`, as it may be at these places only."""
         # Most settings are the very same ones.
-        others = ((place, s, like.settings[place]) for place, s in self.settings.items())
-        set_otherwise = {
-            place[0] for place, setting, other in others if setting is not other and setting.value != other.value
-        }
-        return frozenset(node.name for node in self.graph.nodes) - set_otherwise
+        pairs = ((node, self.settings[node, name], like.settings[node, name]) for node, name in places)
+        changed = frozenset(node for node, new, old in pairs if new is not old and new.value != old.value)
+        # A fault may wake what is set of attributes that its node does not have.
+        return changed | self._as_run.keys() if self.faults and self.dormant != like.dormant else changed
 
-    def _same_nodes(self, known: Known | None) -> frozenset[str]:
+    def _same_nodes(self, like: BoundGraph | None, earlier_plan: Known | None) -> frozenset[str]:
         """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
-        if known is None or self.told != known.told or self.partials != known.partials:
-            return frozenset()
+        is_alike = (
+            earlier_plan is not None and self.told == earlier_plan.told and self.partials == earlier_plan.partials
+        )
+        if like is not None and earlier_plan is not None and is_alike:
+            object.__setattr__(self, "on_whole", like.on_whole)
+            return self.on_whole - earlier_plan.otherwise
         # Who reads partial sums goes by their dtype too, which is their maker's choice.
         on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
-        return frozenset(name for name in on_whole if name in known.alike)
+        object.__setattr__(self, "on_whole", frozenset(on_whole))
+        return frozenset()
 
     def _values(self, node: Node) -> dict[str, Value]:
         """What is set for each attribute of a node as it is run; of one that a fault wakes, what the profile says."""
@@ -152,14 +179,14 @@ class BoundGraph:
     def setting(self, node: Node, attribute: Attribute) -> Setting:
         """What is set for an attribute of a node as it is run; where a fault wakes it, what the profile says."""
         place = (node.name, attribute.name)
-        known = self.settings.get(place) or self.dormant.get(place)
-        return Setting(value=attribute.default, rule=None) if known is None else known
+        stated = self.settings.get(place) or self.dormant.get(place)
+        return Setting(value=attribute.default, rule=None) if stated is None else stated
 
     def origin(self, node: Node, name: str) -> str:
         """Where the value of one of a node's attributes was set, or its fault."""
         if name == FAULT:
             return self.settings[node.name, FAULT].origin
-        return next(self.setting(node, one).origin for one in node.op.attributes if one.name == name)
+        return next(self.setting(node, declared).origin for declared in node.op.attributes if declared.name == name)
 
     def dtype_of(self, node: str) -> str:
         """The dtype a node runs in: the variant's own, or the other side's in a mixture."""
@@ -180,6 +207,13 @@ class BoundGraph:
             self._active[node.name] = self._active_values(node)
         return self._active[node.name]
 
+    @property
+    def all_active(self) -> Mapping[str, Mapping[str, Value]]:
+        """By node, the attributes that take effect on it."""
+        if len(self._active) < len(self.graph.nodes):
+            self._active.update({node.name: self.active(node) for node in self.graph.nodes})
+        return self._active
+
     def _active_values(self, node: Node) -> dict[str, Value]:
         choices = self.choices(node)
         return {
@@ -194,22 +228,21 @@ class BoundGraph:
         values = {name: dtype if value == MODEL else value for name, value in self._values(node).items()}
         return {**self.told_to(node), **values}
 
-    def message_dtype(self, node: Node, makers: Mapping[str, Node]) -> str | None:
+    def message_dtype(self, node: Node) -> str | None:
         """The dtype of the partial sums that a node's first input lies in; None where it is whole."""
         if self.partials[node.inputs[0]] == 1:
             return None
-        maker = makers[node.inputs[0]]
+        maker = self.graph.makers[node.inputs[0]]
         active = self.active(maker)
         if "partial" in active or "output" in active:
             return str(active.get("partial", active.get("output")))
-        return self.message_dtype(maker, makers)
+        return self.message_dtype(maker)
 
     @property
     def messages(self) -> Iterator[tuple[str, str]]:
         """The nodes that add up partial sums, and the dtypes of these."""
-        makers = {value: node for node in self.graph.nodes for value in node.values}
         for node in self.graph.nodes:
-            dtype = self.message_dtype(node, makers) if node.op.reduces else None
+            dtype = self.message_dtype(node) if node.op.reduces else None
             if dtype is not None:
                 yield node.name, dtype
 
@@ -274,13 +307,12 @@ class BoundGraph:
 
         `source` must have been bound for the same phases.
         """
-        settings_of: dict[Case, Mapping[Place, Setting]] = {}
+        changes: dict[Case, Mapping[Place, Setting]] = {}
         for phase in self.phases:
-            theirs = source.at_phase(phase).settings
-            taken = {place: theirs[place] for place in places_of.get(phase, ())}
-            settings_of[phase] = {**self.at_phase(phase).settings, **taken}
+            theirs = source.at_phase(phase).written
+            changes[phase] = {place: theirs[place] for place in places_of.get(phase, ())}
         regions, faults = {**self.regions, **source.regions}, {**self.faults, **source.faults}
-        return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, regions, faults, like=self)
+        return self._changed(changes, regions, faults)
 
     def in_all_phases(self, settings: Mapping[Place, Setting]) -> BoundGraph:
         """This plan with these settings in all phases. Raises SpecError."""
@@ -288,14 +320,18 @@ class BoundGraph:
 
     def in_phases(self, changes: ByPhase) -> BoundGraph:
         """This plan with other settings in some phases. Raises SpecError."""
-        settings_of = {phase: {**self.at_phase(phase).settings, **changes.get(phase, {})} for phase in self.phases}
-        return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, self.regions, self.faults, like=self)
+        return self._changed(changes, self.regions, self.faults)
 
     def with_faults(self, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]) -> BoundGraph:
         """This plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
-        settings_of = {phase: {**self.at_phase(phase).settings, **settings} for phase in self.phases}
-        every = {**self.faults, **faults}
-        return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, self.regions, every, like=self)
+        return self._changed(dict.fromkeys(self.phases, settings), self.regions, {**self.faults, **faults})
+
+    def _changed(
+        self, changes: ByPhase, regions: Mapping[Place, Region], faults: Mapping[str, tuple[Planted, ...]]
+    ) -> BoundGraph:
+        settings_of = {phase: {**self.at_phase(phase).written, **changes.get(phase, {})} for phase in self.phases}
+        anew = {phase: changes.get(phase, {}) for phase in self.phases}
+        return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, regions, faults, like=self, anew=anew)
 
 
 def plan_of(
@@ -306,14 +342,15 @@ def plan_of(
     regions: Mapping[Place, Region],
     faults: Mapping[str, tuple[Planted, ...]],
     like: BoundGraph | None = None,
+    anew: ByPhase | None = None,
 ) -> BoundGraph:
-    """A plan of several phases, those with equal settings as one. Raises SpecError, saying in which phases if not in
-    the first.
+    """A plan of several phases, those with equal settings as one, and set otherwise than `like` at the places of `anew`
+    only (None: anywhere). Raises SpecError, saying in which phases if not in the first.
     """
     (first, settings), *rest = settings_of.items()
     same = None if like is None else like.at_phase(first)
-    made = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
-    base = partial(made, settings=settings, dormant=dormant_of[first], like=same)
+    make = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
+    base = partial(make, settings=settings, dormant=dormant_of[first])
     groups: list[tuple[Case, ...]] = []
     of = {phase: (theirs, dormant_of[phase] if faults else {}) for phase, theirs in settings_of.items()}
     for phase, _ in rest:
@@ -323,15 +360,17 @@ def plan_of(
         elif of[phase] != of[first]:
             groups.append((phase,))
     others: dict[Case, BoundGraph] = {}
-    alone = base() if groups else same
+    places = None if anew is None else anew[first]
+    alone = base(like=same, anew=places) if groups else same
     for group in groups:
-        known = alone if like is None else like.at_phase(group[0])
+        earlier_plan = alone if like is None else like.at_phase(group[0])
+        of_group = partial(make, settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group)
         try:
-            plan = made(settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group, like=known)
+            plan = of_group(like=earlier_plan, anew=None if anew is None else anew[group[0]])
         except SpecError as error:
             raise SpecError(f"{error} So it is in {listed(group)}.") from None
         others |= dict.fromkeys(group, plan)
-    return base(phases=tuple(settings_of), others=others, like=alone)
+    return base(phases=tuple(settings_of), others=others, like=alone, anew=() if groups else places)
 
 
 def _sums(count: int) -> str:

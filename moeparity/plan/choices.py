@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.address import role
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.difference import by_phase
-from moeparity.plan.engine_profile import BY_RECIPE, UNKNOWN
 from moeparity.plan.graph import Node
+from moeparity.plan.rule import BY_RECIPE, UNKNOWN
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import FAULT, Setting
 
@@ -81,6 +81,8 @@ def _entry(value: str, setting: Setting) -> Entry:
 
 
 def _uncut(name: str, values: set[str], node: Node) -> bool:
-    """Whether this says that a node is not cut on any side: of most nodes it would say no more than that."""
+    """Whether this says that a node is not cut on any side, nor ends a stage: of most nodes it would say no more."""
     attribute = node.op.attribute(name)
-    return attribute is not None and attribute.least is not None and values == {str(attribute.default)}
+    if attribute is None or values != {str(attribute.default)}:
+        return False
+    return attribute.least is not None or (attribute.kind == "placement" and attribute.needs == "always")

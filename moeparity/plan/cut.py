@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from moeparity.errors import SpecError
-from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import Graph
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case, cut, described, parse
 
 MOST_CASES: Final = 256

@@ -7,13 +7,16 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from moeparity.numerics.dtypes import MODEL
-from moeparity.ops.declaration import EDGE, Kind
+from moeparity.ops.attribute import EDGE, Kind
+from moeparity.ops.placement import HANDS_ON, STAGE
 from moeparity.plan.address import PHASE
+from moeparity.plan.borders import cut, ends
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import Rule, edge_of
+from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.region import Region
 from moeparity.plan.resting import Pair
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case, described, merged
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
@@ -60,6 +63,9 @@ class Difference(TwoSided):
 
     `phases` are those of a schedule in which the two disagree. It is one choice in all of them. `parts`, where
     schedules have several phases, is what it is in each: `projection@decode`.
+
+    Where a stage of a pipeline ends, fused kernels that reach across are not run: what that changes at their nodes
+    `follows` from the difference that lays the border, whose `places` it has.
     """
 
     node: Node
@@ -70,6 +76,7 @@ class Difference(TwoSided):
     resting: tuple[str, ...] = ()
     phases: tuple[Case, ...] = (FORWARD,)
     parts: tuple[Difference, ...] = ()
+    follows: Difference | None = None
 
 
 def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference]:
@@ -82,6 +89,8 @@ def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference
     result = list(_regions(pair))
     for node in reference.graph.nodes:
         result += (_with_parts((place,), pair) for place in _places(node, pair) if pair.is_difference(place))
+        following = [(place, pair.following(place)) for place in _places(node, pair)]
+        result += (_following(place, phases, pair) for place, phases in following if phases)
     order = {node.name: i for i, node in enumerate(reference.graph.nodes)}
     return sorted(result, key=lambda difference: order[difference.node.name])
 
@@ -147,7 +156,7 @@ def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...],
     """
     name, choice = places[0]
     node = pair.nodes[name]
-    ref, cand = ([plan.at_phase(phase).settings[places[0]] for phase in phases] for plan in pair.plans)
+    ref, cand = ([plan.at_phase(phase).written[places[0]] for phase in phases] for plan in pair.plans)
     edge = edge_of(choice)
     attribute = node.op.attribute(edge[0] if edge else choice)
     variants = ("the recipe's reference", "the recipe's candidate")
@@ -170,6 +179,44 @@ def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...],
     )
 
 
+def _following(place: Place, phases: tuple[Case, ...], pair: Pair) -> Difference:
+    """What a border between stages makes at a place at which the same was written: it goes with the border."""
+    causes = dict.fromkeys(cause for phase in phases for cause in _causes(place, phase, pair))
+    leading = _difference(tuple(causes), pair, pair.phases_of(next(iter(causes))), shown=pair.phases)
+    plans = [[plan.at_phase(phase) for phase in pair.phases] for plan in pair.plans]
+    ref, cand = (
+        {phase: phase_plan.settings[place] for phase, phase_plan in zip(pair.phases, of, strict=True)} for of in plans
+    )
+    words = [
+        by_phase({phase: _read(setting, place, plan.at_phase(phase)) for phase, setting in of.items()})
+        for plan, of in zip(pair.plans, (ref, cand), strict=True)
+    ]
+    edge = edge_of(place[1])
+    return replace(
+        leading,
+        node=pair.nodes[place[0]],
+        attribute=place[1] if edge is None else f"{edge[0]}{EDGE}{pair.nodes[edge[1]].op.name}",
+        reference=words[0],
+        candidate=words[1],
+        reference_origin=each_once(setting.origin for setting in ref.values()),
+        candidate_origin=each_once(setting.origin for setting in cand.values()),
+        resting=(),
+        follows=leading,
+    )
+
+
+def _causes(place: Place, phase: Case, pair: Pair) -> Iterator[Place]:
+    """The choices of the two that lay a border through the kernel that sets a place, or through its edge."""
+    plans = [plan.at_phase(phase) for plan in pair.plans]
+    setting: Setting | None = plans[0].written[place]
+    nodes = [] if edge_of(place[1]) is None else [place[0]]
+    while setting is not None:
+        nodes += [node for plan in plans for node in cut(setting.chain, ends(plan.written))]
+        setting = setting.beneath
+    for node in dict.fromkeys(nodes):
+        yield from ((node, name) for name in (STAGE, HANDS_ON) if pair.differ((node, name)))
+
+
 def each_once(words: Iterable[str]) -> str:
     """What is said of several settings, of each a list of words between semicolons: each word once."""
     return "; ".join(dict.fromkeys(part for word in words if word for part in word.split("; ")))
@@ -186,8 +233,12 @@ def by_phase(values: Mapping[Case, str]) -> str:
 
 
 def _words(place: Place, plan: BoundGraph) -> str:
-    """The value at a place in one phase, as people read it."""
-    value = plan.settings[place].value
+    """What was written at a place in one phase, as people read it."""
+    return _read(plan.written[place], place, plan)
+
+
+def _read(setting: Setting, place: Place, plan: BoundGraph) -> str:
+    value = setting.value
     return f"model ({plan.dtype_of(place[0])})" if value == MODEL else str(value) or _NOTHING[place[1]]
 
 

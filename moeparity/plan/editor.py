@@ -12,7 +12,8 @@ from typing import Any
 
 from moeparity.metrics.registry import METRICS
 from moeparity.numerics.orders import FORMS
-from moeparity.ops.declaration import EDGE, STORED, Attribute, Op, Parameter, WeightPort
+from moeparity.ops.attribute import EDGE, STORED, Attribute
+from moeparity.ops.declaration import Op, Parameter, WeightPort
 from moeparity.ops.registry import OPS
 from moeparity.plan.layers import LAYER_RULES
 from moeparity.plan.schedule.steps import PHASES

@@ -7,8 +7,8 @@ from typing import Final
 
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.difference import Difference
-from moeparity.plan.engine_profile import BY_RECIPE, EVIDENCE_LEVELS, UNKNOWN
 from moeparity.plan.graph import Node
+from moeparity.plan.rule import BY_RECIPE, EVIDENCE_LEVELS, UNKNOWN
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 
 LOWEST_FIRST: Final = (UNKNOWN, *reversed(EVIDENCE_LEVELS))

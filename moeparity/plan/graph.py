@@ -11,7 +11,8 @@ from typing import Any
 import networkx as nx
 
 from moeparity.errors import Where
-from moeparity.ops.declaration import Attribute, Op, holds
+from moeparity.ops.attribute import Attribute, holds
+from moeparity.ops.declaration import Op
 from moeparity.plan.edits import Edit, Part
 
 SOURCES = ("tokens", "positions", "mask")
@@ -116,7 +117,8 @@ class Graph:
 
     `config` holds the fields of the config.json it was expanded with, under the names the file spells. `output` are the
     logits, `scores` what log-probabilities are read from: their log-softmax, or they themselves where there is none.
-    `cut_from` is the whole graph of which this one is a part (None: it is whole).
+    `cut_from` is the whole graph of which this one is a part (None: it is whole). `makers` are the nodes by the values
+    that they make.
     """
 
     path: Path
@@ -128,11 +130,13 @@ class Graph:
     digraph: nx.DiGraph[str] = field(compare=False)
     cut_from: Graph | None = field(default=None, repr=False, compare=False)
     nodes: tuple[Node, ...] = field(init=False, repr=False, compare=False)
+    makers: Mapping[str, Node] = field(init=False, repr=False, compare=False)
     scores: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Every node of every segment, put together once; and `scores`, see there."""
+        """Every node of every segment, put together once; `makers` and `scores`, see there."""
         object.__setattr__(self, "nodes", tuple(node for segment in self.segments for node in segment.nodes))
+        object.__setattr__(self, "makers", {value: node for node in self.nodes for value in node.values})
         object.__setattr__(self, "scores", next(iter(log_probs(self.nodes, self.output)), self.output))
 
     @property

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from moeparity.errors import SpecError, Where, listed, shown
-from moeparity.ops.declaration import EDGE, STORED, Attribute, Value, holds
-from moeparity.plan.engine_profile import Rule
+from moeparity.ops.attribute import EDGE, STORED, Attribute, Value, holds
 from moeparity.plan.faults.fault import FaultyNode
 from moeparity.plan.graph import UNSET, Graph, Node
 from moeparity.plan.latest import Latest
 from moeparity.plan.match import assignments
 from moeparity.plan.region import Region
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import OF_ATTENTION, Case
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 
@@ -80,9 +80,9 @@ def _settings(
 ) -> Layered:
     settings, dormant = dict(base.settings), dict(base.dormant)
     for layer in layers:
-        of_layer = _layer(graph, layer, base.settings.keys())
-        settings |= {place: setting for place, setting in of_layer.items() if place in settings}
-        dormant |= {place: setting for place, setting in of_layer.items() if place not in settings}
+        for place, setting in _layer(graph, layer, base.settings.keys()).items():
+            standing = settings if place in settings else dormant
+            standing[place] = _on_top(setting, standing.get(place))
     for region in regions:
         settings[region.nodes[-1], IMPL] = Setting(value=region.call, rule=region.rule)
     for faulty in faults:
@@ -90,17 +90,24 @@ def _settings(
     return Layered(settings, dormant)
 
 
+def _on_top(setting: Setting, below: Setting | None) -> Setting:
+    """A setting on what lower layers have there, which shows again where a fused kernel is not run."""
+    if not setting.chain:
+        return setting
+    return replace(setting, beneath=below if setting.beneath is None else _on_top(setting.beneath, below))
+
+
 def _layer(graph: Graph, rules: Iterable[Rule], graph_places: Container[Place]) -> dict[Place, Setting]:
     settings: dict[Place, Setting] = {}
     for rule in rules:
         values = list(assignments(graph, rule))
-        _refuse_sequences(graph, rule, {node for node, _, _ in values})
-        _refuse_absent(graph, graph_places, rule, [(node, name) for node, name, _ in values])
-        for node, name, value in values:
-            place = (node, name)
+        _refuse_sequences(graph, rule, {node for node, *_ in values})
+        _refuse_absent(graph, graph_places, rule, [(node, name) for node, name, *_ in values])
+        for node, name, value, chain in values:
+            place, earlier = (node, name), settings.get((node, name))
             if place in graph_places:
-                _refuse_conflict(place, settings.get(place), rule, value)
-            settings[place] = Setting(value=value, rule=rule)
+                _refuse_conflict(place, earlier, rule, value)
+            settings[place] = Setting(value=value, rule=rule, chain=chain, beneath=earlier if chain else None)
     return settings
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from moeparity.errors import GraphError, Where
-from moeparity.ops.declaration import EDGE, Value
+from moeparity.errors import GraphError, SpecError, Where
+from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.address import select
 from moeparity.plan.apart import computed_apart
-from moeparity.plan.engine_profile import Rule, check_value, edge_of
+from moeparity.plan.borders import closing
+from moeparity.plan.engine_profile import check_value, edge_of
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.rule import Rule
 
-Assignment = tuple[str, str, Value]
-"""Node name, name of the choice there, value."""
+Assignment = tuple[str, str, Value, tuple[str, ...]]
+"""Node name, name of the choice there, value; of a fusion the nodes of the chain."""
 
 
 def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
@@ -38,15 +40,23 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
                 canonical[key] = check_value(node.op, name, value, rule.where)[1]
             canonical_value = canonical[key]
             if edge is None:
-                yield node.name, name, canonical_value
+                yield node.name, name, canonical_value, ()
             else:
                 for consumer in _consumers(graph, node, edge[1], rule.where):
-                    yield node.name, f"{edge[0]}{EDGE}{consumer}", canonical_value
+                    yield node.name, f"{edge[0]}{EDGE}{consumer}", canonical_value, ()
     _refuse_edges_without_match(graph, rule)
 
 
 def _concerned(graph: Graph, rule: Rule) -> Sequence[Node]:
-    """The nodes that a rule speaks of: all, or of groups that attend apart what each computes, or what all do."""
+    """The nodes that a rule speaks of: all; of groups that attend apart what each computes, or what all do; of a
+    pipeline what closes a stage.
+    """
+    if rule.pipeline is not None:
+        try:
+            last = rule.pipeline.last_layers(graph.whole.layers)
+        except ValueError as error:
+            raise SpecError(f"{rule.where}: placement: {error}.") from None
+        return [node for node in closing(graph) if node.layer in last]
     if rule.groups.count == 1:
         return graph.nodes
     apart = computed_apart(graph, rule.groups.gathered)
@@ -58,7 +68,7 @@ def _of_placement(nodes: Sequence[Node], rule: Rule) -> Iterator[Assignment]:
     for node in nodes:
         for name, value in rule.values:
             if node.op.attribute(name) is not None and node.op.name not in rule.without:
-                yield node.name, name, check_value(node.op, name, value, rule.where)[1]
+                yield node.name, name, check_value(node.op, name, value, rule.where)[1], ()
 
 
 def chains(graph: Graph, ops: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
@@ -85,7 +95,8 @@ def _on_chain(chain: list[Node], rule: Rule) -> Iterator[Assignment]:
         op, _, name = key.partition(":")
         _, canonical = check_value(by_op[op].op, name, value, rule.where)
         edge = edge_of(name)
-        yield by_op[op].name, name if edge is None else f"{edge[0]}{EDGE}{by_op[edge[1]].name}", canonical
+        place = name if edge is None else f"{edge[0]}{EDGE}{by_op[edge[1]].name}"
+        yield by_op[op].name, place, canonical, tuple(node.name for node in chain)
 
 
 def _matches(graph: Graph, rule: Rule) -> list[Node]:

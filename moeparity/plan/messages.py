@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from moeparity.errors import SpecError
-from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import Graph
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import ALL, MESSAGE, Case, Range, parse, write
 from moeparity.plan.schedule.steps import TOGETHER, Groups
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from moeparity.errors import SpecError
-from moeparity.ops.declaration import Value, holds
+from moeparity.ops.attribute import Value, holds
 from moeparity.plan.graph import SOURCES, Graph, Node
 
 Told = Mapping[str, Mapping[str, Value]]
@@ -21,9 +21,11 @@ Partials = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What holds in another plan of the same graph without users' functions, and the nodes that are set alike there."""
+    """What holds in another plan of the same graph without users' functions, and the nodes that are set otherwise
+    there.
+    """
 
-    alike: Container[str]
+    otherwise: frozenset[str]
     told: Told
     partials: Partials
 
@@ -41,18 +43,27 @@ class NodeValues(dict[str, Mapping[str, Value]]):
         return values
 
 
-def told(graph: Graph, values: Mapping[str, Mapping[str, Value]]) -> Told:
-    """The choices of others that nodes go along with, from the values set on all nodes."""
+def told(graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: Known | None = None) -> Told:
+    """The choices of others that nodes go along with, from the values set on all nodes; what is so of an `earlier_plan`
+    is not worked out again where nothing is otherwise.
+    """
     choices: dict[str, dict[str, Value]] = {}
-    makers: dict[str, Node] = {}
     for node in graph.nodes:
-        inputs = dict(zip(node.ports, node.inputs, strict=True))
         for name, by in node.op.told.items():
-            maker = _through(makers, inputs.get(by.port))
-            maker_choices = {} if maker is None else {**choices.get(maker.name, {}), **values[maker.name]}
-            choices.setdefault(node.name, {})[name] = maker_choices.get(name, by.default)
-        makers |= dict.fromkeys(node.values, node)
+            ports = dict(zip(node.ports, node.inputs, strict=True))
+            maker = _through(graph.makers, ports.get(by.port))
+            if earlier_plan is not None and (maker is None or _chooses_alike(maker, earlier_plan, choices)):
+                choice = earlier_plan.told[node.name][name]
+            else:
+                maker_choices = {} if maker is None else {**choices.get(maker.name, {}), **values[maker.name]}
+                choice = maker_choices.get(name, by.default)
+            choices.setdefault(node.name, {})[name] = choice
     return choices
+
+
+def _chooses_alike(node: Node, earlier_plan: Known, choices: Told) -> bool:
+    """Whether a node is set alike and told the same as in a plan that is known."""
+    return node.name not in earlier_plan.otherwise and choices.get(node.name) == earlier_plan.told.get(node.name)
 
 
 def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
@@ -83,10 +94,16 @@ def partials(
 
     Raises SpecError where a node would read partial sums that it cannot.
     """
-    counts = dict.fromkeys((*SOURCES, *(value for node in graph.nodes for value in node.inputs)), 1)
+    recounted: set[str] = set()
+    if earlier_plan is None:
+        counts = dict.fromkeys((*SOURCES, *(value for node in graph.nodes for value in node.inputs)), 1)
+        open_nodes = frozenset(node.name for node in graph.nodes)
+    else:
+        counts, told_before = dict(earlier_plan.partials), earlier_plan.told
+        told_otherwise = {name for name, told_now in choices.items() if told_now != told_before.get(name)}
+        open_nodes = earlier_plan.otherwise | told_otherwise
     for node in graph.nodes:
-        if earlier_plan is not None and _is_known(node, earlier_plan, choices, counts):
-            counts |= {value: earlier_plan.partials[value] for value in node.values}
+        if node.name not in open_nodes and recounted.isdisjoint(node.inputs):
             continue
         runs_kernel = node.name not in region_nodes
         node_values = values[node.name]
@@ -98,17 +115,10 @@ def partials(
         if any(count > 1 for count in inputs):
             _refuse(node, inputs, node.op.takes_partials if runs_kernel else ())
         count = node.op.partials(node.op.pieces(node_values), node_values, node.params, inputs) if runs_kernel else 1
+        if counts.get(node.values[0]) != count:
+            recounted |= {*node.values}
         counts |= dict.fromkeys(node.values, count)
     return counts
-
-
-def _is_known(node: Node, earlier_plan: Known, choices: Told, counts: Partials) -> bool:
-    """Whether a node is set alike and told the same as in a plan that is known, and reads as many partial sums."""
-    return (
-        node.name in earlier_plan.alike
-        and choices.get(node.name) == earlier_plan.told.get(node.name)
-        and all(counts[value] == earlier_plan.partials[value] for value in node.inputs)
-    )
 
 
 def _refuse(node: Node, inputs: list[int], summing_ports: tuple[str, ...]) -> None:

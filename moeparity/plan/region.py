@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from moeparity.errors import SpecError, Where, listed
 from moeparity.plan.address import select
-from moeparity.plan.engine_profile import Rule
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.rule import Rule
 from moeparity.plan.spec import variant_schema
 
 

@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
-from moeparity.ops.declaration import Attribute, Value, holds
+from moeparity.ops.attribute import Attribute, Value, holds
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import Rule, edge_of
+from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.latest import Latest
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 
@@ -64,7 +65,7 @@ class Pair:
         """The places at which the two have other values in some phase."""
         if len(self._distinct) == 1:
             return list(self._distinct[0].unequal)
-        return [place for place in self.plans[0].settings if self.differ(place)]
+        return [place for place in self.plans[0].written if self.differ(place)]
 
     def differ(self, place: Place) -> bool:
         """Whether the two have other values there in some phase."""
@@ -73,6 +74,10 @@ class Pair:
     def phases_of(self, place: Place) -> tuple[Case, ...]:
         """The phases in which the two have other values there."""
         return tuple(phase for phase in self.phases if self._in[phase].differ(place))
+
+    def following(self, place: Place) -> tuple[Case, ...]:
+        """The phases in which borders between stages leave the two other values there, though the same was written."""
+        return tuple(phase for phase in self.phases if place in self._in[phase].following)
 
     def resting(self, place: Place, phases: Collection[Case]) -> tuple[int, ...]:
         """Which of the two have a value there that decides nothing in any of these phases."""
@@ -105,8 +110,8 @@ class InPhase:
     @cached_property
     def unequal(self) -> Mapping[Place, None]:
         """The places at which the two have other values, in the order of their settings."""
-        theirs = self.plans[1].settings
-        pairs = ((place, ours, theirs[place]) for place, ours in self.plans[0].settings.items())
+        theirs = self.plans[1].written
+        pairs = ((place, ours, theirs[place]) for place, ours in self.plans[0].written.items())
         # Most settings are the very same ones.
         unlike = (
             (place, ours.value, theirs.value)
@@ -145,7 +150,7 @@ class InPhase:
     def names(self) -> frozenset[Name]:
         """What reports call the differences that stand alone, by the rules of both."""
         places = [place for place in self.unequal if self._stands_alone(place)]
-        rules = ((plan.settings[place].rule, place[1]) for place in places for plan in self.plans)
+        rules = ((plan.written[place].rule, place[1]) for place in places for plan in self.plans)
         return frozenset(_line(rule, name) for rule, name in rules if rule is not None)
 
     def _stands_alone(self, place: Place) -> bool:
@@ -156,13 +161,13 @@ class InPhase:
 
     def _is_named(self, place: Place, names: Collection[Name]) -> bool:
         """Whether a report has a name for it in any case, that of a difference of the same rule at another node."""
-        return any(_line(plan.settings[place].rule, place[1]) in names for plan in self.plans)
+        return any(_line(plan.written[place].rule, place[1]) in names for plan in self.plans)
 
     def _is_nobodys(self, place: Place, resting: int) -> bool:
         """Whether numerics that nobody set rest there in this one of the two only."""
         attribute = self.nodes[place[0]].op.attribute(place[1])
         is_numerics = place[1] != FAULT and (attribute is None or attribute.kind != "semantics")
-        return is_numerics and self.plans[resting].settings[place].rule is None and self.resting(place) == (resting,)
+        return is_numerics and self.plans[resting].written[place].rule is None and self.resting(place) == (resting,)
 
     def _rests(self, place: Place, index: int) -> bool:
         node, name = place
@@ -170,8 +175,27 @@ class InPhase:
             return False
         if name == FAULT:
             return node in self.replaced[index]
-        is_site = edge_of(name) is not None
-        return node in self.replaced[index] or not (is_site or name in self.plans[index].active(self.nodes[node]))
+        if node in self.replaced[index] or self._is_cut(place, index):
+            return True
+        return edge_of(name) is None and name not in self.plans[index].active(self.nodes[node])
+
+    def _is_cut(self, place: Place, index: int) -> bool:
+        """Whether a border between stages leaves what was written there nothing to decide."""
+        plan = self.plans[index]
+        return plan.written[place] is not plan.settings[place]
+
+    @cached_property
+    def following(self) -> frozenset[Place]:
+        """The places at which the same was written, and borders between stages leave the two other values."""
+        if all(plan.written is plan.settings for plan in self.plans):
+            return frozenset()
+        cut = (place for place in self.plans[0].written if any(self._is_cut(place, index) for index in (0, 1)))
+        values = ((place, [plan.settings[place].value for plan in self.plans]) for place in cut)
+        return frozenset(
+            place
+            for place, (first, second) in values
+            if place not in self.unequal and self._resolve_unlike(place[0], first, second)
+        )
 
     def _wakes(self, place: Place) -> bool:
         """Whether what rests in both may take effect in a mixture, as far as its own conditions say."""
@@ -188,9 +212,9 @@ class InPhase:
 
     def _choices(self, node: Node, name: str) -> list[dict[str, Value]]:
         """What a choice that a condition of this node names may be in a mixture; empty ones where it does not exist."""
-        if (node.name, name) not in self.plans[0].settings:
+        if (node.name, name) not in self.plans[0].written:
             return [{key: value for key, value in plan.told_to(node).items() if key == name} for plan in self.plans]
-        values = [plan.settings[node.name, name].value for plan in self.plans]
+        values = [plan.written[node.name, name].value for plan in self.plans]
         return [{name: plan.resolved(node.name, value)} for plan in self.plans for value in values]
 
     def _can_meet(self, attribute: Attribute, node: Node) -> bool:

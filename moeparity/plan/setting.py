@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from moeparity.ops.declaration import Value
-from moeparity.plan.engine_profile import Rule
+from moeparity.ops.attribute import Value
 from moeparity.plan.graph import Graph, Node
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 
 Place = tuple[str, str]
@@ -24,10 +24,15 @@ DTYPE, IMPL, FAULT = "dtype", "impl", "fault"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The value at one place, and the rule it comes from (None: the op's or the variant's default)."""
+    """The value at one place, and the rule it comes from (None: the op's or the variant's default).
+
+    Of a fusion, `chain` are the nodes that one kernel computes there, and `beneath` is what stands where it does not.
+    """
 
     value: Value
     rule: Rule | None
+    chain: tuple[str, ...] = ()
+    beneath: Setting | None = None
 
     @property
     def origin(self) -> str:

@@ -11,14 +11,15 @@ from moeparity.errors import Where
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.cut import cut_by
-from moeparity.plan.engine_profile import Profile, Rule, overrides, placement_rules
+from moeparity.plan.engine_profile import Profile, overrides, placement_rules
 from moeparity.plan.faults.stated import stated
 from moeparity.plan.graph import Graph
 from moeparity.plan.messages import RowMessage
 from moeparity.plan.region import regions
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.grid import TokenGrid
-from moeparity.plan.schedule.make import schedule as made
+from moeparity.plan.schedule.make import schedule as schedule_of
 from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
 from moeparity.plan.schedule.steps import FORWARD, PHASES, MicroBatches, Phase, Schedule
 from moeparity.plan.spec import variant_schema
@@ -104,4 +105,4 @@ def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Whe
 
 def walked(of: ScheduleSettings, grid: TokenGrid, where: Where) -> Schedule | MicroBatches:
     """A schedule as the engine walks it. Raises SpecError."""
-    return MicroBatches(of.batch or grid.sequences, of.groups) if of.is_plain else made(of, grid, where)
+    return MicroBatches(of.batch or grid.sequences, of.groups) if of.is_plain else schedule_of(of, grid, where)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.address import PHASE, pattern, role
 from moeparity.plan.difference import Class, Difference, TwoSided, differences, each_once
 from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
 from moeparity.plan.schedule.cases import Case
-from moeparity.plan.schedule.settings import is_semantic, said
+from moeparity.plan.schedule.settings import GROUPS, is_semantic, said
 from moeparity.plan.schedule.settings import mixed as mixed_schedule
 from moeparity.plan.schedule.settings import parts as schedule_parts
 from moeparity.plan.setting import Place
@@ -37,8 +37,8 @@ class Toggle(TwoSided):
     """Differences between the reference and the candidate that are moved together.
 
     `kind` is the class of the choice, `several` where its members differ in it. A part of the schedule, which says what
-    tokens are computed together, has no members; its kind is `schedule`, or `semantics` where it decides what is
-    computed. `parent` is the toggle it was split from.
+    tokens are computed together, has no members; its kind is `schedule`, `placement` of groups of ranks that attend
+    apart, or `semantics` where it decides what is computed. `parent` is the toggle it was split from.
     """
 
     name: str
@@ -69,7 +69,7 @@ def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Togg
         bundles.append(
             Toggle(
                 name=part,
-                kind=SEMANTICS if is_semantic(reference.schedule, candidate.schedule, part) else "schedule",
+                kind=_kind_of_part(reference, candidate, part),
                 reference=said(reference.schedule, part),
                 candidate=said(candidate.schedule, part),
                 reference_origin="the recipe's reference",
@@ -77,6 +77,13 @@ def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Togg
             )
         )
     return _with_unique_names(bundles)
+
+
+def _kind_of_part(reference: Side, candidate: Side, part: str) -> Literal["semantics", "placement", "schedule"]:
+    """Which sequences a group of ranks attends to is a matter of where they lie."""
+    if is_semantic(reference.schedule, candidate.schedule, part):
+        return SEMANTICS
+    return "placement" if part == GROUPS else "schedule"
 
 
 def swap(selector: str, nodes: Iterable[str], reference: Side, candidate: Side) -> Toggle | None:
@@ -105,8 +112,20 @@ def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
 
 def split(toggle: Toggle) -> list[Toggle]:
     """A toggle taken apart: by attribute, else by phase, else by kind of node, else into halves of its layers; [] for a
-    single one.
+    single one. What follows from some of its differences goes with these.
     """
+    following = [member for member in toggle.members if member.follows is not None]
+    parts = _split(replace(toggle, members=tuple(m for m in toggle.members if m.follows is None)))
+    return [_with_following(part, following, toggle.nodes) for part in parts]
+
+
+def _with_following(part: Toggle, following: Iterable[Difference], nodes: Sequence[str]) -> Toggle:
+    places = {place for member in part.members for place in member.places}
+    members = [*part.members, *(member for member in following if places.intersection(member.places))]
+    return replace(part, members=tuple(sorted(members, key=lambda member: nodes.index(member.node.name))))
+
+
+def _split(toggle: Toggle) -> list[Toggle]:
     if len({_attribute(d) for d in toggle.members}) > 1:
         parts = _groups(toggle.members, _attribute)
         by_name = [(f"{toggle.name} / {op}:{attribute}", members) for (op, attribute), members in parts.items()]
@@ -206,7 +225,8 @@ _KEYS: dict[By, Callable[[Difference], tuple[str, ...]]] = {
 
 def _bundles(choices: Sequence[Difference], key: Callable[[Difference], tuple[str, ...]]) -> list[Toggle]:
     """Toggles in execution order; what only the variant's dtype makes comes last."""
-    groups = _groups(choices, key)
+    # What follows from another difference is moved with it.
+    groups = _groups(choices, lambda choice: key(choice.follows or choice))
     in_order = sorted(groups.items(), key=lambda item: item[0] == ("dtype",))
     return [_toggle(name[0], members) for name, members in in_order]
 
@@ -219,18 +239,19 @@ def _groups(members: Iterable[Difference], key: Callable[[Difference], K]) -> di
 
 
 def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
-    kinds = {member.kind for member in members}
+    leading = [member for member in members if member.follows is None]
+    kinds = {member.kind for member in leading}
     return Toggle(
         name=name,
         kind=kinds.pop() if len(kinds) == 1 else "several",
-        reference=_values(members, lambda m: m.reference),
-        candidate=_values(members, lambda m: m.candidate),
-        reference_origin=each_once(m.reference_origin for m in members),
-        candidate_origin=each_once(m.candidate_origin for m in members),
-        reference_set_by=each_once(m.reference_set_by for m in members),
-        candidate_set_by=each_once(m.candidate_set_by for m in members),
-        reference_changed_by=each_once(m.reference_changed_by for m in members),
-        candidate_changed_by=each_once(m.candidate_changed_by for m in members),
+        reference=_values(leading, lambda m: m.reference),
+        candidate=_values(leading, lambda m: m.candidate),
+        reference_origin=each_once(m.reference_origin for m in leading),
+        candidate_origin=each_once(m.candidate_origin for m in leading),
+        reference_set_by=each_once(m.reference_set_by for m in leading),
+        candidate_set_by=each_once(m.candidate_set_by for m in leading),
+        reference_changed_by=each_once(m.reference_changed_by for m in leading),
+        candidate_changed_by=each_once(m.candidate_changed_by for m in leading),
         members=tuple(members),
     )
 

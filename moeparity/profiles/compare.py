@@ -12,10 +12,11 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.cut import cut_by
 from moeparity.plan.difference import Difference
-from moeparity.plan.engine_profile import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule, load_profile, placement_rules
+from moeparity.plan.engine_profile import load_profile, placement_rules
 from moeparity.plan.evidence import levels
 from moeparity.plan.expand import expand
 from moeparity.plan.messages import RowMessage
+from moeparity.plan.rule import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.sides import Side

@@ -18,10 +18,12 @@ from typing import Any, Final, Literal, get_args
 
 from moeparity.errors import Where
 from moeparity.numerics.collectives.declaration import Evidence, Level
-from moeparity.ops.declaration import Attribute, Op
+from moeparity.ops.attribute import Attribute
+from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from moeparity.output.json import to_json as as_json
-from moeparity.plan.engine_profile import Rule, check_value, load_profile
+from moeparity.plan.engine_profile import check_value, load_profile
+from moeparity.plan.rule import Rule
 from moeparity.plan.spec import reader
 
 SCHEMA = "moeparity.fidelity/1"

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from moeparity.output.tables import Stacked, Words, word_table
-from moeparity.plan.engine_profile import DEFAULT
+from moeparity.plan.rule import DEFAULT
 from moeparity.plan.schedule.cases import described
 from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
 

@@ -65,8 +65,8 @@ class Comparison:
         assert self.log is not None, "ranks that are compared log their collectives"
         name = (words or "").partition(":")[0]
         if name.startswith("rng."):
-            own = {name: state.hex() for name, state in rng.states(self._generators).items()}
-            states = self.exchange.gathered(own, "generators")
+            own_states = {name: state.hex() for name, state in rng.states(self._generators).items()}
+            states = self.exchange.gathered(own_states, "generators")
             kind = name.removeprefix("rng.")
             return rng.apart(kind, {rank: bytes.fromhex(record[kind]) for rank, record in states.items()})
         if name.startswith("collectives."):
@@ -74,7 +74,7 @@ class Comparison:
             return first_disagreement(tails, dict.fromkeys(tails, Waiting(self._whereabouts.place))) or words
         return words
 
-    def collective(self, group: str, what: str, number: int) -> None:
+    def collective(self, group: str, call: str, number: int) -> None:
         """Before a collective runs: that all ranks of the job are about to run the same. Groups of some ranks are
         compared at the guards.
         """
@@ -82,7 +82,7 @@ class Comparison:
             return
         exchange, place = self.exchange, self._whereabouts.place
         self._whereabouts.at(f"{place}, before collective {number} of {group}")
-        op, _, site = what.rpartition(" at ")
+        op, _, site = call.rpartition(" at ")
 
         def judge(records: Records) -> str | None:
             # A rank that skipped it may have left the call in which others are.

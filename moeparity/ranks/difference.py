@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 
+from moeparity.output.words import quantity
+
 Records = Mapping[int, Mapping[str, str]]
 """By rank, canonical values by field."""
 
 GROUPED = "collectives."
 """Fields of this head are of one process group each: only ranks that have them are compared."""
 
+CHANGES = "weights."
+"""Fields of this head are tensors that changed: a rank that lacks one has it as it was."""
 _LONGEST = 120
 
 
@@ -20,7 +24,7 @@ def differing(records: Records) -> Iterator[str]:
         holders: dict[str, list[int]] = {}
         for rank, record in sorted(records.items()):
             if name in record or not name.startswith(GROUPED):
-                holders.setdefault(record.get(name, "absent"), []).append(rank)
+                holders.setdefault(record.get(name, _lacks(name)), []).append(rank)
         if len(holders) > 1:
             yield f"{name}: " + ", ".join(
                 f"{ranks_in_words(ranks)} {_short(value)}" for value, ranks in holders.items()
@@ -32,7 +36,8 @@ def difference(records: Records) -> str | None:
     words = list(differing(records))
     if not words:
         return None
-    further = f" ({len(words) - 1} further fields differ)" if len(words) > 1 else ""
+    others = len(words) - 1
+    further = f" ({quantity(others, 'further field')} differ{'s' if others == 1 else ''})" if others else ""
     return words[0] + further
 
 
@@ -42,6 +47,10 @@ def ranks_in_words(ranks: Iterable[int]) -> str:
     runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
     words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
     return f"rank{'s' if len(ordered) > 1 else ''} {words}"
+
+
+def _lacks(name: str) -> str:
+    return "unchanged" if name.startswith(CHANGES) else "absent"
 
 
 def _short(value: str) -> str:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import _dynamo
 from torch._dynamo.eval_frame import OptimizedModule
 
-from moeparity.inputs.machine import instruction_set, versions
+from moeparity.inputs.machine import instruction_set, precisions, set_precision, versions
 from moeparity.ranks.difference import Records, difference
 
 _VARIABLES = re.compile(
@@ -36,15 +36,12 @@ ENGINES = (
 _SWITCHES: Mapping[str, Callable[[], object]] = {
     "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
     "cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
-    "cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
-    "matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
     "matmul.allow_bf16_reduced_precision_reduction": (
         lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     ),
     "matmul.allow_fp16_reduced_precision_reduction": (
         lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
     ),
-    "float32_matmul_precision": torch.get_float32_matmul_precision,
     "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
     "deterministic_warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
     "fill_uninitialized_memory": lambda: torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
@@ -57,17 +54,17 @@ _SWITCHES: Mapping[str, Callable[[], object]] = {
     "threads": torch.get_num_threads,
     "mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,  # type: ignore[no-untyped-call]
 }
+_PRECISION = "switch.fp32_precision."
+"""Before the names of `precisions`."""
 _PINS: Mapping[str, Callable[[str], object]] = {
     "cudnn.benchmark": lambda text: setattr(torch.backends.cudnn, "benchmark", text == "True"),
     "cudnn.deterministic": lambda text: setattr(torch.backends.cudnn, "deterministic", text == "True"),
-    "cudnn.allow_tf32": lambda text: setattr(torch.backends.cudnn, "allow_tf32", text == "True"),
     "matmul.allow_bf16_reduced_precision_reduction": lambda text: setattr(
         torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", text == "True"
     ),
     "matmul.allow_fp16_reduced_precision_reduction": lambda text: setattr(
         torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", text == "True"
     ),
-    "float32_matmul_precision": torch.set_float32_matmul_precision,
     "deterministic_algorithms": lambda text: torch.use_deterministic_algorithms(text == "True"),
     "sdp.flash": lambda text: torch.backends.cuda.enable_flash_sdp(text == "True"),
     "sdp.mem_efficient": lambda text: torch.backends.cuda.enable_mem_efficient_sdp(text == "True"),
@@ -96,6 +93,7 @@ def report(modules: Iterable[torch.nn.Module] = (), extra: Mapping[str, str] | N
         "nccl": _nccl() if cuda else "none",
     }
     fields |= {f"switch.{name}": str(read()) for name, read in _SWITCHES.items()}
+    fields |= {f"{_PRECISION}{name}": text for name, text in precisions().items()}
     fields |= {
         f"${name}": value
         for name, value in sorted(os.environ.items())
@@ -122,11 +120,15 @@ def _dtypes(module: torch.nn.Module) -> str:
 
 def pin(records: Records) -> list[str]:
     """Set what rank 0 has in effect on this rank, where a switch can be set; the names of those that were set."""
-    own_fields = report()
-    changed = [name for name in _PINS if records[0].get(f"switch.{name}") not in (None, own_fields[f"switch.{name}"])]
+    record = report()
+    names = [f"switch.{name}" for name in _PINS] + [name for name in record if name.startswith(_PRECISION)]
+    changed = [name for name in names if records[0].get(name) not in (None, record[name])]
     for name in changed:
-        _PINS[name](records[0][f"switch.{name}"])
-    return changed
+        if name.startswith(_PRECISION):
+            set_precision(name.removeprefix(_PRECISION), records[0][name])
+        else:
+            _PINS[name.removeprefix("switch.")](records[0][name])
+    return [name.removeprefix("switch.") for name in changed]
 
 
 def unequal(records: Records) -> str | None:

@@ -63,9 +63,9 @@ class Guard:
         extra: Mapping[str, str] | None = None,
         pin: bool = False,
         weights: WeightLayout | None = None,
-        **given: Any,
+        **arguments: Any,
     ) -> None:
-        self.settings = settings(given)
+        self.settings = settings(arguments)
         self._layout = weights
         if weights is not None and self.settings.folder is None:
             raise RankError("weights=: expected a folder too, where fingerprints are written. Give folder=.")
@@ -146,7 +146,7 @@ class Guard:
         running: list[Any] = []
 
         def before(_: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
-            context = self.call({**{str(place): held for place, held in enumerate(args)}, **kwargs}, action=name)
+            context = self.call({**{str(place): value for place, value in enumerate(args)}, **kwargs}, action=name)
             context.__enter__()
             running.append(context)
 
@@ -163,9 +163,9 @@ class Guard:
 
         @wraps(function)
         def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
-            given = {**{str(place): held for place, held in enumerate(args)}, **kwargs}
-            tensors = named_tensors(given)
-            plain = {name: held for name, held in given.items() if not named_tensors({name: held})}
+            by_name = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
+            tensors = named_tensors(by_name)
+            plain = {name: value for name, value in by_name.items() if not named_tensors({name: value})}
             with self.call(tensors, action=function.__name__, arguments=plain):
                 return function(*args, **kwargs)
 
@@ -206,6 +206,7 @@ class Guard:
             heartbeat_s,
             watchdog_s,
         )
+        self._whereabouts.notes = self._log.notes
         self._comparison.exchange = Exchange(store, self.rank, self.ranks, self._watch.ended, 2 * watchdog_s + 20)
         self._watch.start()
 
@@ -226,7 +227,10 @@ class Guard:
         if words is not None:
             self._journal.write("difference", text=words)
         lines = str(error).splitlines()
-        self.close(f"{self._whereabouts.place} by {type(error).__name__}{f': {lines[0][:_LONGEST]}' if lines else ''}")
+        how = f"{self._whereabouts.place} by {type(error).__name__}{f': {lines[0][:_LONGEST]}' if lines else ''}"
+        if words is None and not isinstance(error, RankError):
+            self._journal.write("left", text=how)
+        self.close(how)
         if words is not None:
             raise RankError(words) from error
 
@@ -250,12 +254,12 @@ class Guard:
         """What this rank holds of the model from now on, and that all parts are where they should be."""
         if not self._weights.watched:
             return
-        held = self._weights.take(self._next)
+        baseline = self._weights.take(self._next)
         if self._layout is not None and self.settings.folder is not None:
             moment = self.settings.folder / "weights" / at.replace(" ", "-")
             self._layout.write(moment, self._weights.modules, self.rank, self.ranks)
-        self._journal.write("weights", fields={name: tensor.bits for name, tensor in held.items()})
-        records = self._comparison.gathered(fingerprint.bits_of(held), f"{at}, looking at weights anew")
+        self._journal.write("weights", fields={name: tensor.bits for name, tensor in baseline.items()})
+        records = self._comparison.gathered(fingerprint.bits_of(baseline), f"{at}, looking at weights anew")
         words = fingerprint.misplaced(records)
         if words is not None:
             self._comparison.differ(f"{at}: {words}.")

@@ -60,7 +60,8 @@ class RankStory:
     """What a rank's journal tells.
 
     calls: by number, the fields it was compared by. last: the last call it finished. difference: what it ended the job
-    for, or was told. ended: whether it closed its guards itself. environment: its report, empty where it wrote none.
+    for, or was told. left: where it left by an error of its own, and by which. ended: whether it closed its guards
+    itself. environment: its report, empty where it wrote none.
     """
 
     rank: int
@@ -71,6 +72,7 @@ class RankStory:
     last: int | None = None
     open_call: int | None = None
     difference: str | None = None
+    left: str | None = None
     ended: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     at: float = 0.0
@@ -110,6 +112,8 @@ def _tell(story: RankStory, event: dict[str, Any]) -> None:
         story.last, story.open_call = event["call"], None
     elif kind == "difference":
         story.difference = event["text"]
+    elif kind == "left":
+        story.left = event["text"]
     elif kind == "environment":
         story.environment = dict(event["fields"])
     elif kind == "end":

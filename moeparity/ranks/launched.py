@@ -12,7 +12,9 @@ from moeparity.plan.choices import choices
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.engine_profile import placement_rules
 from moeparity.plan.expand import expand
+from moeparity.plan.graph import Graph
 from moeparity.plan.spec import reader
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.combine import combined, load_combined
 from moeparity.profiles.launch.report import Launch, LaunchSide
@@ -50,15 +52,18 @@ def launched(path: Path, role: str | None, checkpoint: Path | None, phases: tupl
     )
     return Launched(
         dtype=plan.dtype,
-        placement=placement_words(placement.model_dump()),
+        placement=placement_words(placement, graph),
         nodes={node.name: {c.name: c.values[0] for c in choices(node, (plan,))} for node in graph.nodes},
         warnings=tuple(f"{warning.name or warning.where}: {warning.says}" for warning in launch.warnings),
     )
 
 
-def placement_words(placement: Mapping[str, object]) -> dict[str, str]:
-    """Every setting of a placement as a contract has it."""
-    return {name: str(value).lower() for name, value in placement.items()}
+def placement_words(placement: Placement, graph: Graph) -> dict[str, str]:
+    """Every setting of a placement as a contract has it; of stages how many layers of the graph each has."""
+    pipeline = placement.pipeline_stages
+    sizes = () if pipeline is None else pipeline.sizes(graph.layers)
+    words = {name: str(value).lower() for name, value in placement.model_dump().items()}
+    return words | {"stages": ", ".join(map(str, sizes)) or "none"}
 
 
 def _side(path: Path, launch: Launch, role: str | None) -> LaunchSide:

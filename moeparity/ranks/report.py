@@ -16,7 +16,8 @@ SCHEMA = "moeparity.ranks/1"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLine:
     """One rank. last: the last call it finished. calls: how many were compared. end: how it ended, in a word: `ended`
-    by itself, `told` of a difference, `lost` without a word.
+    by itself, `left` by an error of its own, `told` of a difference, `lost` without a word. error: where it left, and
+    by which error; empty where it did not.
     """
 
     rank: int
@@ -25,12 +26,13 @@ class RankLine:
     calls: int
     last: int | None
     end: str
+    error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """A job by its ranks' journals. difference: the first thing in which they were not in step, in words; empty where
-    they were. missing: ranks without a journal.
+    """A job by its ranks' journals. difference: the first thing in which they were not in step, or the rank that left
+    by an error of its own, in words; empty where there is neither. missing: ranks without a journal.
     """
 
     folder: str
@@ -58,13 +60,22 @@ def job_report(folder: Path) -> JobReport:
         folder=display_path(folder),
         ranks=tuple(_line(story) for story in job_stories),
         missing=tuple(sorted(set(range(expected)) - {story.rank for story in job_stories})),
-        difference=next((story.difference for story in job_stories if story.difference), "") or _compared(job_stories),
+        difference=next((story.difference for story in job_stories if story.difference), "")
+        or _left(job_stories)
+        or _compared(job_stories),
     )
 
 
 def _line(story: RankStory) -> RankLine:
-    end = "ended" if story.ended else "told" if story.difference else "lost"
-    return RankLine(rank=story.rank, host=story.host, pid=story.pid, calls=len(story.calls), last=story.last, end=end)
+    end = "ended" if story.ended else "left" if story.left else "told" if story.difference else "lost"
+    calls, error = len(story.calls), story.left or ""
+    return RankLine(rank=story.rank, host=story.host, pid=story.pid, calls=calls, last=story.last, end=end, error=error)
+
+
+def _left(job_stories: list[RankStory]) -> str:
+    """The first rank that left by an error of its own."""
+    first = min((story for story in job_stories if story.left), key=lambda story: story.at, default=None)
+    return "" if first is None else f"rank {first.rank} left {first.left}"
 
 
 def _compared(job_stories: list[RankStory]) -> str:

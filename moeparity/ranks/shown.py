@@ -44,10 +44,10 @@ def shown(fields: Mapping[str, str]) -> Iterator[ShownChoice]:
 
 def _tf32(fields: Mapping[str, str]) -> Iterator[ShownChoice]:
     """Whether fp32 operands are rounded to TF32: on a GPU alone, where the switch takes effect."""
-    field = "switch.matmul.allow_tf32"
+    field = "switch.fp32_precision.cuda.matmul"
     if fields.get("device", "cpu") == "cpu" or field not in fields:
         return
-    value = "yes" if fields[field] == "True" else "no"
+    value = "yes" if fields[field] == "tf32" else "no"
     for name, op in OPS.items():
         for attribute in ("tf32", "kv_b_tf32"):
             if op.attribute(attribute) is not None:

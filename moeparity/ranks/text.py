@@ -12,6 +12,7 @@ from moeparity.ranks.report import JobReport
 
 _ENDS = {
     "ended": "by itself",
+    "left": "by an error of its own",
     "told": "by the difference",
     "lost": "without a word: it was killed, or runs on",
 }
@@ -37,5 +38,6 @@ def _verdict(report: JobReport) -> str:
         return f"{ranks_in_words(report.missing)} left no journal; {code}"
     lost = [line.rank for line in report.ranks if line.end == "lost"]
     if lost:
-        return f"{ranks_in_words(lost)} did not end by itself, and no difference was told; {code}"
+        by = "by itself" if len(lost) == 1 else "by themselves"
+        return f"{ranks_in_words(lost)} did not end {by}, and no difference was told; {code}"
     return f"{quantity(len(report.ranks), 'rank')} in step to the end; {code}"

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 from torch.distributed import DistNetworkError, DistStoreError
@@ -297,16 +297,19 @@ class Watch:
 
     def _where(self, rank: int) -> str:
         """Where a rank was when it last said so, and where the others are."""
-        beat = self._seen[rank].beat
+        beat = self._known(rank, self._seen[rank].beat)
         return f"Its last sign of life: {beat.place}; {self._last(rank, beat)}. {self._others(rank)}"
+
+    def _known(self, rank: int, beat: Beat) -> Beat:
+        """A rank's last sign of life, with what it has noted since, which others on its host can read."""
+        call, place = self._tails.notes.places().get(rank, (beat.call, beat.place))
+        return beat if call == beat.call and beat.place.startswith(place) else replace(beat, call=call, place=place)
 
     def _others(self, but: int | None) -> str:
         call, place = self._position()[:2]
-        words = [
-            f"rank {rank}: {member.beat.place}, {self._last(rank, member.beat)}"
-            for rank, member in sorted(self._seen.items())
-            if rank not in (but, self._rank)
-        ]
+        others = sorted(self._seen.keys() - {but, self._rank})
+        beats = {rank: self._known(rank, self._seen[rank].beat) for rank in others}
+        words = [f"rank {rank}: {beat.place}, {self._last(rank, beat)}" for rank, beat in beats.items()]
         own_call = "no call finished" if call is None else f"finished call {call}"
         return "; ".join([*words, f"rank {self._rank}: {place}, {own_call}"])
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from moeparity.ranks import fingerprint
+from moeparity.ranks.difference import CHANGES
 
 
 class WatchedWeights:
@@ -45,9 +46,9 @@ class WatchedWeights:
 
     def changes(self) -> dict[str, str]:
         """The tensors that are others than at the baseline, by `weights.NAME`, and what became of them."""
-        now = self._now()
-        names = fingerprint.changed(self._baseline, now)
-        return {f"weights.{name}": f"changed to {now[name].bits}" if name in now else "gone" for name in names}
+        current = self._now()
+        names = fingerprint.changed(self._baseline, current)
+        return {f"{CHANGES}{name}": f"changed to {current[name].bits}" if name in current else "gone" for name in names}
 
     def _now(self) -> dict[str, fingerprint.Held]:
         return fingerprint.fingerprint(self.modules, self._rank, sharded=self._sharded, replicated=self._replicated)

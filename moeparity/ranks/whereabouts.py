@@ -7,19 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.notes import Notes
 
 
 class Whereabouts:
-    """The place a rank is at, in words, and the last call it finished (None: none)."""
+    """The place a rank is at, in words, and the last call it finished (None: none), which `notes` of the job keep."""
 
     def __init__(self) -> None:
         self.place = "starting"
         self.last: int | None = None
+        self.notes: Notes | None = None
         self._waits, self._since = False, time.monotonic()
 
     def at(self, place: str) -> None:
         """The rank comes to a place."""
         self.place, self._since = place, time.monotonic()
+        if self.notes is not None:
+            self.notes.at(place, self.last)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

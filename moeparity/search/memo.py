@@ -25,6 +25,7 @@ class Outcome:
         set compares with the gate.
     sums, tokens: [B]; the sum of `value`'s KL over the scored tokens of each sequence, and their number.
     exact: the reference's bits at every node.
+    unchanged: the candidate's bits at every node; None where nobody looked.
     """
 
     value: float
@@ -33,6 +34,7 @@ class Outcome:
     sums: tuple[float, ...]
     tokens: tuple[float, ...]
     exact: bool
+    unchanged: bool | None = None
 
 
 Evaluate = Callable[[Sequence[Coalition]], Mapping[Coalition, Outcome | None]]

@@ -38,7 +38,8 @@ class Role(StrEnum):
     REFUSED = "refused"
     """An op refuses it alone or restored, or the KL of one of these is not finite."""
     NO_EFFECT = "had no effect"
-    """No two evaluated mixtures that differ by it alone differ: each sequence's sum, and being exact, are equal."""
+    """No two evaluated mixtures that differ by it alone differ: each sequence's sum, and being exact, are equal; and
+    restoring it is not seen to change a bit of the candidate, which no sum shows of tokens that are not scored."""
     MASKED = "masked"
     """Alone it acts (not every node has the reference's bits); restored, each sequence's sum is that of the whole."""
     HELPS = "helps"
@@ -90,7 +91,7 @@ def role(
     candidate, alone, restored = (memo[c] for c in (memo.everything, cell, memo.everything - cell))
     if candidate is None or alone is None or restored is None or not (usable(alone) and usable(restored)):
         return Role.REFUSED
-    if _idle(memo, cell):
+    if restored.unchanged is not False and _idle(memo, cell):
         return Role.NO_EFFECT
     if not alone.exact and _equal(restored, candidate):
         return Role.MASKED

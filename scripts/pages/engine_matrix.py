@@ -12,8 +12,8 @@ import torch
 
 from moeparity.errors import SpecError
 from moeparity.inputs.machine import cpu_name
-from moeparity.ops.declaration import Value
-from moeparity.plan.engine_profile import NO_ENGINE, UNKNOWN
+from moeparity.ops.attribute import Value
+from moeparity.plan.rule import NO_ENGINE, UNKNOWN
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import toggles

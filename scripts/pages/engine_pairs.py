@@ -21,11 +21,12 @@ from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.read import read_tokens
 from moeparity.numerics.bits import same_bits
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.cut import cut_by
-from moeparity.plan.engine_profile import UNKNOWN, Rule, load_profile, overrides, placement_rules
+from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.messages import RowMessage
+from moeparity.plan.rule import UNKNOWN, Rule
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import FORWARD
 from moeparity.plan.sides import Side, micro_batches

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from moeparity.plan.engine_profile import DEFAULT, NO_FLAG
+from moeparity.plan.rule import DEFAULT, NO_FLAG
 from moeparity.plan.schedule.cases import described
 from moeparity.profiles.compare import architectures, profiles, statements
 from moeparity.profiles.report import EngineProfile, Statement

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeparity.errors import Where
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.address import role
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
-from moeparity.plan.engine_profile import UNKNOWN, load_profile
+from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.evidence import LOWEST_FIRST
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Node
+from moeparity.plan.rule import UNKNOWN
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.setting import edges_of
 from moeparity.profiles import fidelity

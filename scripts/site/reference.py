@@ -9,7 +9,8 @@ import typer.main
 
 import moeparity
 from moeparity.cli.commands import app
-from moeparity.ops.declaration import Attribute, Op
+from moeparity.ops.attribute import Attribute
+from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from scripts.site.keys import keys
 from scripts.site.table import paragraphs, table

@@ -127,10 +127,10 @@ def test_moeparity_is_held_to_the_truth(planted: tuple[Case, Path]) -> None:
     assert [row.idle for row in truth.rows] == [False, True, False, True]
     assert read_case(case.data()) == case
     answer = decoys.ask(case, folder, 26)
-    outcome = score(case, truth, answer)
-    assert outcome.outcome == "right"
-    assert outcome.top
-    assert outcome.shares == outcome.shares_given == (True,)
+    judgement = score(case, truth, answer)
+    assert judgement.outcome == "right"
+    assert judgement.top
+    assert judgement.shares == judgement.shares_given == (True,)
     assert answer.whole == pytest.approx(truth.given, rel=1e-9)
     assert answer.roles["layers[1].attention.norm:mean"] == "had no effect"
     wrong = decoys.Answer(**{**vars_of(answer), "roles": {**answer.roles, "lm_head:output": "contributes"}})
@@ -191,7 +191,7 @@ def test_what_the_vocabulary_has_no_word_for_is_right_without_a_name_only() -> N
     swapped = next(case for case in hiddens if case.patch and case.patch.name == "experts: gate and up swapped")
     wordless = next(case for case in hiddens if case.patch and not case.patch.answers)
     exchanged = "layers[0].moe.experts:fault=gate-and-up-exchanged"
-    for case, named, name in (
+    for case, choices, name in (
         (swapped, (exchanged,), "right"),
         (swapped, ("layers[0].moe.experts:activation=fp32", exchanged), "right"),
         (swapped, (f"{exchanged} with layers[0].moe.experts:activation=fp32",), "another"),
@@ -200,7 +200,7 @@ def test_what_the_vocabulary_has_no_word_for_is_right_without_a_name_only() -> N
         (wordless, (exchanged,), "another"),
     ):
         answer = hidden.Answer(
-            faithful=True, acts=True, status="fail", roots=(case.node,), named=named, nearest="", equal=1.0, tried=1,
+            faithful=True, acts=True, status="fail", roots=(case.node,), named=choices, nearest="", equal=1.0, tried=1,
             seconds=0.0, bytes=0,
         )  # fmt: skip
         assert answer.name(case) == name

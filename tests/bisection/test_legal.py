@@ -13,7 +13,7 @@ from moeparity.bisection.legal import is_legal
 from moeparity.bisection.observed import Observed
 from moeparity.errors import Where
 from moeparity.evidence.envelope.band import Band
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides

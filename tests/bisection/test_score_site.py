@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from tests.planted.places import bisected, random_tokens, write_recipe
 
 EPILOGUE: dict[str, Value] = {

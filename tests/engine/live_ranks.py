@@ -12,21 +12,28 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
 from moeparity.engine.forward import forward
 from moeparity.engine.live_ranks import LiveRanks
+from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import int_view
 from moeparity.ops.kernels.ranks import computing
+from moeparity.plan.bind import bind
+from moeparity.plan.borders import stage_of
+from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
+from moeparity.plan.spec.variant_schema import Placement
 from tests.numerics.collectives.live_gloo import forked
 from tests.small_models import SMALL
 
 RANKS = 8
 LIMIT = timedelta(seconds=60)
 GLOO = {"**.reduce:collective": "gloo.all_reduce"}
+LOOP = {"**.experts:implementation": "loop"}
 DECODE = {"decode": {"from": 4}}
 SHAPE = (4, 6)
 CHECKPOINTS: Mapping[str, Mapping[str, Any]] = {
@@ -35,6 +42,7 @@ CHECKPOINTS: Mapping[str, Mapping[str, Any]] = {
     # Shared experts, whose partial sums wait for those of the routed ones.
     "shared": {**SMALL["glm4_moe"], "num_hidden_layers": 1, "first_k_dense_replace": 0},
     "latent": {**SMALL["deepseek_v3"], "num_hidden_layers": 1, "first_k_dense_replace": 0},
+    "stages": {**SMALL["qwen3_moe"], "num_hidden_layers": 4, "num_experts": 4},
 }
 
 
@@ -42,13 +50,21 @@ CHECKPOINTS: Mapping[str, Mapping[str, Any]] = {
 class Case:
     """A variant; `differs`: where gloo adds otherwise than it says."""
 
-    placement: Mapping[str, int | bool | str]
+    placement: Mapping[str, Any]
     checkpoint: str = "moe"
     profile: str = "hf-eager"
     dtype: str = "bf16"
     settings: Mapping[str, str] = field(default_factory=lambda: GLOO)
     schedule: Mapping[str, Any] | None = None
     differs: bool = False
+
+    def stages(self, model: Model) -> dict[str, int]:
+        """By node, the stage of a pipeline that computes it."""
+        where = Where(Path("case"))
+        placement = placement_rules(Placement.model_validate(dict(self.placement)), where)
+        rules = overrides(self.settings, where)
+        plan = bind(model.graph, load_profile(self.profile, where), self.dtype, rules, placement=placement)
+        return stage_of(model.graph, plan.settings)
 
     def values(self, model: Model) -> dict[str, torch.Tensor]:
         """Logits and every value that is whole on each rank."""
@@ -92,6 +108,19 @@ def _cases() -> dict[str, Case]:
         "column": Case(placement={"tensor": 4}, settings=GLOO | column),
         "shared": Case(placement={"tensor": 4}, checkpoint="shared"),
         "latent": Case(placement={"tensor": 4}, checkpoint="latent", schedule=DECODE),
+        "pipeline": Case(placement={"pipeline": 2, "tensor": 4}, checkpoint="stages"),
+        "pipeline, what is added apart": Case(
+            placement={"pipeline": 4, "tensor": 2},
+            checkpoint="stages",
+            profile="flashinfer-allreduce-norm",
+            settings=GLOO | {"**.residual:hands_on": "apart", "**.residual:border": "fp16"} | LOOP,
+            schedule=DECODE,
+        ),
+        "pipeline, attention apart, decode": Case(
+            placement={"pipeline": 2, "stages": [1, 3], "attention": 2, "tensor": 2},
+            checkpoint="stages",
+            schedule=DECODE,
+        ),
         "another order": Case(placement={"tensor": 4}, settings={"**.reduce:collective": "nccl.ring"}, differs=True),
     }
 
@@ -99,9 +128,15 @@ def _cases() -> dict[str, Case]:
 CASES = _cases()
 
 
-def run(case: Case, model: Model, simulated: Mapping[str, torch.Tensor], live: LiveRanks) -> dict[str, Any]:
-    """The values that differ, how many there were, and the reductions."""
-    with computing(live):
+def run(case: Case, model: Model, simulated: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """The values that differ, how many there were, the reductions, and how many values another rank sent this one."""
+    live, received, whole = LiveRanks(case.stages(model)), [], dist.recv
+
+    def recv(buffer: torch.Tensor, source: int) -> None:
+        received.append(source)
+        whole(buffer, source)
+
+    with computing(live), patch.object(dist, "recv", recv):
         real = case.values(model)
     unequal = [
         name
@@ -109,15 +144,14 @@ def run(case: Case, model: Model, simulated: Mapping[str, torch.Tensor], live: L
         if value.dtype != real[name].dtype or not torch.equal(int_view(value), int_view(real[name]))
     ]
     reductions = [{**asdict(reduction), "orders": sorted(reduction.orders)} for reduction in live.taken()]
-    return {"unequal": unequal, "values": len(simulated), "reductions": reductions}
+    return {"unequal": unequal, "values": len(simulated), "reductions": reductions, "received": received}
 
 
 def work(rank: int, out: Path, models: Mapping[str, Model], simulated: Mapping[str, dict[str, torch.Tensor]]) -> None:
     """One rank."""
     dist.init_process_group("gloo", f"file://{out}.store", rank=rank, world_size=RANKS, timeout=LIMIT)
-    live = LiveRanks()
     Path(f"{out}.{rank}").write_text(
-        json.dumps({name: run(case, models[case.checkpoint], simulated[name], live) for name, case in CASES.items()})
+        json.dumps({name: run(case, models[case.checkpoint], simulated[name]) for name, case in CASES.items()})
     )
     dist.barrier()
     dist.destroy_process_group()

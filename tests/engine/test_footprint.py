@@ -22,7 +22,7 @@ from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, Where
 from moeparity.inputs.model import Model, open_model
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Schedule, Span, Step, rectangle

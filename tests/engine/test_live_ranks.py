@@ -51,6 +51,18 @@ def test_real_ranks_have_the_bits_of_simulated_ones(name: str, outcomes: list[di
         assert calls == (set() if name == "column" else {(call, width) for width in widths})
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "pipeline" in case.placement])
+def test_each_stage_is_sent_what_it_reads_by_the_rank_in_its_place(
+    name: str, outcomes: list[dict[str, dict[str, Any]]]
+) -> None:
+    stages = CASES[name].placement["pipeline"]
+    ranks = RANKS // stages
+    for rank, of_rank in enumerate(outcomes):
+        sources = of_rank[name]["received"]
+        assert set(sources) == ({rank - ranks} if rank >= ranks else set())
+        assert len(sources) == len(outcomes[-1][name]["received"]) or rank < ranks
+
+
 def test_a_backend_of_another_order_is_seen_and_named(outcomes: list[dict[str, dict[str, Any]]]) -> None:
     for of_rank in outcomes:
         outcome = of_rank["another order"]

@@ -9,7 +9,7 @@ import torch
 
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model, open_model
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from tests.checkpoint_factory import make_random
 from tests.planted.places import random_tokens
 from tests.small_models import SMALL

@@ -16,7 +16,7 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides

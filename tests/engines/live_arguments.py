@@ -83,9 +83,9 @@ def _slime() -> tuple[argparse.ArgumentParser, Parse]:
     from megatron.training import arguments as of_training
     from slime.backends.megatron_utils import arguments as of_megatron
     from slime.backends.sglang_utils import arguments as of_sglang
-    from slime.utils import arguments as own
+    from slime.utils import arguments as of_slime
 
-    own.get_slime_extra_args_provider()(parser)
+    of_slime.get_slime_extra_args_provider()(parser)
     servers = argparse.ArgumentParser(add_help=False)
     of_sglang.add_sglang_arguments(servers)
     # Each is put together once, and not for every line.
@@ -95,7 +95,7 @@ def _slime() -> tuple[argparse.ArgumentParser, Parse]:
 
     def parse(words: Sequence[str]) -> Mapping[str, Any]:
         sys.argv = ["train.py", *words]
-        before = own._pre_parse_mode()
+        before = of_slime._pre_parse_mode()
         of_server = of_sglang.sglang_parse_args()
         args = of_training.parse_args(ignore_unknown_args=True)
         for name, value in (*vars(before).items(), *vars(of_server).items()):
@@ -126,9 +126,9 @@ def _miles() -> tuple[argparse.ArgumentParser, Parse]:
                  "utils.chat_template_utils.tito_tokenizer", "utils.tracking_utils.ci_history"):  # fmt: skip
         sys.modules[f"miles.{name}"] = _Empty(f"miles.{name}")
     from miles.backends.sglang_utils import arguments as of_sglang
-    from miles.utils import arguments as own
+    from miles.utils import arguments as of_miles
 
-    own.get_miles_extra_args_provider()(parser)
+    of_miles.get_miles_extra_args_provider()(parser)
 
     def parse(words: Sequence[str]) -> Mapping[str, Any]:
         args = parser.parse_args(list(words))

@@ -152,13 +152,13 @@ def trace(
     c = json.loads((Path(checkpoint) / "config.json").read_text())
     config, adapter = MODELS[c["model_type"]](c, ids.shape[1])
     model = config.build()
-    kept = dict(model.named_buffers())
+    buffers = dict(model.named_buffers())
     weights = adapter(config, None).from_hf(load_file(Path(checkpoint) / "model.safetensors"))
     model.to(torch.bfloat16).load_state_dict(weights, strict=False)
     # What `to` makes of tables and biases is nothing that torchtitan does: it keeps them in fp32.
-    for name, buffer in kept.items():
-        module, _, own = name.rpartition(".")
-        setattr(model.get_submodule(module), own, weights.get(name, buffer))
+    for name, buffer in buffers.items():
+        module, _, buffer_name = name.rpartition(".")
+        setattr(model.get_submodule(module), buffer_name, weights.get(name, buffer))
     for number in fp32_gates:
         gate = model.layers[str(number)].moe.router.gate
         gate.forward = lambda x, w=gate.weight: F.linear(x.float(), w.float())

@@ -8,6 +8,7 @@ import pytest
 
 from moeparity.numerics.collectives.inference_engines import MNNVL_TABLE, VLLM_SM90_TABLE, VLLM_TABLE
 from moeparity.numerics.order_map import Message, Selection
+from moeparity.plan.stages import Division, Pipeline
 from moeparity.profiles.launch import server_rules
 from tests.engines.live import Found, ask
 
@@ -44,6 +45,13 @@ def _backend(table: Selection, message: Message) -> str:
     return "multimem" if name.endswith("multimem") else "symm_mem"
 
 
+LAYERS = (4, 24, 47, 48, 61)
+STAGES: dict[str, dict[str, Any]] = {
+    f"stages {layers}": {"kind": "stages", "layers": layers, "counts": [2, 3, 4], "partition": None}
+    for layers in LAYERS
+} | {"stages given": {"kind": "stages", "layers": 6, "counts": [3], "partition": "3,1,2"}}
+
+
 @pytest.fixture(scope="module")
 def vllm() -> Found:
     router = {"kind": "fused_router", "groups": [1, 4, 8, 32, 64], "top_k": [1, 8, 32]}
@@ -59,10 +67,23 @@ def vllm() -> Found:
         for head in (64, 96, 128)
     }
     cases |= {f"norm {eager}": {"kind": "norm_in_c", "eager": eager} for eager in (False, True)}
+    cases |= STAGES
     return ask("vllm.live_launch", ("vllm",), cases)
 
 
 BACKENDS = ("flashinfer", "custom", "symm_mem", "multimem", "nccl")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_layers_are_divided_over_stages(engine: Division, request: pytest.FixtureRequest) -> None:
+    """get_pp_indices of both, by their own rules and as their environment variables say."""
+    divisions: Found = request.getfixturevalue(engine)
+    for layers in LAYERS:
+        for count, sizes in divisions[f"stages {layers}"].items():
+            assert Pipeline(count=int(count), stages=engine).sizes(layers) == tuple(sizes.tolist())
+    assert divisions["stages given"]["3"].tolist() == [3, 1, 2]
+    # The two are told apart.
+    assert divisions["stages 61"]["4"].tolist() == {"vllm": [15, 15, 16, 15], "sglang": [15, 15, 15, 16]}[engine]
 
 
 @pytest.mark.parametrize("ranks", LIMITS)
@@ -176,6 +197,7 @@ def sglang() -> Found:
             for latent in (False, True)
             for sinks in (False, True)
         },
+        **STAGES,
     }
     return ask("sglang.live_launch", ("sglang", "sglang-needs", "triton"), cases)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from moeparity.ops.kernels.elementwise import add, clamp, embedding, sigmoid_gate, swiglu
 from moeparity.ops.kernels.rope import inverse_frequencies, rope
+from moeparity.ops.registry import OPS
 from tests.ops.plain import DTYPES, FP32, SITES, assert_bits, plus, random, times
 
 
@@ -101,3 +102,11 @@ def test_embedding(model: torch.dtype, output: torch.dtype) -> None:
     table, tokens = random(11, 7, dtype=model), torch.tensor([[3, 0, 10], [3, 3, 1]])
     expected = torch.stack([torch.stack([table[i] for i in row]) for row in tokens.tolist()]).to(output)
     assert_bits(embedding(tokens, w={"weight": table}, p={}, at={"output": output}), expected)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_what_an_op_is_told_has_one_meaning_for_each_name(name: str) -> None:
+    """Shapes of weights, whole-number parameters and inputs come to `refuses` in one mapping."""
+    op = OPS[name]
+    names = [port.name for port in op.weights] + [parameter.name for parameter in op.parameters] + [*op.inputs]
+    assert len(names) == len(set(names))

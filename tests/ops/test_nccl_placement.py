@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import Tensor, stack
 
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.ops.kernels.placement import all_reduce
 from moeparity.ops.placement import ALL_REDUCE
 from tests.numerics.collectives.data import zero_sum

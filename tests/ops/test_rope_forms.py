@@ -15,7 +15,7 @@ from torch import Tensor
 
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import open_model
-from moeparity.ops.declaration import RefusedError
+from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.rope import inverse_frequencies, rope, rotary
 from tests.ops.plain import BF16, FP16, FP32, assert_bits, random
 from tests.ops.scalar import F32, ROUND, fma

@@ -18,7 +18,8 @@ from torch import Tensor
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import MODEL, UNROUNDED, torch_dtype
 from moeparity.numerics.orders import OrderError
-from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Attribute, Op, RefusedError, Value, holds
+from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Attribute, RefusedError, Value, holds
+from moeparity.ops.declaration import Op
 from moeparity.ops.norm.launches import Launch
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.registry import OPS

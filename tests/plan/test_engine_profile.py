@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from moeparity.errors import Where
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config
-from moeparity.plan.engine_profile import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN, Profile, load_profile, placement_rules
+from moeparity.plan.engine_profile import Profile, load_profile, placement_rules
 from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph
 from moeparity.plan.match import assignments
+from moeparity.plan.rule import EVIDENCE_LEVELS, NO_FLAG, UNKNOWN
 from moeparity.plan.spec import profile_schema, reader
 from moeparity.plan.spec.variant_schema import Placement
 
@@ -69,7 +70,7 @@ def test_no_rule_matches_nothing(name: str, clipped: Graph) -> None:
     for rule in (rule for layer in profile(name).layers for rule in layer):
         matches = set()
         for expanded, places in zip(graphs, places_of, strict=True):
-            for node, attribute, _ in assignments(expanded, rule):
+            for node, attribute, *_ in assignments(expanded, rule):
                 site, edge, _ = attribute.partition(EDGE)
                 matches |= {site + edge} if edge or (node, attribute) in places else set()
         names = {key.rpartition(":")[2] for key, _ in rule.values}

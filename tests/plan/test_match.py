@@ -49,7 +49,7 @@ def test_a_fusion_sets_its_chains_only(qwen: Graph, tmp_path: Path) -> None:
     residual = next(node for node in qwen.nodes if node.name == "layers[0].attention.residual")
     assert plan.edges(residual) == {"layers[0].moe.norm": ("output", "fp32")}
     assert set(edges_of(qwen, residual)) == {("output", "layers[0].moe.norm"), ("output", "layers[0].moe.residual")}
-    assert plan.active(residual) == {"output": "bf16"}
+    assert plan.active(residual) == {"output": "bf16", "stage": "goes_on"}
 
 
 def test_precedence_is_extends_then_fusions_then_rules_then_set(qwen: Graph, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.errors import SpecError, Where
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules

@@ -16,7 +16,8 @@ import pytest
 from benchmarks.planted.checkpoints import FAMILIES
 from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
-from moeparity.ops.declaration import Op, Value
+from moeparity.ops.attribute import Value
+from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph

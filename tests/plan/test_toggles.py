@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,10 +13,11 @@ from moeparity.engine.lockstep import run
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.schedule.steps import Groups
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from tests.planted.places import random_tokens
@@ -154,6 +156,14 @@ def test_all_toggles_together(qwen3_moe: Path, settings: Settings, dtype: str, m
     assert ("dtype" in names(bundles), "micro_batch" in names(bundles)) == (dtype != "bf16", micro_batch != 4)
     assert len(set(names(bundles))) == len(bundles)
     assert_all_together_are_the_other_side(cached_model(qwen3_moe), reference, candidate)
+
+
+def test_which_sequences_a_group_attends_to_is_placement(qwen3_moe: Path) -> None:
+    """Not the schedule, whose parts say which tokens an engine takes together."""
+    reference = side(qwen3_moe)
+    apart = replace(reference.schedule, groups=Groups(2))
+    kinds = {t.name: t.kind for t in toggles(reference, replace(reference, schedule=replace(apart, batch=3)))}
+    assert kinds == {"placement attention": "placement", "micro_batch": "schedule"}
 
 
 def test_all_toggles_together_with_mla(deepseek_v3: Path) -> None:

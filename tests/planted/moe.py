@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from tests.planted.ranks import RANKS
 
 MODEL_OF = {
@@ -68,6 +68,10 @@ WITHOUT_EFFECT = {
     f"rms_norm:tensor={RANKS}": "96 elements are 12 threads, one cluster for any number of rows; see tests/ops",
     "router:correction=fp64": "the bias is fp32",
     "router:choice=fp64": "no two biased scores lie so near that fp32 does not tell them apart",
+    **{
+        f"add:{value}": "no kernel is fused in the profile it is planted in; see tests/plan/test_pipeline.py"
+        for value in ("stage=goes_on", "stage=ends", "hands_on=sum", "hands_on=apart")
+    },
 }
 """Values that change nothing in the checkpoint they are planted in, and why."""
 

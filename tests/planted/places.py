@@ -19,7 +19,7 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
-from moeparity.ops.declaration import ABOVE_1, OTHER_THAN_1, Value
+from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
@@ -39,6 +39,7 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         f"rms_norm:{name}": {"normalized": "fp32", "output": "fp32"}
         for name in ("square", "statistic", "order", "mean", "rsqrt")
     },
+    "add:border": {"output": "fp32"},
     # 1 + a bf16 weight is exact in fp32 already.
     "rms_norm:weight": {"offset": 0.1, "normalized": "fp32", "output": "fp32"},
     **planted_moe.BACKGROUND,
@@ -137,6 +138,8 @@ REFERENCE_VALUE: dict[str, Value] = {
     **{f"{op}:split={dtype}": "bf16" for op in ATTENDS for dtype in ("fp32", "fp64")},
     # On CPU it is torch's own.
     "rms_norm:order=cascade": "reverse",
+    # Nothing is lost of a sum in fp32.
+    **{f"add:border={dtype}": "bf16" for dtype in ("unrounded", "fp32", "fp64")},
 }
 """What the reference has where the profile's value will not do."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS
 from moeparity.numerics.dtypes import CHECKPOINT_NAMES
-from moeparity.ops.declaration import Attribute, Value
+from moeparity.ops.attribute import Attribute, Value
 from moeparity.ops.linear import ROW
 from moeparity.ops.placement import NONE
 from moeparity.plan.graph import Graph, Node

@@ -15,7 +15,7 @@ from moeparity.engine.forward import forward
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import MODEL
 from moeparity.numerics.orders import parse
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import file_key
 from moeparity.plan.sides import micro_batches

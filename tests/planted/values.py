@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass
 from functools import cache
 
-from moeparity.ops.declaration import Attribute, Op, Value
+from moeparity.ops.attribute import Attribute, Value
+from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from tests.planted import moe as planted_moe
 from tests.planted.ranks import CELLS, WHOLE_NUMBERS

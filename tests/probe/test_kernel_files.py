@@ -10,7 +10,7 @@ import torch
 import yaml
 
 from moeparity.errors import MoeparityError, Where
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import Config

@@ -29,10 +29,12 @@ IN_STEP = {
     "extra draw": r"call 3: .*rng\.torch: rank 1 drew 2 numbers more than ranks 0, 2$",
     "broadcast draw": "done",
     "noise handed over": r"call 3: .*tensors\.inputs\.bytes: ranks 0, 2 .*, rank 1",
-    "weight bit": r"call 3: .*weights\.0\.weight: ranks 0, 2 absent, rank 1 changed to \w{16}$",
-    "adapter bit": r"call 3: .*weights\.0\.lora_a\.weight: ranks 0, 2 absent, rank 1 changed to \w{16}$",
-    "buffer bit": r"call 3: .*weights\.0\.scale: ranks 0, 2 absent, rank 1 changed to \w{16}$",
-    "epoch weight": r"call 3, at a new cache epoch: .*weights\.0\.bias: ranks 0, 2 absent, rank 1 changed to \w{16}$",
+    "weight bit": r"call 3: .*weights\.0\.weight: ranks 0, 2 unchanged, rank 1 changed to \w{16}$",
+    "adapter bit": r"call 3: .*weights\.0\.lora_a\.weight: ranks 0, 2 unchanged, rank 1 changed to \w{16}$",
+    "buffer bit": r"call 3: .*weights\.0\.scale: ranks 0, 2 unchanged, rank 1 changed to \w{16}$",
+    "epoch weight": (
+        r"call 3, at a new cache epoch: .*weights\.0\.bias: ranks 0, 2 unchanged, rank 1 changed to \w{16}$"
+    ),
     "attached": r"call 3: .*tensors\.0\.bytes: ranks 0, 2 \w{16}, rank 1 \w{16}$",
     "wrapped": r"call 3: .*envelope\.arguments\.scale: ranks 0, 2 1\.5, rank 1 2\.5$",
     "update": "done",
@@ -94,6 +96,9 @@ def apart() -> Callable[[str], Ended]:
     slower = {"watchdog_s": 4}
     jobs = {fault: begun_job("--faults", json.dumps([fault]), settings=slower) for fault in APART}
     jobs["stopped store"] = begun_job("--faults", '["stopped"]', "--on", "0", settings=slower)
+    # It ends before the second of its signs of life.
+    early = {"watchdog_s": 4, "heartbeat_s": 1}
+    jobs["killed store"] = begun_job("--faults", '["killed"]', "--on", "0", settings=early)
     jobs["late"] = begun_job("--faults", '["late"]', settings={"watchdog_s": 2})
     jobs["left open"] = begun_job("--faults", '["left open"]', settings=slower)
     jobs["ends"] = begun_job("--faults", '["ends"]', settings=slower)
@@ -135,6 +140,13 @@ def test_the_rank_that_holds_the_store_is_named_by_the_others(apart: Callable[[s
     ended = apart("stopped store")
     assert (ended.left, ended.codes[0] != 0, ended.codes[1]) == ((), True, 1)
     assert "moeparity ranks: rank 0 is stopped." in ended.verdict
+
+
+def test_a_rank_that_is_lost_between_signs_of_life_is_named_with_its_call(apart: Callable[[str], Ended]) -> None:
+    ended = apart("killed store")
+    assert (ended.left, ended.codes) == ((), (-9, 1))
+    words = "moeparity ranks: rank 0 was killed. Its last sign of life: in call 3; finished call 2. rank 1: "
+    assert ended.verdict.startswith(words), ended.verdict
 
 
 def test_a_rank_that_ends_early_is_named_by_those_who_wait_for_it(apart: Callable[[str], Ended]) -> None:

@@ -60,6 +60,19 @@ def test_a_rank_lost_without_a_word_or_a_journal_is_inconclusive(tmp_path: Path)
     assert "rank 0 did not end by itself, and no difference was told; exit 3" in inside("ranks", str(tmp_path)).stdout
 
 
+def test_a_rank_that_left_by_its_own_error_is_named_with_it(tmp_path: Path) -> None:
+    """Also before the first call, where there is nothing to compare yet."""
+    for rank, why in ((0, None), (1, "starting by RuntimeError: no such device"), (2, None)):
+        written(tmp_path, rank, [], end=False)
+        if why is not None:
+            with (tmp_path / f"rank-{rank}.jsonl").open("a") as file:
+                file.write(json.dumps({"event": "left", "at": 1.0, "text": why}) + "\n")
+    report = job_report(tmp_path)
+    assert (report.exit_code, report.difference) == (1, "rank 1 left starting by RuntimeError: no such device")
+    assert [line.end for line in report.ranks] == ["lost", "left", "lost"]
+    assert report.ranks[1].error == "starting by RuntimeError: no such device"
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -37,6 +37,22 @@ def test_others_read_the_last_notes_of_each_group(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_others_read_where_a_rank_came_to_last(folder: Path) -> None:
+    first, second, third = Notes("a", 0), Notes("a", 3), Notes("a", 4)
+    assert third.places() == {}
+    first.at("before the first call, at a place with a long name", None)
+    second.at("in call 12", 11)
+    assert third.places() == {0: (None, "before the first call, at a place with a long name"), 3: (11, "in call 12")}
+    first.at("in call 0", None)
+    assert third.places()[0] == (None, "in call 0"), "a shorter note has nothing of the one before"
+    first.write("0", 0, "barrier()", "job.py:5")
+    assert (third.places()[0], third.read()[0]) == ((None, "in call 0"), {"collectives.0": "0\tbarrier()\tjob.py:5"})
+    for notes in (first, second, third):
+        notes.close()
+        notes.at("after its end", 1)
+    assert list(folder.iterdir()) == []
+
+
 def test_a_note_that_is_written_by_halves_is_passed_over(folder: Path) -> None:
     notes = Notes("a", 0)
     for number in range(2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from moeparity.ranks.profile import profile_text
 from moeparity.ranks.shown import shown
 from tests.command import inside
 
-GPU = {"device": "NVIDIA H100", "switch.matmul.allow_tf32": "True", "model.0.attention": "None"}
+TF32 = "switch.fp32_precision.cuda.matmul"
+GPU = {"device": "NVIDIA H100", TF32: "tf32", "model.0.attention": "None"}
 
 
 def written(folder: Path, *reports: dict[str, str]) -> Path:
@@ -54,19 +56,19 @@ def test_what_is_not_known_or_differs_between_models_is_left_out() -> None:
     two_models = {"model.0.attention": "sdpa", "model.1.attention": "eager", "model.0.experts": "batched_mm"}
     assert pairs(two_models) == set()
     assert ("attention", "implementation", "flash") in pairs({"model.0.attention": "flash_attention_2"})
-    assert pairs({"model.0.attention": "flex_attention", "device": "cpu", "switch.matmul.allow_tf32": "True"}) == set()
+    assert pairs({"model.0.attention": "flex_attention", "device": "cpu", TF32: "tf32"}) == set()
 
 
 def test_tf32_is_shown_on_a_gpu() -> None:
     on = pairs(GPU)
     assert {("linear", "tf32", "yes"), ("mla_expand", "kv_b_tf32", "yes"), ("experts", "tf32", "yes")} <= on
-    assert {value for *_, value in pairs({**GPU, "switch.matmul.allow_tf32": "False"})} == {"no"}
+    assert {value for *_, value in pairs({**GPU, TF32: "ieee"})} == {"no"}
 
 
 def test_reports_that_make_no_profile_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RankError, match=r"rank 1 wrote no environment report"):
         profile_text(written(tmp_path / "none", GPU, {}), "p")
-    with pytest.raises(RankError, match=r"environments differ.*switch\.matmul\.allow_tf32: rank 0 True, rank 1 False"):
-        profile_text(written(tmp_path / "apart", GPU, {**GPU, "switch.matmul.allow_tf32": "False"}), "p")
+    with pytest.raises(RankError, match=rf"environments differ.*{re.escape(TF32)}: rank 0 tf32, rank 1 ieee"):
+        profile_text(written(tmp_path / "apart", GPU, {**GPU, TF32: "ieee"}), "p")
     with pytest.raises(RankError, match=r"shows no choice that a profile states"):
         profile_text(written(tmp_path / "nothing", {"device": "cpu"}), "p")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts.tree import LONGEST, broken, circles, rooms, sources
+from scripts.names import WORDS
+from scripts.tree import LONGEST, broken, circles, nameless, rooms, sources
 from tests.command import ROOT
 
 CLEAN = {
@@ -89,11 +90,52 @@ def test_long_functions_and_missing_docstrings(tmp_path: Path) -> None:
     assert complaints == ["long", "long", "A", "A.m"]
 
 
-@pytest.mark.parametrize(("changes", "code"), [({}, 0), ({"cli/main.py": "def f(): ...\n"}, 1)])
+BOUND = (
+    "{} = 1\n",
+    "x, (*{}, y) = f()\n",
+    "def f(x, *, {}=1): ...\n",
+    "def f(**{}): ...\n",
+    "g = lambda {}: 1\n",
+    "class A:\n    def f(self, {}): ...\n",
+    "for i, {} in x: ...\n",
+    "x = [1 for {} in y]\n",
+    "x = f'{{[a for {} in y]}}'\n",
+    "with x as {}: ...\n",
+    "try: ...\nexcept E as {}: ...\n",
+    "import a as {}\n",
+    "if ({} := f()): ...\n",
+    "match x:\n    case [1, {}]: ...\n",
+)
+
+
+@pytest.mark.parametrize("text", BOUND)
+def test_a_variable_is_a_noun_wherever_it_is_bound(tmp_path: Path, text: str) -> None:
+    for word in WORDS:
+        (tmp_path / "moeparity").mkdir(exist_ok=True)
+        (tmp_path / "moeparity/x.py").write_text(text.format(word), "utf-8")
+        _, *lines = nameless(sources(tmp_path))
+        assert [line.split()[-1] for line in lines] == [word]
+
+
+def test_what_is_no_variable_or_has_no_better_name(tmp_path: Path) -> None:
+    text = (
+        "left, right = 1, 2\n\n\nclass A:\n    found: int\n    own = 1\n\n    def __add__(self, other): ...\n\n\n"
+        "def kept(owned, one_order): return owned.kept(found=one_order)\n"
+    )
+    assert list(nameless(sources(tree(tmp_path, {"moeparity/lower/two.py": text})))) == []
+    text = "def f(left):\n    def g(right): ...\n\n\ndef add(self, other): ...\n"
+    lines = list(nameless(sources(tree(tmp_path, {"moeparity/lower/two.py": text}))))
+    assert [line.split()[-1] for line in lines[1:]] == ["left", "other"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [({}, 0), ({"cli/main.py": "def f(): ...\n"}, 1), ({"tests/test_x.py": "def f():\n    own = 1\n"}, 1)],
+)
 def test_the_command(tmp_path: Path, changes: dict[str, str], code: int) -> None:
     command = [sys.executable, "-m", "scripts.tree", "--check", "--root", str(tree(tmp_path, changes))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
-    assert ("cli/main.py:1 f" in done.stdout) == bool(code)
+    assert ("cli/main.py:1 f" in done.stdout or "tests/test_x.py:2 own" in done.stdout) == bool(code)
     relaxed = subprocess.run([*command[:3], *command[4:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert relaxed.returncode == 0

@@ -15,7 +15,7 @@ from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.evidence.envelope.band import Band, band
 from moeparity.evidence.envelope.legal_orders import Call, extent, orders_of
-from moeparity.ops.declaration import RefusedError
+from moeparity.ops.attribute import RefusedError
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.sides import REFERENCE, Side
 

@@ -16,7 +16,7 @@ from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.errors import SpecError, Where
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import Rule
+from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.others import others
 from moeparity.plan.setting import Place, Setting

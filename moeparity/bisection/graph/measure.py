@@ -26,12 +26,11 @@ def _segments(plan: Plan) -> Iterator[GraphSegment]:
     for segment in plan.model.graph.segments:
         if segment.nodes:
             alike.setdefault(tuple(_node(node, plan) for node in segment.nodes), []).append(segment)
-    producers = {value: node for node in plan.model.graph.nodes for value in node.values}
     for nodes, segments in alike.items():
         layers = [node.layer for segment in segments for node in segment.nodes[:1] if node.layer is not None]
         # What the first layer reads of the embedding, the others read of the layer before.
         reads = [
-            tuple(dict.fromkeys(read for node in same for read in _reads(node, plan, producers)))
+            tuple(dict.fromkeys(read for node in same for read in _reads(node, plan)))
             for same in zip(*(segment.nodes for segment in segments), strict=True)
         ]
         yield GraphSegment(
@@ -62,7 +61,7 @@ def _side(value: str, stands_on: tuple[str, str]) -> SideChoice:
     return SideChoice(value=value, evidence=evidence, origin=origin)
 
 
-def _reads(node: Node, plan: Plan, producers: Mapping[str, Node]) -> Iterator[Read]:
+def _reads(node: Node, plan: Plan) -> Iterator[Read]:
     """Each value that the node reads, those from outside the graph left out."""
     read = set()
     for side in (plan.reference, plan.candidate):
@@ -72,7 +71,7 @@ def _reads(node: Node, plan: Plan, producers: Mapping[str, Node]) -> Iterator[Re
     for value in dict.fromkeys(node.inputs):
         if value in SOURCES:
             continue
-        source = producers[value]
+        source = plan.model.graph.makers[value]
         yield Read(
             source=role(source.name),
             part=value.removeprefix(source.name).removeprefix("."),

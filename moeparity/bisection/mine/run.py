@@ -111,8 +111,7 @@ class _Miner:
         routers = {node.name: node for node in nodes if node.op.routes}
         if not routers:
             raise SpecError(f"{Where(plan.path)}: {plan.model.graph.model_type} has no router, so nothing can flip.")
-        makers = {value: node for node in nodes for value in node.values}
-        gates = {name: _gate(plan, makers[router.inputs[0]]) for name, router in routers.items()}
+        gates = {name: _gate(plan, plan.model.graph.makers[router.inputs[0]]) for name, router in routers.items()}
         return cls(plan, request, progress, gates, routers)
 
     def run_both(self, tokens: TokenSet) -> GateNoise:

@@ -22,6 +22,7 @@ from moeparity.ops.kernels.ranks import computing
 from moeparity.ops.placement import NONE
 from moeparity.plan.address import role
 from moeparity.plan.apart import computed_apart
+from moeparity.plan.borders import ends, stage_of
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.probe.collective import COLLECTIVES, in_job
@@ -51,16 +52,15 @@ def on_real_ranks(plan: Plan, progress: Callback | None = None) -> RealRanks:
     """
     sides = {name: side for name, side in _sides(plan).items() if ranks_of(side) > 1}
     _refuse_world(plan, {name: ranks_of(side) for name, side in sides.items()})
-    live = LiveRanks()
     # A pass draws from generators of its own, so that the states of torch's, which nobody seeded, are no matter.
     with Guard(extra={"recipe": str(plan.recipe)}, rng="broadcast") as guard:
         results = []
         for name, side in sides.items():
             with guard.call(action=name):
-                results.append(_side(plan, name, side, live, progress))
+                results.append(_side(plan, name, side, progress))
         with guard.call(action="probe"):
-            results = _identified(results, live)
-    result = RealRanks(backend=live.backend, processes=live.width, sides=tuple(results))
+            results = _identified(results)
+    result = RealRanks(backend=str(dist.get_backend()), processes=dist.get_world_size(), sides=tuple(results))
     return replace(result, reading=real_ranks_reading(result))
 
 
@@ -71,7 +71,7 @@ def _sides(plan: Plan) -> Mapping[str, Side]:
 
 def ranks_of(side: Side) -> int:
     """Over how many ranks a side lies: the most that any of its nodes is cut over, in any phase, and of groups that
-    attend apart those of all.
+    attend apart those of all; of a pipeline so many in each stage.
     """
     groups = side.schedule.groups
     apart = computed_apart(side.plan.graph, groups.gathered)
@@ -81,7 +81,8 @@ def ranks_of(side: Side) -> int:
         for (node, name), setting in settings
         if name in _CUT
     )
-    return max(groups.count, *counts)
+    stages = 1 + max(len(ends(phase.settings)) for phase in side.plan.distinct)
+    return stages * max(groups.count, *counts)
 
 
 def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
@@ -107,8 +108,9 @@ def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
         )
 
 
-def _side(plan: Plan, name: str, side: Side, live: LiveRanks, progress: Callback | None) -> SideOnRanks:
+def _side(plan: Plan, name: str, side: Side, progress: Callback | None) -> SideOnRanks:
     passes, walk = plan.passes(progress), walker(plan, name, side)
+    live = LiveRanks(stage_of(side.plan.graph, side.plan.settings))
     simulated, real = Values(name), Values(name, live)
     passes.run([walk], [simulated])
     with computing(live):
@@ -121,7 +123,7 @@ def _side(plan: Plan, name: str, side: Side, live: LiveRanks, progress: Callback
         ranks=ranks_of(side),
         nodes=len(nodes),
         unequal=tuple(node for node in nodes if node in unequal),
-        sites=tuple(_sites(side.plan, real.reductions)),
+        sites=tuple(_sites(side.plan, real.reductions, live.stage("")[1])),
     )
 
 
@@ -132,8 +134,10 @@ def _from_all(own_value: Any) -> list[Any]:
     return every
 
 
-def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> Iterator[Site]:
-    """What was reduced, of layers that are alike in one line; of groups that computed apart what any of them saw."""
+def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]], stages: int) -> Iterator[Site]:
+    """What was reduced, of layers that are alike in one line; of groups that computed apart what any of them saw, of
+    so many stages what all did.
+    """
     nodes = {node.name: node for node in plan.graph.nodes}
     of_site: dict[tuple[str, str, str, int, str], list[Reduction]] = {}
     for name, node_reductions in reductions.items():
@@ -146,8 +150,10 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> I
             )
     by_rank = _from_all(of_site)
     for key in dict.fromkeys(key for own_reductions in by_rank for key in own_reductions):
-        of_ranks = [own_reductions[key] for own_reductions in by_rank if key in own_reductions]
+        of_ranks = [own_reductions.get(key, []) for own_reductions in by_rank]
         every = [reduction for own_reductions in of_ranks for reduction in own_reductions]
+        ranks_of_stage = len(of_ranks) // stages
+        of_stages = [of_ranks[first : first + ranks_of_stage] for first in range(0, len(of_ranks), ranks_of_stage)]
         node, order, call, ranks, dtype = key
         unequal = [reduction for reduction in every if reduction.differing]
         yield Site(
@@ -156,24 +162,26 @@ def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]]) -> I
             call=call,
             ranks=ranks,
             dtype=dtype,
-            messages=max(map(len, of_ranks)),
+            messages=sum(max(map(len, of_stage)) for of_stage in of_stages),
             least_elements=min(reduction.elements for reduction in every),
             most_elements=max(reduction.elements for reduction in every),
-            differing=max(
-                sum(bool(reduction.differing) for reduction in own_reductions) for own_reductions in of_ranks
-            ),
+            differing=sum(max(map(_differing, of_stage)) for of_stage in of_stages),
             orders=tuple(sorted(frozenset.intersection(*(reduction.orders for reduction in unequal))))
             if unequal
             else (),
         )
 
 
-def _identified(sides: Sequence[SideOnRanks], live: LiveRanks) -> list[SideOnRanks]:
+def _differing(reductions: Sequence[Reduction]) -> int:
+    return sum(bool(reduction.differing) for reduction in reductions)
+
+
+def _identified(sides: Sequence[SideOnRanks]) -> list[SideOnRanks]:
     """With what the probe finds of sums over the whole job that are added otherwise than is set."""
     probed_of: dict[tuple[str, str, int], tuple[str, ...]] = {}
 
     def identified(site: Site) -> Site:
-        if not site.differing or site.call not in COLLECTIVES or site.ranks != live.width:
+        if not site.differing or site.call not in COLLECTIVES or site.ranks != dist.get_world_size():
             return site
         key = (site.call, site.dtype, site.most_elements)
         if key not in probed_of:

@@ -13,7 +13,7 @@ from moeparity.bisection.digests.inputs import of_tokens, of_weights
 from moeparity.bisection.digests.observe import joined
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.fingerprint import source, variables
-from moeparity.inputs.machine import cpu_name, versions
+from moeparity.inputs.machine import cpu_name, matmul_precision, versions
 from moeparity.plan.schedule.settings import described
 from moeparity.plan.sides import Side
 from moeparity.progress import Callback
@@ -34,7 +34,7 @@ def environment(device: torch.device) -> dict[str, str]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
         "threads": str(torch.get_num_threads()),
         "torch build": hashlib.sha256(build.encode()).hexdigest()[:_DIGITS],
-        "matmul precision": torch.get_float32_matmul_precision(),
+        "matmul precision": matmul_precision(),
         "moeparity source": source()[:_DIGITS],
         **versions(),
         **{f"${name}": value for name, value in variables().items()},

@@ -46,12 +46,14 @@ def _of_trace(observed: Observed, report: Mapping[str, Any]) -> Summary:
     """The summary of a recorded candidate, which has no choices."""
     traced, roots, verdict = report["trace"], report["roots"], report["verdict"]
     tokens = int(observed.logits.sums(CANDIDATE).tokens.sum())
+    nonfinite = [] if report["nonfinite"] is None else report["nonfinite"].first
+    first = next((it.node for it in nonfinite if it.side == CANDIDATE and not it.padding), None)
     return Summary(
         verdict=judged(verdict),
         record=of_trace.recorded(report["record"]),
-        starts=nonfinite_start(report["nonfinite"], report["metrics"]) or of_trace.starts(roots),
-        blame=of_trace.blame(traced, roots),
-        to_set=of_trace.to_set(traced, roots, passes=verdict.status == "pass"),
+        starts=nonfinite_start(report["nonfinite"], report["metrics"]) or of_trace.starts(traced, roots),
+        blame=of_trace.blame(traced, roots, report["metrics"]),
+        to_set=of_trace.to_set(traced, roots, first, passes=verdict.status == "pass"),
         floor=floor(report["floor"], verdict),
         sure=of_trace.sure(traced, report["degeneracy"].distinct, tokens),
     )

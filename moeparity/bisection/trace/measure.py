@@ -40,7 +40,8 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         if grafted is None
         else tuple(GraftedRoutes(forced=routes_forced, kl=_kl(sums)) for routes_forced, sums in grafted.routes)
     )
-    steps = plan.walked(plan.reference).on(*plan.tokens.input_ids.shape).steps
+    walked = plan.walked(plan.reference).on(*plan.tokens.input_ids.shape)
+    steps = [step for step in walked.steps if not step.filler]
     traced = Traced(
         folder=display_path(recorded.folder),
         program=recorded.program,
@@ -48,6 +49,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         others=recorded.others,
         tokens=recorded.tokens,
         real_tokens=int(plan.tokens.attention_mask.sum()),
+        together=_together(recorded, steps),
         whole=recorded.whole,
         logits=graph.output in recorded.grafts,
         shown=len(graph.nodes) - len(unknown),
@@ -59,12 +61,16 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         routes=routes,
         reading=(),
     )
-    sizes = [_size(step) for step in steps if not step.filler]
-    # What a program generated last it never read.
-    unread = traced.tokens < traced.real_tokens and sizes[: len(recorded.forwards)] == [*recorded.forwards]
-    together = _runs(recorded.forwards if unread else sizes)
-    reading = trace_reading(traced, report["roots"], report["metrics"], together, grafts=plan.recipe.grafts)
+    sizes_recorded = None if recorded.schedule is None else _runs([_size(step) for step in steps])
+    reading = trace_reading(traced, report["roots"], report["metrics"], sizes_recorded, grafts=plan.recipe.grafts)
     return {"trace": replace(traced, reading=tuple(reading))}
+
+
+def _together(recorded: RecordedSide, steps: Sequence[Step]) -> bool:
+    """Whether steps compute together what the program did. What it generated last it never read."""
+    schedule = recorded.schedule
+    read = len(schedule.steps) if schedule is not None else 0
+    return schedule is not None and [step.spans for step in schedule.steps] == [step.spans for step in steps[:read]]
 
 
 def _size(step: Step) -> tuple[int, int]:

@@ -40,10 +40,10 @@ class Traced:
 
     program: whose modules the map knows. forwards: the program's ways through the model, in words; others: how many
     further ones are of other tokens, or of the same again. tokens: real tokens of the recipe that it shows, of
-    `real_tokens`. whole: whether its program got to the end of the recording. logits: whether it
-    shows these. shown, nodes: nodes whose values it
-    shows, and all; unknown: those that it does not, as selectors. weights: how
-    many of these it has the digests of; other_weights: those that are not the checkpoint's.
+    `real_tokens`. together: whether the reference computed the same tokens together. whole: whether its program got to
+    the end of the recording. logits: whether it shows these. shown, nodes: nodes whose values it shows, and all;
+    unknown: those that it does not, as selectors. weights: how many of these it has the digests of; other_weights:
+    those that are not the checkpoint's.
     """
 
     folder: str
@@ -52,6 +52,7 @@ class Traced:
     others: int
     tokens: int
     real_tokens: int
+    together: bool
     whole: bool
     logits: bool
     shown: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.console import Group, RenderableType
 
 from moeparity.bisection.report import Report
@@ -35,7 +37,7 @@ def _segments(traced: Traced) -> RenderableType:
     whole = traced.segments[-1].kl
     rows, note = thinned(traced.segments, {i for i, segment in enumerate(traced.segments) if segment.roots})
     for segment in rows:
-        interval = f"[{segment.low:.2g}, {segment.high:.2g}]"
+        interval = f"[{segment.low:.2g}, {segment.high:.2g}]" if math.isfinite(segment.high - segment.low) else "none"
         roots = str(segment.roots) if segment.roots else ""
         table.add_row(segment.name, of_whole(segment.made, whole), interval, of_whole(segment.kl, whole), roots)
     routes = [

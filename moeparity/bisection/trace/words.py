@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from moeparity.bisection.divergence.report import Root
@@ -16,21 +17,32 @@ _LEAST = 0.005
 
 
 def trace_reading(
-    traced: Traced, roots: Sequence[Root], metrics: Metrics, steps: str, *, grafts: bool
+    traced: Traced, roots: Sequence[Root], metrics: Metrics, steps: str | None, *, grafts: bool
 ) -> Iterator[str]:
     """What was seen, where it starts, who makes it and what was not seen. `steps`: what the reference computes
-    together, said as `traced.forwards` says it.
+    together, said as `traced.forwards` says it; None where no schedule could compute the program's forwards.
     """
     yield from _found(traced, roots, metrics)
     if metrics.unequal_tokens:
         yield from _made(traced, grafts=grafts)
-    if steps != traced.forwards:
-        yield (
-            f"The program's forwards are {traced.forwards} tokens, the reference's {steps}: ops that go by which "
-            "tokens are computed together may differ for that alone. Give the reference the program's `schedule`, or "
-            "capture a program with the reference's."
-        )
+    if not traced.together:
+        yield _apart(traced, steps)
     yield from _unseen(traced)
+
+
+def _apart(traced: Traced, steps: str | None) -> str:
+    """That the reference computed other tokens together, and what to do about it."""
+    may = "ops that go by which tokens are computed together, and positions, may differ for that alone"
+    if steps is None:
+        return (
+            f"No schedule computes the program's forwards, {traced.forwards} tokens: it padded its rows itself, put "
+            f"several sequences into one, or had them in another order. So {may}. Where it padded at the left, "
+            "`tokens: {padding: left}` is its grid."
+        )
+    return (
+        f"The program's forwards are {traced.forwards} tokens, the reference's {steps}: {may}. Without `micro_batch` "
+        "and `schedule` the reference computes the program's own forwards."
+    )
 
 
 def _found(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> Iterator[str]:
@@ -111,32 +123,41 @@ def recorded(record: Record) -> str:
     return "none beside the trace" if record.status == "no record" else str(record)
 
 
-def starts(roots: Sequence[Root]) -> str:
+def starts(traced: Traced, roots: Sequence[Root]) -> str:
     """The line of the summary that says where a recorded candidate leaves the reference."""
     if not roots:
         return "nowhere: every node that the trace shows has the reference's bits on the recorded inputs"
     further = f", as at {quantity(len(roots) - 1, 'further node')}" if roots[1:] else ""
     with_others = f" (with {few(list(roots[0].unshown), 2)}, not shown)" if roots[0].unshown else ""
-    return f"{roots[0].node}{with_others}: not the recorded bits on the recorded inputs{further}"
+    apart = "" if traced.together else "; the reference computed other tokens together, which may be all of it"
+    return f"{roots[0].node}{with_others}: not the recorded bits on the recorded inputs{further}{apart}"
 
 
-def blame(traced: Traced, roots: Sequence[Root]) -> str:
+def blame(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> str:
     """Who makes the divergence of a recorded candidate, in a line."""
     whole = traced.segments[-1].kl if traced.segments else 0.0
     if whole > 0:
         return f"{made(traced.segments, whole, 2)}, by grafts; a trace has no choices"
-    if roots:
-        return f"{quantity(len(roots), 'node')} by themselves, and no scored token shows it; a trace has no choices"
-    return "nobody: nothing that the trace shows differs"
+    if not roots:
+        return "nobody: nothing that the trace shows differs"
+    if metrics.nonfinite_tokens:
+        born = [segment.name for segment in traced.segments if not math.isfinite(segment.kl)][:1]
+        return f"no shares of what is not finite{''.join(f'; by grafts it comes in {name}' for name in born)}"
+    by_itself = "by itself" if len(roots) == 1 else "each by itself"
+    shown = "" if metrics.unequal_tokens else ", and no scored token shows it"
+    return f"{quantity(len(roots), 'node')}, {by_itself}{shown}; a trace has no choices"
 
 
-def to_set(traced: Traced, roots: Sequence[Root], *, passes: bool) -> str:
-    """What to do about it, in a line."""
+def to_set(traced: Traced, roots: Sequence[Root], nonfinite: str | None, *, passes: bool) -> str:
+    """What to do about it, in a line. `nonfinite`: the node at which real tokens first are not finite."""
     if passes and not roots:
         return "nothing"
     if not roots:
         return "nothing is known to set: no node that the trace shows has other bits of its own"
-    return f"a trace has no choices: look at {few([root.node for root in roots], 2)} in the program"
+    names = [root.node for root in roots]
+    first = [nonfinite] if nonfinite in names else []
+    nodes = few([*first, *(name for name in names if name not in first)], 2)
+    return f"look at {nodes} in the program; `moeparity explain` looks for the choice or fault"
 
 
 def sure(traced: Traced, sequences: int, tokens: int) -> str:

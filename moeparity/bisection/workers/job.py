@@ -12,7 +12,7 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.fingerprint import parts
 from moeparity.bisection.workers.message import Job
-from moeparity.inputs.machine import numerics_key
+from moeparity.inputs.machine import numerics_key, precisions
 
 
 def job_of(plan: Plan, options: Options) -> Job:
@@ -25,7 +25,7 @@ def job_of(plan: Plan, options: Options) -> Job:
         options=options,
         tokens=None if plan.recipe.tokens.sample is None else plan.tokens,
         threads=torch.get_num_threads(),
-        precision=torch.get_float32_matmul_precision(),
+        precisions=precisions(),
         machine=numerics_key(device),
         parts=parts(plan),
         functions=functions_of(plan),

@@ -24,9 +24,9 @@ how much of the task is done."""
 class Job:
     """What a worker prepares as the command did: the recipe, from the same folder, with the same options.
 
-    tokens: those that the recipe asked to sample; None where they come from its file. precision: torch's for fp32
-    matrix products. machine: what decides bits where the command runs. parts: hashes of what the plan is made of.
-    functions: SHA-256 of the files of users' functions.
+    tokens: those that the recipe asked to sample; None where they come from its file. precisions: in what torch
+    multiplies fp32, by backend. machine: what decides bits where the command runs. parts: hashes of what the plan is
+    made of. functions: SHA-256 of the files of users' functions.
     """
 
     recipe: str
@@ -35,7 +35,7 @@ class Job:
     options: Options
     tokens: TokenSet | None
     threads: int
-    precision: str
+    precisions: dict[str, str]
     machine: dict[str, str]
     parts: dict[str, str]
     functions: dict[str, str]

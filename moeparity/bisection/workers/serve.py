@@ -32,7 +32,7 @@ from moeparity.bisection.workers.message import (
     unpacked,
 )
 from moeparity.errors import MoeparityError, listed
-from moeparity.inputs.machine import choose, numerics_key
+from moeparity.inputs.machine import choose, numerics_key, set_precision
 from moeparity.inputs.model import OpenedOnce
 from moeparity.progress import Callback, Progress
 
@@ -100,7 +100,8 @@ def _prepared(job: Job, opener: OpenedOnce) -> Plan:
             f"{job.folder}: {error.strerror}; a worker reads the recipe's files at the same paths"
         ) from None
     torch.set_num_threads(min(job.threads, len(os.sched_getaffinity(0))))
-    torch.set_float32_matmul_precision(job.precision)
+    for name, precision in job.precisions.items():
+        set_precision(name, precision)
     refuse_other(job.machine, numerics_key(choose(job.device)))
     plan = prepare(Path(job.recipe), device=job.device, options=job.options, opener=opener)
     plan = plan if job.tokens is None else plan.on(job.tokens)

@@ -20,10 +20,11 @@ Results = list[tuple[str, torch.Tensor]]
 class Flying:
     """A collective that was begun and not yet waited for."""
 
-    __slots__ = ("call", "clock", "is_awaited", "results", "work")
+    __slots__ = ("_future", "call", "clock", "is_awaited", "results", "work")
 
     def __init__(self, call: Running, results: Results, work: Any, clock: int) -> None:
         self.call, self.results, self.work = call, results, work
+        self._future = _future_of(work) if all(tensor.is_cpu for _, tensor in results) else None
         self.clock = clock
         """The count of writes when it was begun: what was written since is another value."""
         self.is_awaited = False
@@ -31,7 +32,13 @@ class Flying:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its results are there, as far as that can be asked."""
+        """Whether its results are there, as far as that can be asked.
+
+        DDP waits for the future of a Work, which gloo ends before it says of the Work that it is completed. An
+        accelerator's future ends when its kernels are queued, and says nothing.
+        """
+        if self._future is not None and self._future.done():
+            return True
         return self.work is not None and bool(self.work.is_completed())
 
 
@@ -152,6 +159,14 @@ class Collectives:
     def _forget(self, flying: Flying) -> None:
         for cdata in [cdata for cdata, each in self._flying.items() if each is flying]:
             del self._flying[cdata]
+
+
+def _future_of(work: Any) -> Any:
+    """The future of a Work; None of what has none."""
+    try:
+        return None if work is None else work.get_future()
+    except RuntimeError:
+        return None
 
 
 def _work_of(result: Any) -> Any:

@@ -104,9 +104,9 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.collectives.touched(tensor):
             call.flags.append("unwaited")
             return
-        seen = self._recorder.see(tensor, keep=call.keeps, index=op.looks_up)
-        if seen is not None:
-            call.inputs[slot] = seen
+        value = self._recorder.see(tensor, keep=call.keeps, index=op.looks_up)
+        if value is not None:
+            call.inputs[slot] = value
 
     def _returned(self, op: Op, call: Running, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         written = [
@@ -131,7 +131,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for slot, tensor in outputs(result):
             if op.empty:
                 self._recorder.storages.allocated(tensor)
-            same = [seen for (_, each), seen in zip(written, call.written.values(), strict=False) if each is tensor]
+            same = [value for (_, each), value in zip(written, call.written.values(), strict=False) if each is tensor]
             if same:
                 call.outputs[slot] = same[0]
             else:
@@ -149,8 +149,8 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _made(
         self, slots: dict[str, Seen], slot: str, tensor: torch.Tensor, call: Running, *, ahead: bool = False
     ) -> None:
-        seen = self._recorder.see(tensor, born=True, keep=call.keeps, ahead=ahead)
-        if seen is not None:
-            if "random" in call.flags and seen.label is None:
-                seen.label = "random"
-            slots[slot] = seen
+        value = self._recorder.see(tensor, born=True, keep=call.keeps, ahead=ahead)
+        if value is not None:
+            if "random" in call.flags and value.label is None:
+                value.label = "random"
+            slots[slot] = value

@@ -72,23 +72,23 @@ class Sink(Protocol):
 def complete(calls: list[Running]) -> None:
     """Ask for what was begun when the calls' values were seen."""
     values = _unwritten(calls)
-    digested = [seen for seen in values if seen.rows is not None and seen.digest is None]
-    digests = value_digests(
-        [seen.rows for seen in digested if seen.rows is not None],
-        [seen.shape for seen in digested],
-        [_dtype(seen.dtype) for seen in digested],
-    )
-    for seen, digest in zip(digested, digests, strict=True):
-        seen.digest = digest
-    _tell_statistics(values)
+    digested = [value for value in values if value.rows is not None and value.digest is None]
+    rows = _on_host([value.rows for value in digested if value.rows is not None])
+    digests = value_digests(rows, [value.shape for value in digested], [_dtype(value.dtype) for value in digested])
+    for value, part, digest in zip(digested, rows, digests, strict=True):
+        value.rows, value.digest = part, digest
+    later = [value for value in values if isinstance(value.stats, torch.Tensor)]
+    numbers = _on_host([value.stats for value in later if isinstance(value.stats, torch.Tensor)])
+    for value, five in zip(later, numbers, strict=True):
+        value.stats = named(five.tolist())
 
 
 def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> None:
     """Hand calls, their values and notes to a sink; `rows`: with the digests of rows."""
     for text in notes:
         sink.note(text)
-    for seen in _unwritten(calls):
-        sink.value(_value(seen), rows=seen.rows if rows else None, tensor=seen.kept)
+    for value in _unwritten(calls):
+        sink.value(_value(value), rows=value.rows if rows else None, tensor=value.kept)
     stacks: dict[Frames, int] = {}
     for call in calls:
         if call.frames is not None and call.frames not in stacks:
@@ -99,8 +99,8 @@ def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> 
 
 def let_go(calls: list[Running]) -> None:
     """What was written need not be held."""
-    for seen in _unwritten(calls):
-        seen.written, seen.kept = True, None
+    for value in _unwritten(calls):
+        value.written, value.kept = True, None
 
 
 def _unwritten(calls: list[Running]) -> list[Seen]:
@@ -108,39 +108,41 @@ def _unwritten(calls: list[Running]) -> list[Seen]:
     values: dict[int, Seen] = {}
     for call in calls:
         for slots in (call.inputs, call.outputs, call.written, call.weights):
-            for seen in slots.values():
-                if seen.base is not None and not seen.base.written:
-                    values[seen.base.id] = seen.base
-                if not seen.written:
-                    values[seen.id] = seen
+            for value in slots.values():
+                if value.base is not None and not value.base.written:
+                    values[value.base.id] = value.base
+                if not value.written:
+                    values[value.id] = value
     return list(values.values())
 
 
-def _tell_statistics(values: list[Seen]) -> None:
-    later = [seen for seen in values if isinstance(seen.stats, torch.Tensor)]
-    if later:
-        torch.accelerator.synchronize()  # what makes them may run on another stream than this thread's
-        together = torch.stack([seen.stats for seen in later if isinstance(seen.stats, torch.Tensor)]).tolist()
-        for seen, numbers in zip(later, together, strict=True):
-            seen.stats = named(numbers)
+def _on_host(parts: list[torch.Tensor]) -> list[torch.Tensor]:
+    """These tensors [N] in main memory: one copy for each device, since each waits."""
+    fetched = dict(enumerate(parts))
+    for device in {part.device for part in parts if not part.is_cpu}:
+        torch.accelerator.synchronize(device)  # what makes them may run on another stream than this thread's
+        there = [number for number, part in enumerate(parts) if part.device == device]
+        together = torch.cat([parts[number] for number in there]).cpu()
+        fetched |= zip(there, torch.split(together, [len(parts[number]) for number in there]), strict=True)
+    return [fetched[number] for number in range(len(parts))]
 
 
-def _value(seen: Seen) -> Value:
+def _value(value: Seen) -> Value:
     return Value(
-        id=seen.id,
-        dtype=_dtype(seen.dtype),
-        shape=seen.shape,
-        strides=seen.strides,
-        offset=seen.offset,
-        device=str(seen.device),
-        storage=seen.storage,
-        version=seen.version,
-        base=None if seen.base is None else seen.base.id,
-        digest=seen.digest,
-        label=seen.label,
-        tensor=seen.file is not None,
-        tensor_file=seen.file,
-        stats=seen.stats if isinstance(seen.stats, dict) else None,
+        id=value.id,
+        dtype=_dtype(value.dtype),
+        shape=value.shape,
+        strides=value.strides,
+        offset=value.offset,
+        device=str(value.device),
+        storage=value.storage,
+        version=value.version,
+        base=None if value.base is None else value.base.id,
+        digest=value.digest,
+        label=value.label,
+        tensor=value.file is not None,
+        tensor_file=value.file,
+        stats=value.stats if isinstance(value.stats, dict) else None,
     )
 
 
@@ -154,10 +156,10 @@ def _call(call: Running, stack: int | None) -> Call:
         step=call.step,
         phase=call.phase,
         inside=call.inside,
-        inputs={slot: seen.id for slot, seen in call.inputs.items()},
-        outputs={slot: seen.id for slot, seen in call.outputs.items()},
-        written={slot: seen.id for slot, seen in call.written.items()},
-        weights={slot: seen.id for slot, seen in call.weights.items()},
+        inputs={slot: value.id for slot, value in call.inputs.items()},
+        outputs={slot: value.id for slot, value in call.outputs.items()},
+        written={slot: value.id for slot, value in call.written.items()},
+        weights={slot: value.id for slot, value in call.weights.items()},
         scalars={slot: plain(value) for slot, value in call.scalars.items()},
         stack=stack,
         flags=(*call.flags, *(f"{name}_born" for name in ("nan", "inf") if _bears(call, name))),
@@ -167,13 +169,13 @@ def _call(call: Running, stack: int | None) -> Call:
 
 def _bears(call: Running, name: str) -> bool:
     """Whether a call's results hold a number that is not finite, and none of its inputs does."""
-    return any(_holds(seen, name) for seen in (*call.outputs.values(), *call.written.values())) and not any(
-        _holds(seen, name) for seen in call.inputs.values()
+    return any(_holds(value, name) for value in (*call.outputs.values(), *call.written.values())) and not any(
+        _holds(value, name) for value in call.inputs.values()
     )
 
 
-def _holds(seen: Seen, name: str) -> bool:
-    stats = (seen.base or seen).stats
+def _holds(value: Seen, name: str) -> bool:
+    stats = (value.base or value).stats
     return isinstance(stats, dict) and stats.get(name, 0) > 0
 
 

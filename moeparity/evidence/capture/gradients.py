@@ -50,11 +50,11 @@ class Gradients:
         for handle in self._parameters.values():
             handle.remove()
 
-    def follow(self, module: torch.nn.Module, followed: Followed, given: Slotted, results: Slotted) -> None:
+    def follow(self, module: torch.nn.Module, followed: Followed, arguments: Slotted, results: Slotted) -> None:
         """A module has returned: look at the gradients of these tensors and of its own parameters when they come."""
         if not torch.is_grad_enabled():
             return
-        for slots, role in ((results, "inputs"), (given, "outputs")):
+        for slots, role in ((results, "inputs"), (arguments, "outputs")):
             for slot, tensor in slots:
                 if _has_gradient(tensor):
                     followed.awaited += 1
@@ -73,10 +73,10 @@ class Gradients:
                 return
             with recorder.lock, torch._C._DisableTorchDispatch():
                 call, count = followed.backward or (self._began(followed), 0)
-                seen = recorder.see(gradient, keep=call.keeps) if type(gradient) is torch.Tensor else None
-                if seen is not None:
+                value = recorder.see(gradient, keep=call.keeps) if type(gradient) is torch.Tensor else None
+                if value is not None:
                     slots: dict[str, Seen] = getattr(call, role)
-                    slots[slot] = seen
+                    slots[slot] = value
                 followed.backward = call, count + 1
                 if count + 1 == followed.awaited:
                     self._ended(followed, call)

@@ -47,8 +47,8 @@ class Paths:
         return path
 
     def _known(self, module: torch.nn.Module) -> str | None:
-        held = self._paths.get(id(module))
-        return held[1] if held is not None and held[0]() is module else None
+        reference = self._paths.get(id(module))
+        return reference[1] if reference is not None and reference[0]() is module else None
 
 
 def _walk(module: torch.nn.Module, path: str, met: set[int]) -> Iterator[tuple[torch.nn.Module, str]]:
@@ -110,7 +110,7 @@ class Modules:
             if recorder.settings.stacks:
                 call.frames = frames()
             for slot, tensor in tensors(args, ""):
-                self._see(call.inputs, slot, tensor, call, given=True)
+                self._see(call.inputs, slot, tensor, call, is_argument=True)
             if self._with_weights:
                 for slot, weight in chain(module._parameters.items(), module._buffers.items()):
                     if weight is not None:
@@ -126,15 +126,15 @@ class Modules:
             call = modules.pop()[0]
             if not recorder.is_on or call.clock is None:
                 return
-            named = list(self._unwritten(kwargs, call.clock))
+            keywords = list(self._unwritten(kwargs, call.clock))
             if self._gradients is not None:
                 followed = Followed(call.name, call.path, call.id if self._recorded else None)
-                given = [*self._unwritten(args, call.clock), *named]
-                self._gradients.follow(module, followed, given, outputs(result))
+                arguments = [*self._unwritten(args, call.clock), *keywords]
+                self._gradients.follow(module, followed, arguments, outputs(result))
             if not self._recorded:
                 return
-            for slot, tensor in named:
-                self._see(call.inputs, slot, tensor, call, given=True)
+            for slot, tensor in keywords:
+                self._see(call.inputs, slot, tensor, call, is_argument=True)
             call.scalars |= {name: value for name, value in kwargs.items() if plain(value) is not None}
             for slot, tensor in outputs(result):
                 self._see(call.outputs, slot, tensor, call)
@@ -149,9 +149,9 @@ class Modules:
                 yield slot, tensor
 
     def _see(
-        self, slots: dict[str, Any], slot: str, tensor: torch.Tensor, call: Running, *, given: bool = False
+        self, slots: dict[str, Any], slot: str, tensor: torch.Tensor, call: Running, *, is_argument: bool = False
     ) -> None:
         if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-            seen = self._recorder.see(tensor, keep=call.keeps, index=given)
-            if seen is not None:
-                slots[slot] = seen
+            value = self._recorder.see(tensor, keep=call.keeps, index=is_argument)
+            if value is not None:
+                slots[slot] = value

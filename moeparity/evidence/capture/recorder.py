@@ -95,8 +95,8 @@ class Recorder:
     def returned(self, call: Running) -> None:
         """A call that has returned with all its values."""
         self._returned.append(call)
-        held = self._held + sum(sink.held for sink in self._sinks)
-        if len(self._returned) >= self.most_calls or held >= HELD:
+        held_bytes = self._held + sum(sink.held for sink in self._sinks)
+        if len(self._returned) >= self.most_calls or held_bytes >= HELD:
             self.flush()
         else:
             self.flush_if_due()
@@ -121,13 +121,13 @@ class Recorder:
             return None
         storage, version = self.storages.of(tensor), version_of(tensor) + ahead
         key = (version, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        seen = storage.values.get(key)
-        if seen is None:
-            seen = self._met(tensor, storage, version, born=born)
-            remember(storage, key, seen)
+        value = storage.values.get(key)
+        if value is None:
+            value = self._met(tensor, storage, version, born=born)
+            remember(storage, key, value)
         if keep or (index and _is_small_index(tensor)):
-            self._keep(seen, tensor)
-        return seen
+            self._keep(value, tensor)
+        return value
 
     def _met(self, tensor: torch.Tensor, storage: Storage, version: int, *, born: bool) -> Seen:
         primary = storage.primary
@@ -137,41 +137,41 @@ class Recorder:
             whole = _in_memory_order(tensor)
             if whole is not tensor:
                 primary = self.see(whole)
-        seen = self._numbered(tensor, storage, version)
-        seen.label = storage.label(tensor)
+        value = self._numbered(tensor, storage, version)
+        value.label = storage.label(tensor)
         if primary is not None:
-            seen.base = primary
-            return seen
-        storage.primary = seen
-        if seen.label != "unwritten":
-            self._digest(seen, tensor)
-        return seen
+            value.base = primary
+            return value
+        storage.primary = value
+        if value.label != "unwritten":
+            self._digest(value, tensor)
+        return value
 
     def _numbered(self, tensor: torch.Tensor, storage: Storage, version: int) -> Seen:
-        seen = Seen(tensor, self._values, storage.number, version)
+        value = Seen(tensor, self._values, storage.number, version)
         self._values += 1
-        return seen
+        return value
 
-    def _digest(self, seen: Seen, tensor: torch.Tensor) -> None:
+    def _digest(self, value: Seen, tensor: torch.Tensor) -> None:
         try:
             if not (self.settings.stats and has_order(tensor)):
-                seen.rows = row_digests(tensor)
+                value.rows = row_digests(tensor)
             elif tensor.is_cpu:
                 tally = Tally()
-                seen.rows = row_digests(tensor, tally.saw)
-                seen.stats = tally.named(tensor.numel())
+                value.rows = row_digests(tensor, tally.saw)
+                value.stats = tally.named(tensor.numel())
             else:
-                seen.rows, seen.stats = row_digests(tensor), later(tensor)
+                value.rows, value.stats = row_digests(tensor), later(tensor)
         except (RuntimeError, NotImplementedError) as error:
             self.note(f"values of {tensor.dtype} on {tensor.device.type} have no digests: {str(error)[:100]}")
             return
-        self._held += 8 * seen.rows.numel()
+        self._held += 8 * value.rows.numel()
 
-    def _keep(self, seen: Seen, tensor: torch.Tensor) -> None:
-        base = seen.base
-        if base is not None and base.extent[1] - base.extent[0] <= 4 * tensor.nbytes and base.dtype == seen.dtype:
-            tensor, seen = tensor.detach().as_strided(base.shape, base.strides, base.offset), base
-        if seen.kept is not None or seen.kept_already or seen.label == "unwritten":
+    def _keep(self, value: Seen, tensor: torch.Tensor) -> None:
+        base = value.base
+        if base is not None and base.extent[1] - base.extent[0] <= 4 * tensor.nbytes and base.dtype == value.dtype:
+            tensor, value = tensor.detach().as_strided(base.shape, base.strides, base.offset), base
+        if value.kept is not None or value.kept_already or value.label == "unwritten":
             return
         if not _is_small_index(tensor) and self._spent + tensor.nbytes > self.settings.budget:
             self.note(
@@ -181,14 +181,14 @@ class Recorder:
             self._spent = self.settings.budget
             return
         self._spent += 0 if _is_small_index(tensor) else tensor.nbytes
-        seen.kept_already, seen.written = True, False
+        value.kept_already, value.written = True, False
         if tensor.device.type == "cpu" and self._may_open():
             with self._writing():
                 for sink in self._opened_sinks():
-                    number = sink.keep(seen.id, tensor)
-                    seen.file = number if number is not None else seen.file
+                    number = sink.keep(value.id, tensor)
+                    value.file = number if number is not None else value.file
         else:
-            seen.kept = tensor.detach().clone(memory_format=torch.contiguous_format)
+            value.kept = tensor.detach().clone(memory_format=torch.contiguous_format)
             self._held += tensor.nbytes
 
     def _opened_sinks(self) -> Sequence[Sink]:

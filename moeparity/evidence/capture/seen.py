@@ -134,10 +134,10 @@ class Storages:
 
     def of(self, tensor: torch.Tensor) -> Storage:
         """The storage of a tensor."""
-        held: Any = tensor.untyped_storage()
-        storage = self._storages.get(held._cdata)
+        untyped: Any = tensor.untyped_storage()
+        storage = self._storages.get(untyped._cdata)
         if storage is None:
-            storage = Storage(held._weak_ref(), self._numbers)
+            storage = Storage(untyped._weak_ref(), self._numbers)
             self._numbers += 1
             self._storages[storage.cdata] = storage
         return storage
@@ -168,11 +168,11 @@ class Storages:
         self._storages.clear()
 
 
-def remember(storage: Storage, key: tuple[object, ...], seen: Seen) -> None:
+def remember(storage: Storage, key: tuple[object, ...], value: Seen) -> None:
     """Enter a value among those of its storage, in place of the oldest where there are many."""
     if len(storage.values) >= _VIEWS:
         storage.values.pop(next(iter(storage.values)))
-    storage.values[key] = seen
+    storage.values[key] = value
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -184,8 +184,8 @@ def extent(tensor: torch.Tensor) -> tuple[int, int, bool]:
     """The first byte of its storage that it reads, the one behind the last, and whether it reads all between."""
     item = tensor.element_size()
     start = int(tensor.storage_offset()) * item
-    if not tensor.numel():
-        return start, start, True
+    if tensor.is_contiguous():  # so is an empty one
+        return start, start + item * tensor.numel(), True
     reach: int = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + reach * item, reach == tensor.numel()
 

@@ -68,11 +68,11 @@ class Words(TypedDict, total=False):
 
 def settings_of(**words: Unpack[Words]) -> Settings:
     """The settings that these words say. Raises MoeparityError for a word that says nothing."""
-    said: dict[str, Any] = {name: value for name, value in words.items() if name not in _READ}
+    fields: dict[str, Any] = {name: value for name, value in words.items() if name not in _READ}
     for name, (field, read_word) in _READ.items():
         if name in words:
-            said[field] = read_word(words[name])  # type: ignore[literal-required]
-    return Settings(**said)
+            fields[field] = read_word(words[name])  # type: ignore[literal-required]
+    return Settings(**fields)
 
 
 def _levels(text: tuple[str, ...] | str) -> tuple[str, ...]:

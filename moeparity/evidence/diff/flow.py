@@ -169,10 +169,10 @@ def _slots(left: dict[str, int], right: dict[str, int]) -> Iterator[tuple[str, i
 class Flow:
     """Which values of a side are made of equal ones alone, as far as that is known."""
 
-    def __init__(self, side: Side, known: Known, which: int) -> None:
+    def __init__(self, side: Side, knowledge: Known, which: int) -> None:
         self.side = side
-        self.equal, self.differing = known.equal[which], known.differing[which]
-        self.other_parts = known.other_parts[which]
+        self.equal, self.differing = knowledge.equal[which], knowledge.differing[which]
+        self.other_parts = knowledge.other_parts[which]
 
     @cached_property
     def _clean(self) -> dict[int, bool]:

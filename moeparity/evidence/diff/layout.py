@@ -25,7 +25,7 @@ class Layout:
     def tokens(self, name: str) -> Tokens | None:
         """The stated tokens of the forward passes of trace A or B."""
         rule = (self.a if name == "A" else self.b).tokens
-        return None if rule is None else stated(rule.lengths, rule.padded_to, left=rule.padding == "left")
+        return None if rule is None else stated(rule.lengths, rule.padded_to, at_left=rule.padding == "left")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,21 +62,21 @@ def orders_behind(comparer: Comparer, origin: Origin, handed: Mapping[int, Tenso
     differing = _differing(comparer, origin)
     if isinstance(differing, str) or origin.unread or not origin.ops_a:
         return _not_told(differing if isinstance(differing, str) else "whole inputs were not kept"), True
-    own = Calls(comparer.a, origin.ops_a, origin.pair.a)
-    on_others = replace(own, handed=handed)
-    ours, theirs = _recorded(own)[differing[0]], _recorded(Calls(comparer.b, (), origin.pair.b))[differing[1]]
+    calls = Calls(comparer.a, origin.ops_a, origin.pair.a)
+    on_others = replace(calls, handed=handed)
+    ours, theirs = _recorded(calls)[differing[0]], _recorded(Calls(comparer.b, (), origin.pair.b))[differing[1]]
     try:
         if same_bits(on_others.rows(Way(0, native=True), differing[0]), theirs):
             return LegalOrders(verdict="inside"), True
     except (NotDrawnError, RuntimeError):
         pass
-    drawn, one = _draws(on_others, differing[0], theirs), _drawn(own, differing[0], ours)
-    if isinstance(drawn, str) or isinstance(one, str):
-        return _not_told((drawn if isinstance(drawn, str) else str(one)).format("A")), False
+    drawn, drawn_alone = _draws(on_others, differing[0], theirs), _drawn(calls, differing[0], ours)
+    if isinstance(drawn, str) or isinstance(drawn_alone, str):
+        return _not_told((drawn if isinstance(drawn, str) else str(drawn_alone)).format("A")), False
     around = band(drawn.draws[0], drawn.own, drawn.draws[1:], len(drawn.own))
     if around.inside:
         return LegalOrders(verdict="inside"), False
-    verdict = _told("outside", one, (ours, theirs), around, sums=own.adds_up)
+    verdict = _told("outside", drawn_alone, (ours, theirs), around, sums=calls.adds_up)
     return replace(verdict, error_b=_error(drawn.own, drawn.exact)), False
 
 

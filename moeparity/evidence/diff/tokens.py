@@ -78,13 +78,13 @@ def tokens_of(side: Side, calls: Listed[Call], top: Call | None) -> Tokens | Non
     )
 
 
-def stated(lengths: Listed[int], padded_to: int | None, *, left: bool) -> Tokens:
+def stated(lengths: Listed[int], padded_to: int | None, *, at_left: bool) -> Tokens:
     """Tokens of which only the layout is known: packed sequences of these lengths, or padded to one length."""
     if padded_to is None:
         starts = [sum(lengths[:i]) for i in range(len(lengths))]
         spans = [range(start, start + length) for start, length in zip(starts, lengths, strict=True)]
         return Tokens((sum(lengths),), tuple(Sequence(None, tuple(span)) for span in spans))
-    rows = [range(padded_to - length, padded_to) if left else range(length) for length in lengths]
+    rows = [range(padded_to - length, padded_to) if at_left else range(length) for length in lengths]
     places = (tuple(row * padded_to + place for place in span) for row, span in enumerate(rows))
     return Tokens((len(lengths), padded_to), tuple(Sequence(None, span) for span in places))
 

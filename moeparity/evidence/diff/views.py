@@ -20,16 +20,16 @@ def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
     Where they are other parts of what may be one value, or lie otherwise, and can't be compared, that is said. Raises
     TraceError for a trace that is damaged.
     """
-    one, other = comparer.a.value(a), comparer.b.value(b)
-    alike = one.dtype == other.dtype and one.shape == other.shape
+    ours, theirs = comparer.a.value(a), comparer.b.value(b)
+    alike = ours.dtype == theirs.dtype and ours.shape == theirs.shape
     of_one = same_part = False
-    if one.base is not None and other.base is not None:
-        base, another = comparer.a.value(one.base), comparer.b.value(other.base)
+    if ours.base is not None and theirs.base is not None:
+        base, another = comparer.a.value(ours.base), comparer.b.value(theirs.base)
         of_one = alike and base.shape == another.shape
-        same_part = of_one and _part(one, base) == _part(other, another)
+        same_part = of_one and _part(ours, base) == _part(theirs, another)
         if same_part:
-            whole = compare_views(comparer, one.base, other.base)
-            covers = torch.Size(one.shape).numel() == torch.Size(base.shape).numel()
+            whole = compare_views(comparer, ours.base, theirs.base)
+            covers = torch.Size(ours.shape).numel() == torch.Size(base.shape).numel()
             if whole.status == "equal" or (covers and whole.status != "unknown"):
                 return whole
     comparison = comparer.compare(a, b)
@@ -41,12 +41,12 @@ def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
 
 def _part(view: Value, base: Value) -> tuple[object, ...]:
     """Which part of what it looks at a view is, and how it lies."""
-    return view.offset - base.offset, *_steps(view)
+    return view.offset - base.offset, _steps(view)
 
 
 def _steps(value: Value) -> tuple[int, ...]:
-    """How far apart neighbours lie in memory; of an axis of one there are none."""
-    return tuple(step for size, step in zip(value.shape, value.strides, strict=True) if size != 1)
+    """How far apart neighbours lie in memory, as far as was recorded; of an axis of one there are none."""
+    return tuple(step for size, step in zip(value.shape, value.strides, strict=False) if size != 1)
 
 
 def _in_memory(comparer: Comparer, a: int, b: int) -> Comparison | None:
@@ -66,6 +66,8 @@ def memory_rows(side: Side, number: int) -> Tensor | None:
     Of a transposed view they are those of what it looks at.
     """
     value = side.value(number)
+    if len(value.strides) != len(value.shape):
+        return side.rows(number)
     order = sorted(range(len(value.shape)), key=lambda axis: -value.strides[axis])
     if order == sorted(order):
         return side.rows(number)

@@ -42,8 +42,8 @@ class Walked:
     left: int = 0
 
 
-def first_beyond(compared: Sequence[Compared], told: Mapping[int, LegalOrders]) -> Walked:
-    """Walk through all values that differ, pass by pass. `told`: by the ids of origins, what is drawn already."""
+def first_beyond(compared: Sequence[Compared], orders_drawn: Mapping[int, LegalOrders]) -> Walked:
+    """Walk through all values that differ, pass by pass. `orders_drawn`: by the ids of origins."""
     drawn = 0
     for passes in compared:
         comparer = Comparer(passes.run)
@@ -52,7 +52,7 @@ def first_beyond(compared: Sequence[Compared], told: Mapping[int, LegalOrders]) 
         for number, pair in enumerate(values):
             origin = begun.get(_roots(comparer, pair))
             if origin is not None:
-                orders, at_once = told.get(id(origin)) or legal_orders(comparer, origin), False
+                orders, at_once = orders_drawn.get(id(origin)) or legal_orders(comparer, origin), False
             else:
                 origin, handed = _behind(comparer, passes.known, pair)
                 orders, at_once = orders_behind(comparer, origin, handed)
@@ -70,22 +70,22 @@ def _roots(comparer: Comparer, pair: ValuePair) -> tuple[int, int]:
 
 def _differing(comparer: Comparer, pairs: Sequence[ValuePair]) -> Iterator[ValuePair]:
     """What calls gave and differs, each value once, in the order in which A had it."""
-    seen: set[tuple[int, int]] = set()
+    walked: set[tuple[int, int]] = set()
     for pair in sorted(pairs, key=lambda pair: moment(comparer.a, pair)):
         roots = _roots(comparer, pair)
-        if pair.role == "output" and pair.comparison.status in DIFFERING and roots not in seen:
-            seen.add(roots)
+        if pair.role == "output" and pair.comparison.status in DIFFERING and roots not in walked:
+            walked.add(roots)
             yield pair
 
 
-def _behind(comparer: Comparer, known: Known, pair: ValuePair) -> tuple[Origin, Mapping[int, Tensor]]:
+def _behind(comparer: Comparer, knowledge: Known, pair: ValuePair) -> tuple[Origin, Mapping[int, Tensor]]:
     """The calls of either side between a value and those that have a partner; and by ids of A what B has in their place
     where it is something else.
     """
-    ops_a, read = _since(comparer.a, {*known.equal[0], *known.differing[0]}, pair.a)
-    ops_b, _ = _since(comparer.b, {*known.equal[1], *known.differing[1]}, pair.b)
-    others = {number: known.differing[0][number] for number in read if number in known.differing[0]}
-    tensors = {number: comparer.b.tensor(other) for number, other in others.items()}
+    ops_a, read = _since(comparer.a, {*knowledge.equal[0], *knowledge.differing[0]}, pair.a)
+    ops_b, _ = _since(comparer.b, {*knowledge.equal[1], *knowledge.differing[1]}, pair.b)
+    others = {number: knowledge.differing[0][number] for number in read if number in knowledge.differing[0]}
+    tensors = {number: comparer.b.tensor(partner) for number, partner in others.items()}
     handed = {number: tensor for number, tensor in tensors.items() if tensor is not None}
     missing = len(tensors) - len(handed)
     return Origin(pair=pair, kind="behind", ops_a=ops_a, ops_b=ops_b, unread=missing), handed
@@ -102,9 +102,9 @@ def _since(side: Side, partnered: set[int], number: int) -> tuple[tuple[Call, ..
             continue
         ops[maker.id] = maker
         for value in maker.inputs.values():
-            known = next((n for n in (value, side.root_of(value)) if n in partnered), None)
-            if known is None:
+            nearest = next((n for n in (value, side.root_of(value)) if n in partnered), None)
+            if nearest is None:
                 waiting.append(side.root_of(value))
             else:
-                read[known] = None
+                read[nearest] = None
     return tuple(sorted(ops.values(), key=side.returned)), list(read)

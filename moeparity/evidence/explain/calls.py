@@ -17,7 +17,7 @@ from moeparity.evidence.explain.price import call_price, rewriting_price
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.sample import Ports, Sample, Values
 from moeparity.inputs.weights.store import Loaded
-from moeparity.ops.declaration import EDGE
+from moeparity.ops.attribute import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
@@ -128,7 +128,7 @@ class Kernels:
         """All values of the nodes, those on edges too; `base` holds them without the choices."""
         tail = self.replaced.tail
         walks_tail = tail is not None and _touches(choices, tail)
-        values, own, before = dict(sample.values), self.replaced.plan.at_phase(sample.phase), set[str]()
+        values, own_plan, before = dict(sample.values), self.replaced.plan.at_phase(sample.phase), set[str]()
         for node in self.replaced.all_nodes if walks_tail else self.replaced.nodes:
             before.add(node.name)
             reads = [_handed(values, value, node) for value in plan.read_inputs(node)]
@@ -136,11 +136,16 @@ class Kernels:
             if unseen:
                 raise UnreadError(f"{node.name}: {unseen[0]} is not known.")
             names = (*node.values, *(f"{node.values[0]}{EDGE}{reader}" for reader in plan.edges(node)))
-            if _untouched(plan, own, choices, node) and _reads_same(reads, base, node, plan):
+            if _untouched(plan, own_plan, choices, node) and _reads_same(reads, base, node, plan):
                 values |= {name: base[name] for name in names}
                 continue
-            told = sorted(plan.told_to(node).items())
-            key = (id(sample), node.name, frozenset(choice for choice in choices if choice[0][0] in before), *told)
+            told_choices = sorted(plan.told_to(node).items())
+            key = (
+                id(sample),
+                node.name,
+                frozenset(choice for choice in choices if choice[0][0] in before),
+                *told_choices,
+            )
             if key not in self._inner:
                 self._keep(key, self._computed_at(plan, node, choices, reads))
             values |= self._inner[key]
@@ -191,8 +196,8 @@ def _bytes(values: Values) -> int:
     return sum(tensor.nbytes for tensor in values.values())
 
 
-def _untouched(plan: BoundGraph, own: BoundGraph, choices: Choices, node: Node) -> bool:
-    return not _touches(choices, node) and plan.told_to(node) == own.told_to(node)
+def _untouched(plan: BoundGraph, own_plan: BoundGraph, choices: Choices, node: Node) -> bool:
+    return not _touches(choices, node) and plan.told_to(node) == own_plan.told_to(node)
 
 
 def _touches(choices: Choices, node: Node) -> bool:

@@ -12,9 +12,10 @@ from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.plan.bind import settings_of
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import NO_ENGINE, Profile, load_profile
+from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.latest import Latest
+from moeparity.plan.rule import NO_ENGINE
 from moeparity.plan.setting import Place, Setting
 from moeparity.plan.spec import reader
 

@@ -58,8 +58,14 @@ def explain(
         matches=() if inquiry.base.exact else inquiry.matches,
         open=undecided,
         settings=_settings(replaced, answer),
-        left=None if exact else left_by(inquiry.kernels, answer, samples),
+        left=None if exact else left_by(inquiry.kernels, _nearest(inquiry, answer), samples),
     )
+
+
+def _nearest(inquiry: Inquiry, best: Choices) -> Choices:
+    """The best that was tried, or the plan itself where that has no fewer equal elements."""
+    is_nearer = best in inquiry.answers and inquiry.answers[best].equal > inquiry.base.equal
+    return best if is_nearer else NOTHING
 
 
 def _settings(replaced: Replaced, answer: Choices) -> tuple[tuple[str, str], ...]:

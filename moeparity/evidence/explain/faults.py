@@ -15,7 +15,7 @@ import torch
 
 from moeparity.errors import SpecError
 from moeparity.numerics.bits import int_view
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.faults.fault import Fault, Planted, planted, written
@@ -33,6 +33,7 @@ MOST: Final = 256
 SUSPECTS: Final = 2
 """Of so many experts, at most, it is tried what is said of one."""
 NEAR: Final = 0.25
+"""The share of nearer rows behind which a row is looked for that shows how far off rounding brings one."""
 FAR_OFF: Final = 16.0
 """What is so many times as far off, in squares, as the row behind so many nearer ones is not so by rounding."""
 
@@ -103,7 +104,7 @@ def with_faults(plan: BoundGraph, faults: Mapping[Place, Value]) -> BoundGraph:
     """
     nodes = {node.name: node for node in plan.graph.nodes}
     plants = [(place, planted_at(place, value)) for place, value in faults.items()]
-    for place, plant in sorted(plants, key=lambda one: (not one[1].takes_weights, *one[0])):
+    for place, plant in sorted(plants, key=lambda pair: (not pair[1].takes_weights, *pair[0])):
         try:
             plan = rewritten(plan, nodes[place[0]], plant.fault, dict(plant.values))
         except (ValueError, IndexError) as error:
@@ -133,8 +134,8 @@ def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -
     tokens are; each of them alone may be, where one can. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of
     each token.
     """
-    is_known = recorded.shape == base.shape and recorded.numel() > 0
-    if not is_known or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):
+    is_comparable = recorded.shape == base.shape and recorded.numel() > 0
+    if not is_comparable or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):
         return ()
     off = _how_far_off(recorded.double(), base.double())
     far = off > FAR_OFF * off.flatten().quantile(NEAR)

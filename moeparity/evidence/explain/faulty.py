@@ -34,11 +34,11 @@ def with_number_of_fault(tries: Tries, parent: Choices) -> Iterator[Choices]:
 
 def _places(tries: Tries, parent: Choices) -> Iterator[tuple[Place, float | None]]:
     """Where a fault may be planted beside what is there; not those that a parameter solved for stands for."""
-    kernels, taken = tries.kernels, places(parent)
+    kernels, occupied = tries.kernels, places(parent)
     replaced = kernels.replaced
     suspects = kernels.suspects(tries.samples[0], parent)
     solved_for = {place for place, _ in numbers(replaced, replaced.bound(NOTHING))}
     for node in replaced.all_nodes:
         for place, number in fault_places(replaced.plan.graph, node, suspects, solved_for):
-            if place not in taken:
+            if place not in occupied:
                 yield place, number

@@ -18,7 +18,7 @@ from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Left
 from moeparity.evidence.explain.sample import Sample
 from moeparity.metrics.divergence import compare
-from moeparity.ops.declaration import RefusedError
+from moeparity.ops.attribute import RefusedError
 
 DRAWS: Final = 16
 """Legal orders that are drawn."""

@@ -63,11 +63,11 @@ def _around(remainder: Remainder2, at: Point, least: float, step: float) -> dict
 
 def _turn(at: Point, least: float, points: dict[Point, float], step: float) -> Point | None:
     """Where the quadric through six points has its least, no further than `GREATEST`; None where it has none."""
-    up, down, right, left, both = points.values()
+    up, down, right, left, corner = points.values()
     if not all(map(math.isfinite, points.values())):
         return None
     slope_a, slope_b = (up - down) / 2, (right - left) / 2
-    bend_a, bend_b, twist = up + down - 2 * least, right + left - 2 * least, both - up - right + least
+    bend_a, bend_b, twist = up + down - 2 * least, right + left - 2 * least, corner - up - right + least
     spread = bend_a * bend_b - twist * twist
     if bend_a <= 0 or bend_b <= 0 or spread <= 0:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from moeparity.evidence.explain.faults import is_fault, planted_at
 from moeparity.evidence.explain.numbers import digits, figures
 from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.graph import Node
 from moeparity.plan.setting import FAULT, Place
 
@@ -22,7 +22,7 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
         (node, name), value = choice
         attribute = nodes[node].op.attribute(name)
         default = None if attribute is None else attribute.default
-        return value in (default, *(own[choice[0]].value for own in replaced.own if choice[0] in own))
+        return value in (default, *(settings[choice[0]].value for settings in replaced.own if choice[0] in settings))
 
     def listed_as(choice: Choice) -> int:
         attribute = nodes[choice[0][0]].op.attribute(choice[0][1])

@@ -9,7 +9,7 @@ from typing import Any, Final
 import networkx as nx
 
 from moeparity.evidence.explain.faults import is_fault, with_faults
-from moeparity.ops.declaration import EDGE, Value
+from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.setting import FAULT, IMPL, Place, Setting
@@ -46,7 +46,9 @@ class Replaced:
     _latest: dict[Choices, BoundGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @classmethod
-    def of(cls, region: Sequence[str], base: BoundGraph, own: BoundGraph, *, unknown: Collection[str] = ()) -> Replaced:
+    def of(
+        cls, region: Sequence[str], base: BoundGraph, own_plan: BoundGraph, *, unknown: Collection[str] = ()
+    ) -> Replaced:
         """The nodes of a region, in execution order, as the plan `base` runs them. Of what the `unknown` nodes hand on
         it is not known whether it was made under its choices.
         """
@@ -73,7 +75,7 @@ class Replaced:
             plan=plan.in_phases(settings_of),
             nodes=tuple(node for node in cut.nodes if node.name in region),
             tail=tail,
-            own=tuple(_of_nodes(one, names) for one in own.distinct),
+            own=tuple(_of_nodes(phase_plan, names) for phase_plan in own_plan.distinct),
             segment=frozenset(inside),
             makers=tuple(dict.fromkeys(place for place in _makers(cut.nodes, region) if place[0] in unknown)),
         )
@@ -128,7 +130,8 @@ class Replaced:
         """Whether a value is another one than the plan's in some phase."""
         node = place[0]
         return any(
-            one.resolved(node, value) != one.resolved(node, one.settings[place].value) for one in self.plan.distinct
+            phase_plan.resolved(node, value) != phase_plan.resolved(node, phase_plan.settings[place].value)
+            for phase_plan in self.plan.distinct
         )
 
 

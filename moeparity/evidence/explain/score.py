@@ -71,20 +71,20 @@ class Score:
     def of(cls, ports: Ports, trial: Ports) -> Score:
         """The function's values of one micro-batch against a trial's."""
         score = cls()
-        for value, other in zip(ports, trial, strict=True):
+        for value, tried_value in zip(ports, trial, strict=True):
             score.elements += value.numel()
-            score.all_bits &= same_bits(value, other)
-            score.same_dtypes &= value.dtype == other.dtype
-            if value.shape != other.shape:
+            score.all_bits &= same_bits(value, tried_value)
+            score.same_dtypes &= value.dtype == tried_value.dtype
+            if value.shape != tried_value.shape:
                 score.unexplained = score.ulps = math.inf
-            elif value.is_floating_point() and other.is_floating_point():
-                error = compare(value, other)
+            elif value.is_floating_point() and tried_value.is_floating_point():
+                error = compare(value, tried_value)
                 score.equal_elements += error.equal
                 score.ulps += math.inf if error.excluded else error.sum_ulp
                 scale = error.squared_reference / value.numel() or 1.0
                 score.unexplained += error.squared_difference / scale + error.excluded
             else:
-                differ = int((value != other).sum())
+                differ = int((value != tried_value).sum())
                 score.equal_elements += value.numel() - differ
                 score.ulps += differ
                 score.unexplained += differ

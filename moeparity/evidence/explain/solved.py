@@ -24,9 +24,9 @@ BETTER: Final = 0.95
 def solved(tries: Tries, parent: Choices) -> Iterator[Choices]:
     """The combination with one of its numbers, or a further one, solved for; of two numbers both together."""
     replaced, values = tries.kernels.replaced, dict(parent)
-    known = dict(numbers(replaced, replaced.bound(parent)))
+    values_there = dict(numbers(replaced, replaced.bound(parent)))
     faulty = {place: value for place, value in parent if is_fault(place) and isinstance(value, float)}
-    for place, at in (known | faulty).items():
+    for place, at in (values_there | faulty).items():
         others = frozenset(choice for choice in parent if choice[0] != place)
         if place in values:
             # A word, such as an eps of `config`, stands for the number that is there.

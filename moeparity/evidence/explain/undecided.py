@@ -16,7 +16,7 @@ from moeparity.evidence.explain.report import OpenChoice
 from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.vocabulary import numbers, stated_number, whole_number
 from moeparity.numerics.bits import same_bits
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from moeparity.evidence.explain.replaced import ROPE, THETA, Choice, Choices, Replaced
 from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
-from moeparity.ops.declaration import EDGE, Attribute, Value
+from moeparity.ops.attribute import EDGE, Attribute, Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.setting import Place, edges_of
 
@@ -25,23 +25,28 @@ def listed_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
     """Every value that is listed, in use or a whole number and makes a node compute otherwise than `plan` does in some
     phase.
     """
-    every = (choice for one in plan.distinct for choice in _listed_in(replaced, one))
+    every = (choice for phase_plan in plan.distinct for choice in _listed_in(replaced, phase_plan))
     yield from dict.fromkeys(every)
 
 
 def _listed_in(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
     nodes = {node.name: node for node in plan.graph.nodes}
-    for name, told in replaced.makers:
-        attribute, value = nodes[name].op.attribute(told), plan.resolved(name, plan.settings[name, told].value)
+    for name, attribute_name in replaced.makers:
+        attribute, value = (
+            nodes[name].op.attribute(attribute_name),
+            plan.resolved(name, plan.settings[name, attribute_name].value),
+        )
         assert attribute is not None, "a node tells of an attribute of its own"
-        yield from (((name, told), other) for other in _values(attribute) if other != value)
+        yield from (
+            ((name, attribute_name), listed_value) for listed_value in _values(attribute) if listed_value != value
+        )
     for node in replaced.all_nodes:
         active = plan.active(node)
         for attribute in node.attributes:
             if attribute.name in active:
                 values = (v for v in _values(attribute) if plan.resolved(node.name, v) != active[attribute.name])
                 yield from (((node.name, attribute.name), value) for value in values)
-        names = {other.name for other in replaced.nodes}
+        names = {member.name for member in replaced.nodes}
         for site, consumer in edges_of(plan.graph, node):
             place = (node.name, f"{site}{EDGE}{consumer}")
             if consumer in names:
@@ -60,8 +65,8 @@ def _values(attribute: Attribute) -> Iterator[Value]:
 def numbers(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, float]]:
     """The places at which any number may stand, with the one that stands there first: attributes, then parameters."""
     places: dict[Place, float] = {}
-    for one in plan.distinct:
-        places = dict(_numbers_in(replaced, one)) | places
+    for phase_plan in plan.distinct:
+        places = dict(_numbers_in(replaced, phase_plan)) | places
     yield from places.items()
 
 
@@ -72,9 +77,9 @@ def _numbers_in(replaced: Replaced, plan: BoundGraph) -> Iterator[tuple[Place, f
         for attribute in attributes:
             value = active[attribute.name]
             yield (node.name, attribute.name), float(node.params[attribute.name] if isinstance(value, str) else value)
-        known = {attribute.name for attribute in node.attributes}
+        names = {attribute.name for attribute in node.attributes}
         for name, value in node.params.items():
-            if isinstance(value, float) and name not in known:
+            if isinstance(value, float) and name not in names:
                 yield (node.name, name), value
             if name == ROPE and isinstance(value, Mapping) and THETA in value:
                 yield (node.name, THETA), float(value[THETA])

@@ -128,4 +128,9 @@ class _Values:
 
 def is_tensor(value: Any) -> bool:
     """Whether a value has bits that a trace can hold."""
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_quantized
+    return (
+        isinstance(value, torch.Tensor)
+        and value.layout == torch.strided
+        and not value.is_quantized
+        and not value.is_meta
+    )

@@ -14,6 +14,13 @@ from moeparity import paths
 from moeparity.errors import TraceError, Where
 
 
+def beside(folder: Path, name: str, key: str) -> Path:
+    """The file of a folder that a document names under a key. Raises TraceError for one elsewhere."""
+    if Path(name) != Path(Path(name).name):
+        raise TraceError(f"{Where(folder)}: {key} {name!r} leads out of the folder. Expected a file in it.")
+    return folder / name
+
+
 def read_json(path: Path, expected: str) -> dict[str, Any]:
     """A JSON object. Raises TraceError."""
     try:

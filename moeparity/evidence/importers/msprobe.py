@@ -19,7 +19,7 @@ import torch
 from moeparity import paths
 from moeparity.errors import TraceError, Where
 from moeparity.evidence.importers.assembled import Described, Event, Held, is_tensor, write_trace
-from moeparity.evidence.importers.files import read_json, read_pt
+from moeparity.evidence.importers.files import beside, read_json, read_pt
 from moeparity.evidence.trace.records import Head
 
 _MODULE = re.compile(r"(?:Module|Cell)\.(?P<path>.+)\.(?P<name>\w+)\.(?P<phase>forward|backward)\.\d+")
@@ -124,9 +124,7 @@ class _Reading:
                 self._missing.append(f"{slot} of shape {list(described.shape)}")
                 yield slot, described
                 continue
-            if Path(name).name != name:
-                raise TraceError(f"{Where(self._folder)}: data_name {name!r} leads out of the folder.")
-            yield slot, self._tensor(self._folder / name, described)
+            yield slot, self._tensor(beside(self._folder, name, "data_name"), described)
 
     def _tensor(self, path: Path, described: Described) -> torch.Tensor:
         tensor = _from_npy(path) if path.suffix == ".npy" else read_pt(path)
@@ -142,7 +140,7 @@ def _from_npy(path: Path) -> torch.Tensor:
         return torch.from_numpy(np.load(path, allow_pickle=False))
     except OSError as error:
         raise TraceError(f"{Where(path)}: can't be read: {error.strerror or error}.") from None
-    except (ValueError, TypeError, EOFError) as error:
+    except Exception as error:  # noqa: BLE001  np.load raises whatever its parser of headers meets
         raise TraceError(f"{Where(path)}: no array of numbers that can be read without pickle: {error}.") from None
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from moeparity.errors import TraceError, Where
 from moeparity.evidence.importers.assembled import Described, Event, Held, write_trace
-from moeparity.evidence.importers.files import read_json, read_safetensors
+from moeparity.evidence.importers.files import beside, read_json, read_safetensors
 from moeparity.evidence.trace.records import Head
 from moeparity.paths import is_file
 
@@ -93,9 +93,10 @@ class _Reading:
             earlier[place] = _described(leaf)
             self._overwritten += 1
         self._places[value] = slots, slot
-        tensors = read_safetensors(self._file.parent / value)
+        file = beside(self._file.parent, value, "value")
+        tensors = read_safetensors(file)
         if "data" not in tensors or tuple(tensors["data"].shape) != described.shape:
-            raise TraceError(f"{Where(self._file.parent / value)}: expected `data` of shape {list(described.shape)}.")
+            raise TraceError(f"{Where(file)}: expected `data` of shape {list(described.shape)}.")
         slots[slot] = tensors["data"]
 
     def _tick(self) -> int:

@@ -15,12 +15,14 @@ from moeparity.evidence.maps.forwards import Forward, forwards, module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_of
 from moeparity.evidence.maps.placing import NOWHERE, Placing
 from moeparity.evidence.maps.rows import token_rows
+from moeparity.evidence.maps.steps import own_schedule
 from moeparity.evidence.maps.values import shown_rows
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
 from moeparity.evidence.trace.read import RankTrace, Trace, open_trace
 from moeparity.evidence.trace.records import Value
 from moeparity.numerics.dtypes import name_of
 from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.steps import Schedule
 
 KEPT = 4
 """So many values of a trace are held in memory at once: those of the node that is walked."""
@@ -33,7 +35,8 @@ class RecordedSide:
     grafts: by value what was recorded of it. program: whose modules the map knows. dtype: of what was recorded first.
     forwards: sequences and tokens of each way through the model that has tokens of the grid; others: how many ways have
     none that is not there already. tokens: how many of the grid's real tokens are shown. whole: whether the program got
-    to the end of its recording. weights: those that it has the digests of.
+    to the end of its recording. weights: those that it has the digests of. schedule: what the program computed
+    together, on the grid's tokens; None where no schedule says so.
     """
 
     folder: Path
@@ -45,6 +48,7 @@ class RecordedSide:
     tokens: int
     whole: bool
     weights: Weights
+    schedule: Schedule | None
     notes: tuple[str, ...]
 
 
@@ -87,6 +91,7 @@ def recorded_side(
         tokens=int((shown & mask.flatten()).sum()),
         whole=rank.contents.whole,
         weights=compared(rank, graph, tensor),
+        schedule=_schedule(rank, module_map.on(graph).get(graph.output, ()), placed, mask),
         notes=(*rank.head.unseen, *rank.contents.notes),
     )
 
@@ -142,6 +147,17 @@ def _indices(trace: RankTrace, ways: Sequence[Forward], ids: torch.Tensor, mask:
             f"{ids[0][mask[0]][:8].tolist()}. Name the token file of that run."
         )
     return indices
+
+
+def _schedule(
+    trace: RankTrace,
+    logits: Sequence[Place],
+    placed: Sequence[tuple[Forward, torch.Tensor]],
+    mask: torch.Tensor,
+) -> Schedule | None:
+    shapes = [(len(way.ids), way.ids.shape[1]) for way, _ in placed]
+    last_only = [_tokens_shown(trace, way, logits) == 1 for way, _ in placed]
+    return own_schedule(shapes, [index for _, index in placed], mask, last_only)
 
 
 def _grafts(

@@ -81,8 +81,8 @@ def _digests(flat: torch.Tensor, count: int, watch: Watch | None) -> torch.Tenso
         words = torch.nn.functional.pad(words, (0, -words.shape[1] % _PART)).view(-1, _PART)
     low, high = (_dots(words, numbers) for numbers in _places(words.shape[1], words.device))
     if parts > 1:
-        one, other = _places(parts, words.device)
-        low, high = (low.view(-1, parts) * one).sum(-1), (high.view(-1, parts) * other).sum(-1)
+        low_keys, high_keys = _places(parts, words.device)
+        low, high = (low.view(-1, parts) * low_keys).sum(-1), (high.view(-1, parts) * high_keys).sum(-1)
     return low.add_(high.bitwise_right_shift_(32)).add_(width)
 
 
@@ -120,7 +120,8 @@ def _products(segments: torch.Tensor, *, out: torch.Tensor | None = None) -> tor
 def _products_of_floats(segments: torch.Tensor) -> torch.Tensor:
     """The same where there is no product of bytes, or none that is quick: of numbers below 2^24, exact in any order."""
     keys = _keys(segments.shape[1], segments.device)
-    return (segments.float() @ keys.float()).to(torch.int32)
+    with torch.autocast(segments.device.type, enabled=False):
+        return (segments.float() @ keys.float()).to(torch.int32)
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32, working
 from moeparity.ops.attention_forms import FLASH, SDPA
-from moeparity.ops.declaration import RefusedError
+from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.exponentials import softmax
 from moeparity.ops.kernels.flash import Heads, flash
 from moeparity.ops.kernels.flash_blocks import flash_in_blocks

@@ -10,13 +10,14 @@ import torch
 import torch.nn.functional as F
 
 from moeparity.numerics import rounding
+from moeparity.numerics.dtypes import UNROUNDED
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops.kernels import experts
 from moeparity.ops.kernels.exponentials import sigmoid as logistic
 from moeparity.ops.kernels.placement import parts
 from moeparity.ops.kernels.ranks import each, gathered
-from moeparity.ops.placement import cut
+from moeparity.ops.placement import APART, HANDS_ON, cut
 from moeparity.ops.router import SHARED_SCALINGS
 
 
@@ -32,8 +33,19 @@ def embedding(
 def add(
     a: torch.Tensor, b: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """a + b of equal shapes; where one is in partial sums [B, ranks, T, H], the first rank adds the other one."""
-    return _added(a, b, at["output"])
+    """a + b of equal shapes; where one is in partial sums [B, ranks, T, H], the first rank adds the other one. What a
+    stage of a pipeline sends is rounded on its way.
+    """
+    border = at.get("border", UNROUNDED)
+    if border == UNROUNDED:
+        return _added(a, b, at["output"])
+    if at[HANDS_ON] == APART:
+        return _added(_sent(a, border), _sent(b, border), at["output"])
+    return _sent(_added(a, b, at["output"]), border)
+
+
+def _sent(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return rounding.rounded(rounding.rounded(x, dtype), x.dtype)
 
 
 def _added(a: torch.Tensor, b: torch.Tensor, output: torch.dtype) -> torch.Tensor:

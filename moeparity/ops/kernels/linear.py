@@ -16,7 +16,7 @@ from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.joined import JoinedGemm, Steps
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32
-from moeparity.ops.declaration import RefusedError
+from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels import placement
 from moeparity.ops.kernels.placement import Gemm
 from moeparity.ops.linear import way

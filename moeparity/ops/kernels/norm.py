@@ -12,7 +12,7 @@ from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
 from moeparity.numerics.rounding import product, rounded, wide, working
 from moeparity.numerics.summation import sum_axis
-from moeparity.ops.declaration import RefusedError
+from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.norm_welford import mean_square
 from moeparity.ops.norm.launches import SM_COUNT, WELFORD_THREADS, Launch, Moments, te_moments, te_order
 from moeparity.ops.norm.reductions import order_of

@@ -31,10 +31,18 @@ class Ranks:
         return simulated(partials)
 
     def in_group(self, group: tuple[int, int], compute: Compute, *, whole: bool) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """What `compute` gives of the rows of one of so many groups of ranks, which attend apart; `whole`: values that
-        are not in partial sums, which other groups are sent.
+        """What `compute` gives in one of so many groups of ranks: of the rows of a group that attends apart, or of a
+        stage of a pipeline; `whole`: values that are not in partial sums, which other groups are sent.
         """
         return compute()
+
+    def handed_on(self, stage: int, values: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:  # noqa: ARG002
+        """Values as the stage of a pipeline behind this one has them, which it is sent."""
+        return list(values)
+
+    def stage(self, node: str) -> tuple[int, int]:  # noqa: ARG002
+        """Which of how many stages of a pipeline computes a node, where each has ranks of its own."""
+        return 0, 1
 
 
 _current = Ranks()

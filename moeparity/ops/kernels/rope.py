@@ -10,7 +10,7 @@ import torch
 
 from moeparity.numerics.fma import fma
 from moeparity.numerics.rounding import add, product, rounded, wide, working
-from moeparity.ops.declaration import RefusedError
+from moeparity.ops.attribute import RefusedError
 
 
 def rotary(

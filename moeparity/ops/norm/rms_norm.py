@@ -7,7 +7,8 @@ from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import EXPLICIT, NATIVE, OrderError
-from moeparity.ops.declaration import Attribute, Op, Parameter, Value, WeightPort, site
+from moeparity.ops.attribute import Attribute, Value, site
+from moeparity.ops.declaration import Op, Parameter, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes, elementwise
 from moeparity.ops.norm.launches import SM_COUNT, WELFORD_THREADS, Launch
 from moeparity.ops.norm.reductions import BY_RANKS, BY_ROWS, BY_SMS, RULES, TE_SOURCE, WELFORD_SOURCE, order_of

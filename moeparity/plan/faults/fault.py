@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from moeparity.ops.declaration import Value
-from moeparity.plan.engine_profile import Rule
+from moeparity.ops.attribute import Value
+from moeparity.plan.rule import Rule
 from moeparity.plan.spec.fault_schema import FaultFile, FreeValue
 
 Values = Mapping[str, Value]

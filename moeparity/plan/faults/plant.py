@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import applied, experts_of, ports_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, Values, planted, spelled

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from moeparity import paths
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
-from moeparity.ops.declaration import Value
-from moeparity.plan.engine_profile import Rule
+from moeparity.ops.attribute import Value
 from moeparity.plan.faults.apply import applied, experts_of, ports_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, FaultyNode, Planted, planted, spelled
 from moeparity.plan.faults.reader import find_fault
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.region import nodes_within
+from moeparity.plan.rule import Rule
 from moeparity.plan.spec import variant_schema
 
 

@@ -27,6 +27,8 @@ from moeparity.plan.spec.json_lines import json_object
 
 LARGEST: Final = 2**31
 """Numbers of a batch are below this."""
+OF_THE_PROGRAM: Final = "in the program's own forwards"
+"""What a schedule is called that was read off a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ def _step(where: Where, line: str, started: set[int]) -> Step:
     return Step(
         spans=spans,
         shape=fields.get("shape", "flat"),
-        phase=fields.get("phase") or _phase(spans, started),
+        phase=fields.get("phase") or phase_of(spans, started),
         isolated=fields.get("isolated", True),
         padding=fields.get("padding", 0),
         scored=tuple(fields["scored"]) if "scored" in fields else None,
@@ -78,8 +80,8 @@ def _step(where: Where, line: str, started: set[int]) -> Step:
     )
 
 
-def _phase(spans: tuple[Span, ...], started: set[int]) -> Phase:
-    """What a step is that does not say it."""
+def phase_of(spans: tuple[Span, ...], started: set[int]) -> Phase:
+    """What a step is that does not say it, by the sequences that steps before it have begun."""
     if all(span.tokens == 1 and span.sequence in started for span in spans):
         return "decode"
     return "chunk" if any(span.sequence in started for span in spans) else "prefill"

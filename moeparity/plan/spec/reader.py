@@ -210,7 +210,8 @@ def _says(model: type[BaseModel], error: ErrorDetails, keys: list[int | str], er
     branches = [e for e in errors if e["type"] in _EXPECTED]
     if error["type"] == "string_pattern_mismatch":
         return f"{place!r} is no name; expected {_expectation(branches)}."
-    hint = did_you_mean(str(error["input"]), re.findall("'([^']+)'", str(error.get("ctx", {}).get("expected", ""))))
+    expected = " ".join(str(branch.get("ctx", {}).get("expected", "")) for branch in branches or [error])
+    hint = did_you_mean(str(error["input"]), re.findall("'([^']+)'", expected))
     return f"{place} is {shown(error['input'])}; expected {_expectation(branches or [error])}.{hint}"
 
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from moeparity.plan.schedule.steps import TOGETHER, Gathered, Groups
 from moeparity.plan.spec.base import Model, Settings
 from moeparity.plan.spec.scheduling import Scheduling
+from moeparity.plan.stages import Division, Pipeline
 
 _CALL = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 
@@ -58,6 +59,8 @@ class Placement(Model):
     `sequence` scatters every reduced sum over the ranks by tokens (sequence parallel). `attention` groups of `tensor`
     ranks attend apart, each to sequences of its own (data-parallel attention); `gathered` says what takes the rows of
     all of them, on all their ranks: `mlp`, all that follows attention, or `experts`, the routed experts alone.
+    `pipeline` cuts the layers into stages, each on ranks of its own, all the others' number; `stages` are the layers of
+    each, or whose rule divides them.
     """
 
     tensor: Annotated[int, Field(ge=1)] = 1
@@ -65,6 +68,14 @@ class Placement(Model):
     sequence: bool = False
     attention: Annotated[int, Field(ge=1)] = 1
     gathered: Gathered = "mlp"
+    pipeline: Annotated[int, Field(ge=1)] = 1
+    stages: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] | Division | None = None
+
+    @property
+    def pipeline_stages(self) -> Pipeline | None:
+        """The stages of the pipeline; None where there is one."""
+        stages = tuple(self.stages) if isinstance(self.stages, list) else self.stages
+        return Pipeline(count=self.pipeline, stages=stages) if self.pipeline > 1 else None
 
     @property
     def groups(self) -> Groups:
@@ -80,11 +91,26 @@ class Placement(Model):
             )
         return self
 
+    @model_validator(mode="after")
+    def _divides_stages(self) -> Placement:
+        if self.stages is not None and self.pipeline == 1:
+            raise ValueError(
+                "`stages` says how layers are divided over the stages of a pipeline, and there is one. Add "
+                "`pipeline: N`, or leave it out"
+            )
+        if isinstance(self.stages, list) and len(self.stages) != self.pipeline:
+            raise ValueError(
+                f"`stages` has the layers of {len(self.stages)} stages, and `pipeline` is {self.pipeline}. Give each "
+                "stage its layers"
+            )
+        return self
+
     def __str__(self) -> str:
-        """`tensor 4, expert 2, sequence`; empty on one rank."""
+        """`tensor 4, expert 2, pipeline 2, sequence`; empty on one rank."""
         ranks_of = {"tensor": self.tensor, "expert": self.expert, "attention": self.attention}
         words = [f"{name} {ranks}" for name, ranks in ranks_of.items() if ranks > 1]
         words += [f"gathered {self.gathered}"] if self.attention > 1 else []
+        words += [] if self.pipeline_stages is None else [f"pipeline {self.pipeline_stages}"]
         return ", ".join([*words, "sequence"] if self.sequence else words)
 
 

@@ -9,7 +9,7 @@ from itertools import product
 
 from moeparity.errors import SpecError
 from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse
-from moeparity.ops.declaration import Attribute, Value
+from moeparity.ops.attribute import Attribute, Value
 from moeparity.probe.kernels.held import Case, Held, Tensors, bits_of
 from moeparity.probe.replay import contracted
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from moeparity.errors import MoeparityError
 from moeparity.plan.bound import BoundGraph
-from moeparity.plan.engine_profile import UNKNOWN
 from moeparity.plan.graph import Node
+from moeparity.plan.rule import UNKNOWN
 from moeparity.probe.calls import Setup
 from moeparity.probe.find import probe
 from moeparity.probe.kernels.alternatives import Cases, Change, Fit, Tried, changes, fit, tried

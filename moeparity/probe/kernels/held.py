@@ -10,7 +10,7 @@ import torch
 
 from moeparity.errors import MoeparityError, listed
 from moeparity.numerics.bits import int_view, ulps
-from moeparity.ops.declaration import Value, holds
+from moeparity.ops.attribute import Value, holds
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.probe.kernels.launch import Kernel

@@ -21,13 +21,15 @@ from moeparity.profiles.launch.megatron_config import (
 )
 from moeparity.profiles.launch.options import UNKNOWN, Implied, Option, Program, Settings, switch, word, words
 from moeparity.profiles.launch.reading.grammar import of_parser
-from moeparity.profiles.launch.shared import expert_ranks, tensor_ranks
+from moeparity.profiles.launch.shared import expert_ranks, stages, tensor_ranks
 
 
 def arguments(dispatcher: str, dispatchers: Mapping[str, Implied]) -> tuple[Option, ...]:
     """What profiles speak of; `dispatcher` is the one where nothing is set."""
     return (
         tensor_ranks("tensor_model_parallel_size", role="trainer"),
+        stages("pipeline_model_parallel_size", role="trainer"),
+        *megatron_rules.layers_of_outer_stages(),
         expert_ranks("expert_model_parallel_size", role="trainer"),
         megatron_rules.expert_cut(""),
         switch("sequence_parallel", on=SEQUENCE, off=NO_SEQUENCE, role="trainer"),
@@ -76,7 +78,7 @@ _OWN = (
     *arguments("allgather", DISPATCHERS),
     *unstated(),
 )
-IRRELEVANT = megatron_unstated.FIELDS | megatron_words.TRAINING
+IRRELEVANT = (megatron_unstated.FIELDS | megatron_words.TRAINING) - {"pipeline_model_parallel_size"}
 """Arguments that change no log-probability."""
 
 
@@ -92,7 +94,7 @@ MEGATRON = Program(
     source="megatron/training/arguments.py",
     start={"trainer": "megatron"},
     options=_OWN,
-    rules=(megatron_rules.placement("", "", lambda _: True, dispatcher_of),),
+    rules=(megatron_rules.placement("", "", lambda _: True, dispatcher_of), megatron_rules.outer_stages),
     irrelevant=IRRELEVANT,
     grammar=of_parser(
         synonyms(_OWN, IRRELEVANT),

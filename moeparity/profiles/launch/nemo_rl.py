@@ -14,7 +14,7 @@ from moeparity.profiles.launch import (
     vllm_unstated,
 )
 from moeparity.profiles.launch.options import Implied, Program, Settings, embedded, number, prefixed, switch, word
-from moeparity.profiles.launch.shared import dtype, expert_ranks, logprobs_mode, tensor_ranks, vllm_tensor_ranks
+from moeparity.profiles.launch.shared import dtype, expert_ranks, logprobs_mode, stages, tensor_ranks, vllm_tensor_ranks
 from moeparity.profiles.launch.trainers import (
     MEGATRON,
     enforce_eager,
@@ -38,6 +38,7 @@ _NEMO_RL_ROLLOUT = (
     rollout_engine("policy.generation.backend", ("vllm", "sglang", "megatron", "trtllm")),
     number("policy.generation.temperature", implies=temperature, role="rollout"),
     vllm_tensor_ranks(f"{_VLLM_CFG}tensor_parallel_size", role="rollout"),
+    stages(f"{_VLLM_CFG}pipeline_parallel_size", division="vllm", role="rollout"),
     expert_ranks(f"{_VLLM_CFG}expert_parallel_size", role="rollout"),
     enforce_eager(f"{_VLLM_CFG}enforce_eager"),
     logprobs_mode(f"{_VLLM_CFG}logprobs_mode", default="processed_logprobs", role="rollout"),

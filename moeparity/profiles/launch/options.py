@@ -15,6 +15,10 @@ NO_PROFILE = ""
 """In place of a profile, where none speaks of a side."""
 
 
+Placed = Mapping[str, int | bool | str | tuple[int, ...]]
+"""Keys of a recipe's placement."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implied:
     """What a value means for one side: another base profile, an overlay, a placement, a dtype, or words only.
@@ -27,7 +31,7 @@ class Implied:
     says: str
     profile: str | None = None
     overlay: str | None = None
-    placement: Mapping[str, int | bool | str] = field(default_factory=dict)
+    placement: Placed = field(default_factory=dict)
     dtype: str | None = None
     warns: str = ""
     drops: tuple[str, ...] = ()

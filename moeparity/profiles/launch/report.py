@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moeparity.output.json import to_json
+from moeparity.profiles.launch.options import Placed
 
 SCHEMA = "moeparity.launch/1"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
@@ -27,6 +29,11 @@ class LaunchSetting:
     where: str
 
 
+def _written(value: int | bool | str | tuple[int, ...]) -> str:
+    """A value of a placement in YAML."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSide:
     """A server, or one side of a trainer with its rollout: its profile, placement and dtype (None: the checkpoint's).
@@ -38,7 +45,7 @@ class LaunchSide:
     role: str
     profile: str
     further: tuple[str, ...]
-    placement: Mapping[str, int | bool | str]
+    placement: Placed
     dtype: str | None
     sets: Mapping[str, str | float] = field(default_factory=dict)
 
@@ -49,7 +56,7 @@ class LaunchSide:
             return "no shipped profile speaks of it"
         parts = [f"profile: {self.profile}"]
         if self.placement:
-            inner = ", ".join(f"{k}: {str(v).lower()}" for k, v in self.placement.items())
+            inner = ", ".join(f"{axis}: {_written(value)}" for axis, value in self.placement.items())
             parts.append(f"placement: {{{inner}}}")
         parts += [f"dtype: {self.dtype}"] if self.dtype else []
         return f"{{{', '.join(parts)}}}"

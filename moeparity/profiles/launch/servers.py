@@ -18,7 +18,9 @@ from moeparity.profiles.launch.shared import (
     dtype,
     expert_ranks,
     fp32_head,
+    layers_of_stages,
     logprobs_mode,
+    stages,
     tensor_ranks,
     vllm_tensor_ranks,
 )
@@ -98,6 +100,7 @@ def _cache_dtype(overlay: str, fp8: Sequence[str]) -> Option:
 
 _VLLM_ARGUMENTS = (
     vllm_tensor_ranks("tensor_parallel_size", "tp"),
+    stages("pipeline_parallel_size", "pp", division="vllm"),
     count("data_parallel_size", "dp", implies=_replicas),
     switch(
         "enable_expert_parallel",
@@ -124,6 +127,7 @@ _VLLM_ARGUMENTS = (
     logprobs_mode("logprobs_mode", default="raw_logprobs"),
 )
 _VLLM_ENVIRONMENT = (
+    layers_of_stages("VLLM_PP_LAYER_PARTITION"),
     batch_invariant("VLLM_BATCH_INVARIANT", "vllm-batch-invariant", environment=True),
     switch(
         "VLLM_USE_V2_MODEL_RUNNER",
@@ -217,6 +221,8 @@ def _groups(value: Any) -> Implied:
 
 _SGLANG_KERNELS = (
     tensor_ranks("tp_size", "tp", "tensor_parallel_size"),
+    stages("pp_size", "pipeline_parallel_size", division="sglang"),
+    layers_of_stages("SGLANG_PP_LAYER_PARTITION"),
     expert_ranks("ep_size", "ep", "expert_parallel_size"),
     count("dp_size", "dp", "data_parallel_size", implies=_groups, quiet=True),
     count("attn_dp_size", "attention_data_parallel_size", implies=_groups, quiet=True),

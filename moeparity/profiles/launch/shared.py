@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from moeparity.errors import whole_number
+from moeparity.plan.stages import Division
 from moeparity.profiles.launch.options import Implied, Option, count, switch, word, words
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
@@ -33,6 +35,31 @@ def dtype(value: Any) -> Implied:
 def tensor_ranks(*names: str, role: str = "server") -> Option:
     """A number of ranks, tensor parallel."""
     return count(*names, implies=lambda value: placement("tensor", value), role=role)
+
+
+def stages(*names: str, division: Division | None = None, role: str = "server") -> Option:
+    """A number of stages of a pipeline; `division` is whose rule divides layers that do not divide evenly."""
+
+    def implies(value: Any) -> Implied:
+        if value == 1:
+            return Implied(says="one stage")
+        rule = {} if division is None else {"stages": division}
+        return Implied(says=f"{value} stages, on ranks of their own", placement={"pipeline": value, **rule})
+
+    return count(*names, implies=implies, role=role, quiet=True)
+
+
+def layers_of_stages(name: str) -> Option:
+    """An environment variable with the number of layers of each stage, between commas."""
+
+    def implies(value: Any) -> Implied:
+        parts = str(value).split(",") if value else []
+        numbers = [number for part in parts if (number := whole_number(part.strip())) is not None]
+        if len(numbers) != len(parts):
+            return Implied(says="the layers of each stage", warns=f"{value!r} is no list of whole numbers")
+        return Implied(says="the layers of each stage", placement={"stages": tuple(numbers)} if numbers else {})
+
+    return Option(names=(name,), kind="word", default="", implies=implies, environment=True, quiet=True)
 
 
 def expert_ranks(*names: str, role: str = "server") -> Option:

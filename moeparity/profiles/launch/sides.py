@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from moeparity.plan.spec import reader
-from moeparity.profiles.launch.options import NO_PROFILE, Implied
+from moeparity.profiles.launch.options import NO_PROFILE, Implied, Placed
 from moeparity.profiles.launch.report import LaunchSide
 
 _TOGETHER = {("vllm-batch-invariant", "vllm-eager"): "vllm-batch-invariant-eager"}
@@ -22,7 +22,7 @@ _UNCOMPILED = {"vllm-eager": "vllm-allreduce-norm"}
 
 def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[Implied]) -> LaunchSide:
     """One side: its profile, what comes on top, and where it lies. Decisions stand in place of single options."""
-    profile, overlays, placement, dtype = start, [], dict[str, int | bool | str](), None
+    profile, overlays, placement, dtype = start, [], dict[str, int | bool | str | tuple[int, ...]](), None
     for implied in (*options, *decisions):
         profile = profile if implied.profile is None else implied.profile
         overlays += [implied.overlay] if implied.overlay else []
@@ -43,9 +43,10 @@ def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[
     )
 
 
-def _stated(placement: Mapping[str, int | bool | str]) -> dict[str, int | bool | str]:
+def _stated(placement: Placed) -> dict[str, int | bool | str | tuple[int, ...]]:
     """What of a placement is not one rank."""
-    return {axis: ranks for axis, ranks in placement.items() if isinstance(ranks, str) or ranks is True or ranks > 1}
+    words = (str, tuple)
+    return {axis: ranks for axis, ranks in placement.items() if isinstance(ranks, words) or ranks is True or ranks > 1}
 
 
 def _together(profile: str, overlays: Iterable[str]) -> tuple[str, list[str]]:

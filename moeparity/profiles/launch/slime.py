@@ -99,10 +99,6 @@ def _ranks(implies: Callable[[Any], Implied]) -> Callable[[Any], Implied]:
     return lambda value: replace(implies(value), says=f"SGLang's tp_size: {implies(value).says}")
 
 
-def _stages(value: Any) -> Implied:
-    return Implied(says="one stage" if value == 1 else f"{value} pipeline stages, on ranks of their own")
-
-
 def _rollout() -> Iterator[Option]:
     """SGLang's options under `--sglang-`; its number of tensor ranks is slime's own argument."""
     for option in SGLANG.options:
@@ -113,7 +109,6 @@ def _rollout() -> Iterator[Option]:
             yield replace(option, role="rollout")
         elif option.name not in _TAKEN:
             yield replace(option, names=tuple(f"sglang_{name}" for name in option.names), role="rollout")
-    yield count("sglang_pp_size", "sglang_pipeline_parallel_size", implies=_stages, role="rollout", quiet=True)
     nodes = Implied(says="how many of an engine's ranks one node holds")
     yield count("num_gpus_per_node", implies=lambda _: nodes, default=8, role="rollout", quiet=True)
 

@@ -107,7 +107,7 @@ OF_VERL = frozenset(
             f"{_ROLLOUT}{name}"
             for name in (
                 *("mode", "prompt_length", "response_length", "gpu_memory_utilization", "ignore_eos", "n", "do_sample"),
-                *("free_cache_engine", "pipeline_model_parallel_size", "max_num_batched_tokens", "max_model_len"),
+                *("free_cache_engine", "max_num_batched_tokens", "max_model_len"),
                 *("max_num_seqs", "scheduling_policy", "load_format", "disable_log_stats", "calculate_log_probs"),
                 *("log_prob_micro_batch_size", "log_prob_micro_batch_size_per_gpu", "log_prob_use_dynamic_bsz"),
                 *("log_prob_max_token_len_per_gpu", "over_sample_rate", "multi_stage_wake_up", "skip_rollout"),
@@ -206,7 +206,7 @@ OF_NEMO_RL = frozenset(
             for name in (
                 *("port_range_low", "port_range_high", "max_new_tokens", "val_temperature", "val_top_p", "val_top_k"),
                 *("stop_token_ids", "stop_strings", "refit_transport", "real_quant_export_cpu_offload"),
-                *("vllm_cfg.async_engine", "vllm_cfg.pipeline_parallel_size", "vllm_cfg.gpu_memory_utilization"),
+                *("vllm_cfg.async_engine", "vllm_cfg.gpu_memory_utilization"),
                 *("vllm_cfg.max_model_len", "vllm_cfg.load_format", "vllm_cfg.skip_tokenizer_init"),
                 *("vllm_cfg.enable_vllm_metrics_logger", "vllm_cfg.vllm_metrics_logger_interval", "vllm_cfg.use_tqdm"),
                 *("vllm_cfg.reset_encoder_cache_after_weight_update", "vllm_cfg.http_server_serving_chat_kwargs."),

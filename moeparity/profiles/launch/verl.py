@@ -25,7 +25,7 @@ from moeparity.profiles.launch.options import (
     word,
     words,
 )
-from moeparity.profiles.launch.shared import dtype, expert_ranks, logprobs_mode, vllm_tensor_ranks
+from moeparity.profiles.launch.shared import dtype, expert_ranks, logprobs_mode, stages, vllm_tensor_ranks
 from moeparity.profiles.launch.trainers import (
     FSDP,
     MEGATRON,
@@ -121,6 +121,7 @@ VERL = Program(
     options=(
         rollout_engine(f"{_ROLLOUT}name", ("vllm", "sglang", "hf", "trtllm")),
         vllm_tensor_ranks(f"{_ROLLOUT}tensor_model_parallel_size", default=2, role="rollout"),
+        stages(f"{_ROLLOUT}pipeline_model_parallel_size", role="rollout"),
         count(f"{_ROLLOUT}data_parallel_size", implies=_sent_of_data, role="rollout", quiet=True),
         expert_ranks(f"{_ROLLOUT}expert_parallel_size", role="rollout"),
         word(f"{_ROLLOUT}dtype", default="bfloat16", implies=dtype, role="rollout"),

@@ -125,7 +125,7 @@ enable_sleep_mode sleep_mode_backend sleep_mode_offload_cudagraph sleep_preserve
 enable_cumem_allocator enable_nccl_comm_suspend io_processor_plugin renderer_num_workers load_format download_dir
 safetensors_load_strategy safetensors_prefetch_num_threads safetensors_prefetch_block_size model_loader_extra_config
 ignore_patterns use_tqdm_on_load pt_load_map_location reasoning_parser reasoning_parser_plugin
-distributed_executor_backend pipeline_parallel_size pp master_addr master_port nnodes n node_rank r headless
+distributed_executor_backend master_addr master_port nnodes n node_rank r headless
 distributed_timeout_seconds cpu_distributed_timeout_seconds numa_bind numa_bind_nodes numa_bind_cpus device_ids
 dcp_kv_cache_interleave_size cp_kv_cache_interleave_size data_parallel_rank dpn data_parallel_start_rank dpr
 data_parallel_size_local dpl data_parallel_address dpa data_parallel_rpc_port dpp data_parallel_backend dpb
@@ -188,6 +188,6 @@ VARIABLES = frozenset(_VARIABLES.split())
 IRRELEVANT = VARIABLES.union(_IRRELEVANT.split())
 """Options and variables that change no log-probability, or only which request meets which kernel.
 
-Pipeline parallel sends values as they are. Limits of a batch (max_num_seqs, max_num_batched_tokens) change its shape:
+Limits of a batch (max_num_seqs, max_num_batched_tokens) change its shape:
 what kernels make of that stands under chunked prefill. The sampler draws, after log-probabilities are made.
 """

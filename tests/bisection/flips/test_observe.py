@@ -25,7 +25,7 @@ from moeparity.engine.forward import forward
 from moeparity.engine.view import NodeView
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import int_view
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.ops.registry import OPS
 from moeparity.plan.address import file_key
 from tests.planted.places import random_tokens, write_recipe

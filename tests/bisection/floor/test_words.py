@@ -15,7 +15,7 @@ from moeparity.bisection.floor.words import floor_reading
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.metrics.verdict import Interval
-from moeparity.ops.declaration import Attribute, Value
+from moeparity.ops.attribute import Attribute, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.schedule.grid import TokenGrid

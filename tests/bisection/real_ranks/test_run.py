@@ -22,6 +22,7 @@ SIDES = {
     "agrees": (f"{{profile: hf-eager, placement: {{tensor: 2}}, set: {BLOCKS}}}", GLOO),
     "differs": ("{profile: hf-eager}", f"{{profile: hf-eager, placement: {{tensor: 2}}, set: {UNROUNDED}}}"),
     "apart": ("{profile: hf-eager}", "{profile: hf-eager, placement: {attention: 2, expert: 2}}"),
+    "stages": ("{profile: hf-eager}", "{profile: hf-eager, placement: {pipeline: 2}}"),
     "killed": ("{profile: hf-eager}", GLOO),
     "on-one-rank": ("{profile: hf-eager}", "{profile: hf-default}"),
     "on-four-ranks": ("{profile: hf-eager}", "{profile: hf-eager, placement: {tensor: 2, expert: 4}}"),
@@ -75,6 +76,16 @@ def test_groups_that_attend_apart_have_the_bits_of_simulated_ones(job: Path) -> 
     (side,) = json.loads((job / "apart.json").read_text())["real_ranks"]["sides"]
     assert (side["ranks"], side["unequal"]) == (2, [])
     assert [(site["node"], site["differing"]) for site in side["sites"]] == [("layers[*].moe.reduce", 0)]
+
+
+def test_stages_of_a_pipeline_have_the_bits_of_one_stage(job: Path) -> None:
+    assert codes(job, "stages") == [0, 0], (job / "stages.0").read_text()
+    report = json.loads((job / "stages.json").read_text())
+    (side,) = report["real_ranks"]["sides"]
+    assert (side["ranks"], side["unequal"], side["sites"]) == (2, [], [])
+    (toggle,) = report["toggles"]
+    assert (toggle["name"], toggle["kind"]) == ("placement pipeline", "placement")
+    assert toggle["alone"]["changed_nodes"] == 0
 
 
 def test_a_sum_that_is_added_otherwise_is_named_with_the_backends_order(job: Path) -> None:

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+import torch
 
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
@@ -23,6 +24,7 @@ from moeparity.errors import SpecError
 from moeparity.plan.toggles import split
 from moeparity.search.memo import Coalition, Outcome
 from moeparity.search.roles import Role
+from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
 from tests.search.games import shapley, subsets
 
@@ -36,6 +38,26 @@ OWN = {
 NOISY = {"layers[*].attention.attend:probabilities": "fp32", "layers[*].moe.experts:activation": "fp32"}
 """Two of many roundings of a bf16 side."""
 GATE = 2e-7
+
+PADDED_ROWS = """
+import torch
+import torch.nn.functional as F
+
+
+def norm(x, *, node):
+    (weight,), (params,) = node.weights.values(), node.params.values()
+    wide = x.float()
+    y = weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + params["eps"])).to(x.dtype)
+    y[:, :2] = 1000
+    return y
+
+
+def head(x, *, node):
+    (weight,) = node.weights.values()
+    y = F.linear(x, weight)
+    return torch.where(x.amax(-1, keepdim=True) >= 1000, 2 * y, y)
+"""
+"""A norm that spoils the padding, which is two tokens on the left, and a head that differs on what is spoilt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +80,7 @@ def recipe(
     """Four bf16 sites on an fp32 side, whose shares can be told apart."""
     side: dict[str, object] = {"dtype": dtype, "micro_batch": 5}
     tokens = {"input_ids": random_tokens(25, 9)}
-    path = write_recipe(folder, checkpoint, tokens, side, {**side, "set": more.pop("own", OWN)}, below=below)
+    path = write_recipe(folder, checkpoint, tokens, side, {**side, "set": more.pop("settings", OWN)}, below=below)
     path.write_text(json.dumps({**json.loads(path.read_text("utf-8")), **more}, indent=1), "utf-8")
     return path
 
@@ -239,3 +261,18 @@ def test_shares_and_fixes_are_expected_of_a_recipe(run: Run, tmp_path: Path, qwe
     undecided = check(recipe(tmp_path, qwen3_moe, attribute=False, expect=expect), device="cpu")
     assert undecided.error is not None
     assert "expect.shares needs shares, and this recipe takes none. Add `attribute: true`." in undecided.error
+
+
+@pytest.mark.usefixtures("brief_search")
+def test_what_changes_padding_alone_has_an_effect_though_no_sum_shows_it(tmp_path: Path, qwen3_moe: Path) -> None:
+    (tmp_path / "padded_rows.py").write_text(PADDED_ROWS, "utf-8")
+    impls = [{"nodes": node, "call": f"padded_rows:{call}"} for node, call in (("norm", "norm"), ("lm_head", "head"))]
+    tokens = {"input_ids": random_tokens(6, 8), "attention_mask": (torch.arange(8) >= 2).repeat(6, 1)}
+    path = write_recipe(tmp_path, qwen3_moe, tokens, {"micro_batch": 3}, {"micro_batch": 3, "impl": impls})
+    report = bisect(path, device="cpu", options=Options(allow_code=True, attribute=True), opener=opened)
+    head = next(toggle for toggle in report.toggles if toggle.name == "lm_head:impl")
+    assert head.alone is not None
+    assert head.restored is not None
+    assert (head.alone.changed_nodes, head.restored.changed_nodes > 0, head.restored.kl) == (0, True, 0.0)
+    assert report.attribution is not None
+    assert {row.name: row.role for row in report.attribution.shares.rows}["lm_head:impl"] == "undecided"

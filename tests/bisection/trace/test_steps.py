@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from moeparity.bisection.pipeline import bisect
@@ -54,8 +56,90 @@ def test_a_decode_is_held_to_a_reference_that_decodes(qwen3_moe: Path, tmp_path:
 
 
 def test_other_steps_than_the_references_are_told(qwen3_moe: Path, tmp_path: Path) -> None:
-    report = reported(tmp_path, qwen3_moe, run=in_micro_batches)
-    assert any("2 of [2, 9] tokens, the reference's 1 of [4, 9]" in sentence for sentence in _traced(report).reading)
+    further = {"reference": {"profile": "hf-eager", "micro_batch": 3}}
+    report = reported(tmp_path, qwen3_moe, run=in_micro_batches, further=further)
+    sentences = [
+        it for it in _traced(report).reading if "2 of [2, 9] tokens, the reference's 1 of [3, 9], 1 of [1, 9]" in it
+    ]
+    assert len(sentences) == 1
+    assert "Without `micro_batch` and `schedule` the reference computes the program's own forwards" in sentences[0]
+
+
+LENGTHS = (1, 9, 5, 9)
+
+
+def of_unequal_length(folder: Path, checkpoint: Path, run: Any, *, padding: str = "right", **settings: Any) -> Report:
+    """Sequences of these lengths, of which `run` is given the list; the recipe's reference says no schedule."""
+    rows = [row[:length] for row, length in zip(tokens(), LENGTHS, strict=True)]
+    run_rows = partial(_of_rows, run, rows)
+    trace = captured(checkpoint, folder / "trace", tokens(), run=run_rows, profile="hf-default", **settings)
+    path = recipe(folder, checkpoint, tokens(), trace, reference={"profile": "hf-default"})
+    (folder / "tokens.jsonl").write_text("".join(f'{{"input_ids": {row.tolist()}}}\n' for row in rows))
+    path.write_text(
+        path.read_text().replace("sampled_from: candidate", f"sampled_from: candidate\n  padding: {padding}")
+    )
+    return bisect(path, device="cpu")
+
+
+def _of_rows(run: Any, rows: list[torch.Tensor], program: Any, _: torch.Tensor) -> None:
+    run(program, rows)
+
+
+def one_by_one(program: Any, rows: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for row in rows:
+            program(row[None], use_cache=False)
+
+
+def padded_at_the_left(program: Any, rows: list[torch.Tensor]) -> None:
+    ids = torch.stack([torch.cat([row.new_zeros(9 - len(row)), row]) for row in rows])
+    mask = torch.stack([torch.arange(9) >= 9 - length for length in LENGTHS]).long()
+    with torch.no_grad():
+        program(ids, attention_mask=mask, use_cache=False)
+
+
+def in_two_widths(program: Any, rows: list[torch.Tensor]) -> None:
+    """The first two sequences padded to the longer of them, then the others alone."""
+    first = torch.stack([torch.cat([row, row.new_zeros(9 - len(row))]) for row in rows[:2]])
+    mask = torch.stack([torch.arange(9) < length for length in LENGTHS[:2]]).long()
+    with torch.no_grad():
+        program(first, attention_mask=mask, use_cache=False)
+        for row in rows[2:]:
+            program(row[None], use_cache=False)
+
+
+@pytest.mark.parametrize(
+    ("run", "padding"), [(one_by_one, "right"), (in_two_widths, "right"), (padded_at_the_left, "left")]
+)
+def test_a_reference_without_a_schedule_computes_the_programs_forwards(
+    run: Any, padding: str, qwen3_moe: Path, tmp_path: Path
+) -> None:
+    report = of_unequal_length(tmp_path, qwen3_moe, run, padding=padding)
+    assert (report.verdict.status, report.metrics.unequal_tokens, report.roots) == ("pass", 0, ())
+    assert _traced(report).together
+    assert report.reference.schedule == "in the program's own forwards"
+
+
+def test_forwards_that_no_schedule_computes_are_told_where_it_starts(qwen3_moe: Path, tmp_path: Path) -> None:
+    report = of_unequal_length(tmp_path, qwen3_moe, padded_at_the_left)
+    assert not _traced(report).together
+    assert report.roots, "rows that are padded at the other side stand at other positions"
+    assert report.summary.starts.endswith("; the reference computed other tokens together, which may be all of it")
+    assert any("`tokens: {padding: left}` is its grid" in sentence for sentence in _traced(report).reading)
+
+
+def test_one_innocent_program_is_not_blamed_for_another_fault(qwen3_moe: Path, tmp_path: Path) -> None:
+    """NaN of one rare expert in a layer, in forwards of unequal length: that layer is named, and nothing else."""
+
+    def patch(program: Any) -> None:
+        program.model.layers[1].mlp.experts.down_proj.data[3, 7] = float("nan")
+
+    report = of_unequal_length(tmp_path, qwen3_moe, one_by_one, patch=patch)
+    assert [root.node for root in report.roots] == ["layers[1].moe.combine"]
+    assert report.metrics.nonfinite_tokens > 0
+    assert report.summary.starts.startswith("NaN at layers[1].moe.combine")
+    assert report.summary.blame == "no shares of what is not finite; by grafts it comes in layers[1]"
+    assert report.summary.to_set.startswith("look at layers[1].moe.combine in the program")
 
 
 def padded_by_the_program(program: Any, ids: torch.Tensor) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from moeparity.errors import MoeparityError
 from moeparity.numerics.bits import same_bits
-from moeparity.ops.declaration import Attribute
+from moeparity.ops.attribute import Attribute
 from moeparity.ops.registry import OPS
 
 Node = Callable[[Mapping[str, Any]], Sequence[torch.Tensor]]

@@ -16,7 +16,7 @@ from moeparity import ptx
 from moeparity.errors import Where
 from moeparity.numerics.bits import int_view
 from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, torch_dtype
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile

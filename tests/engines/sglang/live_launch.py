@@ -25,6 +25,7 @@ from tests.engines.sglang.left_out import LEFT_OUT
 
 with left_out(*LEFT_OUT.split()):
     from sglang.srt.arg_groups import model_override_base, overrides
+    from sglang.srt.distributed import utils as distributed_utils
     from sglang.srt.layers.moe.moe_runner.triton_utils import fused_moe_triton_config as config
     from sglang.srt.models.deepseek_common import attention_backend_handler as handler
 
@@ -115,5 +116,12 @@ def latent_attention(modes: list[str], prefixes: list[int], deterministic: bool,
     return {"absorbed": torch.tensor([absorbed(mode, prefix) for mode, prefix in zip(modes, prefixes, strict=True)])}
 
 
+def stages(layers: int, counts: list[int], partition: str | None) -> dict[str, Tensor]:
+    """By number of stages, how many layers each has; `partition` is SGLANG_PP_LAYER_PARTITION."""
+    with patch.dict(os.environ, {} if partition is None else {"SGLANG_PP_LAYER_PARTITION": partition}):
+        ends = {n: [distributed_utils.get_pp_indices(layers, rank, n) for rank in range(n)] for n in counts}
+    return {str(n): torch.tensor([end - first for first, end in pairs]) for n, pairs in ends.items()}
+
+
 if __name__ == "__main__":
-    answer({f.__name__: f for f in (fused_all_reduce, moe_tile, attention_backend, latent_attention)})
+    answer({f.__name__: f for f in (fused_all_reduce, moe_tile, attention_backend, latent_attention, stages)})

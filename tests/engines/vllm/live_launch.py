@@ -29,6 +29,7 @@ from tests.engines.vllm.left_out import LEFT_OUT
 
 with left_out(*LEFT_OUT.split()):
     from vllm.config import CompilationConfig, CompilationMode, DeviceConfig, VllmConfig, set_current_vllm_config
+    from vllm.distributed import utils as distributed_utils
     from vllm.distributed.device_communicators import all_reduce_utils, cuda_communicator, flashinfer_all_reduce
     from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
     from vllm.distributed.device_communicators.symm_mem import SymmMemCommunicator
@@ -162,5 +163,12 @@ def fused_router(groups: list[int], top_k: list[int], biased: bool) -> dict[str,
     return {"fused": torch.tensor(is_fused)}
 
 
+def stages(layers: int, counts: list[int], partition: str | None) -> dict[str, Tensor]:
+    """By number of stages, how many layers each has; `partition` is VLLM_PP_LAYER_PARTITION."""
+    with patch.object(distributed_utils.envs, "VLLM_PP_LAYER_PARTITION", partition, create=True):
+        ends = {n: [distributed_utils.get_pp_indices(layers, rank, n) for rank in range(n)] for n in counts}
+    return {str(n): torch.tensor([end - first for first, end in pairs]) for n, pairs in ends.items()}
+
+
 if __name__ == "__main__":
-    answer({f.__name__: f for f in (all_reduce, table_dtype, norm_in_c, moe_tile, fused_router)})
+    answer({f.__name__: f for f in (all_reduce, table_dtype, norm_in_c, moe_tile, fused_router, stages)})

@@ -26,7 +26,7 @@ def _held(capture: Capture) -> int:
 def test_what_is_held_does_not_grow_with_the_steps(tmp_path: Path) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     optimizer = torch.optim.AdamW(model.parameters())
-    held = []
+    sizes = []
     with moeparity.capture(tmp_path / "t") as capture:
         capture._recorder.most_calls = 100
         for step in range(120):
@@ -35,8 +35,8 @@ def test_what_is_held_does_not_grow_with_the_steps(tmp_path: Path) -> None:
             optimizer.zero_grad()
             if step % 40 == 39:
                 capture.flush()
-                held.append(_held(capture))
-    assert held[2] <= held[1] + 20
+                sizes.append(_held(capture))
+    assert sizes[2] <= sizes[1] + 20
     assert len(list((tmp_path / "t" / "rank-0" / "tensors").iterdir())) > 20
 
 
@@ -58,8 +58,8 @@ def test_a_slice_of_what_is_not_written_is_remembered_for_the_last_few_only(tmp_
 def test_whole_tensors_are_kept_up_to_the_budget_and_a_note_says_where_it_ended(tmp_path: Path) -> None:
     hidden = torch.randn(10, 25)
     trace = captured(tmp_path / "t", lambda: hidden.exp().cos().sin().tan(), save="aten.*", budget=2500)
-    kept = [value for value in trace.contents.values.values() if value.tensor]
-    assert len(kept) == 2
+    whole_values = [value for value in trace.contents.values.values() if value.tensor]
+    assert len(whole_values) == 2
     first = trace.tensor(trace.contents.values[calls(trace, "aten.exp")[0].outputs["0"]])
     assert first is not None
     assert same_bits(first, hidden.exp())
@@ -72,9 +72,9 @@ def test_a_selector_keeps_what_it_names_and_what_was_seen_before(tmp_path: Path)
     hidden = torch.randn(3, 4)
     trace = captured(tmp_path / "t", lambda: model(hidden), save=["1"])
     (second,) = [call for call in trace.contents.calls if call.level == "module" and call.path == "1"]
-    given = trace.tensor(trace.contents.values[second.inputs["0"]])
-    assert given is not None
-    assert same_bits(given, model[0](hidden))
+    tensor = trace.tensor(trace.contents.values[second.inputs["0"]])
+    assert tensor is not None
+    assert same_bits(tensor, model[0](hidden))
     (first,) = [call for call in trace.contents.calls if call.level == "module" and call.path == "0"]
     assert trace.tensor(trace.contents.values[first.inputs["0"]]) is None
 
@@ -90,9 +90,9 @@ def test_a_file_of_tensors_is_what_safetensors_reads_and_zeros_take_no_room(tmp_
         file.add(key, tensor)
     assert not path.exists()
     file.close()
-    with safe_open(path, framework="pt") as held:
-        assert set(held.keys()) == set(tensors)
-        assert all(same_bits(held.get_tensor(key), tensor) for key, tensor in tensors.items())
+    with safe_open(path, framework="pt") as tensors_file:
+        assert set(tensors_file.keys()) == set(tensors)
+        assert all(same_bits(tensors_file.get_tensor(key), tensor) for key, tensor in tensors.items())
     status = path.stat()
     assert status.st_size > 4 * middle.nbytes
     assert status.st_blocks * 512 < 1.5 * middle.nbytes  # what lies at an odd place is written as it is
@@ -106,14 +106,14 @@ def test_more_tensors_than_a_header_names_go_to_further_files(tmp_path: Path) ->
             hidden.add(number)
 
     trace = captured(tmp_path / "t", program, save="*", stacks=False)
-    made = [trace.contents.values[call.outputs["0"]] for call in trace.contents.calls]
-    assert len({value.tensor_file for value in made}) > 1
-    for number, value in enumerate(made):
-        kept, rows = trace.tensor(value), trace.rows(value)
-        assert kept is not None
+    outputs = [trace.contents.values[call.outputs["0"]] for call in trace.contents.calls]
+    assert len({value.tensor_file for value in outputs}) > 1
+    for number, value in enumerate(outputs):
+        whole, rows = trace.tensor(value), trace.rows(value)
+        assert whole is not None
         assert rows is not None
-        assert same_bits(kept, hidden.add(number))
-        assert torch.equal(rows, row_digests(kept))
+        assert same_bits(whole, hidden.add(number))
+        assert torch.equal(rows, row_digests(whole))
 
 
 def test_a_folder_that_holds_a_trace_and_a_second_capture_are_refused(tmp_path: Path) -> None:

@@ -106,10 +106,10 @@ def test_a_compiled_function_is_told_while_the_program_runs_and_once(
         program(hidden)
         capture.flush()
         notes = open_trace(tmp_path / "t").ranks[0].contents.notes
-        told = capsys.readouterr().err
+        errors = capsys.readouterr().err
         program(hidden)
     assert any("torch.compile has compiled waves" in note for note in notes)
-    assert told.startswith("moeparity capture: torch.compile has compiled waves")
+    assert errors.startswith("moeparity capture: torch.compile has compiled waves")
     assert capsys.readouterr().err == ""
     assert open_trace(tmp_path / "t").ranks[0].contents.notes == notes
 

@@ -47,8 +47,8 @@ def test_gradients_of_modules_and_parameters_are_those_of_torch(tmp_path: Path, 
     def digest(number: int) -> str | None:
         return values[number].digest or values[values[number].base or 0].digest
 
-    given = torch.ones(1, 6, requires_grad=True)
-    result = plain(given)["sum"]
+    leaf = torch.ones(1, 6, requires_grad=True)
+    result = plain(leaf)["sum"]
     result.retain_grad()
     (result.square().sum() + result.sum()).backward()
     gradients = [call for call in trace.contents.calls if call.level == "gradient"]
@@ -56,7 +56,7 @@ def test_gradients_of_modules_and_parameters_are_those_of_torch(tmp_path: Path, 
     assert [call.phase for call in gradients] == ["backward"] * len(gradients)
     assert len(roots) == 2
     last = roots[1]
-    assert (digest(last.inputs["sum"]), digest(last.outputs["0"])) == (_digest(result.grad), _digest(given.grad))
+    assert (digest(last.inputs["sum"]), digest(last.outputs["0"])) == (_digest(result.grad), _digest(leaf.grad))
     assert last.forward_call is not None
     forward = by_id[last.forward_call]
     assert (forward.level, forward.name, values[forward.inputs["0"]].shape) == ("module", "Block", (1, 6))
@@ -67,11 +67,11 @@ def test_gradients_of_modules_and_parameters_are_those_of_torch(tmp_path: Path, 
     second = [call for call in weights if call.path == "experts.1.up"][1]
     assert digest(second.outputs["weight"]) == _digest(plain.get_parameter("experts.1.up.weight").grad)
     _program(plain_again := _model())
-    for one, other in zip(model.parameters(), plain_again.parameters(), strict=True):
-        assert one.grad is not None
-        assert other.grad is not None
-        assert torch.equal(one.grad.view(torch.int32), other.grad.view(torch.int32))
-    assert _digest(hidden[0].grad) == _digest(given.grad)
+    for parameter, plain_parameter in zip(model.parameters(), plain_again.parameters(), strict=True):
+        assert parameter.grad is not None
+        assert plain_parameter.grad is not None
+        assert torch.equal(parameter.grad.view(torch.int32), plain_parameter.grad.view(torch.int32))
+    assert _digest(hidden[0].grad) == _digest(leaf.grad)
 
 
 def _modules(calls: tuple[Call, ...]) -> list[Call]:
@@ -89,5 +89,5 @@ def test_where_no_ops_are_recorded_modules_show_their_weights_and_a_stale_one_is
     words = text(capture.verifier.report)
     assert "Linear at experts.1.up" in words
     assert "weight weight  recorded float32 [6, 6]" in words
-    both = captured(tmp_path / "u", lambda: model(hidden))
-    assert not any(call.weights for call in both.contents.calls)
+    without_ops = captured(tmp_path / "u", lambda: model(hidden))
+    assert not any(call.weights for call in without_ops.contents.calls)

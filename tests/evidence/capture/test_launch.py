@@ -83,7 +83,7 @@ def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp
     ranks = open_trace(tmp_path / "t").ranks
     assert [(rank.head.rank, rank.head.ranks) for rank in ranks] == [(0, 2), (1, 2)]
     sums = [_results(rank, "c10d.allreduce_") for rank in ranks]
-    assert len(sums[0]) == 3
+    assert len(sums[0]) == 3 + 60
     assert sums[0] == sums[1]
     assert all(sums[0])
     for rank in ranks:
@@ -92,12 +92,13 @@ def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp
         assert all(_results(rank, "c10d._reduce_scatter_base_"))
         reduced = [call for call in rank.contents.calls if call.name.startswith("c10d._reduce_scatter_base_")]
         assert {(call.phase, call.step) for call in reduced} == {("backward", 3)}
-        assert not [call.name for call in rank.contents.calls if call.step == 3 and "unwaited" in call.flags]
+        # DDP, and here the program, waits for the future of a Work: gloo says later that the Work is completed.
+        assert not [call.name for call in rank.contents.calls if "unwaited" in call.flags]
         assert [call.path for call in rank.contents.calls if call.name.startswith("FSDP")] == ["0", ""]
         assert rank.contents.whole
-    both = tmp_path / "both.py"
-    both.write_text(programs.TWO_RANKS)
-    command = (sys.executable, both, script)
+    two_ranks = tmp_path / "both.py"
+    two_ranks.write_text(programs.TWO_RANKS)
+    command = (sys.executable, two_ranks, script)
     verified = _run("--verify", tmp_path / "t", "--", *command, NOISE="1e-3", MASTER_PORT=_port())
     assert verified.returncode == 1, verified.stdout
     first, second = verified.stdout.split("rank 1:")

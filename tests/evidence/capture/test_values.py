@@ -58,8 +58,8 @@ def test_a_view_has_its_base_and_no_digest_and_the_bits_it_looks_at(tmp_path: Pa
     trace = captured(tmp_path / "t", program, save="*")
     transposed = trace.contents.values[calls(trace, "aten.clone")[0].inputs["0"]]
     part = trace.contents.values[calls(trace, "aten.exp")[0].inputs["0"]]
-    made = calls(trace, "aten.mul")[0].outputs["0"]
-    assert (transposed.base, transposed.digest, part.base, part.digest) == (made, None, made, None)
+    product = calls(trace, "aten.mul")[0].outputs["0"]
+    assert (transposed.base, transposed.digest, part.base, part.digest) == (product, None, product, None)
     whole, cut, rows = trace.tensor(transposed), trace.tensor(part), trace.rows(part)
     assert whole is not None
     assert cut is not None
@@ -177,8 +177,8 @@ def test_random_ops_are_labelled_and_dropout_that_drops_nothing_is_none(tmp_path
     drawn = [call for call in trace.contents.calls if "random" in call.flags]
     assert len(drawn) == 1
     assert "drop" in drawn[0].name or "bernoulli" in drawn[0].name
-    made = {**drawn[0].outputs, **drawn[0].written}
-    labels = {trace.contents.values[value].label for value in made.values()}
+    results = {**drawn[0].outputs, **drawn[0].written}
+    labels = {trace.contents.values[value].label for value in results.values()}
     assert labels == {"random"}
 
 

@@ -138,9 +138,9 @@ def test_rows_in_another_order_pass_under_a_tolerance_and_the_report_says_what_w
 
 def _noisy(noise: torch.Tensor) -> None:
     hidden = torch.arange(12.0).view(3, 4)
-    made = hidden + noise
-    made.t().contiguous()
-    torch.nn.functional.gelu(made)
+    noisy = hidden + noise
+    noisy.t().contiguous()
+    torch.nn.functional.gelu(noisy)
 
 
 def test_elements_are_compared_where_the_record_has_whole_values_and_the_report_says_so(tmp_path: Path) -> None:

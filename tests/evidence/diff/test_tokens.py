@@ -110,7 +110,7 @@ def test_the_same_sequence_twice_has_one_partner_each() -> None:
 
 
 def test_a_stated_layout_needs_no_ids() -> None:
-    (match,) = matched([stated([2, 3], 4, left=True)], [stated([2, 3], None, left=False)]).values()
+    (match,) = matched([stated([2, 3], 4, at_left=True)], [stated([2, 3], None, at_left=False)]).values()
     assert (match.a.tolist(), match.b.tolist()) == ([2, 3, 5, 6, 7], [0, 1, 2, 3, 4])
 
 

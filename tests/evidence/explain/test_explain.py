@@ -136,6 +136,11 @@ def not_named(plan: BoundGraph, node_values: Seen, answer: Explanation) -> dict[
     return {key: value for key, value in active.items() if value not in values_named.get(key, set())}
 
 
+def nearest_share(answer: Explanation) -> float:
+    """The share of equal elements of what is called nearest: the first match, or the plan itself."""
+    return max(answer.as_it_is, *(match.equal for match in answer.matches[:1]))
+
+
 @pytest.mark.usefixtures("_brief")
 def test_a_function_that_nobody_lists_is_said_to_be_none(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
     """Rows divided by the mean of their magnitudes: no rounding, order or form of a norm does that."""
@@ -148,6 +153,7 @@ def test_a_function_that_nobody_lists_is_said_to_be_none(eager: BoundGraph, node
     assert answer.tried > 200
     assert answer.left is not None
     assert answer.left.differing > 0.5
+    assert answer.left.differing == pytest.approx(1 - nearest_share(answer))
     assert answer.left.outside is not None
     assert answer.left.beyond_orders
 
@@ -164,6 +170,7 @@ def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: Boun
     assert not answer.explained
     assert answer.left is not None
     assert 0 < answer.left.differing < 1
+    assert answer.left.differing == pytest.approx(1 - nearest_share(answer))
     assert answer.left.furthest < 10
     assert answer.left.outside is not None
     assert not answer.left.beyond_orders

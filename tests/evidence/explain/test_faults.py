@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from moeparity.evidence.explain.explain import explain
-from moeparity.evidence.explain.faults import PLANTED, place_of
+from moeparity.evidence.explain.faults import PLANTED, place_of, suspects_of
 from moeparity.evidence.explain.plainness import in_words
 from moeparity.evidence.explain.replaced import Choice
-from moeparity.ops.declaration import Value
+from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.reader import shipped_faults
 from tests.evidence.explain.observed import Seen, planted
@@ -25,11 +25,11 @@ def fault(name: str, number: float | None = None, **values: Value) -> tuple[str,
     return name, values, PLANTED if number is None else number
 
 
-def choice(seen: Seen, planting: tuple[str, dict[str, Value], Value] | tuple[str, Value]) -> Choice:
+def choice(node: Seen, planting: tuple[str, dict[str, Value], Value] | tuple[str, Value]) -> Choice:
     if len(planting) == 2:
-        return (seen.node.name, planting[0]), planting[1]
+        return (node.node.name, planting[0]), planting[1]
     name, values, number = planting
-    return place_of(seen.node, shipped_faults()[name], values), number
+    return place_of(node.node, shipped_faults()[name], values), number
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,26 @@ def test_what_was_planted_is_named(
     eager: BoundGraph, nodes: dict[str, Seen], node: str, plantings: list[tuple[str, Value]]
 ) -> None:
     """By one of the answers that give every bit, in the words that recipes have for it."""
-    seen = nodes[node]
-    choices = frozenset(choice(seen, planting) for planting in plantings)
-    observation, _ = planted(eager, seen, choices) or pytest.fail("it runs")
+    traced = nodes[node]
+    choices = frozenset(choice(traced, planting) for planting in plantings)
+    observation, _ = planted(eager, traced, choices) or pytest.fail("it runs")
     with torch.inference_mode():
-        answer = explain(eager, node, [observation], seen.loaded)
+        answer = explain(eager, node, [observation], traced.loaded)
     assert answer.explained, answer.matches
-    words = {*in_words([seen.node], choices)}
+    words = {*in_words([traced.node], choices)}
     assert words in [{*match.choices} for match in answer.matches], answer.matches
+
+
+@pytest.mark.parametrize("slots", [True, False], ids=["a row for each slot", "a row of each token"])
+def test_an_expert_is_suspected_by_its_tokens(slots: bool) -> None:
+    """Of all rows those of one expert are far off, and others are rounded; of no row nobody is suspected."""
+    ids = torch.tensor([[[0, 1], [1, 2], [2, 3], [3, 0], [1, 3], [0, 2], [2, 0], [3, 2]]])
+    base = torch.randn(*ids.shape, 4, generator=torch.Generator().manual_seed(0)).double()
+    recorded = base * (1 + 2**-10)
+    recorded[ids == 1] *= 1.5
+    if not slots:
+        base, recorded = base.sum(2), recorded.sum(2)
+    assert suspects_of(recorded, base, ids) == (1,)
+    assert suspects_of(base, base, ids) == ()
+    assert suspects_of(base[:, :0], base[:, :0], ids[:, :0]) == ()
+    assert suspects_of(recorded[..., :-1, :], base[..., :-1, :], ids) == ()

@@ -261,11 +261,11 @@ def test_a_table_that_no_module_shows_is_computed_of_the_positions(model: Model,
 
     shown = yaml.safe_load(shipped("maps")["transformers"].read_text())
     shown["values"] = {name: place for name, place in shown["values"].items() if not name.startswith("rotary")}
-    own = tmp_path / "own.yaml"
-    own.write_text(yaml.safe_dump(shown))
+    map_file = tmp_path / "own.yaml"
+    map_file.write_text(yaml.safe_dump(shown))
     trace = traced(model, tmp_path / "trace", "hf-eager", patch)
     nodes = "layers[*].attention.attend"
-    result = explain_trace(Request(trace=trace, checkpoint=model.folder, map_name=str(own), nodes=nodes))
+    result = explain_trace(Request(trace=trace, checkpoint=model.folder, map_name=str(map_file), nodes=nodes))
     assert [node.nodes[0] for node in result.nodes] == ["rotary"] * 3
     for node in result.nodes:
         assert node.explained

@@ -157,6 +157,15 @@ def test_dumps_of_several_ranks_are_ranks(tmp_path: Path) -> None:
     assert "1 files hold no tensor" in ranks[0].contents.notes[0]
 
 
+def test_a_tensor_without_numbers_is_left_out_and_counted(tmp_path: Path) -> None:
+    for index, tensor in enumerate((torch.ones(2), torch.empty(2, device="meta"), torch.eye(2).to_sparse()), start=1):
+        _dumped(tmp_path / "d", index, f"non_intrusive__model.layers.{index}.output", tensor)
+    import_trace("sglang", tmp_path / "d", tmp_path / "t")
+    contents = open_trace(tmp_path / "t").ranks[0].contents
+    assert len(contents.values) == 1
+    assert contents.notes[0].startswith("2 files hold no tensor and were left out")
+
+
 def test_a_dump_whose_file_is_lost_makes_no_whole_trace(tmp_path: Path) -> None:
     for index, name in (
         (1, "input_ids"),
@@ -274,6 +283,16 @@ def _broken(folder: Path, kind: str) -> None:
     elif kind == "no node":
         tree = {"module_path": "M", "children": [{"inputs": None}]}
         (folder / "M_debug_tree_FULL_TENSORS.json").write_text(json.dumps(tree))
+    elif kind == "elsewhere":
+        save_file({"data": torch.zeros(1)}, folder.parent / "x.safetensors")
+        leaf = {"shape": "torch.Size([1])", "dtype": "torch.float32", "value": "./../x.safetensors"}
+        (folder / "M_debug_tree_FULL_TENSORS.json").write_text(json.dumps({"module_path": "M", "outputs": leaf}))
+    elif kind == "header":
+        (folder / "dump_tensor_data").mkdir()
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (".ljust(117) + b"\n"
+        (folder / "dump_tensor_data" / "x.npy").write_bytes(b"\x93NUMPY\x01\x00v\x00" + header)
+        leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [1], "data_name": "x.npy"}
+        (folder / "dump.json").write_text(json.dumps({"data": {"Torch.relu.0.forward": {"input_args": [leaf]}}}))
 
 
 @pytest.mark.parametrize(
@@ -291,6 +310,8 @@ def _broken(folder: Path, kind: str) -> None:
         ("msprobe", "", "no dump.json in it"),
         ("transformers", "no tree", "no JSON object"),
         ("transformers", "no node", "a node without module_path"),
+        ("transformers", "elsewhere", "leads out of the folder"),
+        ("msprobe", "header", "no array of numbers that can be read without pickle"),
         ("transformers", "", "0 files"),
         ("sglan", "", "Did you mean 'sglang'?"),
     ],

@@ -17,10 +17,10 @@ from moeparity.plan.spec import reader
 HERE = Where(Path("here"))
 
 
-def grid(*sequences: tuple[int, int], length: int | None = None, left: bool = False) -> TokenGrid:
+def grid(*sequences: tuple[int, int], length: int | None = None, at_left: bool = False) -> TokenGrid:
     """Sequences of (prompt, tokens), padded at the right or the left; all ids differ."""
     width = length or max(tokens for _, tokens in sequences)
-    spans = tuple((width - tokens, width) if left else (0, tokens) for _, tokens in sequences)
+    spans = tuple((width - tokens, width) if at_left else (0, tokens) for _, tokens in sequences)
     ids = tuple(tuple(range(row * width, row * width + width)) for row in range(len(sequences)))
     return TokenGrid(spans=spans, prompts=tuple(prompt for prompt, _ in sequences), length=width, ids=ids)
 

@@ -45,7 +45,7 @@ def test_generate_prefills_the_padded_prompts_then_computes_a_column_at_a_time()
 
 
 def test_batches_of_generate_come_one_after_the_other() -> None:
-    tokens = grid((2, 4), (2, 3), (2, 4), left=False)
+    tokens = grid((2, 4), (2, 3), (2, 4), at_left=False)
     assert told(made({"decode": {"from": 2, "batch": {"fixed": 2}}}, tokens)) == [
         "prefill 0:0-2 1:0-2",
         "decode 0:2-3 1:2-3",

@@ -277,7 +277,7 @@ def test_slimes_engine_is_cut_by_its_pipeline_stages_and_sends_rows_home(tmp_pat
     )
     trainer, rollout = read(tmp_path / "run.sh").sides
     assert "expert" not in trainer.placement
-    assert rollout.placement == {"tensor": 4}
+    assert rollout.placement == {"tensor": 4, "pipeline": 4, "stages": "sglang"}
 
 
 APART = {"attention": 2, "gathered": "experts"}
@@ -298,3 +298,74 @@ def test_over_how_many_ranks_prime_rls_experts_lie(
     launch_read = launch(tmp_path, f"[trainer.model]\nimpl = 'hf'\n[inference.parallel]\ntp = 4\n{lines}\n", "rl.toml")
     assert launch_read.sides[1].placement == placement
     assert any(warning.role == "rollout" for warning in launch_read.warnings) == warned
+
+
+@pytest.mark.parametrize(
+    ("text", "variant", "warnings"),
+    [
+        (
+            "vllm serve m --tensor-parallel-size 2 -pp 4",
+            "{profile: vllm-allreduce-norm, placement: {tensor: 2, pipeline: 4, stages: vllm}}",
+            0,
+        ),
+        (
+            "VLLM_PP_LAYER_PARTITION=11,13 vllm serve m --pipeline-parallel-size 2",
+            "{profile: vllm, placement: {pipeline: 2, stages: [11, 13]}}",
+            0,
+        ),
+        (
+            "VLLM_PP_LAYER_PARTITION=11,x vllm serve m -pp 2",
+            "{profile: vllm, placement: {pipeline: 2, stages: vllm}}",
+            1,
+        ),
+        ("vllm serve m --pipeline-parallel-size 1", "{profile: vllm}", 0),
+        (
+            "SGLANG_PP_LAYER_PARTITION=3,1,2 python -m sglang.launch_server --model-path m --pp-size 3",
+            "{profile: sglang, placement: {pipeline: 3, stages: [3, 1, 2]}}",
+            0,
+        ),
+        (
+            "python -m sglang.launch_server --model-path m --pipeline-parallel-size 2",
+            "{profile: sglang, placement: {pipeline: 2, stages: sglang}}",
+            0,
+        ),
+        (
+            "python pretrain_gpt.py --bf16 --pipeline-model-parallel-size 2",
+            "{profile: megatron, placement: {pipeline: 2}, dtype: bf16}",
+            0,
+        ),
+        # Nobody says how many layers the model has.
+        (
+            "python pretrain_gpt.py --bf16 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1",
+            "{profile: megatron, placement: {pipeline: 2}, dtype: bf16}",
+            1,
+        ),
+    ],
+)
+def test_stages_of_a_pipeline_are_carried_over(tmp_path: Path, text: str, variant: str, warnings: int) -> None:
+    launch_read = launch(tmp_path, f"{text}\n")
+    assert launch_read.sides[0].variant == variant
+    assert len(launch_read.warnings) == warnings, launch_read.warnings
+    assert not launch_read.ignored
+
+
+@pytest.mark.parametrize(
+    ("options", "stages"),
+    [
+        ("--decoder-first-pipeline-num-layers 2", [2, 5, 5]),
+        ("--decoder-last-pipeline-num-layers 4", [4, 4, 4]),
+        ("--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1", [1, 10, 1]),
+        # Nine are left to two stages, which Megatron-LM refuses.
+        ("--decoder-first-pipeline-num-layers 3", None),
+    ],
+)
+def test_megatrons_outer_stages(tmp_path: Path, options: str, stages: list[int] | None) -> None:
+    """Twelve layers on three stages, as get_num_layers_to_build divides them."""
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_hidden_layers": 12}), "utf-8")
+    script = tmp_path / "launch.sh"
+    script.write_text(f"python pretrain_gpt.py --bf16 --pipeline-model-parallel-size 3 {options}\n", "utf-8")
+    launch_read = read(script, model)
+    assert launch_read.sides[0].placement.get("stages", ()) == tuple(stages or ())
+    assert len(launch_read.warnings) == (stages is None)

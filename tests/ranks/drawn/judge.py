@@ -133,7 +133,7 @@ def expected(case: Case, fault: Fault) -> list[str]:
         "input bit": (f"call {inputs}", r"tensors\.inputs\.bytes", r"\w{16}", r"\w{16}"),
         "input dtype": (f"call {inputs}", r"tensors\.inputs\.dtype", "float64", "float32"),
         "input shape": (f"call {inputs}", r"tensors\.inputs\.shape", r"\[3, 8\]", r"\[4, 8\]"),
-        "weight bit": (f"call {weights}", r"weights\.[01]\.(weight|bias)", r"changed to \w{16}", "absent"),
+        "weight bit": (f"call {weights}", r"weights\.[01]\.(weight|bias)", r"changed to \w{16}", "unchanged"),
         "cache": (f"call {cache}", r"cache\.current_start_frame", "7", str(3 * cache)),
         "skipped call": (f"call {call}", r"envelope\.chunk", str(call + 1), str(call)),
     }

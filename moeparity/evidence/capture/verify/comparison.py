@@ -32,7 +32,7 @@ Whole = Callable[[Value, Value], bool | None]
 
 def same(
     recorded: Value,
-    now: Value,
+    present: Value,
     bases: tuple[Value | None, Value | None],
     tolerance: Tolerance,
     whole: Whole | None = None,
@@ -43,54 +43,54 @@ def same(
     that they are views of. A view has no digest: it is equal where its base is and it looks at the same part, and where
     its base is not, nothing is known of that part.
     """
-    if (recorded.dtype, recorded.shape) != (now.dtype, now.shape):
+    if (recorded.dtype, recorded.shape) != (present.dtype, present.shape):
         return False
-    if recorded.label == now.label == "unwritten":
+    if recorded.label == present.label == "unwritten":
         return True
-    if recorded.label in ("unwritten", "partly") or now.label in ("unwritten", "partly"):
+    if recorded.label in ("unwritten", "partly") or present.label in ("unwritten", "partly"):
         return None
     left, right = bases
     if left is None and right is None:
-        return _equal(recorded, now, tolerance, whole)
+        return _equal(recorded, present, tolerance, whole)
     if left is None or right is None:
         return None
-    if left.shape == right.shape and left.dtype == right.dtype and _part(recorded, left) == _part(now, right):
+    if left.shape == right.shape and left.dtype == right.dtype and _part(recorded, left) == _part(present, right):
         return _equal(left, right, tolerance, whole) or (False if _is_whole(recorded, left) else None)
     return None
 
 
-def _equal(recorded: Value, now: Value, tolerance: Tolerance, whole: Whole | None) -> bool | None:
-    if recorded.digest is None or now.digest is None:
+def _equal(recorded: Value, present: Value, tolerance: Tolerance, whole: Whole | None) -> bool | None:
+    if recorded.digest is None or present.digest is None:
         return None
-    if recorded.digest == now.digest:
+    if recorded.digest == present.digest:
         return True
     if not tolerance:
         return False
-    elements = None if whole is None else whole(recorded, now)
+    elements = None if whole is None else whole(recorded, present)
     if elements is not None:
         return elements
-    if recorded.stats is None or now.stats is None:
+    if recorded.stats is None or present.stats is None:
         return False
-    return _near(recorded.stats, now.stats, tolerance)
+    return _near(recorded.stats, present.stats, tolerance)
 
 
-def _near(recorded: Mapping[str, float], now: Mapping[str, float], tolerance: Tolerance) -> bool:
-    if recorded.keys() != now.keys():
+def _near(recorded: Mapping[str, float], present: Mapping[str, float], tolerance: Tolerance) -> bool:
+    if recorded.keys() != present.keys():
         return False
     for name, number in recorded.items():
         if name in ("nan", "inf"):
-            if number != now[name]:
+            if number != present[name]:
                 return False
-        elif abs(now[name] - number) > tolerance.absolute + tolerance.relative * abs(number):
+        elif abs(present[name] - number) > tolerance.absolute + tolerance.relative * abs(number):
             return False
     return True
 
 
-def near(recorded: torch.Tensor, now: torch.Tensor, tolerance: Tolerance) -> bool:
+def near(recorded: torch.Tensor, present: torch.Tensor, tolerance: Tolerance) -> bool:
     """Whether each element lies within the tolerance; a NaN or an infinity only where the recorded has it too."""
     wide = torch.complex128 if recorded.is_complex() else torch.float64
     return torch.allclose(
-        now.to(wide), recorded.to(wide), rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True
+        present.to(wide), recorded.to(wide), rtol=tolerance.relative, atol=tolerance.absolute, equal_nan=True
     )
 
 

@@ -137,22 +137,22 @@ def _untold(report: RankReport) -> str:
 
 
 def _difference(difference: Difference) -> list[str]:
-    said = {
+    words = {
         "equal": f"its inputs have equal bits, {'its arguments' if difference.scalars else 'its results'} have not",
         "near": "its inputs have other bits and lie within the tolerance, its results don't",
         "differ": "its inputs differ already, and no recorded call made them",
         "unknown": "whether its inputs are equal isn't known",
     }[difference.inputs]
     if difference.level == "collective" and difference.inputs == "equal":
-        said = "what this rank gave to it has equal bits, what it got has not: look at the other ranks"
+        words = "what this rank gave to it has equal bits, what it got has not: look at the other ranks"
     where = f" at {difference.path}" if difference.path else ""
     random = "; it draws from a generator" if difference.random else ""
     call = f"step {difference.step}, {difference.name}{where} ({difference.phase}, call {difference.nth})"
-    lines = [f"    {call}: {said}{random}"]
-    for slot, (recorded, now) in difference.slots.items():
-        lines += [f"      {slot}  recorded {_side(recorded)}", f"      {' ' * len(slot)}  now      {_side(now)}"]
-    for slot, (recorded, now) in difference.scalars.items():
-        lines.append(f"      argument {slot}  recorded {recorded!r}, now {now!r}")
+    lines = [f"    {call}: {words}{random}"]
+    for slot, (recorded, present) in difference.slots.items():
+        lines += [f"      {slot}  recorded {_side(recorded)}", f"      {' ' * len(slot)}  now      {_side(present)}"]
+    for slot, (recorded, present) in difference.scalars.items():
+        lines.append(f"      argument {slot}  recorded {recorded!r}, now {present!r}")
     for title, stack in (("recorded at", difference.recorded_stack), ("now at", difference.stack)):
         lines += [f"      {title}:", *(f"        {frame}" for frame in stack[-8:])]
     return lines

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -11,16 +10,10 @@ import torch
 
 from moeparity.errors import MismatchError
 from moeparity.evidence.capture.verify.comparison import Tolerance, near, same
+from moeparity.evidence.capture.verify.recorded import Recorded, Values, base_of, key_of
 from moeparity.evidence.capture.verify.report import Difference, RankReport, Side, text, write
-from moeparity.evidence.trace.read import RankTrace, open_trace
-from moeparity.evidence.trace.records import Call, End, Record, Stack, Value
-
-_AHEAD = 20_000
-"""So many recorded calls are read ahead of the program where theirs come in another order."""
-_VALUES = 200_000
-"""So many values are remembered on each side."""
-
-Key = tuple[int, str, str, str, str, int]
+from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.trace.records import Call, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,77 +26,20 @@ class Verification:
     reports: Path | None = None
 
 
-class _Values(OrderedDict[int, Value]):
-    """The values met last."""
-
-    def keep(self, value: Value) -> None:
-        self[value.id] = value
-        self.move_to_end(value.id)
-        if len(self) > _VALUES:
-            self.popitem(last=False)
-
-
-class _Recorded:
-    """The recorded side, read along with the program."""
-
-    def __init__(self, trace: RankTrace) -> None:
-        self.tensor = trace.tensor
-        self.values = _Values()
-        self.stacks: dict[int, tuple[str, ...]] = {}
-        self.is_whole = False
-        self.has_ops = "op" in trace.head.levels
-        self._records: Iterator[Record] = trace.records()
-        self._waiting: OrderedDict[Key, Call] = OrderedDict()
-
-    def of(self, key: Key) -> Call | None:
-        """The recorded call of that step, phase, level, name, path and number; None where there is none."""
-        call = self._waiting.pop(key, None)
-        while call is None and len(self._waiting) < _AHEAD:
-            following = self._next()
-            if following is None:
-                return None
-            if _key(following) == key:
-                return following
-            self._waiting[_key(following)] = following
-        return call
-
-    def left(self, step: int | None) -> list[Call]:
-        """Calls of the steps before, which no call of the program was; of all where `step` is None."""
-        if step is None:
-            while (call := self._next()) is not None:
-                self._waiting[_key(call)] = call
-        left = [call for call in self._waiting.values() if step is None or call.step < step]
-        for call in left:
-            del self._waiting[_key(call)]
-        return left
-
-    def _next(self) -> Call | None:
-        for record in self._records:
-            if isinstance(record, Call):
-                return record
-            if isinstance(record, Value):
-                self.values.keep(record)
-            elif isinstance(record, Stack):
-                self.stacks[record.id] = record.frames
-            elif isinstance(record, End):
-                self.is_whole = True
-        return None
-
-
 class Verifier:
     """A sink that compares. `mismatched` is called with an error where the program is to stop."""
 
     def __init__(self, verification: Verification, rank: int, mismatched: Callable[[MismatchError], None]) -> None:
         self._verification, self._mismatched = verification, mismatched
         self.report = RankReport(rank=rank)
-        self._recorded: _Recorded | None = None
+        self._recorded: Recorded | None = None
         ranks = {part.head.rank: part for part in open_trace(verification.recorded).ranks}
         if rank in ranks:
-            self._recorded = _Recorded(ranks[rank])
+            self._recorded = Recorded(ranks[rank])
         else:
-            held = ", ".join(map(str, sorted(ranks)))
-            self.report = replace(self.report, problem=f"the recorded trace has no rank {rank}, but {held}.")
-        self._values = _Values()
+            rank_list = ", ".join(map(str, sorted(ranks)))
+            self.report = replace(self.report, problem=f"the recorded trace has no rank {rank}, but {rank_list}.")
+        self._values = Values()
         self._stacks: dict[int, tuple[str, ...]] = {}
         self._whole: dict[int, torch.Tensor] = {}
         self.held = 0
@@ -141,12 +77,12 @@ class Verifier:
             self._step = call.step
             # A collective of the last step may be waited for in this one.
             self._missing(recorded.left(call.step - 1))
-        other = recorded.of(_key(call))
-        if other is None:
+        partner = recorded.of(key_of(call))
+        if partner is None:
             first = self.report.first_unmatched or _words(call, self._stacks)
             self.report = replace(self.report, unmatched=self.report.unmatched + 1, first_unmatched=first)
             return
-        self._compare(other, call, recorded)
+        self._compare(partner, call, recorded)
 
     def flush(self) -> None:
         """A flush has ended: its stacks have been told, its values compared."""
@@ -168,7 +104,7 @@ class Verifier:
             first = self.report.first_missing or _words(calls[0], self._recorded.stacks if self._recorded else {})
             self.report = replace(self.report, missing=self.report.missing + len(calls), first_missing=first)
 
-    def _compare(self, recorded: Call, call: Call, side: _Recorded) -> None:
+    def _compare(self, recorded: Call, call: Call, side: Recorded) -> None:
         results = self._slots("output", recorded.outputs, call.outputs, side)
         results |= self._slots("written", recorded.written, call.written, side)
         scalars = {
@@ -202,30 +138,30 @@ class Verifier:
         if report.first is None and self._verification.stop:
             self._mismatched(MismatchError(f"{self._verification.recorded}: {text(self.report)}"))
 
-    def _other_bits(self, recorded: Call, call: Call, side: _Recorded) -> list[tuple[Value, Value]]:
+    def _other_bits(self, recorded: Call, call: Call, side: Recorded) -> list[tuple[Value, Value]]:
         """The results that lie within the tolerance and have other bits than the recorded, or what they look at."""
         if not self._verification.tolerance:
             return []
         pairs = []
         for word in ("outputs", "written"):
-            now: Mapping[str, int] = getattr(call, word)
+            present: Mapping[str, int] = getattr(call, word)
             was: Mapping[str, int] = getattr(recorded, word)
-            for slot, equal in self._slots(word, was, now, side, by_bits=True).items():
+            for slot, equal in self._slots(word, was, present, side, by_bits=True).items():
                 if not equal:
                     name = slot.partition(" ")[2]
-                    left, right = side.values[was[name]], self._values[now[name]]
-                    pairs.append((_base(left, side.values) or left, _base(right, self._values) or right))
+                    left, right = side.values[was[name]], self._values[present[name]]
+                    pairs.append((base_of(left, side.values) or left, base_of(right, self._values) or right))
         return pairs
 
-    def _elements(self, recorded: Value, now: Value, side: _Recorded) -> bool | None:
+    def _elements(self, recorded: Value, present: Value, side: Recorded) -> bool | None:
         """Whether two values lie within the tolerance in each element; None where one side has not the whole."""
-        tensor = self._whole.get(now.id)
+        tensor = self._whole.get(present.id)
         whole = side.tensor(recorded) if tensor is not None and recorded.tensor else None
         if tensor is None or whole is None:
             return None
         return near(whole, tensor, self._verification.tolerance)
 
-    def _inputs(self, recorded: Call, call: Call, side: _Recorded) -> tuple[str, dict[str, bool | None]]:
+    def _inputs(self, recorded: Call, call: Call, side: Recorded) -> tuple[str, dict[str, bool | None]]:
         """What is known of a call's inputs, in the words of `Difference.inputs`, and of each."""
         inputs = self._slots("input", recorded.inputs, call.inputs, side)
         inputs |= self._slots("weight", recorded.weights, call.weights, side)
@@ -240,25 +176,25 @@ class Verifier:
         self,
         word: str,
         recorded: Mapping[str, int],
-        now: Mapping[str, int],
-        side: _Recorded,
+        present: Mapping[str, int],
+        side: Recorded,
         *,
         by_bits: bool = False,
     ) -> dict[str, bool | None]:
         """Whether the values of both sides are equal, by slot; a slot that one side lacks is different."""
         tolerance = Tolerance() if by_bits else self._verification.tolerance
         equal: dict[str, bool | None] = {}
-        for slot in {**recorded, **now}:
+        for slot in {**recorded, **present}:
             left = side.values.get(recorded.get(slot, -1))
-            right = self._values.get(now.get(slot, -1))
-            if (slot in recorded) != (slot in now):
+            right = self._values.get(present.get(slot, -1))
+            if (slot in recorded) != (slot in present):
                 equal[f"{word} {slot}"] = False
             elif left is None or right is None:
                 equal[f"{word} {slot}"] = None
             else:
-                bases = _base(left, side.values), _base(right, self._values)
+                bases = base_of(left, side.values), base_of(right, self._values)
                 equal[f"{word} {slot}"] = same(
-                    left, right, bases, tolerance, lambda was, now: self._elements(was, now, side)
+                    left, right, bases, tolerance, lambda was, present: self._elements(was, present, side)
                 )
         return equal
 
@@ -266,7 +202,7 @@ class Verifier:
         self,
         recorded: Call,
         call: Call,
-        side: _Recorded,
+        side: Recorded,
         state: str,
         slots: Mapping[str, bool | None],
         scalars: Mapping[str, tuple[object, object]],
@@ -294,22 +230,14 @@ class Verifier:
         )
 
 
-def _key(call: Call) -> Key:
-    return call.step, call.phase, call.level, call.name, call.path, call.nth
-
-
 def _words(call: Call, stacks: Mapping[int, tuple[str, ...]]) -> str:
     place = f" at {call.path}" if call.path else ""
     frames = stacks.get(-1 if call.stack is None else call.stack, ())
     return f"step {call.step}, {call.name}{place} (call {call.nth}){f', {frames[-1]}' if frames else ''}"
 
 
-def _base(value: Value, values: _Values) -> Value | None:
-    return None if value.base is None else values.get(value.base)
-
-
-def _side(value: Value | None, values: _Values) -> dict[str, object]:
+def _side(value: Value | None, values: Values) -> dict[str, object]:
     if value is None:
         return asdict(Side(dtype="nothing", shape=(), digest=None, stats=None))
-    base = _base(value, values) or value
+    base = base_of(value, values) or value
     return asdict(Side(dtype=value.dtype, shape=value.shape, digest=base.digest, stats=base.stats))

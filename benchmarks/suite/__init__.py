@@ -1,0 +1,1 @@
+"""What the test suites of two commits cost, in CPU seconds."""

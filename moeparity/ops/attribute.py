@@ -1,0 +1,171 @@
+"""A numerical choice that an op leaves open, and when it takes effect.
+
+Its kind says what it decides: at which site a value is rounded (`rounding`), in which order a named sum is added up
+(`order`), which of several algebraically equal formulas is evaluated (`form`), or something that is no numerics at all
+and must not be mistaken for it: another model (`semantics`), or which rank holds which part of it (`placement`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from moeparity.errors import SpecError
+from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
+from moeparity.numerics.orders import EXPLICIT, NATIVE
+from moeparity.ops.measured import Measured
+
+Kind = Literal["rounding", "order", "form", "semantics", "placement"]
+Needs = Literal["always", "pieces", "partials", "no partials"]
+Value = str | float
+Condition = Mapping[str, tuple[Value | None, ...]]
+"""Attribute names and the values of theirs under which something takes effect (None: it does not exist there); empty:
+always."""
+
+ABOVE_1 = "above 1"
+"""In a condition, any whole number above 1."""
+
+OTHER_THAN_1 = "other than 1"
+"""In a condition, any number but 1."""
+
+
+EDGE = "->"
+"""Between a site and the consumer it is meant for: `output->layers[0].moe.norm`."""
+
+EXAMPLE_ORDER = "lanes(2) | fold_hi"
+"""What a message and the manual show where any summation order is allowed."""
+
+STORED = "stored"
+"""Value of a site on an edge: the consumer reads what the op stores, as every other does."""
+
+
+class RefusedError(SpecError):
+    """A kernel cannot compute the shapes at hand with `attribute` as it is; the engine adds the node and the origin."""
+
+    def __init__(self, attribute: str, reason: str) -> None:
+        """`reason`: what does not fit, and what to do."""
+        super().__init__(f"{attribute}: {reason}")
+        self.attribute, self.reason = attribute, reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribute:
+    """One numerical choice of an op.
+
+    `values` lists the words allowed; with `number` any finite number is allowed too, with `least` any whole number from
+    there, with `order` any summation order (`moeparity.numerics.orders`), which is kept in its canonical spelling.
+    `when` names other attributes and the values of theirs under which this one takes effect; `needs` whether it does
+    only where the op is cut into pieces, or only where it meets (or does not meet) a value in partial sums. `parameter`
+    names a parameter that must be truthy for the attribute to exist on a node at all, `given` parameters and the values
+    of theirs that it must have, `weight` an optional weight, `input` an optional input. `edge` marks the last rounding
+    of an op whose result before it is one value whatever it is then rounded to: a consumer may be handed another
+    rounding of it than the one stored. `redrawn`: for an order, whether the floor may draw it anew, as an engine that
+    adds in order of arrival would; not where another value is another library or takes another order of time.
+    `sources`: of a value, how sure it is that it computes what its name says, and by which source. `same_sums`: of a
+    value, another one that adds up the same products, rounded at the same places, in an order that can be written out.
+    `usual`: numbers in use, where any is allowed. `measured`: how many bits it changes, by a committed table.
+    """
+
+    name: str
+    kind: Kind
+    default: Value
+    says: str
+    values: tuple[str, ...] = ()
+    number: bool = False
+    least: int | None = None
+    order: bool = False
+    needs: Needs = "always"
+    when: Condition = field(default_factory=dict)
+    parameter: str | None = None
+    given: Condition = field(default_factory=dict)
+    weight: str | None = None
+    input: str | None = None
+    edge: bool = False
+    redrawn: bool = True
+    sources: Mapping[str, Evidence] = field(default_factory=dict)
+    same_sums: Mapping[str, str] = field(default_factory=dict)
+    usual: tuple[float, ...] = ()
+    measured: tuple[Measured, ...] = ()
+
+    @property
+    def expected(self) -> str:
+        """The allowed values, as an error message lists them."""
+        more = ["a number"] * self.number + [f"an order such as `{EXAMPLE_ORDER}`"] * self.order
+        more += [] if self.least is None else [f"a whole number from {self.least}"]
+        return ", ".join((*self.values, *more))
+
+
+def site(
+    name: str,
+    says: str,
+    *,
+    default: str = MODEL,
+    when: Condition | None = None,
+    needs: Needs = "always",
+    edge: bool = False,
+    measured: tuple[Measured, ...] = (),
+) -> Attribute:
+    """A rounding site: the dtype a value is rounded to there; `model` is the dtype the variant runs in."""
+    return Attribute(
+        name=name,
+        kind="rounding",
+        default=default,
+        values=(MODEL, *FLOAT_NAMES),
+        says=says,
+        when=when or {},
+        needs=needs,
+        edge=edge,
+        measured=measured,
+    )
+
+
+def sum_order(
+    name: str,
+    says: str,
+    *,
+    default: str = NATIVE,
+    when: Condition | None = None,
+    condition: Condition | None = None,
+    parameter: str | None = None,
+) -> Attribute:
+    """The order a sum is added in: torch's own, where that is the default, or any written out.
+
+    The floor does not draw it anew: another order is another library.
+    """
+    return Attribute(
+        name=name,
+        kind="order",
+        default=default,
+        values=(NATIVE, *EXPLICIT) if default == NATIVE else EXPLICIT,
+        order=True,
+        redrawn=False,
+        says=says,
+        when=when or {},
+        given=condition or {},
+        parameter=parameter,
+    )
+
+
+LOGISTIC = Attribute(
+    name="logistic",
+    kind="form",
+    default=NATIVE,
+    values=(NATIVE, "exp", "cuda", "cuda_fast"),
+    says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
+    "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
+    "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are taken to be correctly rounded",
+)
+"""How an op computes a sigmoid."""
+
+
+def holds(condition: Condition, values: Mapping[str, Value]) -> bool:
+    """True when every attribute the condition names has one of the values it asks for."""
+    # Most attributes have no condition at all, and binding asks for every one of them.
+    return not condition or all(_allows(allowed, values.get(name)) for name, allowed in condition.items())
+
+
+def _allows(allowed: tuple[Value | None, ...], value: Value | None) -> bool:
+    above = ABOVE_1 in allowed and isinstance(value, int) and value > 1
+    return value in allowed or above or (OTHER_THAN_1 in allowed and value != 1)

@@ -1,0 +1,58 @@
+"""Names of variables that say nothing of what they hold: pronouns, adjectives, participles."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+WORDS = frozenset(
+    {"own", "one", "other", "both", "what", "here", "now", "left"}
+    | {"found", "given", "told", "named", "made", "said", "asked", "taken", "held", "kept", "seen", "known"}
+)
+"""A variable or an argument is called by a noun: `own_orders`, `first`, `report`, `digest_of_node`."""
+
+ALLOWED = frozenset({("tests/engines/triton_kernels/interpreter.py", "other")})
+"""Files with a name that another project's interface prescribes."""
+
+Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.Module
+
+
+def misnamed(file: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and name of each variable and argument of a file that is called by such a word.
+
+    Fields of classes are none: they are keys of JSON. `other` is the second operand of an operator's method, and `left`
+    stands beside a `right`.
+    """
+    for scope, bound in _scopes(tree):
+        names = {name for _, name in bound}
+        for line, name in bound:
+            is_operand = name == "other" and getattr(scope, "name", "").endswith("__")
+            is_side = name == "left" and "right" in names
+            if name in WORDS and not is_operand and not is_side and (file, name) not in ALLOWED:
+                yield line, name
+
+
+def _scopes(scope: Scope) -> Iterator[tuple[Scope, list[tuple[int, str]]]]:
+    """A module, function or class and those within it, each with the names that it binds; of a class none."""
+    inner: list[Scope] = []
+    bound = sorted(set(_bound(ast.iter_child_nodes(scope), inner)))
+    yield scope, [] if isinstance(scope, ast.ClassDef) else bound
+    for within in inner:
+        yield from _scopes(within)
+
+
+def _bound(nodes: Iterable[ast.AST], inner: list[Scope]) -> Iterator[tuple[int, str]]:
+    """Lines and names that are bound at these nodes; scopes within them are put aside."""
+    for node in nodes:
+        if isinstance(node, Scope):
+            inner.append(node)
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.lineno, node.name
+        elif isinstance(node, ast.alias) and node.asname:
+            yield getattr(node, "lineno", 0), node.asname
+        yield from _bound(ast.iter_child_nodes(node), inner)

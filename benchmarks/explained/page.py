@@ -16,7 +16,8 @@ KINDS = {
 READING = """\
 Programs of transformers with small random weights, patched in one place, captured with `moeparity.capture`. From the
 trace, the checkpoint and `hf-eager` alone, `bisect` and `explain` say what differs. The patches are fixed lists in
-`benchmarks/explained/` by someone who wrote no part of the search; a seed draws models, layers, experts and sizes.
+`benchmarks/explained/` by someone who wrote no part of the search, but for four of the faults (one part of an expert's
+weights, the softmax scale); a seed draws models, layers, experts and sizes.
 
 - *node named*: both commands name the patched node. *innocent named*: either names another one.
 - *named*: one of the answers that give every bit has all the words for the patch that matter: leaving out what one of
@@ -36,9 +37,9 @@ changed no bit, and what is undecided.
 With seed 2 then 87 of 88 were, and the cause of the one was mended too. Seed 3 was drawn after that: 88 of 88.
 Seed 4 ended in a traceback at an eleventh program: a base was tried that yarn takes no logarithm of; 88 of 88 when that
 was mended. Then faults of one part of an expert's weights and of the softmax scale were added to both lists, and two
-faults at a node to what is tried. With seed 5 90 of 92 were as they should be, and nothing was mended before the run
-below, of seed 6, but that a rotation of half as many columns was taken off the list: the trace is refused then, as of
-another checkpoint.
+faults at a node to what is tried. With seed 5 90 of 92 were as they should be: `up` of one expert scaled and a
+combination of experts were missed, as they are with seed 6 below. Nothing was mended between, but that a rotation of
+half as many columns was taken off the list: the trace is refused then, as of another checkpoint.
 """
 
 

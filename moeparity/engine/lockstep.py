@@ -224,10 +224,9 @@ class _Lockstep:
         inputs = self._inputs(source, todo.reads, visit.wave)
         if todo.replay is not None:
             inputs = (*inputs, *self._replayed(visit, todo.replay))
-        ports = visit.called(todo, todo.numerics, turn, turn.batch, inputs)
+        ports = visit.called(todo, todo.numerics, turn, inputs)
         return ports + tuple(
-            ports[0] if numerics is None else visit.called(todo, numerics, turn, turn.batch, inputs)[0]
-            for numerics in todo.edges
+            ports[0] if numerics is None else visit.called(todo, numerics, turn, inputs)[0] for numerics in todo.edges
         )
 
     def _again(self, visit: Visit, walker: Name) -> tuple[torch.Tensor, ...]:
@@ -251,7 +250,7 @@ class _Lockstep:
         def routes(turn: Turn) -> tuple[Block, ...]:
             task = _task_of(source, turn)
             inputs = self._inputs(replay.of, task.reads, visit.wave)
-            return visit.called(task, replay.at(turn.sizes), turn, turn.batch, inputs)
+            return visit.called(task, replay.at(turn.sizes), turn, inputs)
 
         return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 

@@ -42,15 +42,10 @@ class Visit:
         self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block], bool]] = {}
 
     def called(
-        self,
-        todo: Task,
-        numerics: Numerics,
-        turn: Turn,
-        queries: Batch,
-        inputs: Sequence[list[Block] | None],
+        self, todo: Task, numerics: Numerics, turn: Turn, inputs: Sequence[list[Block] | None]
     ) -> tuple[Block, ...]:
-        """The ports that a kernel gives of the tokens of `queries`, with identities."""
-        return self.identified([self.computed(todo, numerics, turn, queries, inputs)], queries)
+        """The ports that a kernel gives of all tokens of a turn, with identities."""
+        return self.identified([self.computed(todo, numerics, turn, turn.batch, inputs)], turn.batch)
 
     def computed(
         self,
@@ -60,7 +55,7 @@ class Visit:
         queries: Batch,
         inputs: Sequence[list[Block] | None],
     ) -> tuple[Block, ...]:
-        """What a kernel gives, without identities: those of the whole turn are asked for, not those of its spans."""
+        """What a kernel gives of some tokens of a turn, without identities: those are the whole turn's."""
         # A replay's routes come behind what is read.
         history = chain(todo.history, repeat(False))
         blocks = [

@@ -20,7 +20,7 @@ from statistics import median
 import torch
 
 from moeparity.bisection.report import Report
-from moeparity.check.baseline.held import Baseline
+from moeparity.check.baseline.baseline import Baseline
 from moeparity.check.recipes import Checked, check
 from moeparity.inputs.machine import cpu_name
 from moeparity.output.writing import write_text

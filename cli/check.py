@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from moeparity.check.baseline.held import Baseline
+    from moeparity.check.baseline.baseline import Baseline
     from moeparity.check.recipes import Checked
 
 
@@ -69,7 +69,7 @@ def check(
 
 def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
     """The lock that is asked for. Raises MoeparityError for one that cannot be used."""
-    from moeparity.check.baseline.held import Baseline
+    from moeparity.check.baseline.baseline import Baseline
 
     if path is None:
         if update:

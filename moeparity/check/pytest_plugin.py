@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from moeparity.check.baseline.held import Baseline
+    from moeparity.check.baseline.baseline import Baseline
     from moeparity.check.recipes import Checked
     from moeparity.output.findings import Finding
 
@@ -59,7 +59,7 @@ class ParityFile(pytest.File):
     @cached_property
     def lock(self) -> Baseline | str | None:
         """The lock of the recipe, or why it cannot be used; None without one."""
-        from moeparity.check.baseline.held import Baseline
+        from moeparity.check.baseline.baseline import Baseline
         from moeparity.errors import MoeparityError
 
         if self._lock_path is None:

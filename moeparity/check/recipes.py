@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 from moeparity.bisection.expectations import refuse_unknown
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.report import Report
-from moeparity.check.baseline.held import Baseline, now, updated
+from moeparity.check.baseline.baseline import Baseline, now, updated
 from moeparity.check.baseline.lock import Entry
 from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.logs.expectations import log_findings

@@ -13,7 +13,7 @@ from moeparity.engine.edits import edited, edits_see_rows
 from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.joined import Steps
+from moeparity.numerics.joined_steps import Steps
 from moeparity.ops.attribute import RefusedError
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from moeparity.numerics.joined import Steps
+from moeparity.numerics.joined_steps import Steps
 from moeparity.plan.schedule.cases import Sizes
 from moeparity.plan.schedule.groups import dealt, of_group
 from moeparity.plan.schedule.steps import FORWARD, Groups, MicroBatches, Phase, Schedule, Shape, Span, Step

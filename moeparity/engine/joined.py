@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from moeparity.engine.grid import Batch, Grid, Turn
-from moeparity.numerics.joined import BLOCKS, Steps
+from moeparity.numerics.joined_steps import BLOCKS, Steps
 from moeparity.plan.schedule.steps import Span
 
 _FEWEST = 4

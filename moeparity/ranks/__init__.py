@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from moeparity.evidence.weights.layout import WeightLayout
     from moeparity.ranks.guard import Guard
-    from moeparity.ranks.held import hold
+    from moeparity.ranks.process import hold
 
 __all__ = ["Guard", "WeightLayout", "hold"]
 
 _MODULES = {
     "Guard": "moeparity.ranks.guard",
     "WeightLayout": "moeparity.evidence.weights.layout",
-    "hold": "moeparity.ranks.held",
+    "hold": "moeparity.ranks.process",
 }
 
 

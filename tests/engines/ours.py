@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from moeparity.numerics.joined import call
+from moeparity.numerics.joined_steps import call
 from moeparity.ops.kernels import combine as combines
 from moeparity.ops.kernels import elementwise, log_softmax, rope, router
 from moeparity.ops.kernels import experts as expert

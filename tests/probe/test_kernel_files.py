@@ -19,8 +19,8 @@ from moeparity.plan.expand import expand
 from moeparity.plan.graph import Graph, Node
 from moeparity.probe.kernels.certify import NodeVerdict, certify_node
 from moeparity.probe.kernels.expressions import whole
-from moeparity.probe.kernels.held import compared
 from moeparity.probe.kernels.launch import Kernel, open_kernel
+from moeparity.probe.kernels.node import compared
 from moeparity.profiles.compare import architectures
 from tests.command import ROOT, Done, inside
 from tests.engines.cuda import toolchain

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from moeparity.errors import TraceError, Where
-from moeparity.evidence.diff.joined import Joined
+from moeparity.evidence.diff.joined_ranks import Joined
 from moeparity.evidence.diff.own_experts import gathered
 from moeparity.evidence.diff.side import Side, side_of
 from moeparity.evidence.diff.tokens import Tokens, stated

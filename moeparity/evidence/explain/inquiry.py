@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Final
 
 from moeparity.evidence.explain import faults
-from moeparity.evidence.explain.calls import Kernels
 from moeparity.evidence.explain.combinations import search
 from moeparity.evidence.explain.engines import profiles_choices
+from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.plainness import (
     in_order,
     in_words,

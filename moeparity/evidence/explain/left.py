@@ -13,7 +13,7 @@ from moeparity.engine.computation import weights_of
 from moeparity.errors import SpecError
 from moeparity.evidence.envelope.band import band
 from moeparity.evidence.envelope.legal_orders import Call, extent, orders_of
-from moeparity.evidence.explain.calls import Kernels
+from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Left
 from moeparity.evidence.explain.sample import Sample

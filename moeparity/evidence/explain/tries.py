@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moeparity.errors import SpecError
-from moeparity.evidence.explain.calls import Kernels
 from moeparity.evidence.explain.engines import known_choices
+from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choice, Choices
 from moeparity.evidence.explain.sample import Ports, Sample

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from moeparity.errors import SpecError
-from moeparity.evidence.explain.calls import Kernels, UnreadError
 from moeparity.evidence.explain.engines import known_choices, profiles_choices
+from moeparity.evidence.explain.kernels import Kernels, UnreadError
 from moeparity.evidence.explain.numbers import FIRST_NUMBERS
 from moeparity.evidence.explain.plainness import written
 from moeparity.evidence.explain.replaced import Choice, Choices, Replaced

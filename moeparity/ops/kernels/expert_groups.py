@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from moeparity.numerics.blocks import in_blocks
 from moeparity.numerics.gemm_forms import ALL
-from moeparity.numerics.joined import JoinedGemm
+from moeparity.numerics.joined_steps import JoinedGemm
 from moeparity.ops.kernels.linear import places_tried
 
 Settings = Mapping[str, Any]

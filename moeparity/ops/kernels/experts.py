@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from moeparity.numerics.cuda import fast_product
-from moeparity.numerics.joined import Apply, JoinedGemm, StepRows, Steps, call
+from moeparity.numerics.joined_steps import Apply, JoinedGemm, StepRows, Steps, call
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import add, product, rounded, tf32, wide, working
 from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from moeparity.numerics import cuda
 from moeparity.numerics.fma import fma
-from moeparity.numerics.joined import Apply, call
+from moeparity.numerics.joined_steps import Apply, call
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.summation import sum_axis

@@ -13,7 +13,7 @@ from moeparity.numerics import rounding
 from moeparity.numerics.blocks import PlaceError
 from moeparity.numerics.gemm import gemm
 from moeparity.numerics.gemm_forms import ALL
-from moeparity.numerics.joined import JoinedGemm, Steps
+from moeparity.numerics.joined_steps import JoinedGemm, Steps
 from moeparity.numerics.orders import NATIVE
 from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.attribute import RefusedError

@@ -10,7 +10,7 @@ from itertools import product
 from moeparity.errors import SpecError
 from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse
 from moeparity.ops.attribute import Attribute, Value
-from moeparity.probe.kernels.held import Case, Held, Tensors, bits_of
+from moeparity.probe.kernels.node import Case, Held, Tensors, bits_of
 from moeparity.probe.replay import contracted
 
 KINDS = ("rounding", "order", "form", SEMANTICS := "semantics")

@@ -13,8 +13,8 @@ from moeparity.probe.calls import Setup
 from moeparity.probe.find import probe
 from moeparity.probe.kernels.alternatives import Cases, Change, Fit, Tried, changes, fit, tried
 from moeparity.probe.kernels.callable import function_of
-from moeparity.probe.kernels.held import Case, Comparison, Held, Tensors, cases_of, compared, held_to
 from moeparity.probe.kernels.launch import Kernel
+from moeparity.probe.kernels.node import Case, Comparison, Held, Tensors, cases_of, compared, held_to
 
 TOKENS = (1, 5, 64)
 WIDTH = 512

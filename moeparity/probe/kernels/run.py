@@ -7,8 +7,8 @@ from pathlib import Path
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.probe.kernels.certify import certify_node
-from moeparity.probe.kernels.held import NODES
 from moeparity.probe.kernels.launch import is_kernel_file, open_kernel
+from moeparity.probe.kernels.node import NODES
 from moeparity.probe.kernels.text import node_text
 from moeparity.probe.run import numbers
 

@@ -14,7 +14,7 @@ from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.report import ON_REQUEST
 from moeparity.bisection.text import print_report
 from moeparity.evidence.explain import inquiry
-from moeparity.evidence.explain.calls import Kernels
+from moeparity.evidence.explain.kernels import Kernels
 from tests.bisection.nearest.plants import asked, chosen_layers, said
 
 NORM, ROUTER, ATTEND, GATE = (

@@ -12,8 +12,8 @@ import pytest
 from moeparity.bisection.options import Options
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.pipeline import bisect
+from moeparity.check.baseline.baseline import Baseline, now, updated
 from moeparity.check.baseline.compare import Now
-from moeparity.check.baseline.held import Baseline, now, updated
 from moeparity.check.baseline.lock import Entry, Lock, read, text
 from moeparity.errors import MoeparityError
 from moeparity.output.findings import findings_code

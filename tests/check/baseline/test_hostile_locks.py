@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from moeparity.check.baseline.baseline import Baseline
 from moeparity.check.baseline.compare import Now
-from moeparity.check.baseline.held import Baseline
 from moeparity.check.baseline.lock import Lock, read, text
 from moeparity.errors import MoeparityError
 from moeparity.output.findings import findings_code

@@ -15,7 +15,7 @@ from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
-from moeparity.evidence.explain.calls import Kernels
+from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.profile import profile_text
 from moeparity.evidence.explain.replaced import Choices, Replaced

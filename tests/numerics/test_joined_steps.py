@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeparity.numerics.bits import same_bits
-from moeparity.numerics.joined import BLOCKS, Apply, JoinedGemm, StepRows, Steps, call
+from moeparity.numerics.joined_steps import BLOCKS, Apply, JoinedGemm, StepRows, Steps, call
 from moeparity.numerics.rounding import product
 
 SIZES = (25, 1, 2, 3, 7, 25, 25, 12, 40, 1, 25, 300)

@@ -25,9 +25,9 @@ from moeparity.ranks.contract import (
     schedule_words,
 )
 from moeparity.ranks.explained import explained as trace_choices
-from moeparity.ranks.held_weights import gathered, hold_weights
 from moeparity.ranks.holding import Breach, Holding, differing, refusal
 from moeparity.ranks.launched import Launched, launched
+from moeparity.ranks.process_weights import gathered, hold_weights
 from moeparity.ranks.shown import shown
 
 

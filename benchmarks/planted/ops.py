@@ -48,7 +48,7 @@ def gemm(x: Tensor, weight: Tensor, bias: Tensor | None, at: At) -> Tensor:
     if at.get("tf32") == "yes":
         x, weight = to_tf32(x), to_tf32(weight)
     step = inputs if inputs == output else wide(inputs, output)
-    return F.linear(x.to(step), weight.to(step), None if bias is None else bias.to(inputs).to(step)).to(output)
+    return F.linear(x.to(step), weight.to(step), None if bias is None else bias.to(step)).to(output)
 
 
 def rms_norm(x: Tensor, stored: Tensor, eps: float, at: At) -> Tensor:

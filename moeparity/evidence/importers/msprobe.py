@@ -119,12 +119,18 @@ class _Reading:
             if str(leaf.get("type")) not in {"torch.Tensor", "mindspore.Tensor"} and "data_name" not in leaf:
                 continue
             name = leaf.get("data_name")
-            described = Described(str(leaf.get("dtype")).removeprefix("torch."), tuple(leaf.get("shape") or ()))
+            described = self._described(slot, leaf)
             if not isinstance(name, str):
                 self._missing.append(f"{slot} of shape {list(described.shape)}")
                 yield slot, described
                 continue
             yield slot, self._tensor(beside(self._folder, name, "data_name"), described)
+
+    def _described(self, slot: str, leaf: Mapping[str, Any]) -> Described:
+        shape = leaf.get("shape") or []
+        if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+            raise TraceError(f"{Where(self._folder.parent)}: {slot} has shape {shape!r}; expected a list of sizes.")
+        return Described(str(leaf.get("dtype")).removeprefix("torch."), tuple(shape))
 
     def _tensor(self, path: Path, described: Described) -> torch.Tensor:
         tensor = _from_npy(path) if path.suffix == ".npy" else read_pt(path)

@@ -287,6 +287,9 @@ def _broken(folder: Path, kind: str) -> None:
         save_file({"data": torch.zeros(1)}, folder.parent / "x.safetensors")
         leaf = {"shape": "torch.Size([1])", "dtype": "torch.float32", "value": "./../x.safetensors"}
         (folder / "M_debug_tree_FULL_TENSORS.json").write_text(json.dumps({"module_path": "M", "outputs": leaf}))
+    elif kind == "shape":
+        leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": 3}
+        (folder / "dump.json").write_text(json.dumps({"data": {"Torch.relu.0.forward": {"input_args": [leaf]}}}))
     elif kind == "header":
         (folder / "dump_tensor_data").mkdir()
         header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (".ljust(117) + b"\n"
@@ -311,6 +314,7 @@ def _broken(folder: Path, kind: str) -> None:
         ("transformers", "no tree", "no JSON object"),
         ("transformers", "no node", "a node without module_path"),
         ("transformers", "elsewhere", "leads out of the folder"),
+        ("msprobe", "shape", "0 has shape 3; expected a list of sizes"),
         ("msprobe", "header", "no array of numbers that can be read without pickle"),
         ("transformers", "", "0 files"),
         ("sglan", "", "Did you mean 'sglang'?"),

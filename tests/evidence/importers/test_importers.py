@@ -288,8 +288,8 @@ def _broken(folder: Path, kind: str) -> None:
         leaf = {"shape": "torch.Size([1])", "dtype": "torch.float32", "value": "./../x.safetensors"}
         (folder / "M_debug_tree_FULL_TENSORS.json").write_text(json.dumps({"module_path": "M", "outputs": leaf}))
     elif kind == "shape":
-        leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": 3}
-        (folder / "dump.json").write_text(json.dumps({"data": {"Torch.relu.0.forward": {"input_args": [leaf]}}}))
+        scalar: dict[str, object] = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": 3}
+        (folder / "dump.json").write_text(json.dumps({"data": {"Torch.relu.0.forward": {"input_args": [scalar]}}}))
     elif kind == "header":
         (folder / "dump_tensor_data").mkdir()
         header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (".ljust(117) + b"\n"

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 from moeparity.errors import SpecError
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases
 
 Replayed = Literal["ids", "ids+weights", "ids+weights+order"]
 Routes = Literal["natural", Replayed]
@@ -64,4 +65,4 @@ def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
     alike = all(
         in_phase.settings[place].value == own_settings[place].value for in_phase in source.distinct for place in places
     )
-    return source if alike else source.in_all_phases(own_settings)
+    return source if alike else in_all_phases(source, own_settings)

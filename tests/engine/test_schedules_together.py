@@ -22,6 +22,7 @@ from moeparity.inputs.model import Model
 from moeparity.numerics.bits import int_view, same_bits
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import with_settings_in
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import SOURCES
 from moeparity.plan.region import regions
@@ -127,7 +128,7 @@ def test_routes_of_another_schedule(request: pytest.FixtureRequest, name: str) -
     plain = planned(model)
     coarse = planned(model, **{"**.router:scores": "bf16"})
     places = [place for place in plain.settings if place[1] == "scores" and place[0].endswith("router")]
-    in_decode = plain.with_settings_in({"decode": places}, coarse)
+    in_decode = with_settings_in(plain, {"decode": places}, coarse)
     routers = [node for node in model.graph.nodes if node.op.routes]
     for theirs, ours in ((MicroBatches(2), DECODE), (DECODE, DECODE), (DECODE, MicroBatches(1))):
         reference = Walker(name="reference", plan=in_decode, schedule=theirs)
@@ -151,7 +152,7 @@ def test_what_a_router_tells_in_one_phase(deepseek_v3: Path) -> None:
     model = opened(deepseek_v3)
     plain, later = planned(model), planned(model, **{"**.router:scaling": "output"})
     places = [place for place in plain.settings if place[1] == "scaling" and place[0].endswith("router")]
-    mixed = plain.with_settings_in({"decode": places}, later)
+    mixed = with_settings_in(plain, {"decode": places}, later)
     walkers = [Walker(name="plain", plan=plain, schedule=DECODE), Walker(name="mixed", plan=mixed, schedule=DECODE)]
     values = walked(model, walkers, IDS)
     for walker in walkers:

@@ -18,7 +18,8 @@ from typing import TypeVar
 import torch
 
 from moeparity.engine import functions
-from moeparity.engine.grid import Grid, Rows, Turn
+from moeparity.engine.batch import Rows
+from moeparity.engine.grid import Grid, Turn
 from moeparity.engine.joined import Joined
 from moeparity.engine.task import Replay, Task
 from moeparity.engine.ticks import Ticks

@@ -12,9 +12,10 @@ from itertools import chain, repeat
 
 import torch
 
+from moeparity.engine.batch import Batch, Rows
 from moeparity.engine.computation import Numerics
 from moeparity.engine.grafts import Graft, grafted
-from moeparity.engine.grid import Batch, Rows, Turn
+from moeparity.engine.grid import Turn
 from moeparity.engine.task import Task
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
 from moeparity.inputs.weights.store import Loaded

@@ -39,7 +39,7 @@ class Forced:
     """
 
     of: Any
-    what: Replayed
+    replayed: Replayed
 
 
 def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
@@ -58,7 +58,7 @@ def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
                     f"{region.where}: impl {region.call} stands in place of {node.name}, so its routes cannot be "
                     "forced. Leave the router out of its `nodes`."
                 )
-    followed = {name for node in plan.graph.nodes for name in node.op.told}
+    followed = {name for node in plan.graph.nodes for name in node.op.choices_elsewhere}
     routers = [node for node in plan.graph.nodes if node.op.routes]
     places = [(node.name, a.name) for node in routers for a in node.attributes if a.name in followed]
     own_settings = {place: plan.settings[place] for place in places}

@@ -47,7 +47,7 @@ class BoundGraph:
     others: Mapping[Case, BoundGraph] = field(default_factory=dict)
     like: InitVar[BoundGraph | None] = None
     anew: InitVar[Collection[Place] | None] = None
-    told: Told = field(init=False)
+    choices_elsewhere: Told = field(init=False)
     partials: Partials = field(init=False)
     on_whole: frozenset[str] = field(init=False, repr=False, compare=False)
     _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -65,10 +65,12 @@ class BoundGraph:
         earlier_plan = None
         if like is not None and not replacements and not like.replaced():
             otherwise = self._set_otherwise(like, self.settings if anew is None else anew)
-            earlier_plan = Known(otherwise=otherwise, told=like.told, partials=like.partials)
+            earlier_plan = Known(otherwise=otherwise, choices_elsewhere=like.choices_elsewhere, partials=like.partials)
         values = NodeValues(self.graph, self._values)
-        object.__setattr__(self, "told", told(self.graph, values, earlier_plan))
-        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, earlier_plan))
+        object.__setattr__(self, "choices_elsewhere", told(self.graph, values, earlier_plan))
+        object.__setattr__(
+            self, "partials", partials(self.graph, values, replacements, self.choices_elsewhere, earlier_plan)
+        )
         for phase, phase_plan in self.others.items():
             self._refuse_other_partials(phase, phase_plan)
         same_nodes = self._same_nodes(like, earlier_plan)
@@ -157,7 +159,9 @@ class BoundGraph:
     def _same_nodes(self, like: BoundGraph | None, earlier_plan: Known | None) -> frozenset[str]:
         """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
         is_alike = (
-            earlier_plan is not None and self.told == earlier_plan.told and self.partials == earlier_plan.partials
+            earlier_plan is not None
+            and self.choices_elsewhere == earlier_plan.choices_elsewhere
+            and self.partials == earlier_plan.partials
         )
         if like is not None and earlier_plan is not None and is_alike:
             object.__setattr__(self, "on_whole", like.on_whole)
@@ -243,7 +247,7 @@ class BoundGraph:
 
     def told_to(self, node: Node) -> Mapping[str, Value]:
         """The choices of other nodes that this one goes along with."""
-        return self.told.get(node.name, {})
+        return self.choices_elsewhere.get(node.name, {})
 
     def _met(self, attribute: Attribute, node: Node, choices: Mapping[str, Value]) -> bool:
         """Whether what the attribute needs beside other choices is there."""

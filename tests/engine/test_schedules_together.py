@@ -106,8 +106,12 @@ def test_company_of_other_schedules(request: pytest.FixtureRequest, name: str, p
         walkers = [
             Walker(name="reference", plan=plain, schedule=MicroBatches(1 + seed % 3)),
             Walker(name="candidate", plan=changed, schedule=draw.schedule),
-            Walker(name="third", plan=plain, schedule=draw.other),
-            Walker(name="wide head", plan=planned(model, profile, **{"lm_head:output": "fp32"}), schedule=draw.other),
+            Walker(name="third", plan=plain, schedule=draw.other_schedule),
+            Walker(
+                name="wide head",
+                plan=planned(model, profile, **{"lm_head:output": "fp32"}),
+                schedule=draw.other_schedule,
+            ),
         ]
         shadow = replace(walkers[1], name="shadow", inputs_of="reference")
         ids, values = draw.ids(model), Values()
@@ -133,7 +137,8 @@ def test_routes_of_another_schedule(request: pytest.FixtureRequest, name: str) -
     for theirs, ours in ((MicroBatches(2), DECODE), (DECODE, DECODE), (DECODE, MicroBatches(1))):
         reference = Walker(name="reference", plan=in_decode, schedule=theirs)
         forced = [
-            Walker(name=rung, plan=plain, schedule=ours, routes=Forced(of="reference", what=rung)) for rung in REPLAYED
+            Walker(name=rung, plan=plain, schedule=ours, routes=Forced(of="reference", replayed=rung))
+            for rung in REPLAYED
         ]
         values = walked(model, [*forced, reference], IDS)
         truth = walked(model, [reference], IDS).of("reference")

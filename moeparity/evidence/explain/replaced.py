@@ -141,9 +141,9 @@ def _makers(nodes: Sequence[Node], region: Sequence[str]) -> Iterator[Place]:
     by_value = {value: node for node in nodes for value in node.values}
     for node in nodes:
         inputs = dict(zip(node.ports, node.inputs, strict=True))
-        for name, by in node.op.told.items():
+        for name, by in node.op.choices_elsewhere.items():
             maker = by_value.get(inputs.get(by.port, ""))
-            while maker is not None and (maker.op.reduces or name in maker.op.told):
+            while maker is not None and (maker.op.reduces or name in maker.op.choices_elsewhere):
                 maker = by_value.get(maker.inputs[0])
             has = maker is not None and any(attribute.name == name for attribute in maker.attributes)
             if maker is not None and has and node.name in region and maker.name not in region:

@@ -129,7 +129,7 @@ class _Walk:
         computed once; with nothing else.
         """
         if answer.explained:
-            told_names = {name for node in self.plan.graph.nodes for name in node.op.told}
+            told_names = {name for node in self.plan.graph.nodes for name in node.op.choices_elsewhere}
             shared = {node.name for node in self.plan.graph.nodes if node.layer is None}
             places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
             settings = {

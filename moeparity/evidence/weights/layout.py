@@ -139,12 +139,10 @@ def own_name(name: str) -> str:
     return ".".join(word for word in name.split(".") if word not in _WRAPPERS)
 
 
-def stored_shapes(folder: Path) -> Mapping[str, Shape]:
-    """Names and shapes of a checkpoint's tensors; of a folder without weights, those that its config.json implies."""
-    return _stored(folder)[0]
-
-
 def _stored(folder: Path) -> tuple[Mapping[str, Shape], Mapping[str, object]]:
+    """Names and shapes of a checkpoint's tensors, of a folder without weights those that its config.json implies; and
+    the configuration's fields.
+    """
     config = Config(folder / "config.json")
     if paths.present(folder / INDEX) or paths.present(folder / SINGLE):
         shapes = {name: entry.shape for name, entry in Checkpoint(folder).entries.items()}

@@ -57,11 +57,20 @@ def _effect(
     place = node.ports.index(edit.port)
     read = reads[place]
     assert read is not None, "what an effect is said of is always read"
+    apart = values[0].numel() != read.numel()
     if edit.verb == "left_out":
-        return (read.reshape(values[0].shape).to(values[0].dtype),)
+        stands = _by_first_rank(read, values[0]) if apart else read.reshape(values[0].shape)
+        return (stands.to(values[0].dtype),)
     again = list(reads)
-    again[place] = values[0].reshape(read.shape)
+    again[place] = values[0] if apart else values[0].reshape(read.shape)
     return kernel(*again)
+
+
+def _by_first_rank(whole: torch.Tensor, partials: torch.Tensor) -> torch.Tensor:
+    """A whole value [B, T, ...] in as many partial sums as [B, ranks, T, ...] has: the first rank holds it."""
+    stands = torch.zeros_like(partials, dtype=whole.dtype)
+    stands[:, 0] = whole
+    return stands
 
 
 def _divided(values: Ports, by: float) -> Ports:

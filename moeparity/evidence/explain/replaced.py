@@ -92,6 +92,12 @@ class Replaced:
         names = {node.name for node in self.all_nodes}.union(name for name, _ in self.makers)
         return tuple(node for node in self.plan.graph.nodes if node.name in names)
 
+    def kind(self, place: Place) -> str | None:
+        """The kind of the choice at a place; None where the op declares none."""
+        node = next(node for node in self.plan.graph.nodes if node.name == place[0])
+        attribute = node.op.attribute(place[1].partition(EDGE)[0])
+        return None if attribute is None else attribute.kind
+
     def bound(self, choices: Choices) -> BoundGraph:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
         settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}

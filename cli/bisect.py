@@ -133,13 +133,13 @@ def _run(
 ) -> int:
     """Run, write and print; the exit code. Of a job's ranks the first does so."""
     from moeparity.bisection.page import page
-    from moeparity.bisection.per_token.files import write_per_token
     from moeparity.bisection.per_token.pieces import spelt
+    from moeparity.bisection.per_token.token_file import write_per_token
     from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.pipeline import take_part
     from moeparity.bisection.text import print_report
     from moeparity.cli.progress import progress_line
-    from moeparity.probe.ranks import first_rank
+    from moeparity.probe.live_all_reduce import first_rank
 
     if settings["options"].ranks == REAL and not first_rank():
         take_part(recipe, settings["device"], settings["options"])

@@ -114,9 +114,9 @@ def test_the_other_side_is_named_where_it_gives_the_record() -> None:
 
 
 def test_what_may_be_why_is_said_with_what_to_do_and_what_is_missing() -> None:
-    named = " ".join(record_reading(of(OFF, causes=(POWER,))))
-    assert "names temperature: It is to a power. `set: {}` on the candidate. Or another." in named
-    assert "No routes were recorded" in named
+    words = " ".join(record_reading(of(OFF, causes=(POWER,))))
+    assert "names temperature: It is to a power. `set: {}` on the candidate. Or another." in words
+    assert "No routes were recorded" in words
     assert "names no cause." in " ".join(said(OFF))
     assert "No routes were recorded" not in " ".join(said(OFF, ROUTES))
 

@@ -150,7 +150,7 @@ def _run(
             report = run_recipe(recipe, progress=progress, **settings)
         report = report if tokenizer is None else spelt(report, tokenizer)
         write_report(files, report)
-        files.text("--html", page(report).to_html)
+        files.text("--html", lambda: page(report).to_html())
         files.file("--per-token", partial(write_per_token, report))
     print_report(report, files.console(), sections)
     return report.exit_code

@@ -123,8 +123,8 @@ VLLM_LINES = (
 SGLANG_LINES = (
     "--tp 2 --tensor-parallel-size 4 --tp-size 8",
     "--ep 8 --tp 8",
-    "--dp 2 --enable-dp-attention",
-    "--attn-dp 2",
+    "--tp 2 --dp 2 --enable-dp-attention",
+    "--tp 2 --attn-dp 2",
     "--monokernel-backend amd",
     "--enable-flashinfer-allreduce-fusion",
     "--flashinfer-allreduce-fusion mnnvl",

@@ -177,6 +177,22 @@ def test_a_fault_is_said_in_words_and_is_no_profile(model: Model, tmp_path: Path
         profile_text(result, "x")
 
 
+@pytest.mark.parametrize("width", [8, 18])
+def test_a_table_of_another_width_is_named_with_it(glm4_moe: Path, tmp_path: Path, width: int) -> None:
+    """Of a partial rotation with another share of a head, a width that no file lists too."""
+
+    def patch(program: nn.Module) -> None:
+        rotary = program.get_submodule("model.rotary_emb")
+        config = deepcopy(rotary.config)
+        config.rope_parameters["partial_rotary_factor"] = width / config.head_dim
+        rotary.register_buffer("inv_freq", type(rotary)(config).inv_freq)
+
+    trace = traced(opened(glm4_moe), tmp_path / "trace", "hf-eager", patch)
+    (node,) = explain_trace(Request(trace=trace, checkpoint=glm4_moe, nodes="rotary")).nodes
+    assert [match.choices for match in node.matches] == [(f"rotary:fault=rotary-width(width={width})",)]
+    assert node.matches[0].faults == (f"the table of rotations is made for {width} columns of a head",)
+
+
 def test_what_is_known_of_the_combine_is_not_doubted_at_the_sum(glm4_moe: Path, tmp_path: Path) -> None:
     """The combine is seen to have added no shared expert: where the sum has none either, it is missing."""
 

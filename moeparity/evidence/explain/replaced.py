@@ -11,6 +11,7 @@ import networkx as nx
 from moeparity.evidence.explain.faults import is_fault, with_faults
 from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases, in_phases
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.setting import FAULT, IMPL, Place, Setting
 
@@ -72,7 +73,7 @@ class Replaced:
             phases=base.phases,
         )
         return cls(
-            plan=plan.in_phases(settings_of),
+            plan=in_phases(plan, settings_of),
             nodes=tuple(node for node in cut.nodes if node.name in region),
             tail=tail,
             own=tuple(_of_nodes(phase_plan, names) for phase_plan in own_plan.distinct),
@@ -106,7 +107,7 @@ class Replaced:
         if choices not in self._latest:
             if len(self._latest) == KEPT:
                 del self._latest[next(iter(self._latest))]
-            self._latest[choices] = with_faults(self.plan.in_all_phases(settings), faults)
+            self._latest[choices] = with_faults(in_all_phases(self.plan, settings), faults)
         return self._latest[choices]
 
     def params(self, node: Node, choices: Choices) -> Mapping[str, Any]:
@@ -146,9 +147,9 @@ def _makers(nodes: Sequence[Node], region: Sequence[str]) -> Iterator[Place]:
     by_value = {value: node for node in nodes for value in node.values}
     for node in nodes:
         inputs = dict(zip(node.ports, node.inputs, strict=True))
-        for name, by in node.op.told.items():
+        for name, by in node.op.choices_elsewhere.items():
             maker = by_value.get(inputs.get(by.port, ""))
-            while maker is not None and (maker.op.reduces or name in maker.op.told):
+            while maker is not None and (maker.op.reduces or name in maker.op.choices_elsewhere):
                 maker = by_value.get(maker.inputs[0])
             has = maker is not None and any(attribute.name == name for attribute in maker.attributes)
             if maker is not None and has and node.name in region and maker.name not in region:

@@ -20,7 +20,7 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.recorded import OF_THE_PROGRAM
 from moeparity.plan.schedule.settings import ScheduleSettings, described, possible_phases, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
-from moeparity.plan.sides import bound_side, cases_of, refuse_other_widths
+from moeparity.plan.sides import bound_side, cases_of
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.recipe_schema import RecipeFile
 from moeparity.plan.toggles import Toggle, toggles
@@ -105,7 +105,6 @@ def outline_recipe(path: Path) -> Outline:
         bound_side(graph, variant, profile, dtype, Where(path, variant.line), phases=cases)
         for variant, profile in zip(variants, profiles, strict=True)
     )
-    refuse_other_widths(reference.plan, candidate.plan, Where(path, recipe.candidate.line))
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)
     if not recipe.split:

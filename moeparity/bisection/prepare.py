@@ -31,7 +31,7 @@ from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.recorded import Recorded
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
-from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, refuse_other_widths, walked
+from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, walked
 from moeparity.plan.spec import reader, recipe_schema, variant_schema
 from moeparity.plan.spec.overrides import HERE as OVER
 from moeparity.plan.spec.overrides import addresses
@@ -75,7 +75,6 @@ def prepare(
     reference, candidate = (
         _side(model, variant, p, path, rules, cases, schedule) for variant, p, rules, schedule in bound
     )
-    refuse_other_widths(reference.plan, candidate.plan, Where(path, recipe.candidate.line))
     return Plan(
         path=path,
         recipe=recipe,

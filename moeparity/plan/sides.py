@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Final
 
-from moeparity.errors import SpecError, Where
+from moeparity.errors import Where
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import Profile, overrides, placement_rules
-from moeparity.plan.faults.plant import width_of
 from moeparity.plan.faults.stated import stated
 from moeparity.plan.graph import Graph
 from moeparity.plan.messages import RowMessage
@@ -23,7 +22,6 @@ from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule as schedule_of
 from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
 from moeparity.plan.schedule.steps import FORWARD, PHASES, MicroBatches, Phase, Schedule
-from moeparity.plan.setting import FAULT
 from moeparity.plan.spec import variant_schema
 
 REFERENCE: Final = "reference"
@@ -83,19 +81,6 @@ def cases_of(
         every = (*chain.from_iterable(profile.layers), *overrides(variant.set, at), *own_layer)
         rules += chain.from_iterable(map(message.in_rows, every))
     return cut_by(graph, phases, rules)
-
-
-def refuse_other_widths(reference: BoundGraph, candidate: BoundGraph, where: Where) -> None:
-    """Raise SpecError where a fault gives a node values of a width that they have not on the other side."""
-    for node in reference.graph.nodes:
-        widths = [width_of(plan.as_run(node)) for plan in (reference, candidate)]
-        if widths[0] != widths[1]:
-            faults = dict.fromkeys(str(plan.settings[node.name, FAULT].value) for plan in (reference, candidate))
-            raise SpecError(
-                f"{where}: {node.name} gives {widths[0]} values for each token in the reference, {widths[1]} in the "
-                f"candidate (fault {' or '.join(filter(None, faults))}), and values of two widths are not compared. "
-                "State the fault on both sides, or leave it out."
-            )
 
 
 def micro_batches(side: Side) -> MicroBatches:

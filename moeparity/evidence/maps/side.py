@@ -185,6 +185,7 @@ def _grafts(
                 read=_reader(read, value),
                 is_recorded=is_known,
                 where=f"{Where(trace.folder)}: {at[0]}",
+                whole=bool(is_known[mask.flatten()].all()),
                 cast=value in multiplied,
             )
     if not grafts:

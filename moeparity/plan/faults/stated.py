@@ -45,9 +45,9 @@ def _refuse_idle(graph: Graph, node: Node, before: Sequence[Planted], plant: Pla
     again = next((there for there in before if there.fault.name == plant.fault.name), None)
     if again is None:
         return
-    both = applied(graph, node, (*before, plant)).computation
-    alone = [there for there in before if there is not again]
-    if both in (applied(graph, node, before).computation, applied(graph, node, (*alone, plant)).computation):
+    others = [there for there in before if there is not again]
+    with_either = (applied(graph, node, before).computation, applied(graph, node, (*others, plant)).computation)
+    if applied(graph, node, (*before, plant)).computation in with_either:
         raise SpecError(
             f"{where}: fault {plant} at {node.name}: fault {again} stands there too, and both together are what one of "
             "them is. Narrow `nodes` or `layers`, or leave one out."

@@ -21,15 +21,15 @@ def edited(node: Node, kernel: Callable[..., Ports], tensors: Sequence[torch.Ten
     """The values of a node with its edits; `kernel` gives those of its op."""
     reads = list(tensors)
     for edit in node.edits:
-        if edit.what == "input":
+        if edit.subject == "input":
             place = node.ports.index(edit.port)
-            source = node.ports.index(edit.other) if edit.verb == "of" else place
+            source = node.ports.index(edit.other_port) if edit.verb == "of" else place
             reads[place] = _input(edit, tensors[source])
     values = kernel(*reads)
     for edit in node.edits:
-        if edit.what == "effect":
+        if edit.subject == "effect":
             values = _effect(node, edit, kernel, reads, values)
-        elif edit.what == "result":
+        elif edit.subject == "result":
             values = _divided(values, edit.number) if edit.verb == "divided" else _capped(values, int(edit.number))
     return values
 

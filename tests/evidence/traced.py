@@ -44,11 +44,11 @@ def generated(
     return out
 
 
-def uneven(lengths: Sequence[int], *, left: bool = True, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+def uneven(lengths: Sequence[int], *, at_left: bool = True, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     """Random ids and the mask, int64, of sequences of these lengths with zeros at their left or their right."""
     ids = tokens((len(lengths), max(lengths)), seed=seed)
     columns, ends = torch.arange(ids.shape[1]), torch.tensor(lengths)[:, None]
-    mask = (columns >= ids.shape[1] - ends if left else columns < ends).long()
+    mask = (columns >= ids.shape[1] - ends if at_left else columns < ends).long()
     return ids * mask, mask
 
 

@@ -75,8 +75,8 @@ class Question:
         """What these steps met. Of steps before them that are not among them, `kept_by` says what they kept, where it
         has them; others are computed as these are.
         """
-        known = {} if kept_by is None else kept_by
-        asked = frozenset(observations)
+        kept_values = {} if kept_by is None else kept_by
+        searched_steps = frozenset(observations)
         by_step: dict[Observation, Sample] = {}
         reads_earlier = any(node.op.history for node in self.region)
 
@@ -87,10 +87,10 @@ class Question:
             return by_step[step]
 
         def before(step: Observation) -> Sample:
-            if step in asked or step not in known:
+            if step in searched_steps or step not in kept_values:
                 return sample_of(step)
             if step not in by_step:
-                values = {**step.values, **known[step]}
+                values = {**step.values, **kept_values[step]}
                 by_step[step] = Sample(values=values, given=(), phase=observations[0].phase)
             return by_step[step]
 

@@ -101,12 +101,12 @@ class Kernels:
 
     def suspects(self, sample: Sample, choices: Choices) -> tuple[int, ...]:
         """The experts that may be why a micro-batch was given with other bits than these choices give."""
-        base, ids = self.outputs(choices, sample), self._ids(sample, choices)
+        base, ids = self.outputs(choices, sample), self.ids(sample, choices)
         return () if base is None or ids is None else suspects_of(sample.compared[0], base[0], ids)
 
     def order(self, sample: Sample, choices: Choices) -> Place | None:
         """The order of experts in which, beside these choices, every row is as it was given; None where none is."""
-        closing, ids = self.replaced.nodes[-1], self._ids(sample, choices)
+        closing, ids = self.replaced.nodes[-1], self.ids(sample, choices)
         if closing is not self._experts() or ids is None:
             return None
         recorded, rows = sample.compared[0], dict[int, Tensor]()
@@ -122,7 +122,7 @@ class Kernels:
         """The node among these whose rows are those of experts."""
         return next((node for node in self.replaced.nodes if node.op.slot_order and experts_of(node)), None)
 
-    def _ids(self, sample: Sample, choices: Choices) -> Tensor | None:
+    def ids(self, sample: Sample, choices: Choices) -> Tensor | None:
         """The experts of each token's slots; None where these nodes have none, or do not run."""
         node = self._experts()
         if node is None:
@@ -264,9 +264,9 @@ def _handed(values: Values, value: str | None, node: Node) -> Tensor | None:
     return None if value is None else values.get(f"{value}{EDGE}{node.name}", values.get(value))
 
 
-def _same_tensors(part: Part, other: Part) -> bool:
-    (tensors, _), (others, _) = part, other
-    return len(tensors or ()) == len(others or ()) and all(map(is_, tensors or (), others or ()))
+def _same_tensors(part: Part, base_part: Part) -> bool:
+    (tensors, _), (base_tensors, _) = part, base_part
+    return len(tensors or ()) == len(base_tensors or ()) and all(map(is_, tensors or (), base_tensors or ()))
 
 
 def _joined(tensors: Ports | None, axis: int) -> Tensor | None:

@@ -40,16 +40,18 @@ class Observation:
         """
         closing = region[-1]
         entering = {value: self.values[value] for value in entering_values(region) if value in self.values}
-        given = tuple(self.values[value] for value in closing.values if value in self.values)
+        outputs = tuple(self.values[value] for value in closing.values if value in self.values)
         real = self.real if self.real is None or not bool(self.real.all()) else None
-        seen = given[0].shape[closing.op.token_axis] if given else 0
-        if given and "tokens" in self.values and seen < self.values["tokens"].shape[1]:
+        shown_tokens = outputs[0].shape[closing.op.token_axis] if outputs else 0
+        if outputs and "tokens" in self.values and shown_tokens < self.values["tokens"].shape[1]:
             if any(node.op.mixes_tokens for node in region):
-                raise TraceError(f"{closing.name}: the trace has the last {seen} tokens of each sequence alone.")
-            entering = {value: tensor[:, -seen:] for value, tensor in entering.items()}
-            real = None if real is None else real[:, -seen:]
+                raise TraceError(
+                    f"{closing.name}: the trace has the last {shown_tokens} tokens of each sequence alone."
+                )
+            entering = {value: tensor[:, -shown_tokens:] for value, tensor in entering.items()}
+            real = None if real is None else real[:, -shown_tokens:]
         at = None if real is None else (real, closing.op.token_axis)
-        return Sample(values=entering, given=given, phase=self.phase, real=at, earlier=earlier)
+        return Sample(values=entering, given=outputs, phase=self.phase, real=at, earlier=earlier, number=self.number)
 
 
 def entering_values(region: Sequence[Node]) -> tuple[str, ...]:

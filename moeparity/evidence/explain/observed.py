@@ -47,10 +47,10 @@ def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
     steps: list[Observation] = []
     for number, (way, context) in enumerate(zip(ways, at, strict=True)):
         values = values_by_name(trace, graph, module_map, way)
-        known = {MASK: context.mask, POSITIONS: context.positions}
+        sources = {MASK: context.mask, POSITIONS: context.positions}
         steps.append(
             Observation(
-                values={**values, **{name: value for name, value in known.items() if value is not None}},
+                values={**values, **{name: value for name, value in sources.items() if value is not None}},
                 phase=context.phase,
                 real=context.mask,
                 earlier=tuple(steps[before] for before in context.earlier),

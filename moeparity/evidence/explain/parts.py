@@ -128,13 +128,13 @@ def _by_phase(question: Question, steps: Sequence[Observation]) -> list[Answer]:
 
 def _beside(question: Question, started: Sequence[Observation], others: Sequence[Observation]) -> list[Answer]:
     """Steps that the plan gives, and others that it does not."""
-    own = question.answer(started)
-    kept_by = own.kept_by()
+    plain_answer = question.answer(started)
+    kept_by = plain_answer.kept_by()
     answer = question.answer(others, kept_by)
     if answer.explains:
         together = _together(question, [*started, *others], answer)
-        return [own, answer] if together is None else [together]
-    return _from_the_first(question, started, others, kept_by) or [own, answer]
+        return [plain_answer, answer] if together is None else [together]
+    return _from_the_first(question, started, others, kept_by) or [plain_answer, answer]
 
 
 def _together(question: Question, steps: Sequence[Observation], answer: Answer) -> Answer | None:
@@ -166,16 +166,16 @@ def _from_the_first(
     if alone is None or not alone.explains:
         return []
     plain, like_it = list(started), [first]
-    known = {**kept_by, **alone.kept_by()}
+    kept_values = {**kept_by, **alone.kept_by()}
     for step in behind:
-        (sample,) = question.samples([step], known)
+        (sample,) = question.samples([step], kept_values)
         kernels = Kernels(question.inquiry([sample]).replaced, question.loaded)
         choices = next((c for c in (NOTHING, alone.choices) if _gives(kernels, c, sample)), None)
         if choices is None:
             return []
         (like_it if choices else plain).append(step)
-        known[step] = kernels.kept_by(choices, sample)
-    return [question.answer(plain, known), question.answer(like_it, known)]
+        kept_values[step] = kernels.kept_by(choices, sample)
+    return [question.answer(plain, kept_values), question.answer(like_it, kept_values)]
 
 
 def _gives(kernels: Kernels, choices: Choices, sample: Sample) -> bool:

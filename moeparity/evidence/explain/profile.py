@@ -68,12 +68,12 @@ def _refuse(result: Explained) -> None:
 
 def _twice(result: Explained) -> Iterator[tuple[str, str]]:
     """The nodes that have several explanations in one phase."""
-    seen: set[tuple[str, str]] = set()
+    places: set[tuple[str, str]] = set()
     for node in result.nodes:
         for phase in _phases(node):
-            if (node.node, phase) in seen:
+            if (node.node, phase) in places:
                 yield node.node, phase
-            seen.add((node.node, phase))
+            places.add((node.node, phase))
 
 
 def _phases(node: Explanation) -> list[str]:

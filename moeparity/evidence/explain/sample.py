@@ -22,7 +22,7 @@ class Sample:
 
     real: which tokens are no padding, bool [b, t], with the axis of tokens in what it gave (None: all are); what it
     gave at others is held against nothing. earlier: the steps before it whose keys it reads, the first first; what is
-    known of one's region has its value by name.
+    known of one's region has its value by name. number: which of the program's forwards it is.
     """
 
     values: Values
@@ -30,6 +30,7 @@ class Sample:
     phase: Case = FORWARD
     real: tuple[Tensor, int] | None = None
     earlier: tuple[Sample, ...] = ()
+    number: int = 0
 
     @property
     def elements(self) -> int:
@@ -49,6 +50,13 @@ class Sample:
         by_token = (port.movedim(axis, 1) for port in ports)
         # What has another shape is another value anyhow.
         return tuple(port[real].unsqueeze(0) if port.shape[:2] == real.shape else port for port in by_token)
+
+    def place(self, sequence: int, position: int) -> tuple[int, int]:
+        """Where a token of what is compared stands in the step: its sequence and its position there."""
+        if self.real is None:
+            return sequence, position
+        row, column = self.real[0].nonzero()[position].tolist()
+        return row, column
 
     def of_real(self, value: Tensor) -> Tensor:
         """Of the first tokens of the first sequences, [b, t, ...], those that are no padding."""

@@ -24,6 +24,7 @@ from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype
 from moeparity.plan.address import select
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_phases
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Segment
 from moeparity.plan.schedule.cases import Case
@@ -139,13 +140,13 @@ class _Walk:
             for phase in (phase for phase in answer.phases if answer.explained and phase not in others):
                 changes[phase] = self._handed_on(answer)
         if changes:
-            self.plan = self.plan.in_phases(changes)
+            self.plan = in_phases(self.plan, changes)
         if answers and all(answer.explained for answer in answers):
             self.known |= {name for answer in answers for name in answer.nodes}
 
     def _handed_on(self, answer: Explanation) -> dict[Place, Setting]:
         """What an explanation says of choices that other nodes go along with, and of what all layers share."""
-        told_names = {name for node in self.plan.graph.nodes for name in node.op.told}
+        told_names = {name for node in self.plan.graph.nodes for name in node.op.choices_elsewhere}
         shared = {node.name for node in self.plan.graph.nodes if node.layer is None}
         places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
         return {

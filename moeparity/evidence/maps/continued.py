@@ -116,8 +116,8 @@ def _before(length: int, mask: KeyMask | None, positions: Tensor | None) -> int:
 def _run_of(runs: Sequence[_Run], sequences: int, before: int, mask: KeyMask | None) -> _Run | None:
     """The latest run of so many sequences and keys, of those whose padding is as this forward says, if it does."""
     fitting = [run for run in runs if run.mask.shape == (sequences, before)]
-    said = None if mask is None else mask.before
-    alike = [run for run in fitting if said is not None and torch.equal(run.mask, said)]
+    mask_before = None if mask is None else mask.before
+    alike = [run for run in fitting if mask_before is not None and torch.equal(run.mask, mask_before)]
     return max(alike or fitting, key=lambda run: run.numbers[-1], default=None)
 
 

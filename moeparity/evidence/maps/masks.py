@@ -72,8 +72,8 @@ def _by_query(mask: Tensor) -> KeyMask:
     visible = mask[:, 0]
     length = visible.shape[1]
     keys = _keys(visible)
-    own = visible[:, :, keys - length : keys].diagonal(dim1=1, dim2=2)
-    return KeyMask(own=own, keys=keys, visible=visible)
+    own_mask = visible[:, :, keys - length : keys].diagonal(dim1=1, dim2=2)
+    return KeyMask(own=own_mask, keys=keys, visible=visible)
 
 
 def _keys(visible: Tensor) -> int:

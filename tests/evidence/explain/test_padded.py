@@ -22,13 +22,13 @@ def explained(
     checkpoint: Path,
     folder: Path,
     *,
-    left: bool,
+    at_left: bool,
     profile: str = "hf-eager",
     nodes: str = "layers[1].attention.*",
     **more: Any,
 ) -> Explained:
     """What is said of one forward over three sequences of uneven lengths."""
-    ids, mask = uneven(LENGTHS, left=left)
+    ids, mask = uneven(LENGTHS, at_left=at_left)
 
     def masked(program: Any, ids: torch.Tensor) -> None:
         with torch.no_grad():
@@ -38,12 +38,12 @@ def explained(
     return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=profile, nodes=nodes))
 
 
-@pytest.mark.parametrize(("left", "profile"), SIDES)
+@pytest.mark.parametrize(("at_left", "profile"), SIDES)
 @pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "deepseek_v3"])
 def test_every_bit_of_attention_is_explained(
-    request: pytest.FixtureRequest, tmp_path: Path, name: str, left: bool, profile: str
+    request: pytest.FixtureRequest, tmp_path: Path, name: str, at_left: bool, profile: str
 ) -> None:
-    result = explained(request.getfixturevalue(name), tmp_path, left=left, profile=profile)
+    result = explained(request.getfixturevalue(name), tmp_path, at_left=at_left, profile=profile)
     by_node = {node.node: node for node in result.nodes}
     assert by_node[ATTEND].as_started
     assert all(node.as_started for node in result.nodes)
@@ -51,25 +51,24 @@ def test_every_bit_of_attention_is_explained(
     assert result.taken[0] == "padding as its attention masks have it"
 
 
-@pytest.mark.parametrize("left", [True, False])
-def test_where_positions_begin_is_seen(qwen3_moe: Path, tmp_path: Path, left: bool) -> None:
+@pytest.mark.parametrize("at_left", [True, False])
+def test_where_positions_begin_is_seen(qwen3_moe: Path, tmp_path: Path, at_left: bool) -> None:
     """transformers counts from the first column where nobody says otherwise."""
-    (node,) = explained(qwen3_moe, tmp_path, left=left, nodes="rotary").nodes
+    (node,) = explained(qwen3_moe, tmp_path, at_left=at_left, nodes="rotary").nodes
     assert node.as_started
 
 
-@pytest.mark.parametrize("left", [True, False])
-def test_what_lies_in_padding_decides_nothing(qwen3_moe: Path, tmp_path: Path, left: bool) -> None:
+@pytest.mark.parametrize("at_left", [True, False])
+def test_what_lies_in_padding_decides_nothing(qwen3_moe: Path, tmp_path: Path, at_left: bool) -> None:
     """Not even NaN there: of no node anything is named, and the padding is told."""
-    _, mask = uneven(LENGTHS, left=left)
+    _, mask = uneven(LENGTHS, at_left=at_left)
 
     def spoilt(program: Any) -> None:
-        def spoil(_: Any, __: Any, out: torch.Tensor) -> torch.Tensor:
-            return torch.where(mask[..., None].bool(), out, torch.full_like(out, torch.nan))
+        projection = program.model.layers[1].self_attn.q_proj
+        inner = projection.forward
+        projection.forward = lambda x: inner(x).masked_fill(mask[..., None] == 0, torch.nan)
 
-        program.model.layers[1].self_attn.q_proj.register_forward_hook(spoil)
-
-    result = explained(qwen3_moe, tmp_path, left=left, patch=spoilt)
+    result = explained(qwen3_moe, tmp_path, at_left=at_left, patch=spoilt)
     assert all(node.as_started for node in result.nodes)
     (projection,) = (node for node in result.nodes if node.node == "layers[1].attention.q_proj")
     assert projection.padding == (10, 10)
@@ -93,6 +92,6 @@ def visible(program: Any, change: Any) -> None:
     ],
 )
 def test_a_fault_of_the_mask_has_its_name(qwen3_moe: Path, tmp_path: Path, change: Any, fault: str) -> None:
-    result = explained(qwen3_moe, tmp_path, left=True, nodes=ATTEND, patch=partial(visible, change=change))
+    result = explained(qwen3_moe, tmp_path, at_left=True, nodes=ATTEND, patch=partial(visible, change=change))
     (node,) = result.nodes
     assert node.matches[0].choices == (f"{ATTEND}:fault={fault}",)

@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.utils.hooks import RemovableHandle
 
 from moeparity.errors import RankError
-from moeparity.evidence.weights.layout import WeightLayout
+from moeparity.evidence.weights.weight_layout import WeightLayout
 from moeparity.ranks import environment, fingerprint, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
 from moeparity.ranks.collectives import CollectiveLog
@@ -274,7 +274,7 @@ class Guard:
         fields = self._record(number, envelope, tensors)
         self._journal.write("call", call=number, fields=fields)
         if fields:
-            self._comparison.agree(fields, at, self._comparison.judge)
+            self._comparison.call(fields, number)
 
     def _record(self, number: int, envelope: Mapping[str, object], tensors: object) -> dict[str, str]:
         """What is compared at this call."""

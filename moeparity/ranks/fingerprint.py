@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from moeparity.evidence.trace.digest import row_digests
-from moeparity.evidence.weights.layout import is_dtensor
+from moeparity.evidence.weights.weight_layout import is_dtensor
 from moeparity.ranks.difference import Records, ranks_in_words
 
 WHOLE = "whole"

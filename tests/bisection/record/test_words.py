@@ -148,18 +148,18 @@ OPEN = made(Verdict, status="inconclusive", needed_sequences=25)
 
 
 @pytest.mark.parametrize(
-    ("gate", "asked", "step"),
+    ("gate", "demand", "step"),
     [
         (OPEN, "about 25 sequences", "nothing on either side: a record of about 25 sequences decides"),
         (replace(OPEN, needed_sequences=None), "more sequences", "nothing on either side"),
         (made(Verdict, status="fail"), "less than the candidate differs from itself", "a wider gate on the record"),
     ],
 )
-def test_of_a_record_that_is_reproduced_nobody_is_blamed(gate: Verdict, asked: str, step: str) -> None:
+def test_of_a_record_that_is_reproduced_nobody_is_blamed(gate: Verdict, demand: str, step: str) -> None:
     """Its gate asks for more sequences, or for less than the floor: no weights, and no choice, are suspected of it."""
     record = of(NEAR, gate=gate)
-    assert decided_blame(record) == f"nobody: the record is reproduced, and its gate asks for {asked}"
+    assert decided_blame(record) == f"nobody: the record is reproduced, and its gate asks for {demand}"
     assert decided_start(record, "HERE").startswith(
-        f"nowhere in the record, which is reproduced; its gate asks for {asked}"
+        f"nowhere in the record, which is reproduced; its gate asks for {demand}"
     )
     assert decided_step(record).startswith(step)

@@ -19,7 +19,7 @@ from moeparity.engine.grid import Turn
 from moeparity.engine.task import Task
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
 from moeparity.inputs.weights.store import Loaded
-from moeparity.ops.kernels.ranks import current
+from moeparity.ops.kernels.pieces import current
 from moeparity.ops.placement import APART, HANDS_ON, SUM
 from moeparity.plan.faults.plant import width_of
 from moeparity.plan.graph import Node

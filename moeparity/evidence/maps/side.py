@@ -11,11 +11,11 @@ import torch
 
 from moeparity.engine.grafts import Graft
 from moeparity.errors import TraceError, Where, counted
+from moeparity.evidence.maps.computed_together import own_schedule
 from moeparity.evidence.maps.forwards import Forward, forwards, module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_of
 from moeparity.evidence.maps.placing import NOWHERE, Placing
 from moeparity.evidence.maps.rows import token_rows
-from moeparity.evidence.maps.steps import own_schedule
 from moeparity.evidence.maps.values import shown_rows
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
 from moeparity.evidence.maps.widths import refuse_other_widths

@@ -19,9 +19,9 @@ from moeparity.cli.diff import diff
 from moeparity.cli.engines import engines
 from moeparity.cli.explain import explain
 from moeparity.cli.failures import crashed, report_error, told_warnings
-from moeparity.cli.files import init, schema
 from moeparity.cli.flips import flips, mine
 from moeparity.cli.importing import import_files
+from moeparity.cli.init_and_schema import init, schema
 from moeparity.cli.metrics import metrics
 from moeparity.cli.options import DecodeFrom, Device, MemoryLimit, ScheduleFile, scheduling
 from moeparity.cli.probe import certify, probe

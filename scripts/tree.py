@@ -1,14 +1,17 @@
 """The house at a glance, `python -m scripts.tree`: rooms, their sizes, their longest functions, circles of imports.
 
 With `--check` it exits with 1 where files import each other in a circle (wherever in a file the import stands), where a
-public function, method or class has no docstring, where a function has more than 50 lines, or where a variable (of a
-test too) is called by a word that says nothing of what it holds (`scripts/names.py`).
+public function, method or class has no docstring, where a function has more than 50 lines or a file more than 350,
+where an op is told by its name outside `moeparity/ops`, whose declarations say what others need to know of it, or where
+a variable or a field (of a test too) is called by a word that says nothing of what it holds (`scripts/names.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,9 +24,17 @@ import networkx as nx
 from scripts.names import misnamed
 
 LONGEST = 50
+LONGEST_FILE = 350
 TOPS = ("moeparity", "cli", "scripts", "benchmarks")
+PRODUCT = ("moeparity", "cli")
 INSTALLED = {"cli": "moeparity.cli"}
 """A top-level folder whose modules are imported under another name."""
+
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""The fields of a syntax tree's nodes that hold statements, or what holds them."""
+
+_OP_NAME = re.compile(r"\bop\.name$")
+_WORD = re.compile(r"""[({\[]?["']""")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -73,9 +84,14 @@ class Source:
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @cached_property
-    def definitions(self) -> list[tuple[tuple[ast.AST, ...], Definition]]:
-        """Every function and class with the functions and classes around it, outermost first."""
-        return list(_definitions(self.tree, ()))
+    def statements(self) -> list[tuple[tuple[Definition, ...], ast.stmt]]:
+        """Every statement with the functions and classes around it, outermost first."""
+        return list(_statements(self.tree, ()))
+
+    @property
+    def definitions(self) -> Iterator[tuple[tuple[Definition, ...], Definition]]:
+        """Every function and class with those around it."""
+        return ((outer, node) for outer, node in self.statements if isinstance(node, Definition))
 
     @property
     def functions(self) -> list[Place]:
@@ -96,10 +112,24 @@ class Source:
     def imports(self, modules: frozenset[str]) -> dict[str, int]:
         """The modules of the tree that are imported anywhere in the file, each with the first line that does so."""
         lines: dict[str, int] = {}
-        for node in ast.walk(self.tree):
-            for name in _imported(node, self._package, modules):
-                lines[name] = min(node.lineno, lines.get(name, node.lineno))  # type: ignore[attr-defined]
+        package = self._package
+        for _, node in self.statements:
+            for name in _imported(node, package, modules):
+                lines[name] = min(node.lineno, lines.get(name, node.lineno))
         return lines
+
+    @property
+    def by_name(self) -> list[int]:
+        """The lines that compare an op's name with names written there."""
+        if self.path.parts[0] not in PRODUCT or self.room == "ops" or "op.name" not in self.text:
+            return []
+        compared = (node for node in ast.walk(self.tree) if isinstance(node, ast.Compare))
+        sides = ((node.lineno, [ast.unparse(side) for side in (node.left, *node.comparators)]) for node in compared)
+        return [
+            line
+            for line, texts in sides
+            if any(_OP_NAME.search(text) for text in texts) and any(_WORD.match(text) for text in texts)
+        ]
 
     @property
     def _package(self) -> list[str]:
@@ -107,8 +137,8 @@ class Source:
         parts = self.module.split(".")
         return parts if self.path.name == "__init__.py" else parts[:-1]
 
-    def _place(self, outer: Iterable[ast.AST], node: Definition) -> Place:
-        name = ".".join([*(getattr(around, "name", "") for around in outer), node.name])
+    def _place(self, outer: Iterable[Definition], node: Definition) -> Place:
+        name = ".".join([*(around.name for around in outer), node.name])
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         return Place(lines=lines, file=str(self.path), line=node.lineno, name=name)
 
@@ -142,15 +172,16 @@ def _round(group: nx.DiGraph[str], files: dict[str, Source]) -> list[str]:
     return [*steps, f"in a group of {len(group)} files"] if len(group) > len(steps) else steps
 
 
-def _definitions(node: ast.AST, outer: tuple[ast.AST, ...]) -> Iterator[tuple[tuple[ast.AST, ...], Definition]]:
-    for child in ast.iter_child_nodes(node):
-        inside = isinstance(child, Definition)
-        if isinstance(child, Definition):
-            yield outer, child
-        yield from _definitions(child, (*outer, child) if inside else outer)
+def _statements(block: ast.AST, outer: tuple[Definition, ...]) -> Iterator[tuple[tuple[Definition, ...], ast.stmt]]:
+    """The statements within another, with the definitions around each; no expression holds one."""
+    for field in BLOCKS:
+        for child in getattr(block, field, ()):
+            if isinstance(child, ast.stmt):
+                yield outer, child
+            yield from _statements(child, (*outer, child) if isinstance(child, Definition) else outer)
 
 
-def _imported(node: ast.AST, package: list[str], modules: frozenset[str]) -> Iterator[str]:
+def _imported(node: ast.stmt, package: list[str], modules: frozenset[str]) -> Iterator[str]:
     """The modules of the tree that an import statement names."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in modules)
@@ -188,19 +219,27 @@ def broken(files: list[Source]) -> Iterator[str]:
     """What breaks a rule, as lines to print."""
     for steps in circles(files):
         yield from ("\ncircle of imports", *(f"  {step}" for step in steps))
-    long = [place for file in files for place in file.functions if place.lines > LONGEST]
-    undocumented = [place for file in files for place in file.undocumented]
-    for title, places in ((f"functions above {LONGEST} lines", long), ("public, without docstring", undocumented)):
-        if places:
-            yield from (f"\n{title}", *(f"  {place.lines:4}  {place}" for place in places))
+    every = [place for file in files for place in file.functions]
+    complaints = {
+        f"functions above {LONGEST} lines": [f"  {place.lines:4}  {place}" for place in every if place.lines > LONGEST],
+        f"files above {LONGEST_FILE} lines": [f"  {f.lines:4}  {f.path}" for f in files if f.lines > LONGEST_FILE],
+        "public, without docstring": [f"  {place.lines:4}  {place}" for file in files for place in file.undocumented],
+        "ops told by their names": [f"  {file.path}:{line}" for file in files for line in file.by_name],
+    }
+    for title, lines in complaints.items():
+        if lines:
+            yield from (f"\n{title}", *lines)
 
 
 def nameless(files: Iterable[Source]) -> Iterator[str]:
     """Variables that are no nouns, as lines to print."""
-    lines = [f"  {file.path}:{line} {name}" for file in files for line, name in misnamed(str(file.path), file.tree)]
+    lines = [
+        f"  {file.path}:{line} {name}" for file in files for line, name in sorted(misnamed(str(file.path), file.tree))
+    ]
     if lines:
         yield from ("\nvariables that do not say what they hold: a noun is wanted (scripts/names.py)", *lines)
 
 
 if __name__ == "__main__":
+    gc.disable()  # All that is read is kept to the end; to look for what is not takes longer than to read it.
     sys.exit(main())

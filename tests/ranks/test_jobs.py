@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.evidence.weights.compare import compare
-from moeparity.evidence.weights.files import open_weights
+from moeparity.evidence.weights.fingerprint_files import open_weights
 from moeparity.ranks.journal import stories
 from moeparity.ranks.report import job_report
 from tests.ranks.launch import Ended, begun_job, launched
@@ -70,7 +70,7 @@ def in_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
 def test_the_job_ends_by_itself(in_step: tuple[Ended, Path]) -> None:
     ended, _ = in_step
     assert ended.codes == (0, 0, 0), ended.errors
-    assert ended.left == ()
+    assert ended.leftovers == ()
     assert ended.said("after") == {"[3.0, 3.0]"}, "torch.distributed is as it was"
     assert ended.said("seen") == {"allreduce(float32[12]), all_reduce(float32[3], sum), allreduce(float32[3], sum)"}
 
@@ -141,7 +141,7 @@ def test_fingerprints_are_written_at_start_and_after_an_update(in_step: tuple[En
 @pytest.mark.parametrize("fault", APART)
 def test_a_rank_that_is_lost_ends_the_job(apart: Callable[[str], Ended], fault: str) -> None:
     ended = apart(fault)
-    assert ended.left == ()
+    assert ended.leftovers == ()
     assert ended.codes[1] != 0
     words = ended.verdict or "\n".join(ended.said(fault))
     assert re.search(APART[fault], words), (words, ended.errors)
@@ -151,7 +151,7 @@ def test_a_rank_that_is_lost_ends_the_job(apart: Callable[[str], Ended], fault: 
 def test_the_rank_that_holds_the_store_is_named_by_the_others(apart: Callable[[str], Ended], stopped: Path) -> None:
     """Who notices first ends the job, and kills the stopped process: those who notice later say what the first said."""
     ended = apart("stopped store")
-    assert (ended.left, ended.codes[0]) == ((), -9)
+    assert (ended.leftovers, ended.codes[0]) == ((), -9)
     words = job_report(stopped / "stopped").difference
     assert words.startswith("rank 0 is stopped. Its last sign of life: in call 0; no call finished. rank ")
     assert [story.difference for story in stories(stopped / "stopped")] == [None, words, words, words]
@@ -160,26 +160,26 @@ def test_the_rank_that_holds_the_store_is_named_by_the_others(apart: Callable[[s
 
 def test_a_rank_that_is_lost_between_signs_of_life_is_named_with_its_call(apart: Callable[[str], Ended]) -> None:
     ended = apart("killed store")
-    assert (ended.left, ended.codes) == ((), (-9, 1))
+    assert (ended.leftovers, ended.codes) == ((), (-9, 1))
     words = "moeparity ranks: rank 0 was killed. Its last sign of life: in call 3; finished call 2. rank 1: "
     assert ended.verdict.startswith(words), ended.verdict
 
 
 def test_a_rank_that_ends_early_is_named_by_those_who_wait_for_it(apart: Callable[[str], Ended]) -> None:
     ended = apart("ends")
-    assert ended.left == ()
+    assert ended.leftovers == ()
     assert ended.said("ends") == {"call 3: ranks are not in step. at: rank 0 call 3, rank 1 the end"}
 
 
 def test_a_rank_that_does_not_come_is_named(apart: Callable[[str], Ended]) -> None:
     ended = apart("late")
     words = "rank 1 gave no sign of life: not in the guard yet. rank 0: starting, no call finished"
-    assert (ended.left, ended.verdict) == ((), f"moeparity ranks: {words}")
+    assert (ended.leftovers, ended.verdict) == ((), f"moeparity ranks: {words}")
 
 
 def test_a_guard_that_is_never_left_ends_with_its_program(apart: Callable[[str], Ended]) -> None:
     ended = apart("left open")
-    assert (ended.codes, ended.left, ended.said("left open")) == ((0, 0), (), {"done"}), ended.errors
+    assert (ended.codes, ended.leftovers, ended.said("left open")) == ((0, 0), (), {"done"}), ended.errors
 
 
 def test_checked_collectives_are_compared_before_they_run(apart: Callable[[str], Ended]) -> None:
@@ -190,4 +190,4 @@ def test_checked_collectives_are_compared_before_they_run(apart: Callable[[str],
         r"called by rank 0 at job\.py:\d+ in call 3; rank 1 at job\.py:\d+ in call 3",
         words,
     )
-    assert (ended.codes, ended.left) == ((0, 0), ()), ended.errors
+    assert (ended.codes, ended.leftovers) == ((0, 0), ()), ended.errors

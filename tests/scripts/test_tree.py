@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from scripts.names import WORDS
-from scripts.tree import LONGEST, broken, circles, nameless, rooms, sources
+from scripts.tree import LONGEST, LONGEST_FILE, broken, circles, main, nameless, rooms, sources
 from tests.command import ROOT
 
 CLEAN = {
@@ -90,6 +92,28 @@ def test_long_functions_and_missing_docstrings(tmp_path: Path) -> None:
     assert complaints == ["long", "long", "A", "A.m"]
 
 
+def test_a_long_file(tmp_path: Path) -> None:
+    lines = list(broken(sources(tree(tmp_path, {"cli/main.py": "x = 0\n" * (LONGEST_FILE + 1)}))))
+    assert lines == [f"\nfiles above {LONGEST_FILE} lines", f"   {LONGEST_FILE + 1}  cli/main.py"]
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("x = node.op.name == 'router'", 1),
+        ("x = 1\ny = 'a' != op.name", 2),
+        ("x = [n for n in y if n.op.name in ('a', 'b')]", 1),
+        ("if node.op.name in {'a'}: ...", 1),
+        ("x = node.op.name == other.op.name", None),
+        ("x = node.op.routes or node.name == 'a'", None),
+    ],
+)
+def test_an_op_told_by_its_name(tmp_path: Path, line: str, number: int | None) -> None:
+    files = sources(tree(tmp_path, {"moeparity/upper/one.py": line, "moeparity/ops/two.py": line}))
+    expected = ["\nops told by their names", f"  moeparity/upper/one.py:{number}"] if number else []
+    assert list(broken(files)) == expected
+
+
 BOUND = (
     "{} = 1\n",
     "x, (*{}, y) = f()\n",
@@ -139,3 +163,17 @@ def test_the_command(tmp_path: Path, changes: dict[str, str], code: int) -> None
     assert ("cli/main.py:1 f" in done.stdout or "tests/test_x.py:2 own" in done.stdout) == bool(code)
     relaxed = subprocess.run([*command[:3], *command[4:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert relaxed.returncode == 0
+
+
+def test_each_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: Counter[str] = Counter()
+    parse = ast.parse
+
+    def counting(text: str, name: str) -> ast.Module:
+        parsed[name] += 1
+        return parse(text, name)
+
+    monkeypatch.setattr(ast, "parse", counting)
+    monkeypatch.setattr(sys, "argv", ["tree", "--root", str(tree(tmp_path, {"tests/test_x.py": ""}))])
+    assert main() == 0
+    assert parsed == Counter([*CLEAN, "tests/test_x.py"])

@@ -18,8 +18,8 @@ from moeparity.bisection.flips.census import (
     Margins,
 )
 from moeparity.bisection.kernels import settings_of
+from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
@@ -281,8 +281,10 @@ def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tupl
 def equal_rows(a: Tensor, b: Tensor, axis: int) -> Tensor:
     """bool [B, T]: tokens all of whose elements have equal bits; values of two dtypes are compared in the wider one.
 
-    a and b: equal shapes [B, ..., T at `axis`, ...], any dtypes.
+    a and b: [B, ..., T at `axis`, ...], any dtypes; where a fault gives them other sizes, no token is equal.
     """
+    if a.shape != b.shape:
+        return torch.zeros(a.movedim(axis, 1).shape[:2], dtype=torch.bool, device=a.device)
     dtype = torch.promote_types(a.dtype, b.dtype)
     equal = (int_view(a.to(dtype)) == int_view(b.to(dtype))).movedim(axis, 1)
     return equal.flatten(2).all(-1) if equal.dim() > 2 else equal

@@ -9,14 +9,14 @@ from fnmatch import fnmatchcase
 from moeparity.errors import TraceError, counted
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.trace.records import Call, Stack, Value
-from moeparity.plan.spec.layout import ExpertRule
+from moeparity.plan.spec.layout_schema import ExpertRule
 
 
 @dataclass(frozen=True)
 class Gathered:
     """The ranks of a trace, and the calls of the first with those of the others' own experts among them.
 
-    calls: in the order in which they returned. own: ids of values of experts, each of which is whole on its rank.
+    calls: in the order in which they returned. own_values: ids of values of experts, each of them whole on its rank.
     A value of rank r has the id that it has there and `r * apart` more.
     """
 
@@ -25,7 +25,7 @@ class Gathered:
     stacks: Mapping[int, Stack]
     apart: int
     rule: ExpertRule | None = None
-    own: frozenset[int] = frozenset()
+    own_values: frozenset[int] = frozenset()
     values: Mapping[int, Value] = field(default_factory=dict)
 
     def is_own(self, call: Call) -> bool:

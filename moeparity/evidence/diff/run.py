@@ -24,8 +24,8 @@ from moeparity.evidence.diff.flow import (
 )
 from moeparity.evidence.diff.layout import Layout, read_layout, sides
 from moeparity.evidence.diff.orders import legal_orders
+from moeparity.evidence.diff.pass_pairs import RunPair, paired, runs_of
 from moeparity.evidence.diff.report import DiffReport, LayerGrowth, LegalOrders, TraceOutline
-from moeparity.evidence.diff.runs import RunPair, paired, runs_of
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.diff.starts import MOST, births, scalars, start
 from moeparity.evidence.diff.verdict import Facts, judge, sentences
@@ -129,10 +129,10 @@ def _report(
 
 def _unwalked(walked: Walked) -> Iterator[str]:
     """How far values behind the first difference were held to their own orders."""
-    if walked.left:
+    if walked.unvisited:
         yield (
             f"{WALKED} values that differ were held to the orders of their own calls, and none is beyond them; "
-            f"{counted(walked.left, 'value')} more of that pass, and what comes later, were not."
+            f"{counted(walked.unvisited, 'value')} more of that pass, and what comes later, were not."
         )
 
 

@@ -11,13 +11,14 @@ import torch
 
 from moeparity.engine.grafts import Graft
 from moeparity.errors import TraceError, Where, counted
+from moeparity.evidence.maps.computed_together import own_schedule
 from moeparity.evidence.maps.forwards import Forward, forwards, module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_of
 from moeparity.evidence.maps.placing import NOWHERE, Placing
 from moeparity.evidence.maps.rows import token_rows
-from moeparity.evidence.maps.steps import own_schedule
 from moeparity.evidence.maps.values import shown_rows
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
+from moeparity.evidence.maps.widths import refuse_other_widths
 from moeparity.evidence.trace.read import RankTrace, Trace, open_trace
 from moeparity.evidence.trace.records import Value
 from moeparity.numerics.dtypes import name_of
@@ -78,6 +79,7 @@ def recorded_side(
     placed = [(way, index) for way, index in zip(ways, indices, strict=True) if bool((index != NOWHERE).any())]
     grafts = _grafts(rank, graph, module_map, placed, mask)
     _refuse_zeros(rank, graph, grafts)
+    refuse_other_widths(graph, grafts)
     shown = torch.zeros(mask.numel(), dtype=torch.bool)
     for _, index in placed:
         shown[index[index != NOWHERE]] = True
@@ -105,7 +107,7 @@ def refuse_without_logits(side: RecordedSide, graph: Graph, scored: torch.Tensor
         return
     needed = torch.zeros_like(scored)
     needed[:, :-1] = scored[:, 1:]
-    missing = int((needed & ~graft.known.view_as(needed)).sum())
+    missing = int((needed & ~graft.is_recorded.view_as(needed)).sum())
     if missing:
         raise TraceError(
             f"{Where(side.folder)}: no logits of {counted(missing, 'scored token')} of {int(needed.sum()):,}, so there "
@@ -181,8 +183,9 @@ def _grafts(
         if bool(is_known.any()):
             grafts[value] = Graft(
                 read=_reader(read, value),
-                known=is_known,
+                is_recorded=is_known,
                 where=f"{Where(trace.folder)}: {at[0]}",
+                whole=bool(is_known[mask.flatten()].all()),
                 cast=value in multiplied,
             )
     if not grafts:
@@ -242,7 +245,7 @@ def _rows(
 def _refuse_zeros(trace: RankTrace, graph: Graph, grafts: Mapping[str, Graft]) -> None:
     """Raises TraceError where the logits, or the first values there are, are all zero."""
     for value in dict.fromkeys((*_first_floats(graph, grafts), graph.output)):
-        if value in grafts and not bool(grafts[value].read()[grafts[value].known].any()):
+        if value in grafts and not bool(grafts[value].read()[grafts[value].is_recorded].any()):
             raise TraceError(
                 f"{Where(trace.folder)}: all values of {value} are zero. Such a capture saw memory before it was "
                 "written, or nothing at all: capture again."

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.server import Part, Server
 from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 MAX_PREFILL_TOKENS: Final = 16384
 """Tokens behind which a step takes no further prompt (`max_prefill_tokens`); a single prompt may be longer."""
@@ -40,9 +40,13 @@ class SGLang(Server):
     def _prompts(self) -> list[Part]:
         """The prompt that was cut, then new ones. A budget is charged by whole pages."""
         parts = [
-            Part(request, request.computed, request.left if self.chunk is None else min(request.left, self.chunk))
+            Part(
+                request,
+                request.computed,
+                request.tokens_left if self.chunk is None else min(request.tokens_left, self.chunk),
+            )
             for request in self.running
-            if request.left
+            if request.tokens_left
         ]
         charged = sum(self._paged(part.tokens) for part in parts)
         while charged < self._budget and self.has_arrived and self.has_room:

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from moeparity.profiles.launch import read, server_words
-from moeparity.profiles.launch.reading import arguments, files
+from moeparity.profiles.launch.reading import arguments, sources
 from moeparity.profiles.launch.reading.grammar import Grammar
-from moeparity.profiles.launch.reading.words import Word
+from moeparity.profiles.launch.reading.shell_words import Word
 from tests.profiles.launch.expected import EXPECTED
 from tests.profiles.launch.own_parser import OwnParser, compared_lines, differences, plain, read_otherwise
 
@@ -76,7 +76,7 @@ def recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence
         return options(words, grammar)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "options", recording)
+        patch.setattr(sources, "options", recording)
         read(path)
     return lines_of_file
 
@@ -88,7 +88,7 @@ def test_the_lines_of_launch_files(parser: OwnParser, monkeypatch: pytest.Monkey
         if expected.refused or expected.engine.lower() != parser.engine:
             continue
         for words, grammar in recorded(FILES / name, monkeypatch):
-            if grammar is not parser.program.grammar or not all(word.known and not word.condition for word in words):
+            if grammar is not parser.program.grammar or not all(word.is_known and not word.condition for word in words):
                 continue
             beside = {word.text: str((FILES / name).parent / word.text) for word in words if ".yaml" in word.text}
             answer = parser.ask([beside.get(word.text, word.text) for word in words])

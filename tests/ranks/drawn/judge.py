@@ -59,8 +59,8 @@ def _texts(ended: Ended, rank: int) -> list[str]:
 
 
 def _left(ended: Ended, folder: Path) -> Iterator[str]:
-    if ended.left:
-        yield f"{len(ended.left)} processes were left"
+    if ended.leftovers:
+        yield f"{len(ended.leftovers)} processes were left"
     files = [file.name for file in folder.iterdir() if file.name != "journal"]
     if files:
         yield f"files were left: {files}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
-from moeparity.profiles.launch.reading.words import Command, Word, both, known, plain
+from moeparity.profiles.launch.reading.shell_words import Command, Word, both, known, plain
 from moeparity.profiles.launch.source import Note
 
 _PLAIN = (
@@ -184,7 +184,7 @@ def _script(command: Command, notes: list[Note], depth: int) -> Iterator[Started
     words = command.words
     place = next(i for i, word in enumerate(words) if word.text in ("-c", "-lc"))
     text = words[place + 1] if place + 1 < len(words) else None
-    if text is None or not text.known:
+    if text is None or not text.is_known:
         says = f"`{plain(words[0].text)} -c` is given a script that is not resolved"
         notes.append(Note(says=says, where=words[0].where))
         return

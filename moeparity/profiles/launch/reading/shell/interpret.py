@@ -22,7 +22,7 @@ from moeparity.profiles.launch.reading.shell.expand import Expander
 from moeparity.profiles.launch.reading.shell.parts import arm, behind, case_item
 from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import Budget, one_line, parsed, text_of
-from moeparity.profiles.launch.reading.words import Command, Word, both, known, plain, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, both, known, plain, unresolved
 from moeparity.profiles.launch.source import Note
 
 _ROUNDS = 200
@@ -298,7 +298,7 @@ class Interpreter:
         values = node.children_by_field_name("value")
         words = tuple(word for value in values for word in self.expander.words(value))
         # What `*.sh` matches is another machine's business.
-        plain_words = all(word.known and not word.condition and not set(word.text) & set("*?") for word in words)
+        plain_words = all(word.is_known and not word.condition and not set(word.text) & set("*?") for word in words)
         plain_words = plain_words and len(words) <= _ROUNDS
         if text_of(node).startswith("select") or not values or not plain_words:
             where = self.expander.where(node)

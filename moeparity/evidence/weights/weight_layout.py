@@ -12,7 +12,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from moeparity import paths
 from moeparity.errors import SpecError, WeightsError, Where, did_you_mean, display_path, listed
-from moeparity.evidence.weights.files import RankWeights, write_rank
+from moeparity.evidence.weights.fingerprint_files import RankWeights, write_rank
 from moeparity.evidence.weights.part import Kind, Part, Shape, part
 from moeparity.evidence.weights.segments import Placing, Segment
 from moeparity.inputs.weights.checkpoint import INDEX, SINGLE, Checkpoint
@@ -20,7 +20,7 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.spec import reader
-from moeparity.plan.spec.layout import WeightRule
+from moeparity.plan.spec.layout_schema import WeightRule
 
 DTYPES = ("bf16", "fp16", "fp32")
 """What weights may be rounded to before their sums are taken."""
@@ -139,12 +139,10 @@ def own_name(name: str) -> str:
     return ".".join(word for word in name.split(".") if word not in _WRAPPERS)
 
 
-def stored_shapes(folder: Path) -> Mapping[str, Shape]:
-    """Names and shapes of a checkpoint's tensors; of a folder without weights, those that its config.json implies."""
-    return _stored(folder)[0]
-
-
 def _stored(folder: Path) -> tuple[Mapping[str, Shape], Mapping[str, object]]:
+    """Names and shapes of a checkpoint's tensors, of a folder without weights those that its config.json implies; and
+    the configuration's fields.
+    """
     config = Config(folder / "config.json")
     if paths.present(folder / INDEX) or paths.present(folder / SINGLE):
         shapes = {name: entry.shape for name, entry in Checkpoint(folder).entries.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -49,7 +49,7 @@ def _sections(report: LogReport, sets: tuple[str, ...]) -> Iterator[tuple[str, R
     yield "Metrics", _primary(report)
     for name in dict.fromkeys(metric.set for metric in report.metrics):
         if name in sets or (name != "common" and "all" in sets):
-            yield f"As {name} defines them", _table(m for m in report.metrics if m.set == name)
+            yield f"As {name} defines them", _table([m for m in report.metrics if m.set == name])
     for grouping in report.groupings:
         yield f"By {grouping.by.replace('_', ' ')}", _grouping(grouping)
     if report.outliers:
@@ -98,14 +98,14 @@ def _primary(report: LogReport) -> RenderableType:
     metrics.sort(key=lambda metric: report.primary.index(metric.name))
     note = Words(
         "delta = log P_trainer - log P_sampler on sampled tokens, rho = exp(delta); 95% intervals by bootstrap-t over "
-        "sequences.\n! a published alarm is raised; healthy ranges are those published, of other models than this one.",
+        "sequences.",
         style="dim",
     )
     return Group(_table(metrics), note)
 
 
-def _table(metrics: Iterable[LogMetric]) -> Stacked:
-    """A line for each; of one that raises an alarm what is published of it, below."""
+def _table(metrics: Sequence[LogMetric]) -> RenderableType:
+    """A line for each; of one that raises an alarm what is published of it, below. Then what its marks mean."""
     table = Stacked("metric", "estimate", "95%")
     for metric in metrics:
         if metric.missing:
@@ -116,7 +116,18 @@ def _table(metrics: Iterable[LogMetric]) -> Stacked:
             metric.name, f"{mark}{number(metric.value.estimate)}", bounds(metric.value),
             below=[_published(metric)] * metric.alarmed, style="bold red" if metric.alarmed else "",
         )  # fmt: skip
-    return table
+    return Group(table, *(Words(sentence, style="dim") for sentence in _marks(metrics)))
+
+
+def _marks(metrics: Sequence[LogMetric]) -> Iterator[str]:
+    """What the marks mean that stand in a table of these metrics."""
+    if any(_one_sided(metric.value) for metric in metrics):
+        yield (
+            "at least, at most: too few sequences carry what differs to bound the other side; more sequences that "
+            "differ would."
+        )
+    if any(metric.alarmed for metric in metrics):
+        yield "! a published alarm is raised; healthy ranges are those published, of other models than this one."
 
 
 def _published(metric: LogMetric) -> str:
@@ -163,11 +174,20 @@ def number(value: float) -> str:
     return f"{value:.5f}" if 0.9 < value < 1.1 else f"{value:.4g}"
 
 
+def _one_sided(value: Interval) -> bool:
+    """Whether the data bound it on one side only."""
+    return math.isinf(value.low) != math.isinf(value.high)
+
+
 def bounds(value: Interval) -> str:
-    """`0.0012 to 0.0019`; empty of what has no interval."""
+    """`0.0012 to 0.0019`, `at most 0.99939` of what is bounded on that side only; empty of what has no interval."""
     if value.method == "none" or not math.isfinite(value.estimate):
         return ""
     if math.isinf(value.low) and math.isinf(value.high):
         return "too few sequences"
-    near_1 = 0.9 < value.estimate < 1.1
-    return " to ".join(f"{bound:.5f}" if near_1 else f"{bound:.3g}" for bound in (value.low, value.high))
+    digits = ".5f" if 0.9 < value.estimate < 1.1 else ".3g"
+    if math.isinf(value.low):
+        return f"at most {value.high:{digits}}"
+    if math.isinf(value.high):
+        return f"at least {value.low:{digits}}"
+    return f"{value.low:{digits}} to {value.high:{digits}}"

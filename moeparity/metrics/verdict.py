@@ -58,6 +58,7 @@ class Verdict:
 
     needed_sequences, needed_tokens: how many like those given would decide, an estimate; None where the verdict is
         decided, or where the data say nothing of how many it takes.
+    of_record: whether a record decided it, and not the metric between both sides; not in the JSON.
     """
 
     status: Status
@@ -68,6 +69,7 @@ class Verdict:
     value: Interval
     needed_sequences: int | None = None
     needed_tokens: int | None = None
+    of_record: bool = field(default=False, metadata={"json": False})
 
     @property
     def exit_code(self) -> int:

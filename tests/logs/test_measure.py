@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,31 @@ def test_alarms_are_marked() -> None:
     assert "! 0.0" in next(line for line in output.splitlines() if line.strip().startswith("k3 "))
     assert "As verl defines them" in output
     assert "healthy" in output
+
+
+LEGEND = "! a published alarm is raised"
+
+
+def test_a_mark_is_explained_where_it_stands_and_nowhere_else() -> None:
+    """Neither in a quiet log, nor in the table of a set that raises none."""
+    assert LEGEND not in text(measure(records(30, 60, 1e-4), Request(sets=("verl",))), "verl")
+    output = text(measure(records(30, 60, 0.3), Request(sets=("verl",))), "verl")
+    for table in output.split("\n\n"):
+        rows = [line for line in table.splitlines() if re.match(r"  \S+ +! ", line)]
+        assert bool(rows) == (LEGEND in table)
+
+
+def test_what_is_bounded_on_one_side_says_which_and_why() -> None:
+    """One sequence of thirty differs: no resample of the others bounds the mean from above."""
+    sequences = records(30, 20, 0.0)
+    rollout = given(sequences[4].rollout)
+    sequences[4] = replace(sequences[4], trainer=rollout - 0.2 * (torch.arange(len(rollout)) == 7))
+    output = text(measure(sequences, Request()))
+    assert re.search(r"^  k3 +\S+ +at least ", output, re.MULTILINE)
+    assert re.search(r"^  mean_ratio +\S+ +at most ", output, re.MULTILINE)
+    assert "too few sequences carry what differs" in output
+    assert not re.search(r"\binf\b", output)
+    assert "too few sequences" not in text(measure(records(30, 20, 0.02), Request()))
 
 
 def run(*arguments: str | Path) -> Result:

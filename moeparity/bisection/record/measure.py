@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from moeparity.bisection.floor.words import AT_THE_FLOOR
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
+from moeparity.bisection.record.causes import causes
 from moeparity.bisection.record.compare import Compared, excess
 from moeparity.bisection.record.last_digit import half_units
 from moeparity.bisection.record.observe import Records
@@ -74,8 +77,17 @@ def _record(plan: Plan, records: Records | None, sides: Recorded | None) -> Reco
         routes = _routes(records)
     verdicts = [part.reproduced for part in (logprobs, routes) if part is not None]
     status: Status = "no record" if not verdicts else "reproduced" if all(verdicts) else "not reproduced"
-    reading = record_reading(status, side, logprobs, routes, gate, () if sides is None else sides.logprobs)
-    return Record(status=status, side=side, logprobs=logprobs, routes=routes, gate=gate, reading=tuple(reading))
+    record = Record(status=status, side=side, logprobs=logprobs, routes=routes, gate=gate)
+    if records is not None and sides is not None and logprobs is not None and not logprobs.reproduced:
+        record = replace(record, causes=causes(records, plan.path), rival=_rival(side, logprobs, sides))
+    return replace(record, reading=tuple(record_reading(record)))
+
+
+def _rival(side: str, record: LogprobRecord, sides: Recorded) -> RecordedLogprobs | None:
+    """The other side, where it lies at the record that `side` does not reproduce."""
+    allowed = AT_THE_FLOOR * record.floor + record.half_unit
+    rivals = (logprobs for logprobs in sides.logprobs if logprobs.side != side)
+    return next((logprobs for logprobs in rivals if logprobs.mean_abs_delta <= allowed), None)
 
 
 def _logprobs(plan: Plan, records: Records) -> LogprobRecord:

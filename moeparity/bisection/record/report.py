@@ -118,11 +118,21 @@ class RouteRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LikelyCause:
+    """What a record that is not reproduced looks like: a finding of the diagnosis of logs, and what to do about it."""
+
+    name: str
+    reason: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """Whether `side`, the one that sampled the tokens, gives again what an engine recorded of them.
 
-    `gate` is the verdict on k3(side against record) where the recipe bounds it; None where it does not. `reading` says
-    it all in sentences.
+    `gate` is the verdict on k3(side against record) where the recipe bounds it; None where it does not. `causes` are
+    those that the diagnosis of logs names of log-probabilities that are not reproduced; `rival` is the other side where
+    that one lies at the record. `reading` says it all in sentences.
     """
 
     status: Status
@@ -130,7 +140,9 @@ class Record:
     logprobs: LogprobRecord | None
     routes: RouteRecord | None
     gate: Verdict | None
-    reading: tuple[str, ...]
+    causes: tuple[LikelyCause, ...] = ()
+    rival: RecordedLogprobs | None = None
+    reading: tuple[str, ...] = ()
 
     @property
     def contradicts(self) -> bool:

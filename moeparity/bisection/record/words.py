@@ -2,43 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from moeparity.bisection.floor.words import AT_THE_FLOOR, NOT_CONTAINED
-from moeparity.bisection.record.report import LogprobRecord, RecordedLogprobs, RouteRecord, Status
+from moeparity.bisection.floor.words import NOT_CONTAINED
+from moeparity.bisection.record.report import LogprobRecord, Record, RouteRecord
 from moeparity.metrics.verdict import Verdict
-from moeparity.output.words import after_estimate, enumerated, percent, quantity
+from moeparity.output.words import after_estimate, enumerated, few, percent, quantity
 
 SIMULATIONS = "What follows compares two simulations"
 
 
-def record_reading(
-    status: Status,
-    side: str,
-    logprobs: LogprobRecord | None,
-    routes: RouteRecord | None,
-    gate: Verdict | None,
-    sides: Sequence[RecordedLogprobs],
-) -> list[str]:
-    """The verdict in one sentence, then what it rests on; `sides` are what both sides lie from the record."""
-    if status == "no record":
+def record_reading(record: Record) -> list[str]:
+    """The verdict in one sentence, then what it rests on."""
+    side, logprobs, routes = record.side, record.logprobs, record.routes
+    if record.status == "no record":
         return [f"of an engine that ran these tokens. {SIMULATIONS}."]
+    reproduced = record.status == "reproduced"
     parts = {"log-probabilities": logprobs, "routes": routes}
-    names = [name for name, part in parts.items() if part is not None and part.reproduced == (status == "reproduced")]
-    verb = "gives" if status == "reproduced" else "does not give"
-    sentences = [f"the {side} {verb} the recorded {enumerated(names)}"]
+    names = [name for name, part in parts.items() if part is not None and part.reproduced == reproduced]
+    sentences = [f"the {side} {'gives' if reproduced else 'does not give'} the recorded {enumerated(names)}"]
     if logprobs is not None:
         sentences += _logprobs(side, logprobs)
     if routes is not None:
         sentences += _routes(side, routes)
-    if gate is not None:
-        sentences.append(_gate(gate))
-    if status == "not reproduced":
-        sentences += _other_side(side, logprobs, sides)
+    if record.gate is not None:
+        sentences.append(_gate(record.gate))
+    if not reproduced:
+        sentences += _explained(record)
         sentences.append(f"{SIMULATIONS}: the {side} is not shown to compute as the engine that made the record.")
-        if gate is None and logprobs is not None:
+        if record.gate is None and logprobs is not None:
             sentences.append("`gate: {recorded: k3, below: ...}` can say how near is near enough (docs/tokens.md).")
     return sentences
+
+
+def _explained(record: Record) -> Iterator[str]:
+    """What may be why, as far as the record shows it, and what it lacks."""
+    side, rival = record.side, record.rival
+    if rival is not None:
+        yield (
+            f"The {rival.side} lies {rival.mean_abs_delta:.3g} from the record. The record is taken for that of the "
+            f"side that sampled, the {side}: check `sampled_from:`."
+        )
+    if record.logprobs is not None and not record.logprobs.reproduced:
+        of = f"of the record (its rollout) and the {side} (its trainer)"
+        if not record.causes:
+            yield f"The diagnosis of logs (docs/diagnosis.md), {of}, names no cause."
+        for cause in record.causes:
+            yield f"The diagnosis of logs (docs/diagnosis.md), {of}, names {cause.name}: {cause.reason} {cause.advice}"
+    if record.routes is None:
+        yield "No routes were recorded: `routed_experts` in the token file would show in which layer it starts."
+
+
+def decided_blame(record: Record) -> str:
+    """What makes the verdict where the record does, in a line: what it looks like, or that no known cause shows."""
+    start = "the record, not the difference of both sides"
+    if record.rival is not None:
+        return f"{start}: it is the {record.rival.side}'s, by the distance"
+    if record.causes:
+        return f"{start}; it looks like {few([cause.name for cause in record.causes], 2)} (--section record)"
+    layer = first_layer(record)
+    if layer is not None:
+        return f"{start}: other experts than recorded from layers[{layer}] on"
+    if record.routes is None:
+        return f"{start}: no known cause shows, and no routes were recorded that would say in which layer"
+    return f"{start}: no known cause shows, and the recorded routes are reproduced"
+
+
+def decided_start(record: Record, between_sides: str) -> str:
+    """Where a record that makes the verdict is left, in a line, and where the sides leave each other."""
+    layer, logprobs = first_layer(record), record.logprobs
+    if layer is not None:
+        place = f"layers[{layer}], the first with other experts than recorded"
+    elif logprobs is not None and logprobs.from_position is not None:
+        before = f", the {quantity(logprobs.before, 'token')} before it reproduced" if logprobs.before else ""
+        place = f"position {logprobs.from_position} of the record{before}; log-probabilities show no layer"
+    else:
+        place = "nowhere in the record, which lies within its floor but not below its gate"
+    return f"{place}; between both sides {between_sides}"
+
+
+def decided_step(record: Record) -> str:
+    """What to do next where the record makes the verdict, in a line."""
+    if record.rival is not None:
+        return f"`sampled_from: {record.rival.side}`, if that one's engine made the record"
+    if record.causes:
+        return record.causes[0].advice.partition(". ")[0].removesuffix(".")
+    routes = "" if record.routes is not None else "; record `routed_experts` too"
+    weights = "hold the engine's weights to these (`moeparity weights`)"
+    return f"{weights}; try other profiles: `moeparity sweep RECIPE --over profile=A,B`{routes}"
+
+
+def first_layer(record: Record) -> int | None:
+    """The first layer whose recorded routes are not reproduced."""
+    layers = () if record.routes is None else record.routes.layers
+    return next((layer.layer for layer in layers if not layer.reproduced), None)
 
 
 def _logprobs(side: str, record: LogprobRecord) -> Iterator[str]:
@@ -94,15 +151,3 @@ def _routes(side: str, record: RouteRecord) -> Iterator[str]:
 def _gate(gate: Verdict) -> str:
     value = f"{gate.metric} against the record is {gate.value.estimate:.3g}{after_estimate(gate.value)}"
     return f"{value}, its gate {gate.below:g}: {gate.status}, {gate.reason}."
-
-
-def _other_side(side: str, record: LogprobRecord | None, sides: Sequence[RecordedLogprobs]) -> Iterator[str]:
-    """Where the other side lies at the record, one of them may be taken for the other."""
-    for rival in sides:
-        if rival.side != side and record is not None and not record.reproduced:
-            allowed = AT_THE_FLOOR * record.floor + record.half_unit
-            if rival.mean_abs_delta <= allowed:
-                yield (
-                    f"The {rival.side} lies {rival.mean_abs_delta:.3g} from the record. The record is taken for that "
-                    f"of the side that sampled, the {side}: check `sampled_from:`."
-                )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
+from moeparity.bisection.record.report import Record
+from moeparity.bisection.record.words import decided_blame, decided_start, decided_step
 from moeparity.bisection.summary.blame import blame, to_set
 from moeparity.bisection.summary.report import Summary
-from moeparity.bisection.summary.words import floor, nonfinite_start, recorded, starts, sure
+from moeparity.bisection.summary.words import decided_verdict, floor, nonfinite_start, recorded, starts, sure
 from moeparity.bisection.trace import words as of_trace
 from moeparity.output.status import judged
 from moeparity.plan.sides import CANDIDATE
@@ -17,29 +20,44 @@ from moeparity.plan.sides import CANDIDATE
 
 def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
     """The summary; the sections it is made of stand before it in the list."""
-    if report["trace"] is not None:
-        return {"summary": _of_trace(observed, report)}
+    traced = report["trace"] is not None
+    summary = _of_trace(observed, report) if traced else _of_sides(plan, observed, report)
+    return {"summary": _of_record(summary, report) if report["verdict"].of_record else summary}
+
+
+def _of_sides(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Summary:
+    """The summary of a verdict on the difference of both sides."""
     metrics, toggles = report["metrics"], report["toggles"]
     tokens = int(observed.logits.sums(CANDIDATE).tokens.sum())
-    return {
-        "summary": Summary(
-            verdict=judged(report["verdict"]),
-            record=recorded(report["record"]),
-            starts=starts(report["roots"], report["nonfinite"], metrics),
-            blame=blame(
-                toggles, report["attribution"], metrics.kl, offsets=report["offsets"], nonfinite=report["nonfinite"]
-            ),
-            to_set=to_set(
-                toggles,
-                report["attribution"],
-                metrics.kl,
-                passes=report["verdict"].status == "pass",
-                nonfinite=report["nonfinite"],
-            ),
-            floor=floor(report["floor"], report["verdict"]),
-            sure=sure(toggles, report["degeneracy"].distinct, tokens, synthetic=plan.recipe.synthetic is not None),
-        )
-    }
+    return Summary(
+        verdict=judged(report["verdict"]),
+        record=recorded(report["record"]),
+        starts=starts(report["roots"], report["nonfinite"], metrics),
+        blame=blame(
+            toggles, report["attribution"], metrics.kl, offsets=report["offsets"], nonfinite=report["nonfinite"]
+        ),
+        to_set=to_set(
+            toggles,
+            report["attribution"],
+            metrics.kl,
+            passes=report["verdict"].status == "pass",
+            nonfinite=report["nonfinite"],
+        ),
+        floor=floor(report["floor"], report["verdict"]),
+        sure=sure(toggles, report["degeneracy"].distinct, tokens, synthetic=plan.recipe.synthetic is not None),
+    )
+
+
+def _of_record(summary: Summary, report: Mapping[str, Any]) -> Summary:
+    """The summary of a verdict that the record decided: what the sides' choices do is no answer to it."""
+    record: Record = report["record"]
+    return replace(
+        summary,
+        verdict=decided_verdict(record, report["verdict"]),
+        starts=decided_start(record, summary.starts),
+        blame=decided_blame(record),
+        to_set=decided_step(record),
+    )
 
 
 def _of_trace(observed: Observed, report: Mapping[str, Any]) -> Summary:

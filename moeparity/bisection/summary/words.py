@@ -11,7 +11,9 @@ from moeparity.bisection.nonfinite.report import Nonfinite
 from moeparity.bisection.record.report import Record
 from moeparity.bisection.toggles.report import ToggleResult
 from moeparity.bisection.verdict.report import Metrics
+from moeparity.metrics.gating import gated_name
 from moeparity.metrics.verdict import Verdict
+from moeparity.output.status import judged
 from moeparity.output.words import quantity
 from moeparity.plan.evidence import NOT_KNOWN
 from moeparity.plan.schedule.settings import NAMES
@@ -27,6 +29,15 @@ def recorded(record: Record) -> str:
         return str(record)
     start = "" if logprobs.from_position is None else f", from position {logprobs.from_position} on"
     return f"not reproduced: mean |delta| {logprobs.mean_abs_delta:.2g}, floor {logprobs.floor:.2g}{start}"
+
+
+def decided_verdict(record: Record, verdict: Verdict) -> str:
+    """The verdict where the record decided it: its own figure first where the recipe bounds that."""
+    if record.gate is None or record.gate.status == "pass":
+        return judged(verdict)
+    against = judged(record.gate, f"{record.gate.metric} against the record")
+    figure = f"{gated_name(verdict.metric)} {verdict.value.estimate:.2g}"
+    return f"{against}; between both sides {figure}, gate {verdict.below:g}"
 
 
 def starts(roots: Sequence[Root], nonfinite: Nonfinite | None, metrics: Metrics) -> str:

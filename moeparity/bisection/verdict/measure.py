@@ -62,10 +62,11 @@ def beside_record(verdict: Verdict, record: Record) -> Verdict:
             reason=f"against the record, {gate.reason}; between both sides, {verdict.reason}",
             needed_sequences=gate.needed_sequences,
             needed_tokens=gate.needed_tokens,
+            of_record=True,
         )
     if record.contradicts and verdict.status == "pass":
         reason = f"the {record.side} does not reproduce the record, so it is two simulations that agree"
-        return replace(verdict, status="inconclusive", reason=f"{reason}: {verdict.reason}")
+        return replace(verdict, status="inconclusive", reason=f"{reason}: {verdict.reason}", of_record=True)
     return verdict
 
 

@@ -39,7 +39,8 @@ class Evidence:
             return f"{self.name} {_digits(self.value)}{unit}"
         if math.isinf(self.low) and math.isinf(self.high):
             return f"{self.name} {_digits(self.value)}{unit} [no bounds]"
-        return f"{self.name} {_digits(self.value)}{unit} [{_digits(self.low)}, {_digits(self.high)}]"
+        low, high = ("no bound" if math.isinf(bound) else _digits(bound) for bound in (self.low, self.high))
+        return f"{self.name} {_digits(self.value)}{unit} [{low}, {high}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

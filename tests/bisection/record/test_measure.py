@@ -177,10 +177,23 @@ CONTRADICTIONS: dict[str, Callable[[Record], Tensor]] = {
 }
 
 
+LOOKS = {
+    "shifted": "misaligned",
+    "another sequence's": "few sequences",
+    "filled with zeros": "placeholders",
+    "whole numbers": "size",
+    "log base 2": "log base",
+}
+"""What the diagnosis of logs names them, where that is one of its causes."""
+
+
 @pytest.mark.parametrize("plant", CONTRADICTIONS)
 def test_a_contradiction_is_no_parity(side_passes: Seen, own_record: Record, plant: str) -> None:
     report = report_of(side_passes, logprobs=CONTRADICTIONS[plant](own_record))
     assert judged(report) == CONTRADICTED
+    assert report.summary.blame.startswith("the record, not the difference of both sides")
+    if plant in LOOKS:
+        assert f"it looks like {LOOKS[plant]} (" in report.summary.blame
     if plant == "late":
         assert (logprobs_of(report).from_position, logprobs_of(report).before) == (7, SEQUENCES * (7 - PROMPT))
 
@@ -267,6 +280,7 @@ def test_a_record_of_the_other_side_is_recognised(rollout: Rollout, qwen3_moe: P
     assert judged(report) == CONTRADICTED
     assert "The reference lies " in printed(report)
     assert "check `sampled_from:`" in printed(report)
+    assert report.summary.to_set.startswith("`sampled_from: reference`")
     assert max(map(len, printed(report, width=80).splitlines())) <= 80
     swapped = rollout.run(record, gate=gate, reference=cold, sampled_from="reference")
     assert judged(swapped) == REPRODUCED
@@ -283,6 +297,8 @@ def test_routes_that_go_elsewhere_are_named_by_layer(rollout: Rollout, own_recor
     assert logprobs_of(report).reproduced
     assert "does not give the recorded routes" in printed(report)
     assert "more than its floor in layers[1]." in printed(report)
+    assert report.summary.blame.endswith("other experts than recorded from layers[1] on")
+    assert report.summary.starts.startswith("layers[1], the first with other experts than recorded")
     # Without log-probabilities routes are a record all the same, in whatever order.
     assert judged(rollout.run({"routed_experts": routes.flip(-1)})) == CONTRADICTED
 
@@ -325,6 +341,11 @@ def test_a_bound_on_the_record_decides_in_place_of_the_floor(side_passes: Seen, 
     beyond = report_of(side_passes, of_reference, Gate(recorded="k3", below=1e-4), logprobs=off)
     assert judged(beyond) == ("not reproduced", "fail", 1)
     assert beyond.verdict.reason.startswith("against the record, ")
+    assert beyond.summary.verdict.startswith("k3 against the record ")
+    assert "above gate 0.0001; exit 1; between both sides k3 " in beyond.summary.verdict
+    # Both sides agree: what they differ in is no answer to the bound.
+    assert beyond.summary.blame.startswith("the record, not the difference of both sides")
+    assert within.summary.to_set == "nothing"
     open_ = report_of(side_passes, of_reference, Gate(recorded="k3", below=expected), logprobs=off)
     assert judged(open_) == ("not reproduced", "inconclusive", 3)
 

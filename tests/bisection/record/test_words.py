@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from moeparity.bisection.record.report import LayerRecord, LogprobRecord, RecordedLogprobs, RecordedToken, RouteRecord
-from moeparity.bisection.record.words import record_reading
+import pytest
+
+from moeparity.bisection.record.report import (
+    LayerRecord,
+    LikelyCause,
+    LogprobRecord,
+    Record,
+    RecordedLogprobs,
+    RecordedToken,
+    RouteRecord,
+    Status,
+)
+from moeparity.bisection.record.words import decided_blame, decided_start, decided_step, record_reading
 from moeparity.metrics.verdict import Interval, Verdict
+from tests.bisection.reports import made
 
 EXCESS = Interval(estimate=0.5, low=0.4, high=0.6, level=0.95, method="bootstrap-t")
 OFF = LogprobRecord(
@@ -36,8 +49,13 @@ ROUTES = RouteRecord(layers=LAYERS, excess=EXCESS, reproduced=False)
 
 
 def said(logprobs: LogprobRecord | None, routes: RouteRecord | None = None, gate: Verdict | None = None) -> list[str]:
+    return record_reading(of(logprobs, routes, gate=gate))
+
+
+def of(logprobs: LogprobRecord | None, routes: RouteRecord | None = None, **fields: Any) -> Record:
     parts = [part.reproduced for part in (logprobs, routes) if part is not None]
-    return record_reading("reproduced" if all(parts) else "not reproduced", "candidate", logprobs, routes, gate, ())
+    status: Status = "reproduced" if all(parts) else "not reproduced"
+    return made(Record, status=status, side="candidate", logprobs=logprobs, routes=routes, **fields)
 
 
 def test_by_how_much_and_from_where() -> None:
@@ -51,6 +69,9 @@ def test_by_how_much_and_from_where() -> None:
         "The 60 tokens before position 5 are reproduced; with that position they no longer are.\n"
         "The floor of the candidate does not contain schedules of other engines and the inner orders of torch's own "
         "kernels.\n"
+        "The diagnosis of logs (docs/diagnosis.md), of the record (its rollout) and the candidate (its trainer), names "
+        "no cause.\n"
+        "No routes were recorded: `routed_experts` in the token file would show in which layer it starts.\n"
         "What follows compares two simulations: the candidate is not shown to compute as the engine that made the "
         "record.\n"
         "`gate: {recorded: k3, below: ...}` can say how near is near enough (docs/tokens.md)."
@@ -81,14 +102,44 @@ def test_what_contradicts_is_named_and_the_rest_is_not() -> None:
     assert "more than its floor in all 3 MoE layers." in " ".join(said(None, everywhere))
 
 
-def test_the_other_side_is_named_only_where_it_gives_the_record() -> None:
-    def sides(reference: float) -> str:
-        deltas = {"reference": reference, "candidate": OFF.mean_abs_delta}
-        rows = [
-            RecordedLogprobs(side=side, tokens=200, mean_abs_delta=delta, max_abs_delta=delta, k3=delta)
-            for side, delta in deltas.items()
-        ]
-        return " ".join(record_reading("not reproduced", "candidate", OFF, None, None, rows))
+RIVAL = RecordedLogprobs(side="reference", tokens=200, mean_abs_delta=0.02, max_abs_delta=0.1, k3=1e-4)
+POWER = LikelyCause(name="temperature", reason="It is to a power.", advice="`set: {}` on the candidate. Or another.")
 
-    assert "The reference lies 0.02 from the record." in sides(0.02)
-    assert "check `sampled_from:`" not in sides(0.03)
+
+def test_the_other_side_is_named_where_it_gives_the_record() -> None:
+    sentences = " ".join(record_reading(of(OFF, rival=RIVAL)))
+    assert "The reference lies 0.02 from the record." in sentences
+    assert "check `sampled_from:`" in sentences
+    assert "check `sampled_from:`" not in " ".join(said(OFF))
+
+
+def test_what_may_be_why_is_said_with_what_to_do_and_what_is_missing() -> None:
+    words = " ".join(record_reading(of(OFF, causes=(POWER,))))
+    assert "names temperature: It is to a power. `set: {}` on the candidate. Or another." in words
+    assert "No routes were recorded" in words
+    assert "names no cause." in " ".join(said(OFF))
+    assert "No routes were recorded" not in " ".join(said(OFF, ROUTES))
+
+
+@pytest.mark.parametrize(
+    ("record", "who", "where", "step"),
+    [
+        (of(OFF, rival=RIVAL, causes=(POWER,)), "it is the reference's", "position 5", "`sampled_from: reference`"),
+        (of(OFF, causes=(POWER,)), "it looks like temperature", "position 5", "`set: {}` on the candidate"),
+        (
+            of(OFF, ROUTES),
+            "other experts than recorded from layers[1] on",
+            "layers[1]",
+            "hold the engine's weights to these",
+        ),
+        (of(OFF), "no routes were recorded", "position 5", "record `routed_experts` too"),
+        (of(NEAR), "no known cause shows", "nowhere in the record", "`moeparity sweep RECIPE --over profile=A,B`"),
+    ],
+)
+def test_what_the_record_decides_is_told_of_the_record(record: Record, who: str, where: str, step: str) -> None:
+    """Not one word of a choice that the sides differ in, which is not what the verdict is about."""
+    assert decided_blame(record).startswith("the record, not the difference of both sides")
+    assert who in decided_blame(record)
+    assert decided_start(record, "HERE").startswith(where)
+    assert decided_start(record, "HERE").endswith("; between both sides HERE")
+    assert step in decided_step(record)

@@ -39,7 +39,7 @@ class Cost:
     recipe: str
     plain: float
     written: float
-    held: float
+    held_to_lock: float
     nodes: int
     lock: int
     packed: int
@@ -90,7 +90,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number, recipe in enumerate(parser.parse_args().recipes):
             row = cost(recipe, Path(folder) / f"{number}.lock.json")
-            times = " | ".join(f"{seconds:.2f} s" for seconds in (row.plain, row.written, row.held))
+            times = " | ".join(f"{seconds:.2f} s" for seconds in (row.plain, row.written, row.held_to_lock))
             print(
                 f"| {row.recipe} | {row.nodes} | {times} | {row.lock / 1e3:.1f} kB | {row.packed / 1e3:.1f} kB |",
                 flush=True,

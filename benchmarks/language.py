@@ -61,7 +61,7 @@ class Side:
     """What a column is the log-probability of: logits over a temperature, on the tokens kept or on all."""
 
     temperature: float = 1.0
-    kept: bool = False
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ def _draw(
 
 def _reported(logits: Tensor, side: Side, likely: Tensor) -> Tensor:
     scaled = logits / side.temperature
-    return (scaled.masked_fill(~likely, -math.inf) if side.kept else scaled).log_softmax(-1)
+    return (scaled.masked_fill(~likely, -math.inf) if side.truncated else scaled).log_softmax(-1)
 
 
 def _kept(sampled: Tensor, setting: Setting) -> Tensor:

@@ -49,7 +49,7 @@ class Row:
     profile: str
     against: str
     replay: tuple[float, float]
-    other: tuple[float, float]
+    other_trainer: tuple[float, float]
     ratio: tuple[float, float]
     same: bool
 
@@ -174,7 +174,7 @@ def _row(profile: str, against: str, replay: Run, rollout: Run, repetitions: int
         profile=profile,
         against=against,
         replay=_pair(statistics.median(ours[clock] for ours, _ in pairs) for clock in clocks),
-        other=_pair(statistics.median(theirs[clock] for _, theirs in pairs) for clock in clocks),
+        other_trainer=_pair(statistics.median(theirs[clock] for _, theirs in pairs) for clock in clocks),
         ratio=_pair(statistics.median(ours[clock] / theirs[clock] for ours, theirs in pairs) for clock in clocks),
         same=same,
     )
@@ -196,7 +196,7 @@ def table(rows: list[Row]) -> str:
     """A line for each row, of processor time; ratios of wall time stand behind."""
     head = f"{'profile':<22}{'against':<10}{'replay':>9}{'other':>9}{'ratio':>8}{'wall':>8}  bits"
     lines = [
-        f"{row.profile:<22}{row.against:<10}{row.replay[0]:>7.2f} s{row.other[0]:>7.2f} s{row.ratio[0]:>8.2f}"
+        f"{row.profile:<22}{row.against:<10}{row.replay[0]:>7.2f} s{row.other_trainer[0]:>7.2f} s{row.ratio[0]:>8.2f}"
         f"{row.ratio[1]:>8.2f}  {'same' if row.same else 'differ'}"
         for row in rows
     ]

@@ -61,7 +61,7 @@ def _tempered(temperature: float, *may_be_open: tuple[int, int]) -> Iterator[Cas
     )
 
 
-KEPT = Side(kept=True)
+KEPT = Side(truncated=True)
 CASES = (
     Case(name="clean", setting=Setting(entropy=True), noises=tuple(NOISES)),
     Case(name="clean, both sides at T = 0.7", setting=Setting(
@@ -79,9 +79,9 @@ CASES = (
     _case("min_p = 0.3", Setting(min_p=0.3, rollout=KEPT), "truncation"),
     _case("top_p = 0.9, rollout raw, trainer on the kept set", Setting(top_p=0.9, trainer=KEPT),
           "raw log-probs (truncation)"),
-    _case("T = 0.7 and top_p = 0.9", Setting(temperature=0.7, top_p=0.9, rollout=Side(temperature=0.7, kept=True)),
+    _case("T = 0.7 and top_p = 0.9", Setting(temperature=0.7, top_p=0.9, rollout=Side(temperature=0.7, truncated=True)),
           "truncation", "temperature", may_be_open=SIZES),
-    _case("T = 0.7 and min_p = 0.1", Setting(temperature=0.7, min_p=0.1, rollout=Side(temperature=0.7, kept=True)),
+    _case("T = 0.7 and min_p = 0.1", Setting(temperature=0.7, min_p=0.1, rollout=Side(temperature=0.7, truncated=True)),
           "truncation", "temperature", may_be_open=SIZES),
     _case("T = 0.7, both columns raw", Setting(temperature=0.7, entropy=True), "sampling"),
     _case("top_p = 0.9, both columns raw", Setting(top_p=0.9, entropy=True), "sampling"),

@@ -66,12 +66,12 @@ SAID = {Role.CULPRIT: 1, Role.CONTRIBUTES: 1, Role.HELPS: -1}
 class Row:
     """One share of a case: its true value, its intervals by name, and what moeparity calls it.
 
-    part: the true share as a part of the whole; told: moeparity's interval of that.
+    part: the true share as a part of the whole; interval: moeparity's interval of that.
     """
 
     share: float
     part: float
-    told: Interval
+    interval: Interval
     intervals: Mapping[str, Interval]
     role: Role
 
@@ -191,8 +191,8 @@ def table(cases: Sequence[Sequence[Row]]) -> Iterator[str]:
     signs = [row for case in cases for row in case if row.role in SAID]
     wrong = sum(SAID[row.role] * row.share < 0 for row in signs)
     every = [row for case in cases for row in case]
-    bounded = [row for row in every if math.isfinite(row.told[0]) and math.isfinite(row.told[1])]
-    inside = [row.told[0] <= row.part <= row.told[1] for row in bounded]
+    bounded = [row for row in every if math.isfinite(row.interval[0]) and math.isfinite(row.interval[1])]
+    inside = [row.interval[0] <= row.part <= row.interval[1] for row in bounded]
     yield ""
     yield f"As parts of the whole: {_part(inside)} of those with bounds; {len(every) - len(bounded)} have none."
     total = len(every)

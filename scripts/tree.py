@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ LONGEST = 50
 TOPS = ("moeparity", "cli", "scripts", "benchmarks")
 INSTALLED = {"cli": "moeparity.cli"}
 """A top-level folder whose modules are imported under another name."""
+
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""The fields of a syntax tree's nodes that hold statements, or what holds them."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -73,9 +77,14 @@ class Source:
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @cached_property
-    def definitions(self) -> list[tuple[tuple[ast.AST, ...], Definition]]:
-        """Every function and class with the functions and classes around it, outermost first."""
-        return list(_definitions(self.tree, ()))
+    def statements(self) -> list[tuple[tuple[Definition, ...], ast.stmt]]:
+        """Every statement with the functions and classes around it, outermost first."""
+        return list(_statements(self.tree, ()))
+
+    @property
+    def definitions(self) -> Iterator[tuple[tuple[Definition, ...], Definition]]:
+        """Every function and class with those around it."""
+        return ((outer, node) for outer, node in self.statements if isinstance(node, Definition))
 
     @property
     def functions(self) -> list[Place]:
@@ -96,9 +105,10 @@ class Source:
     def imports(self, modules: frozenset[str]) -> dict[str, int]:
         """The modules of the tree that are imported anywhere in the file, each with the first line that does so."""
         lines: dict[str, int] = {}
-        for node in ast.walk(self.tree):
-            for name in _imported(node, self._package, modules):
-                lines[name] = min(node.lineno, lines.get(name, node.lineno))  # type: ignore[attr-defined]
+        package = self._package
+        for _, node in self.statements:
+            for name in _imported(node, package, modules):
+                lines[name] = min(node.lineno, lines.get(name, node.lineno))
         return lines
 
     @property
@@ -107,8 +117,8 @@ class Source:
         parts = self.module.split(".")
         return parts if self.path.name == "__init__.py" else parts[:-1]
 
-    def _place(self, outer: Iterable[ast.AST], node: Definition) -> Place:
-        name = ".".join([*(getattr(around, "name", "") for around in outer), node.name])
+    def _place(self, outer: Iterable[Definition], node: Definition) -> Place:
+        name = ".".join([*(around.name for around in outer), node.name])
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         return Place(lines=lines, file=str(self.path), line=node.lineno, name=name)
 
@@ -142,15 +152,16 @@ def _round(group: nx.DiGraph[str], files: dict[str, Source]) -> list[str]:
     return [*steps, f"in a group of {len(group)} files"] if len(group) > len(steps) else steps
 
 
-def _definitions(node: ast.AST, outer: tuple[ast.AST, ...]) -> Iterator[tuple[tuple[ast.AST, ...], Definition]]:
-    for child in ast.iter_child_nodes(node):
-        inside = isinstance(child, Definition)
-        if isinstance(child, Definition):
-            yield outer, child
-        yield from _definitions(child, (*outer, child) if inside else outer)
+def _statements(block: ast.AST, outer: tuple[Definition, ...]) -> Iterator[tuple[tuple[Definition, ...], ast.stmt]]:
+    """The statements within another, with the definitions around each; no expression holds one."""
+    for field in BLOCKS:
+        for child in getattr(block, field, ()):
+            if isinstance(child, ast.stmt):
+                yield outer, child
+            yield from _statements(child, (*outer, child) if isinstance(child, Definition) else outer)
 
 
-def _imported(node: ast.AST, package: list[str], modules: frozenset[str]) -> Iterator[str]:
+def _imported(node: ast.stmt, package: list[str], modules: frozenset[str]) -> Iterator[str]:
     """The modules of the tree that an import statement names."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names if alias.name in modules)
@@ -197,10 +208,13 @@ def broken(files: list[Source]) -> Iterator[str]:
 
 def nameless(files: Iterable[Source]) -> Iterator[str]:
     """Variables that are no nouns, as lines to print."""
-    lines = [f"  {file.path}:{line} {name}" for file in files for line, name in misnamed(str(file.path), file.tree)]
+    lines = [
+        f"  {file.path}:{line} {name}" for file in files for line, name in sorted(misnamed(str(file.path), file.tree))
+    ]
     if lines:
         yield from ("\nvariables that do not say what they hold: a noun is wanted (scripts/names.py)", *lines)
 
 
 if __name__ == "__main__":
+    gc.disable()  # All that is read is kept to the end; to look for what is not takes longer than to read it.
     sys.exit(main())

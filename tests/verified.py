@@ -65,7 +65,7 @@ def record(
     declared = OPS[op]
     values: dict[str, Value] = {n: DTYPES[v] if isinstance(v, torch.dtype) else v for n, v in at.items()}
     edges = {f"{a.name}{EDGE}{op_name}" for a in declared.attributes if a.edge for op_name in OPS}
-    unknown = values.keys() - {a.name for a in declared.attributes} - declared.told.keys() - edges
+    unknown = values.keys() - {a.name for a in declared.attributes} - declared.choices_elsewhere.keys() - edges
     assert not unknown, f"{op} has no {sorted(unknown)}"
     told_values = {name: {str(values[name])} for name in values.keys() & edges}
     for name in _active(declared, values, p) - set(blind):
@@ -97,7 +97,9 @@ def _active(op: Op, values: Mapping[str, Value], p: Mapping[str, Any] | None) ->
     attributes = [a for a in op.attributes if a.name in values and holds(a.when, values)]
     if p is not None:
         attributes = [
-            a for a in attributes if (a.parameter is None or p.get(a.parameter) not in UNSET) and holds(a.given, p)
+            a
+            for a in attributes
+            if (a.parameter is None or p.get(a.parameter) not in UNSET) and holds(a.when_parameters, p)
         ]
     return {a.name for a in attributes if not (whole and a.needs in {"pieces", "partials"})}
 

@@ -49,7 +49,7 @@ def main() -> int:
 def reached(outcomes: Sequence[Outcome]) -> bool:
     """Whether every changed node is named and no other is, and of `GOAL` of the patched ones the answer is right."""
     right = [outcome.right for outcome in outcomes if outcome.case.patch is not None]
-    return all(outcome.found and not outcome.innocent for outcome in outcomes) and sum(right) >= GOAL * len(right)
+    return all(outcome.is_found and not outcome.innocent for outcome in outcomes) and sum(right) >= GOAL * len(right)
 
 
 def _options() -> argparse.Namespace:

@@ -56,7 +56,7 @@ class Outcome:
     case: Case
     node: str
     planted: str = "-"
-    found: bool
+    is_found: bool
     innocent: tuple[str, ...]
     word: str
     says: str
@@ -65,7 +65,7 @@ class Outcome:
     def right(self) -> bool:
         """Whether it is as it should be."""
         expected = {"unlisted": ("none",), "none": ("none",)}.get(self.case.kind, ("named", "undecided", "equivalent"))
-        return self.found and not self.innocent and self.word in expected
+        return self.is_found and not self.innocent and self.word in expected
 
 
 def cases(seed: int) -> Iterator[Case]:
@@ -100,19 +100,19 @@ def outcome(case: Case, checkpoint: Path, folder: Path) -> Outcome:
     changed = set() if change is None else {change.node}
     innocent = tuple(sorted((roots | nodes.keys()) - changed))
     if change is None:
-        return Outcome(case=case, node="-", found=True, innocent=innocent, word="none", says="-")
+        return Outcome(case=case, node="-", is_found=True, innocent=innocent, word="none", says="-")
     node = nodes.get(change.node)
     of_case = partial(
         Outcome, case=case, node=change.node, planted=" or ".join(map(" with ".join, change.words)) or "-"
     )
     if node is None:
-        return of_case(found=False, innocent=innocent, word="none", says="-")
+        return of_case(is_found=False, innocent=innocent, word="none", says="-")
     word = _word(change, node)
     if word == "other" and _holds(answer, checkpoint, _captured(model, others, folder / "others"), folder, change.node):
         word = "equivalent"
     says = f"{node.matches[0]}" if node.explained else f"none of {node.tried}"
     is_named = change.node in roots
-    return of_case(found=is_named, innocent=innocent, word=word, says=says)
+    return of_case(is_found=is_named, innocent=innocent, word=word, says=says)
 
 
 def _patched(case: Case, program: Any, ids: Tensor) -> tuple[Any, Change | None]:

@@ -1,4 +1,7 @@
-"""Faults of `graphs/faults`, as they would happen in a program of transformers; each says what it changes."""
+"""Faults of `graphs/faults`, as they would happen in a program of transformers; each says what it changes.
+
+Those of its weights are in `loaded`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.explained import loaded
 from benchmarks.explained.attend import attend_by, attention, own_config
+from benchmarks.explained.loaded import fault_at
 from benchmarks.explained.program import Change, Program, after, called_with, gives, with_forward
 
 Patch = Callable[[Program], Change]
@@ -19,127 +24,6 @@ PLAIN = ("qwen3_moe", "mixtral", "qwen2_moe", "olmoe", "glm4_moe", "deepseek_v3"
 ALL = (*PLAIN, "gpt_oss")
 GROUPED = ("qwen3_moe", "mixtral", "qwen2_moe", "olmoe", "glm4_moe", "gpt_oss")
 """Models with queries, keys and values by heads."""
-
-
-def _fault(node: str, name: str) -> Change:
-    return Change(node=node, words=((f"fault={name}",),))
-
-
-def _experts(layer: Any) -> tuple[Tensor, Tensor]:
-    return layer.mlp.experts.gate_up_proj.data, layer.mlp.experts.down_proj.data
-
-
-def another_expert(program: Program) -> Change:
-    """An expert has the weights of the one before it."""
-    layer, at = program.layer()
-    expert = program.expert(at)
-    for weight in _experts(layer):
-        weight[expert] = weight[expert - 1]
-    return _fault(f"{at}.moe.combine", "expert-of-another-expert")
-
-
-def zeroed_expert(program: Program) -> Change:
-    """An expert was never loaded."""
-    layer, at = program.layer()
-    expert = program.expert(at)
-    for weight in _experts(layer):
-        weight[expert] = 0
-    return _fault(f"{at}.moe.combine", "expert-zeroed")
-
-
-def scaled_expert(program: Program) -> Change:
-    """An expert was scaled once too often."""
-    layer, at = program.layer()
-    expert, factor = program.expert(at), program.draw.choice([0.5, 1.25, 2.0])
-    for weight in _experts(layer):
-        weight[expert] *= factor
-    return _fault(f"{at}.moe.combine", "expert-scaled")
-
-
-def turned_experts(program: Program) -> Change:
-    """All experts stand some places further on."""
-    layer, at = program.layer()
-    by = program.draw.randrange(1, 4)
-    for weight in _experts(layer):
-        weight.copy_(weight.roll(by, 0))
-    return _fault(f"{at}.moe.combine", "experts-permuted")
-
-
-def gate_for_up(program: Program) -> Change:
-    """Gate and up are stacked the wrong way round."""
-    layer, at = program.layer()
-    weight, _ = _experts(layer)
-    weight.copy_(torch.cat(weight.chunk(2, 1)[::-1], 1))
-    return _fault(f"{at}.moe.combine", "gate-and-up-exchanged")
-
-
-def _other_layer(program: Program, at: str) -> Any:
-    layers = program.model.model.layers
-    sparse = [layer for layer in layers if hasattr(layer.mlp, "experts")]
-    return next(layer for layer in sparse if layer is not layers[int(at[len("layers[") : -1])])
-
-
-def experts_of_another_layer(program: Program) -> Change:
-    """All experts of a layer are those of another."""
-    layer, at = program.layer()
-    for weight, stale in zip(_experts(layer), _experts(_other_layer(program, at)), strict=True):
-        weight.copy_(stale)
-    return _fault(f"{at}.moe.combine", "weights-of-another-layer")
-
-
-def projection_of_another_layer(program: Program) -> Change:
-    """A layer's output projection is that of another."""
-    layer, at = program.layer()
-    stale = _other_layer(program, at).self_attn.o_proj
-    for name, tensor in layer.self_attn.o_proj.named_parameters():
-        tensor.data.copy_(stale.get_parameter(name).data)
-    return _fault(f"{at}.attention.o_proj", "weights-of-another-layer")
-
-
-def norm_of_another_layer(program: Program) -> Change:
-    """A norm's weight is that of another layer."""
-    layer, at = program.layer()
-    stale = _other_layer(program, at).post_attention_layernorm.weight.data
-    layer.post_attention_layernorm.weight.data.copy_(stale)
-    return _fault(f"{at}.moe.norm", "weights-of-another-layer")
-
-
-def doubled_projection(program: Program) -> Change:
-    """Keys or values are projected with scaled weights."""
-    layer, at = program.layer()
-    name = program.draw.choice(["k_proj", "v_proj"])
-    getattr(layer.self_attn, name).weight.data.mul_(program.draw.choice([2.0, 0.75]))
-    return _fault(f"{at}.attention.{name}", "weights-scaled")
-
-
-def transposed(program: Program) -> Change:
-    """A square matrix is transposed."""
-    layer, at = program.layer()
-    weight = layer.self_attn.o_proj.weight.data
-    weight.copy_(weight.t().clone())
-    return _fault(f"{at}.attention.o_proj", "weights-transposed")
-
-
-def zeroed_projection(program: Program) -> Change:
-    """Values are all zero."""
-    layer, at = program.layer()
-    layer.self_attn.v_proj.weight.data.zero_()
-    return _fault(f"{at}.attention.v_proj", "weights-zeroed")
-
-
-def bias_left_out(program: Program) -> Change:
-    """A projection has lost its bias."""
-    layer, at = program.layer()
-    name = program.draw.choice(["q_proj", "v_proj"])
-    getattr(layer.self_attn, name).bias = None
-    return _fault(f"{at}.attention.{name}", "bias-missing")
-
-
-def bias_on_every_rank(program: Program) -> Change:
-    """A bias is added by every rank."""
-    layer, at = program.layer()
-    layer.self_attn.q_proj.bias.data.mul_(program.draw.choice([2, 4]))
-    return _fault(f"{at}.attention.q_proj", "bias-scaled")
 
 
 def other_eps(program: Program) -> Change:
@@ -153,7 +37,7 @@ def norm_left_out(program: Program) -> Change:
     """A norm is left out."""
     layer, at = program.layer()
     with_forward(layer.input_layernorm, lambda _, hidden: hidden)
-    return _fault(f"{at}.attention.norm", "norm-missing")
+    return fault_at(f"{at}.attention.norm", "norm-missing")
 
 
 def norm_twice(program: Program) -> Change:
@@ -161,20 +45,14 @@ def norm_twice(program: Program) -> Change:
     layer, at = program.layer()
     inner = layer.post_attention_layernorm.forward
     with_forward(layer.post_attention_layernorm, lambda _, hidden: inner(inner(hidden)))
-    return _fault(f"{at}.moe.norm", "norm-twice")
-
-
-def norm_of_ones(program: Program) -> Change:
-    """The final norm has lost its weight."""
-    program.model.model.norm.weight.data.fill_(1)
-    return _fault("norm", "norm-weight-missing")
+    return fault_at(f"{at}.moe.norm", "norm-twice")
 
 
 def key_norm_left_out(program: Program) -> Change:
     """Keys are not normalised."""
     layer, at = program.layer()
     with_forward(layer.self_attn.k_norm, lambda _, hidden: hidden)
-    return _fault(f"{at}.attention.k_norm", "qk-norm-missing")
+    return fault_at(f"{at}.attention.k_norm", "qk-norm-missing")
 
 
 def block_not_added(program: Program) -> Change:
@@ -182,14 +60,14 @@ def block_not_added(program: Program) -> Change:
     layer, at = program.layer()
     stream = called_with(layer.post_attention_layernorm)
     after(layer, lambda _: stream[0])
-    return _fault(f"{at}.moe.residual", "residual-missing")
+    return fault_at(f"{at}.moe.residual", "residual-missing")
 
 
 def other_renormalisation(program: Program) -> Change:
     """Routing weights are renormalised where they must not be, or the other way round."""
     layer, at = program.layer()
     layer.mlp.gate.norm_topk_prob = not layer.mlp.gate.norm_topk_prob
-    return _fault(f"{at}.moe.router", "renormalisation")
+    return fault_at(f"{at}.moe.router", "renormalisation")
 
 
 def scaled_twice(program: Program) -> Change:
@@ -199,18 +77,11 @@ def scaled_twice(program: Program) -> Change:
     return Change(node=f"{at}.moe.router", words=(("fault=routed-scaling",), ("scale=",)))
 
 
-def no_correction(program: Program) -> Change:
-    """The correction bias was not loaded."""
-    layer, at = program.layer()
-    layer.mlp.gate.e_score_correction_bias.data.zero_()
-    return _fault(f"{at}.moe.router", "correction-bias-missing")
-
-
 def shared_left_out(program: Program) -> Change:
     """The shared expert gives zeros."""
     layer, at = program.layer()
     after(layer.mlp.shared_experts, torch.zeros_like)
-    return _fault(f"{at}.moe.reduce", "shared-expert-missing")
+    return fault_at(f"{at}.moe.reduce", "shared-expert-missing")
 
 
 def shared_twice(program: Program) -> Change:
@@ -218,7 +89,7 @@ def shared_twice(program: Program) -> Change:
     layer, at = program.layer()
     shared = gives(layer.mlp.shared_experts)
     after(layer.mlp, lambda total: total + shared[0].view_as(total))
-    return _fault(f"{at}.moe.reduce", "shared-expert-twice")
+    return fault_at(f"{at}.moe.reduce", "shared-expert-twice")
 
 
 def exchanged_in_the_shared_expert(program: Program) -> Change:
@@ -226,7 +97,7 @@ def exchanged_in_the_shared_expert(program: Program) -> Change:
     layer, at = program.layer()
     mlp = layer.mlp.shared_experts
     with_forward(mlp, lambda self, x: self.down_proj(self.act_fn(self.up_proj(x)) * self.gate_proj(x)))
-    return _fault(f"{at}.moe.shared_swiglu", "mlp-gate-and-up-exchanged")
+    return fault_at(f"{at}.moe.shared_swiglu", "mlp-gate-and-up-exchanged")
 
 
 def ungated(program: Program) -> Change:
@@ -243,7 +114,7 @@ def ungated(program: Program) -> Change:
         return total
 
     with_forward(layer.mlp, forward)
-    return _fault(f"{at}.moe.reduce", "shared-expert-gate-missing")
+    return fault_at(f"{at}.moe.reduce", "shared-expert-gate-missing")
 
 
 def other_base(program: Program) -> Change:
@@ -259,7 +130,7 @@ def later_positions(program: Program) -> Change:
     rotary = program.model.model.rotary_emb
     inner, by = rotary.forward, program.draw.choice([1, 3])
     with_forward(rotary, lambda _, hidden, position_ids: inner(hidden, position_ids + by))
-    return _fault("rotary", "rope-offset")
+    return fault_at("rotary", "rope-offset")
 
 
 def _masked(layer: Any, mask: Callable[[int], Tensor]) -> None:
@@ -286,37 +157,21 @@ def no_sinks(program: Program) -> Change:
     """Attention runs without its sinks."""
     layer, at = program.layer()
     attend_by(layer, "without-sinks", attention(frozenset()))
-    return _fault(f"{at}.attention.attend", "sinks-missing")
-
-
-def only_up_scaled(program: Program) -> Change:
-    """Of one expert up alone is scaled."""
-    layer, at = program.layer()
-    expert, weight = program.expert(at), layer.mlp.experts.gate_up_proj.data
-    weight[expert, weight.shape[1] // 2 :] *= 1.125
-    return _fault(f"{at}.moe.combine", "expert-scaled(part=up")
-
-
-def only_down_exchanged(program: Program) -> Change:
-    """Of one expert down alone is another's."""
-    layer, at = program.layer()
-    expert, weight = program.expert(at), layer.mlp.experts.down_proj.data
-    weight[expert] = weight[expert - 1].clone()
-    return _fault(f"{at}.moe.combine", "expert-of-another-expert(part=down")
+    return fault_at(f"{at}.attention.attend", "sinks-missing")
 
 
 def other_scale(program: Program) -> Change:
     """Scores are scaled by another number."""
     layer, at = program.layer()
     layer.self_attn.scaling *= program.draw.choice([0.5, 2.0, 2**0.5])
-    return _fault(f"{at}.attention.attend", "softmax-scale")
+    return fault_at(f"{at}.attention.attend", "softmax-scale")
 
 
 def not_scaled(program: Program) -> Change:
     """Scores are not scaled."""
     layer, at = program.layer()
     layer.self_attn.scaling = 1.0
-    return _fault(f"{at}.attention.attend", "softmax-scale-missing")
+    return fault_at(f"{at}.attention.attend", "softmax-scale-missing")
 
 
 def hot_head(program: Program) -> Change:
@@ -334,28 +189,28 @@ def unclipped(program: Program) -> Change:
 
 
 FAULTS: Mapping[Patch, tuple[str, ...]] = {
-    another_expert: PLAIN,
-    zeroed_expert: PLAIN,
-    scaled_expert: PLAIN,
-    turned_experts: PLAIN,
-    gate_for_up: PLAIN,
-    experts_of_another_layer: PLAIN,
-    projection_of_another_layer: ALL,
-    norm_of_another_layer: ALL,
-    doubled_projection: GROUPED,
-    transposed: ("qwen2_moe",),
-    zeroed_projection: GROUPED,
-    bias_left_out: ("qwen2_moe", "gpt_oss"),
-    bias_on_every_rank: ("qwen2_moe", "gpt_oss"),
+    loaded.another_expert: PLAIN,
+    loaded.zeroed_expert: PLAIN,
+    loaded.scaled_expert: PLAIN,
+    loaded.turned_experts: PLAIN,
+    loaded.gate_for_up: PLAIN,
+    loaded.experts_of_another_layer: PLAIN,
+    loaded.projection_of_another_layer: ALL,
+    loaded.norm_of_another_layer: ALL,
+    loaded.doubled_projection: GROUPED,
+    loaded.transposed: ("qwen2_moe",),
+    loaded.zeroed_projection: GROUPED,
+    loaded.bias_left_out: ("qwen2_moe", "gpt_oss"),
+    loaded.bias_on_every_rank: ("qwen2_moe", "gpt_oss"),
     other_eps: ALL,
     norm_left_out: ALL,
     norm_twice: ALL,
-    norm_of_ones: ALL,
+    loaded.norm_of_ones: ALL,
     key_norm_left_out: ("qwen3_moe", "glm4_moe"),
     block_not_added: ALL,
     other_renormalisation: ("qwen3_moe", "qwen2_moe", "olmoe", *SHARED),
     scaled_twice: SHARED,
-    no_correction: SHARED,
+    loaded.no_correction: SHARED,
     shared_left_out: SHARED,
     shared_twice: SHARED,
     exchanged_in_the_shared_expert: SHARED,
@@ -364,8 +219,8 @@ FAULTS: Mapping[Patch, tuple[str, ...]] = {
     later_positions: ALL,
     other_window: ("qwen3_moe", "mixtral", "olmoe", "glm4_moe"),
     no_sinks: ("gpt_oss",),
-    only_up_scaled: PLAIN,
-    only_down_exchanged: PLAIN,
+    loaded.only_up_scaled: PLAIN,
+    loaded.only_down_exchanged: PLAIN,
     other_scale: GROUPED,
     not_scaled: ALL,
     hot_head: ALL,

@@ -67,7 +67,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[str]:
     """A row of the table for each."""
     return [
         f"| {outcome.case.kind} | {outcome.case.name} | {outcome.case.model} | {outcome.node} | {outcome.planted} "
-        f"| {'yes' if outcome.found else 'NO'} | {', '.join(outcome.innocent) or '-'} "
+        f"| {'yes' if outcome.is_found else 'NO'} | {', '.join(outcome.innocent) or '-'} "
         f"| {outcome.says.replace('|', '/')} | {outcome.word} |"
         for outcome in outcomes
     ]
@@ -82,7 +82,10 @@ def _sums(outcomes: Sequence[Outcome]) -> str:
     for kind, says in {**KINDS, "": "together"}.items():
         some = [outcome for outcome in outcomes if kind in ("", outcome.case.kind)]
         counts = (sum(outcome.word == word for outcome in some) for word in words)
-        right_count, innocent = sum(outcome.found for outcome in some), sum(bool(outcome.innocent) for outcome in some)
+        right_count, innocent = (
+            sum(outcome.is_found for outcome in some),
+            sum(bool(outcome.innocent) for outcome in some),
+        )
         lines.append(
             f"| {says} | {len(some)} | {right_count} | {innocent} | {' | '.join(map(str, counts))} "
             f"| {sum(outcome.right for outcome in some)} |"

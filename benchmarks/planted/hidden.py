@@ -119,12 +119,12 @@ def ask(case: Hidden, folder: Path) -> Answer:
 class _Logits:
     """An observer: the candidate's logits."""
 
-    found: list[torch.Tensor] = field(default_factory=list)
+    tensors: list[torch.Tensor] = field(default_factory=list)
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         if view.node.op.name == "lm_head":
-            self.found.append(view.tensor(CANDIDATE).clone())
+            self.tensors.append(view.tensor(CANDIDATE).clone())
 
 
 def _faithful(plan: Plan, model: Any) -> bool:
@@ -132,4 +132,4 @@ def _faithful(plan: Plan, model: Any) -> bool:
     walker = Walker(name=CANDIDATE, plan=side.plan, schedule=micro_batches(side), functions=plan.functions)
     run([walker], plan.model.weights, plan.tokens.input_ids, [logits])
     with torch.no_grad():
-        return same_bits(logits.found[0], model(plan.tokens.input_ids, use_cache=False).logits)
+        return same_bits(logits.tensors[0], model(plan.tokens.input_ids, use_cache=False).logits)

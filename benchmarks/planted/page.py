@@ -133,7 +133,7 @@ def _decoy_table(done: Sequence[Decoy]) -> str:
 
 
 _OF_TOGGLES: Mapping[str, Callable[[Score], Sequence[str]]] = {
-    "to blame: named": lambda each: each.named,
+    "to blame: named": lambda each: each.toggles_named,
     "of these undecided": lambda each: each.undecided,
     "missed": lambda each: each.missed,
     "innocents blamed": lambda each: each.blamed,

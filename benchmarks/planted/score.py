@@ -17,15 +17,15 @@ Outcome = Literal["right", "undecided", "wrong"]
 class Score:
     """One decoy case.
 
-    To blame are culprits and interchangeable toggles. named: those that have their role in the report. undecided: those
-    of which it says that the sequences do not tell. missed: all others. blamed: innocents that it blames.
-    shares, shares_given: of the toggles to blame, whether each true share (over all sequences, over those given) lies
-    in the interval, widened by twice the standard error of the orders drawn. errors: of these, |share - truth over all
-    sequences| as a part of the whole. top: whether the toggle with the largest share of those blamed is one with the
-    largest true share, or one of the interchangeable ones. alarm: of a clean pair.
+    To blame are culprits and interchangeable toggles. toggles_named: those that have their role in the report.
+    undecided: those of which it says that the sequences do not tell. missed: all others. blamed: innocents that it
+    blames. shares, shares_given: of the toggles to blame, whether each true share (over all sequences, over those
+    given) lies in the interval, widened by twice the standard error of the orders drawn. errors: of these, |share -
+    truth over all sequences| as a part of the whole. top: whether the toggle with the largest share of those blamed
+    is one with the largest true share, or one of the interchangeable ones. alarm: of a clean pair.
     """
 
-    named: tuple[str, ...]
+    toggles_named: tuple[str, ...]
     undecided: tuple[str, ...]
     missed: tuple[str, ...]
     blamed: tuple[str, ...]
@@ -50,7 +50,7 @@ def score(case: Case, truth: Truth, answer: Answer) -> Score:
     right_keys = truth.culprits & answer.named("culprit") | truth.saturated & answer.named("saturated")
     rest = {row.key for row in guilty} - right_keys
     return Score(
-        named=tuple(sorted(right_keys)),
+        toggles_named=tuple(sorted(right_keys)),
         undecided=tuple(sorted(rest & answer.named("undecided"))),
         missed=tuple(sorted(rest - answer.named("undecided"))),
         blamed=tuple(sorted(blamed - truth.culprits - truth.saturated)),

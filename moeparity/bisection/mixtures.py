@@ -48,11 +48,11 @@ class Mixtures:
         name: str = "mixtures",
     ) -> None:
         """Nothing is evaluated yet but what was kept."""
-        self._kept, self._name = store, name
+        self._store, self._name = store, name
         self._plan, self._progress = plan, progress
-        self._forced = None if routes == NATURAL else Forced(of=REFERENCE, what=routes)
+        self._forced = None if routes == NATURAL else Forced(of=REFERENCE, replayed=routes)
         self._toggles = {toggle.name: toggle for toggle in plan.toggles}
-        self._known: dict[Coalition, Outcome | None] = {}
+        self._outcomes: dict[Coalition, Outcome | None] = {}
         self.walked, self.passes, self.counts, self.seconds = 0, 0, Counts(), 0.0
         while (stored_pass := self._kept_pass()) is not None:
             self._take_over(stored_pass)
@@ -77,18 +77,18 @@ class Mixtures:
         Raises KeyError for a name that is no toggle of the plan, MoeparityError where not even one mixture fits into
         memory.
         """
-        new = [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self._known]
+        new = [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self._outcomes]
         sides = {coalition: side for coalition in new if (side := self._side(coalition)) is not None}
-        self._known |= dict.fromkeys(new)
+        self._outcomes |= dict.fromkeys(new)
         self._evaluate(sides)
-        return {coalition: self._known[coalition] for coalition in coalitions}
+        return {coalition: self._outcomes[coalition] for coalition in coalitions}
 
     def _learn(self, observed: Observed, trial: TrialKey, coalition: Coalition) -> None:
         nodes = observed.changes.nodes
         if (trial, REFERENCE) in nodes:
             unchanged = not nodes[trial, CANDIDATE] if (trial, CANDIDATE) in nodes else None
             outcome = self._outcome(observed.logits.sums(trial), exact=not nodes[trial, REFERENCE])
-            self._known[coalition] = replace(outcome, unchanged=unchanged)
+            self._outcomes[coalition] = replace(outcome, unchanged=unchanged)
 
     def _side(self, coalition: Coalition) -> Side | None:
         """The mixture, bound; None where an op refuses it, or its routes cannot be forced."""
@@ -119,17 +119,17 @@ class Mixtures:
             ended = time.perf_counter()
             mixture_pass = MixturePass(outcomes=outcomes, counts=run.counts, seconds=ended - begun)
             begun = ended
-            if self._kept is not None:
-                self._kept.save(f"{self._name}-{self.passes}", mixture_pass)
+            if self._store is not None:
+                self._store.save(f"{self._name}-{self.passes}", mixture_pass)
             self._take_over(mixture_pass)
 
     def _kept_pass(self) -> MixturePass | None:
         """The next pass of these mixtures that a killed run has kept; None where there is none."""
-        piece = None if self._kept is None else self._kept.load(f"{self._name}-{self.passes}")
+        piece = None if self._store is None else self._store.load(f"{self._name}-{self.passes}")
         return piece if isinstance(piece, MixturePass) else None
 
     def _take_over(self, mixture_pass: MixturePass) -> None:
-        self._known |= mixture_pass.outcomes
+        self._outcomes |= mixture_pass.outcomes
         self.passes, self.walked = self.passes + 1, self.walked + len(mixture_pass.outcomes)
         self.counts = self.counts.joined(mixture_pass.counts)
         self.seconds += mixture_pass.seconds

@@ -113,7 +113,7 @@ def outline_recipe(path: Path) -> Outline:
     return Outline(
         title=(
             f"{display_path(path)}: {display_path(folder)} ({graph.model_type}, {graph.layers} layers), "
-            f"reference {recipe.reference.profile}, candidate {recipe.candidate.named}"
+            f"reference {recipe.reference.profile}, candidate {recipe.candidate.label}"
         ),
         sides=("reference", "candidate")[:sides],
         graph=graph,

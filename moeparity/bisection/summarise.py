@@ -38,7 +38,7 @@ def _candidate(plan: Plan) -> Variant:
     recorded = plan.recorded
     if recorded is None:
         return variant(plan.recipe.candidate, plan.candidate)
-    profile_name = plan.recipe.candidate.named
+    profile_name = plan.recipe.candidate.label
     return Variant(
         profile=profile_name, dtype=recorded.dtype, micro_batch=None, schedule=f"forwards: {forwards(recorded)}"
     )

@@ -42,15 +42,15 @@ class Amounts:
     stacked, cast or copied. drawn numbers: of synthetic weights. read bytes: of a checkpoint's
     files, which no rate is measured of: a disk's.
 
-    one: as much of the same as calling every kernel once more, in one variant, takes.
+    further_call: as much of the same as calling every kernel once more, in one variant, takes.
     """
 
     of: Mapping[Amount, float]
-    one: Mapping[Amount, float] = field(default_factory=dict)
+    further_call: Mapping[Amount, float] = field(default_factory=dict)
 
     def __add__(self, other: Amounts) -> Amounts:
         """Both one after the other."""
-        return Amounts(of=_sum(self.of, other.of), one=_sum(self.one, other.one))
+        return Amounts(of=_sum(self.of, other.of), further_call=_sum(self.further_call, other.further_call))
 
     def only(self, *kinds: str) -> Amounts:
         """These kinds of it."""
@@ -58,7 +58,7 @@ class Amounts:
 
     def repeated(self, draws: int) -> Amounts:
         """With every kernel called so many times more."""
-        return Amounts(of=_sum(self.of, _times(self.one, draws)), one=self.one)
+        return Amounts(of=_sum(self.of, _times(self.further_call, draws)), further_call=self.further_call)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def amounts_of(values: Values) -> Amounts:
             if node.name == values.graph.scores:
                 tokens = values.sequences * values.length
                 _put(of, {(MOVED, ""): 8.0 * _REPORTED * calls[0][0].outputs[0] * tokens})
-    return Amounts(of=of, one=of_evaluation)
+    return Amounts(of=of, further_call=of_evaluation)
 
 
 def amounts_of_loading(weights: WeightStore, dtypes: Sequence[str]) -> Amounts:

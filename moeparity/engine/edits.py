@@ -21,15 +21,15 @@ def edited(node: Node, kernel: Callable[..., Ports], tensors: Sequence[torch.Ten
     """The values of a node with its edits; `kernel` gives those of its op."""
     reads = list(tensors)
     for edit in node.edits:
-        if edit.what == "input":
+        if edit.subject == "input":
             place = node.ports.index(edit.port)
-            source = node.ports.index(edit.other) if edit.verb == "of" else place
+            source = node.ports.index(edit.other_port) if edit.verb == "of" else place
             reads[place] = _input(edit, tensors[source])
     values = kernel(*reads)
     for edit in node.edits:
-        if edit.what == "effect":
+        if edit.subject == "effect":
             values = _effect(node, edit, kernel, reads, values)
-        elif edit.what == "result":
+        elif edit.subject == "result":
             values = _divided(values, edit.number) if edit.verb == "divided" else _capped(values, int(edit.number))
     return values
 
@@ -57,11 +57,20 @@ def _effect(
     place = node.ports.index(edit.port)
     read = reads[place]
     assert read is not None, "what an effect is said of is always read"
+    apart = values[0].numel() != read.numel()
     if edit.verb == "left_out":
-        return (read.reshape(values[0].shape).to(values[0].dtype),)
+        stands = _by_first_rank(read, values[0]) if apart else read.reshape(values[0].shape)
+        return (stands.to(values[0].dtype),)
     again = list(reads)
-    again[place] = values[0].reshape(read.shape)
+    again[place] = values[0] if apart else values[0].reshape(read.shape)
     return kernel(*again)
+
+
+def _by_first_rank(whole: torch.Tensor, partials: torch.Tensor) -> torch.Tensor:
+    """A whole value [B, T, ...] in as many partial sums as [B, ranks, T, ...] has: the first rank holds it."""
+    stands = torch.zeros_like(partials, dtype=whole.dtype)
+    stands[:, 0] = whole
+    return stands
 
 
 def _divided(values: Ports, by: float) -> Ports:

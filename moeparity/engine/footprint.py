@@ -31,7 +31,7 @@ _KERNEL = 720 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Bytes at the peak: `weights` of the segment `at` and of the next, `values` of all walkers, `other` fixed.
+    """Bytes at the peak: `weights` of the segment `at` and of the next, `values` of all walkers, `fixed` of any run.
 
     `work` is what the pass was found to consist of, for the pass itself, and `amounts` how much that is.
     """
@@ -39,14 +39,14 @@ class Footprint:
     at: str
     weights: int
     values: int
-    other: int
+    fixed: int
     work: Work = field(compare=False, repr=False)
     amounts: Amounts = field(compare=False, repr=False)
 
     @property
     def total(self) -> int:
         """All of it."""
-        return self.weights + self.values + self.other
+        return self.weights + self.values + self.fixed
 
 
 def estimate(
@@ -82,7 +82,7 @@ def estimate(
                 at=segment.name,
                 weights=loaded_bytes,
                 values=size + saved_bytes,
-                other=further_bytes,
+                fixed=further_bytes,
                 work=values.work,
                 amounts=amounts,
             )
@@ -116,7 +116,7 @@ def require(
         raise MoeparityError(
             f"this run needs about {shown_size(footprint.total)} of memory at its peak, in {footprint.at} "
             f"({shown_size(footprint.weights)} of weights, {shown_size(footprint.values)} of values of {variants}, "
-            f"{shown_size(footprint.other)} for compiled kernels and metrics), and "
+            f"{shown_size(footprint.fixed)} for compiled kernels and metrics), and "
             f"{shown_size(allowed_bytes)} {allowed}. {_advice(needed, walkers, sequences, allowed_bytes)} "
             "`--memory-limit none` runs it all the same."
         )

@@ -16,13 +16,13 @@ class Graft:
     """A recorded value of the grid's tokens.
 
     read: its rows [B * T, N], those of tokens that were not recorded zero; asked for once for every block.
-    known: which tokens were recorded, bool [B * T]. where: the trace and the place in it, for messages.
+    is_recorded: which tokens were recorded, bool [B * T]. where: the trace and the place in it, for messages.
     cast: whether it is handed on in the dtype that a walker computes, since it goes into a product of matrices, whose
         operands are of one dtype; else in the dtype that was recorded.
     """
 
     read: Callable[[], torch.Tensor]
-    known: torch.Tensor
+    is_recorded: torch.Tensor
     where: str
     cast: bool = True
 
@@ -34,7 +34,7 @@ def grafted(block: Block, graft: Graft) -> tuple[torch.Tensor, torch.Tensor]:
     Raises TraceError where the trace has another number of values for each token.
     """
     rows = graft.read()[block.batch.index].to(block.tensor.device)
-    is_known = graft.known[block.batch.index].to(block.tensor.device)
+    is_known = graft.is_recorded[block.batch.index].to(block.tensor.device)
     by_token = block.tensor.movedim(block.axis, 1)
     wide = by_token.shape[2:].numel()
     if rows.shape[1] != wide:

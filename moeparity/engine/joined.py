@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from moeparity.engine.grid import Batch, Grid, Turn
+from moeparity.engine.batch import Batch
+from moeparity.engine.grid import Grid, Turn
 from moeparity.numerics.joined_steps import BLOCKS, Steps
 from moeparity.plan.schedule.steps import Span
 

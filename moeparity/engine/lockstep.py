@@ -18,7 +18,8 @@ from typing import TypeVar
 import torch
 
 from moeparity.engine import functions
-from moeparity.engine.grid import Grid, Rows, Turn
+from moeparity.engine.batch import Rows
+from moeparity.engine.grid import Grid, Turn
 from moeparity.engine.joined import Joined
 from moeparity.engine.task import Replay, Task
 from moeparity.engine.ticks import Ticks
@@ -151,7 +152,7 @@ class _Lockstep:
             source = self.sources[walker.name]
             inputs[walker.name] = self._inputs(source, todo.reads_of_all, wave)
             ports = partial(self._ports, visit, todo, source)
-            visit.told = partial(self._told, ticks, place)
+            visit.on_part = partial(self._told, ticks, place)
             computed = visit.walked(self._turns(walker.name, visit, todo), ports)
             recorded, handed_on = visit.grafted(computed, walker.grafts)
             outputs[walker.name] = recorded if walker.shows == "recorded" else computed

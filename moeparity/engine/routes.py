@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 from moeparity.errors import SpecError
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases
 
 Replayed = Literal["ids", "ids+weights", "ids+weights+order"]
 Routes = Literal["natural", Replayed]
@@ -38,7 +39,7 @@ class Forced:
     """
 
     of: Any
-    what: Replayed
+    replayed: Replayed
 
 
 def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
@@ -57,11 +58,11 @@ def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
                     f"{region.where}: impl {region.call} stands in place of {node.name}, so its routes cannot be "
                     "forced. Leave the router out of its `nodes`."
                 )
-    followed = {name for node in plan.graph.nodes for name in node.op.told}
+    followed = {name for node in plan.graph.nodes for name in node.op.choices_elsewhere}
     routers = [node for node in plan.graph.nodes if node.op.routes]
     places = [(node.name, a.name) for node in routers for a in node.attributes if a.name in followed]
     own_settings = {place: plan.settings[place] for place in places}
     alike = all(
         in_phase.settings[place].value == own_settings[place].value for in_phase in source.distinct for place in places
     )
-    return source if alike else source.in_all_phases(own_settings)
+    return source if alike else in_all_phases(source, own_settings)

@@ -162,11 +162,11 @@ def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, Bo
     replay = Replay(
         of=forced.of,
         numerics={phase: op_numerics(source, node, {}) for phase, source in sources.items()},
-        ports=1 if forced.what == IDS else 2,
+        ports=1 if forced.replayed == IDS else 2,
     )
     numerics = task.numerics
-    if forced.what != ORDER:
-        key = (*numerics.key, ("routes", forced.what))
+    if forced.replayed != ORDER:
+        key = (*numerics.key, ("routes", forced.replayed))
         return replace(task, numerics=replace(numerics, key=key), replay=replay)
     # Nothing is computed, and the own logits are not read. The first of the phases speaks for what took effect.
     theirs = next(iter(replay.numerics.values()))

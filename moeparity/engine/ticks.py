@@ -24,7 +24,7 @@ class Ticks:
     evaluations: Callable[[], int]
     segment: str = ""
     _done: int = 0
-    _told: float = field(default_factory=time.monotonic)
+    _told_at: float = field(default_factory=time.monotonic)
 
     def node(self) -> None:
         """A node of a wave is done."""
@@ -33,12 +33,12 @@ class Ticks:
 
     def within(self, part: float) -> None:
         """So much of the next node is done, from 0 to 1; told where nothing was for a while."""
-        if self.heard is not None and part < 1 and time.monotonic() - self._told >= LONG:
+        if self.heard is not None and part < 1 and time.monotonic() - self._told_at >= LONG:
             self._tell(part)
 
     def _tell(self, part: float) -> None:
         if self.heard is not None:
-            self._told = time.monotonic()
+            self._told_at = time.monotonic()
             report = Progress(
                 step="pass",
                 at=self.segment,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from moeparity.engine.grid import Batch, odd_numbers
+from moeparity.engine.batch import Batch, odd_numbers
 from moeparity.numerics.bits import int_view
 
 IntArray = npt.NDArray[np.int64]

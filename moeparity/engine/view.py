@@ -9,7 +9,8 @@ from typing import Protocol
 
 import torch
 
-from moeparity.engine.grid import Batch, Grid, Rows, Turn
+from moeparity.engine.batch import Batch, Rows
+from moeparity.engine.grid import Grid, Turn
 from moeparity.engine.values import Block, assemble
 from moeparity.engine.walker import Name
 from moeparity.inputs.weights.store import Loaded

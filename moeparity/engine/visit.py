@@ -12,9 +12,10 @@ from itertools import chain, repeat
 
 import torch
 
+from moeparity.engine.batch import Batch, Rows
 from moeparity.engine.computation import Numerics
 from moeparity.engine.grafts import Graft, grafted
-from moeparity.engine.grid import Batch, Rows, Turn
+from moeparity.engine.grid import Turn
 from moeparity.engine.task import Task
 from moeparity.engine.values import Block, Identities, assemble, common, reblocked
 from moeparity.inputs.weights.store import Loaded
@@ -36,7 +37,7 @@ class Visit:
         self._computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
         # What was computed span by span, put together, by the ids of the spans' blocks, which `_computed` keeps.
         self._identified: dict[tuple[object, ...], tuple[Block, ...]] = {}
-        self.told: Callable[[float], None] | None = None
+        self.on_part: Callable[[float], None] | None = None
         # By value, its blocks, also by what lies in them, and whether they are of several dtypes, as choices by phase
         # may leave them. The list is kept so that its id is no other one's.
         self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block], bool]] = {}
@@ -117,7 +118,7 @@ class Visit:
     def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
         """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
         ports: tuple[list[Block], ...] = ()
-        with telling(self.told):
+        with telling(self.on_part):
             for turn in through(turns, [1] * len(turns)):
                 blocks = compute(turn) if turn.source is None else self._copied(ports, turn.source, turn.batch)
                 ports = ports or tuple([] for _ in blocks)

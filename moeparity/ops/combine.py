@@ -156,7 +156,7 @@ COMBINE = Op(
             measured=RANKS,
         ),
     ),
-    told={
+    choices_elsewhere={
         "score_site": Told(port="rows", default=experts.COMBINE),
         "scaling": Told(port="weights", default="weights"),
     },

@@ -86,10 +86,10 @@ class Op:
 
     `outputs` are the named parts of the result; a single `out` is addressed by the node's own name. `outputs_from`
     names a parameter whose keys are the parts instead. The last inputs may be left out of a graph where they are
-    `optional`. `told` are the choices of other ops that the kernel and all conditions here see like an attribute's.
-    `reads` lists inputs that are read only where one of some conditions on the attributes holds; every other input is
-    always read. `refuses` looks at the weights' shapes, the last axis of inputs that a router made, and the active and
-    told values and names an attribute that cannot be computed with them, and why.
+    `optional`. `choices_elsewhere` are the choices of other ops that the kernel and all conditions here see like an
+    attribute's. `reads` lists inputs that are read only where one of some conditions on the attributes holds; every
+    other input is always read. `refuses` looks at the weights' shapes, the last axis of inputs that a router made,
+    and the active and told values and names an attribute that cannot be computed with them, and why.
 
     `pieces` is how many pieces the op is cut into under given values. `partials` is how many partial sums its result is
     left in (1: it is whole), from its pieces, values, parameters and the same of its inputs; such a value has an axis
@@ -134,7 +134,7 @@ class Op:
     attributes: tuple[Attribute, ...] = ()
     sees_rows: Callable[[Mapping[str, Value], Mapping[str, Any]], bool]
     optional: tuple[str, ...] = ()
-    told: Mapping[str, Told] = field(default_factory=dict)
+    choices_elsewhere: Mapping[str, Told] = field(default_factory=dict)
     reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     refuses: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
     pieces: Callable[[Mapping[str, Value]], int] = _one

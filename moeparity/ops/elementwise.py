@@ -102,7 +102,10 @@ SHARED_ADD = Op(
     parameters=(Parameter(name="scale", type=float, required=False, default=1.0, says="routed_scaling_factor"),),
     attributes=(site("output", "the sum is rounded to this dtype"),),
     sees_rows=row_by_row,
-    told={"shared": Told(port="routed", default=BESIDE), "scaling": Told(port="routed", default="weights")},
+    choices_elsewhere={
+        "shared": Told(port="routed", default=BESIDE),
+        "scaling": Told(port="routed", default="weights"),
+    },
     reads={"shared": ({"shared": (BESIDE,)},)},
     partials=_carried,
     takes_partials=("routed", "shared"),

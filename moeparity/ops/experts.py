@@ -184,9 +184,9 @@ EXPERTS = Op(
             weight="gate_bias",
         ),
         replace(site("biased", "gate and up, biases included, are rounded to this dtype"), weight="gate_bias"),
-        replace(site("gain", "alpha * gate is rounded to this dtype"), given=_CLAMPED),
-        replace(site("sigmoid", "the sigmoid of that is rounded to this dtype"), given=_CLAMPED),
-        replace(site("shifted", "up + 1 is rounded to this dtype"), given=_CLAMPED),
+        replace(site("gain", "alpha * gate is rounded to this dtype"), when_parameters=_CLAMPED),
+        replace(site("sigmoid", "the sigmoid of that is rounded to this dtype"), when_parameters=_CLAMPED),
+        replace(site("shifted", "up + 1 is rounded to this dtype"), when_parameters=_CLAMPED),
         site(
             "activation",
             "silu(gate), or gate * sigmoid(alpha * gate), is rounded to this dtype before it meets up; fp32 is the "

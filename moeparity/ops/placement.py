@@ -282,7 +282,7 @@ ALL_REDUCE = Op(
     takes_partials=("x",),
     reduces=True,
     memory=Memory(output_bytes=_output_bytes, scratch=_scratch),
-    told={"bias": Told(port="x", default=AFTER)},
+    choices_elsewhere={"bias": Told(port="x", default=AFTER)},
     kernel="placement:all_reduce",
     source="Megatron-LM d98e8a64dd core/tensor_parallel/layers.py RowParallelLinear; moeparity.numerics.collectives",
 )

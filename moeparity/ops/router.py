@@ -101,7 +101,7 @@ ROUTER = Op(
             kind="form",
             default=BEFORE,
             values=(BEFORE, AFTER),
-            given={"score": ("softmax",), "renormalize": (True,)},
+            when_parameters={"score": ("softmax",), "renormalize": (True,)},
             says="softmax over all experts, top-k, renormalised; or top-k on the logits, then softmax over the chosen "
             "(Megatron-LM, gpt-oss), which sums to one by itself",
         ),
@@ -110,7 +110,7 @@ ROUTER = Op(
             kind="form",
             default="native",
             values=("native", "divide", "reciprocal"),
-            given={"score": ("softmax",)},
+            when_parameters={"score": ("softmax",)},
             says="torch's own kernel; or exp(x - max), divided by its sum (SGLang), or multiplied with the sum's "
             "reciprocal (vLLM's topk_softmax)",
         ),
@@ -134,7 +134,7 @@ ROUTER = Op(
             kind="form",
             default="native",
             values=("native", "exp", "tanh"),
-            given={"score": ("sigmoid",)},
+            when_parameters={"score": ("sigmoid",)},
             says="torch's own kernel; 1 / (1 + exp(-x)) (vLLM's topk_sigmoid); or 0.5 tanh(0.5 x) + 0.5 (vLLM's "
             "grouped_topk, TensorRT-LLM): each step rounded",
         ),
@@ -148,7 +148,7 @@ ROUTER = Op(
             kind="form",
             default="scores",
             values=("scores", "logits"),
-            given={"score": ("softmax",)},
+            when_parameters={"score": ("softmax",)},
             when=_BEFORE,
             says="experts are ranked by their scores, of which more may be equal, or by the logits (SGLang)",
         ),
@@ -168,7 +168,7 @@ ROUTER = Op(
             kind="semantics",
             default="top2_sum",
             values=("top2_sum", "max", "topk_share_sum"),
-            given={"groups": (ABOVE_1,)},
+            when_parameters={"groups": (ABOVE_1,)},
             says="a group counts by the sum of its two best, by its best, or by the sum of its best top_k / top_groups "
             "(Megatron-LM)",
         ),
@@ -177,7 +177,7 @@ ROUTER = Op(
             kind="semantics",
             default="neg_inf",
             values=("neg_inf", "zero"),
-            given={"groups": (ABOVE_1,)},
+            when_parameters={"groups": (ABOVE_1,)},
             says="what experts of other groups are ranked by: minus infinity, or 0, which is more than a negative "
             "biased score (transformers 4)",
         ),
@@ -242,7 +242,7 @@ ROUTER = Op(
         replace(
             site("quotient", "score / sum is rounded to this dtype before it is scaled", default="fp32"),
             parameter="renormalize",
-            given={"scale": (OTHER_THAN_1,)},
+            when_parameters={"scale": (OTHER_THAN_1,)},
             when={**_BEFORE, "renormalize": ("divide", "reciprocal"), "scaling": ("weights",)},
         ),
         Attribute(
@@ -250,7 +250,7 @@ ROUTER = Op(
             kind="form",
             default="weights",
             values=("weights", "accumulator", "output", *SHARED_SCALINGS),
-            given={"scale": (OTHER_THAN_1,)},
+            when_parameters={"scale": (OTHER_THAN_1,)},
             says="routed_scaling_factor multiplies the routing weights; or in the combine the sum before it is rounded "
             "(SGLang), or after (vLLM, eager); or the routed output as the shared expert is added to it, with or "
             "without a contraction to fma (SGLang with DeepEP; vLLM, compiled)",

@@ -9,7 +9,8 @@ from typing import Final
 
 from moeparity.errors import SpecError
 from moeparity.plan import layered
-from moeparity.plan.bound import BoundGraph, plan_of
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import plan_of
 from moeparity.plan.cut import cut_by, refuse_other_phases
 from moeparity.plan.engine_profile import Profile
 from moeparity.plan.faults.fault import FaultyNode

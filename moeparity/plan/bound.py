@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 
 from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
@@ -18,7 +17,7 @@ from moeparity.plan.partials import Known, NodeValues, Partials, Told, inputs_re
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import FORWARD
-from moeparity.plan.setting import DTYPE, FAULT, IMPL, ByPhase, Place, Setting, edges_of
+from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class BoundGraph:
     others: Mapping[Case, BoundGraph] = field(default_factory=dict)
     like: InitVar[BoundGraph | None] = None
     anew: InitVar[Collection[Place] | None] = None
-    told: Told = field(init=False)
+    choices_elsewhere: Told = field(init=False)
     partials: Partials = field(init=False)
     on_whole: frozenset[str] = field(init=False, repr=False, compare=False)
     _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -66,10 +65,12 @@ class BoundGraph:
         earlier_plan = None
         if like is not None and not replacements and not like.replaced():
             otherwise = self._set_otherwise(like, self.settings if anew is None else anew)
-            earlier_plan = Known(otherwise=otherwise, told=like.told, partials=like.partials)
+            earlier_plan = Known(otherwise=otherwise, choices_elsewhere=like.choices_elsewhere, partials=like.partials)
         values = NodeValues(self.graph, self._values)
-        object.__setattr__(self, "told", told(self.graph, values, earlier_plan))
-        object.__setattr__(self, "partials", partials(self.graph, values, replacements, self.told, earlier_plan))
+        object.__setattr__(self, "choices_elsewhere", told(self.graph, values, earlier_plan))
+        object.__setattr__(
+            self, "partials", partials(self.graph, values, replacements, self.choices_elsewhere, earlier_plan)
+        )
         for phase, phase_plan in self.others.items():
             self._refuse_other_partials(phase, phase_plan)
         same_nodes = self._same_nodes(like, earlier_plan)
@@ -109,10 +110,6 @@ class BoundGraph:
         """
         computation, rewritten = self._as_run.get(node.name, ("", node))
         return rewritten if node.computation == computation else node
-
-    @property
-    def _dormant_of(self) -> ByPhase:
-        return {phase: self.at_phase(phase).dormant for phase in self.phases}
 
     @property
     def nodes_as_run(self) -> tuple[Node, ...]:
@@ -162,7 +159,9 @@ class BoundGraph:
     def _same_nodes(self, like: BoundGraph | None, earlier_plan: Known | None) -> frozenset[str]:
         """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
         is_alike = (
-            earlier_plan is not None and self.told == earlier_plan.told and self.partials == earlier_plan.partials
+            earlier_plan is not None
+            and self.choices_elsewhere == earlier_plan.choices_elsewhere
+            and self.partials == earlier_plan.partials
         )
         if like is not None and earlier_plan is not None and is_alike:
             object.__setattr__(self, "on_whole", like.on_whole)
@@ -248,7 +247,7 @@ class BoundGraph:
 
     def told_to(self, node: Node) -> Mapping[str, Value]:
         """The choices of other nodes that this one goes along with."""
-        return self.told.get(node.name, {})
+        return self.choices_elsewhere.get(node.name, {})
 
     def _met(self, attribute: Attribute, node: Node, choices: Mapping[str, Value]) -> bool:
         """Whether what the attribute needs beside other choices is there."""
@@ -297,80 +296,6 @@ class BoundGraph:
         as_run = self.as_run(node)
         edited = any(edit.verb == "capacity" for edit in as_run.edits)
         return node.name in self.replaced() or edited or node.op.sees_rows(self.active(node), as_run.params)
-
-    def with_settings(self, places: Iterable[Place], source: BoundGraph) -> BoundGraph:
-        """This plan with the settings at `places` taken from `source`, in all phases. Raises SpecError, ValueError."""
-        return self.with_settings_in(dict.fromkeys(self.phases, tuple(places)), source)
-
-    def with_settings_in(self, places_of: Mapping[Case, Iterable[Place]], source: BoundGraph) -> BoundGraph:
-        """This plan with the settings at some places of each phase taken from `source`. Raises SpecError, ValueError.
-
-        `source` must have been bound for the same phases.
-        """
-        changes: dict[Case, Mapping[Place, Setting]] = {}
-        for phase in self.phases:
-            theirs = source.at_phase(phase).written
-            changes[phase] = {place: theirs[place] for place in places_of.get(phase, ())}
-        regions, faults = {**self.regions, **source.regions}, {**self.faults, **source.faults}
-        return self._changed(changes, regions, faults)
-
-    def in_all_phases(self, settings: Mapping[Place, Setting]) -> BoundGraph:
-        """This plan with these settings in all phases. Raises SpecError."""
-        return self.in_phases(dict.fromkeys(self.phases, settings))
-
-    def in_phases(self, changes: ByPhase) -> BoundGraph:
-        """This plan with other settings in some phases. Raises SpecError."""
-        return self._changed(changes, self.regions, self.faults)
-
-    def with_faults(self, faults: Mapping[str, tuple[Planted, ...]], settings: Mapping[Place, Setting]) -> BoundGraph:
-        """This plan with further faults, and settings in all phases that name them by their texts. Raises SpecError."""
-        return self._changed(dict.fromkeys(self.phases, settings), self.regions, {**self.faults, **faults})
-
-    def _changed(
-        self, changes: ByPhase, regions: Mapping[Place, Region], faults: Mapping[str, tuple[Planted, ...]]
-    ) -> BoundGraph:
-        settings_of = {phase: {**self.at_phase(phase).written, **changes.get(phase, {})} for phase in self.phases}
-        anew = {phase: changes.get(phase, {}) for phase in self.phases}
-        return plan_of(self.graph, self.dtype, settings_of, self._dormant_of, regions, faults, like=self, anew=anew)
-
-
-def plan_of(
-    graph: Graph,
-    dtype: str,
-    settings_of: ByPhase,
-    dormant_of: ByPhase,
-    regions: Mapping[Place, Region],
-    faults: Mapping[str, tuple[Planted, ...]],
-    like: BoundGraph | None = None,
-    anew: ByPhase | None = None,
-) -> BoundGraph:
-    """A plan of several phases, those with equal settings as one, and set otherwise than `like` at the places of `anew`
-    only (None: anywhere). Raises SpecError, saying in which phases if not in the first.
-    """
-    (first, settings), *rest = settings_of.items()
-    same = None if like is None else like.at_phase(first)
-    make = partial(BoundGraph, graph=graph, dtype=dtype, regions=regions, faults=faults)
-    base = partial(make, settings=settings, dormant=dormant_of[first])
-    groups: list[tuple[Case, ...]] = []
-    of = {phase: (theirs, dormant_of[phase] if faults else {}) for phase, theirs in settings_of.items()}
-    for phase, _ in rest:
-        alike = next((i for i, group in enumerate(groups) if of[group[0]] == of[phase]), None)
-        if alike is not None:
-            groups[alike] += (phase,)
-        elif of[phase] != of[first]:
-            groups.append((phase,))
-    others: dict[Case, BoundGraph] = {}
-    places = None if anew is None else anew[first]
-    alone = base(like=same, anew=places) if groups else same
-    for group in groups:
-        earlier_plan = alone if like is None else like.at_phase(group[0])
-        of_group = partial(make, settings=settings_of[group[0]], dormant=dormant_of[group[0]], phases=group)
-        try:
-            plan = of_group(like=earlier_plan, anew=None if anew is None else anew[group[0]])
-        except SpecError as error:
-            raise SpecError(f"{error} So it is in {listed(group)}.") from None
-        others |= dict.fromkeys(group, plan)
-    return base(phases=tuple(settings_of), others=others, like=alone, anew=() if groups else places)
 
 
 def _sums(count: int) -> str:

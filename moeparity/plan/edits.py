@@ -41,8 +41,8 @@ class Edit:
     result `divided` by `number`; `capacity`: of a router, weights 0 for all but the first `number` tokens of an expert.
     """
 
-    what: Literal["input", "effect", "result"]
+    subject: Literal["input", "effect", "result"]
     verb: Before | Effect | After
     port: str = ""
-    other: str = ""
+    other_port: str = ""
     number: float = 0

@@ -92,7 +92,7 @@ class Node:
     def _has(self, attribute: Attribute) -> bool:
         return (
             (attribute.parameter is None or self.params[attribute.parameter] not in UNSET)
-            and holds(attribute.given, self.params)
+            and holds(attribute.when_parameters, self.params)
             and (attribute.weight is None or attribute.weight in self.weights)
             and (attribute.input is None or attribute.input in self.ports)
         )

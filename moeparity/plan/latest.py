@@ -17,14 +17,14 @@ class Latest(Generic[T]):
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._kept: dict[tuple[tuple[int, ...], Hashable], tuple[Sequence[object], T]] = {}
+        self._results: dict[tuple[tuple[int, ...], Hashable], tuple[Sequence[object], T]] = {}
 
     def of(self, things: Sequence[object], words: Hashable, make: Callable[[], T]) -> T:
         """What `make` returns for these very things and equal words, kept or new; what it raises is not kept."""
         key = tuple(map(id, things)), words
-        if key not in self._kept:
+        if key not in self._results:
             result = make()
-            if len(self._kept) >= self._most:
-                del self._kept[next(iter(self._kept))]
-            self._kept[key] = things, result
-        return self._kept[key][1]
+            if len(self._results) >= self._most:
+                del self._results[next(iter(self._results))]
+            self._results[key] = things, result
+        return self._results[key][1]

@@ -137,7 +137,7 @@ def _refuse_absent(graph: Graph, graph_places: Container[Place], rule: Rule, pla
 def _absence(node: Node, attribute: Attribute) -> str:
     """Why an attribute does not exist on a node."""
     unset = [name for name in (attribute.parameter,) if name is not None and node.params[name] in UNSET]
-    unset += [name for name, values in attribute.given.items() if not holds({name: values}, node.params)]
+    unset += [name for name, values in attribute.when_parameters.items() if not holds({name: values}, node.params)]
     if unset:
         return f"its {unset[0]} is {shown(node.params[unset[0]])}"
     return f"it has no {attribute.weight or f'input {attribute.input}'}"

@@ -23,12 +23,12 @@ ITEMSIZE: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8
 @dataclass(frozen=True, slots=True)
 class RowMessage:
     """What a row of a step is to its all-reduces: its bytes, and over how many ranks they are added (1: not at all); of
-    `groups` that attend apart over `own` ranks of each, where each computes its own rows.
+    `groups` that attend apart over `ranks_of_group` ranks of each, where each computes its own rows.
     """
 
     row_bytes: int
     ranks: int
-    own: int = 1
+    ranks_of_group: int = 1
     groups: Groups = TOGETHER
 
     @classmethod
@@ -52,7 +52,7 @@ class RowMessage:
         if self.groups.count == 1:
             return (self._over(self.ranks, rule),)
         of_each, of_all = (replace(rule, groups=self.groups, apart=apart) for apart in (True, False))
-        return self._over(self.own, of_each), self._over(self.ranks, of_all)
+        return self._over(self.ranks_of_group, of_each), self._over(self.ranks, of_all)
 
     def _over(self, count: int, rule: Rule) -> Rule:
         cases = (self._case(count, case) for case in rule.cases or ())

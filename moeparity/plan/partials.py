@@ -26,7 +26,7 @@ class Known:
     """
 
     otherwise: frozenset[str]
-    told: Told
+    choices_elsewhere: Told
     partials: Partials
 
 
@@ -49,11 +49,11 @@ def told(graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: 
     """
     choices: dict[str, dict[str, Value]] = {}
     for node in graph.nodes:
-        for name, by in node.op.told.items():
+        for name, by in node.op.choices_elsewhere.items():
             ports = dict(zip(node.ports, node.inputs, strict=True))
             maker = _through(graph.makers, ports.get(by.port))
             if earlier_plan is not None and (maker is None or _chooses_alike(maker, earlier_plan, choices)):
-                choice = earlier_plan.told[node.name][name]
+                choice = earlier_plan.choices_elsewhere[node.name][name]
             else:
                 maker_choices = {} if maker is None else {**choices.get(maker.name, {}), **values[maker.name]}
                 choice = maker_choices.get(name, by.default)
@@ -63,7 +63,9 @@ def told(graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: 
 
 def _chooses_alike(node: Node, earlier_plan: Known, choices: Told) -> bool:
     """Whether a node is set alike and told the same as in a plan that is known."""
-    return node.name not in earlier_plan.otherwise and choices.get(node.name) == earlier_plan.told.get(node.name)
+    return node.name not in earlier_plan.otherwise and choices.get(node.name) == earlier_plan.choices_elsewhere.get(
+        node.name
+    )
 
 
 def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
@@ -99,7 +101,7 @@ def partials(
         counts = dict.fromkeys((*SOURCES, *(value for node in graph.nodes for value in node.inputs)), 1)
         open_nodes = frozenset(node.name for node in graph.nodes)
     else:
-        counts, told_before = dict(earlier_plan.partials), earlier_plan.told
+        counts, told_before = dict(earlier_plan.partials), earlier_plan.choices_elsewhere
         told_otherwise = {name for name, told_now in choices.items() if told_now != told_before.get(name)}
         open_nodes = earlier_plan.otherwise | told_otherwise
     for node in graph.nodes:

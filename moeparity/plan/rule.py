@@ -95,15 +95,15 @@ class Rule:
     @property
     def level(self) -> str:
         """How sure it is: one of the levels of evidence, `unknown`, or who set it."""
-        return self._said[0]
+        return self._level_and_source[0]
 
     @property
     def source(self) -> str:
         """What that rests on; empty where nothing is said of it."""
-        return self._said[1]
+        return self._level_and_source[1]
 
     @property
-    def _said(self) -> tuple[str, str]:
+    def _level_and_source(self) -> tuple[str, str]:
         """`evidence` taken apart; `verified` begins `verified: ptx` too, so that the longest level counts."""
         for level in sorted((*EVIDENCE_LEVELS, UNKNOWN), key=len, reverse=True):
             if f"{self.evidence}: ".startswith(f"{level}: "):

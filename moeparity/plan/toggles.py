@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeVar
 
 from moeparity.ops.attribute import EDGE
 from moeparity.plan.address import PHASE, pattern, role
+from moeparity.plan.changed import with_settings_in
 from moeparity.plan.difference import Class, Difference, TwoSided, differences, each_once
 from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
@@ -107,7 +108,7 @@ def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
         return base
     for phase, along in going_along(base.plan, source.plan).items():
         places.setdefault(phase, []).extend(along)
-    return replace(base, plan=base.plan.with_settings_in(places, source.plan))
+    return replace(base, plan=with_settings_in(base.plan, places, source.plan))
 
 
 def split(toggle: Toggle) -> list[Toggle]:

@@ -13,12 +13,13 @@ LOST = {"gone": "was killed", "stopped": "is stopped"}
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One sign of life. `call`: the last call it finished. `place`: where the rank is, in words. `waits`: it waits for
-    others there. `within`: in a collective of this group. `since`: for how many seconds. `closed`: it has left its
-    guard, as `place` says.
+    """One sign of life. `moves`: how many places the rank came to. `call`: the last call it finished. `place`: where
+    the rank is, in words. `waits`: it waits for others there. `within`: in a collective of this group. `since`: for
+    how many seconds. `closed`: it has left its guard, as `place` says.
     """
 
     count: int
+    moves: int
     call: int | None
     place: str
     waits: bool
@@ -59,10 +60,13 @@ class Clock:
 
 def state(beat: Beat) -> str:
     """Whether the process of a peer on this host runs, is stopped or gone; `unknown` on another host."""
-    if beat.host != platform.node():
-        return "unknown"
+    return process_state(beat.pid) if beat.host == platform.node() else "unknown"
+
+
+def process_state(pid: int) -> str:
+    """Whether a process of this host is `running`, `stopped` or `gone`; `unknown` where the system does not say."""
     try:
-        text = Path(f"/proc/{beat.pid}/stat").read_text("utf-8")
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:
         return "gone" if Path("/proc/self/stat").exists() else "unknown"
     letter = text.rpartition(")")[2].split()[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Never
 
 import torch
@@ -10,7 +11,8 @@ import torch
 from moeparity.errors import RankError
 from moeparity.ranks import rng
 from moeparity.ranks.collectives import CollectiveLog
-from moeparity.ranks.difference import Records, difference, ranks_in_words
+from moeparity.ranks.counters import ENVELOPE, Counters
+from moeparity.ranks.difference import Records, difference, differing, ranks_in_words
 from moeparity.ranks.exchange import Exchange
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.tails import Waiting, first_disagreement
@@ -32,6 +34,7 @@ class Comparison:
         self.log: CollectiveLog | None = None
         self._rank, self._ranks, self._journal = rank, ranks, journal
         self._whereabouts, self._generators = whereabouts, generators
+        self._counters = Counters()
 
     def agree(
         self, fields: Mapping[str, str], at: str, judge: Callable[[Records], str | None], place: str | None = None
@@ -40,11 +43,20 @@ class Comparison:
         if self.exchange is None:
             return
         try:
+            self.exchange.reached(self._whereabouts.note)
             with self._whereabouts.waiting():
                 self.exchange.agree(fields, at, judge, place)
         except RankError as error:
             self._journal.write("difference", text=str(error))
             raise
+
+    def call(self, fields: Mapping[str, str], number: int) -> None:
+        """Return where all ranks have the same fields at this call. Raises RankError: a rank that skipped a call is
+        told before what follows from that, draws and inputs.
+        """
+        counters = self._counters
+        self.agree(fields, f"call {number}", lambda records: counters.apart(number, records) or self.judge(records))
+        counters.agreed(number, fields)
 
     def gathered(self, fields: Mapping[str, str], at: str) -> Records:
         """The fields of all ranks. Raises RankError where they are not at the same moment."""
@@ -68,7 +80,9 @@ class Comparison:
             own_states = {name: state.hex() for name, state in rng.states(self._generators).items()}
             states = self.exchange.gathered(own_states, "generators")
             kind = name.removeprefix("rng.")
-            return rng.apart(kind, {rank: bytes.fromhex(record[kind]) for rank, record in states.items()})
+            draws = rng.apart(kind, {rank: bytes.fromhex(record[kind]) for rank, record in states.items()})
+            envelopes = (each for each in differing(records) if each.startswith(ENVELOPE))
+            return "; ".join([draws, *islice(envelopes, 1)])
         if name.startswith("collectives."):
             tails = self.exchange.gathered(self.log.tails(), "collectives")
             return first_disagreement(tails, dict.fromkeys(tails, Waiting(self._whereabouts.place))) or words

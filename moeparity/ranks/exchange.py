@@ -13,6 +13,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from moeparity.errors import RankError
 from moeparity.ranks.canonical import digest
 from moeparity.ranks.difference import GROUPED, Records, difference
+from moeparity.ranks.notes import Note
 
 Judge = Callable[[Records], str | None]
 """What all ranks' records differ in, in words; None where they agree."""
@@ -26,7 +27,7 @@ _PAUSES = (0.0001, 0.01)
 _EQUAL, _OTHER = "=", "!"
 _CLOSED, _PARTED = "closed", "parted"
 REACHED = "reached"
-"""The head of the keys that say which moment each rank came to last."""
+"""The head of the keys that say where each rank was when it last came to the others."""
 
 
 class Exchange:
@@ -49,8 +50,11 @@ class Exchange:
         """Return on all ranks where all records are equal. Else raise RankError, with the same words on all: where, and
         what differs. `at` says which moment it is, and is compared; `place` says more of it in words.
         """
-        self._store.set(f"{REACHED}/{self.rank}", place or at)
         self._same(record, at, judge, place or at)
+
+    def reached(self, own_note: Note) -> None:
+        """Tell the others where this rank is, who may see no sign of life of it any more."""
+        self._store.set(f"{REACHED}/{self.rank}", str(own_note))
 
     def gathered(self, record: Mapping[str, str], at: str) -> Records:
         """All ranks' records, on every rank. Raises RankError where they are not at the same moment."""

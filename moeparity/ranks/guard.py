@@ -274,7 +274,7 @@ class Guard:
         fields = self._record(number, envelope, tensors)
         self._journal.write("call", call=number, fields=fields)
         if fields:
-            self._comparison.agree(fields, at, self._comparison.judge)
+            self._comparison.call(fields, number)
 
     def _record(self, number: int, envelope: Mapping[str, object], tensors: object) -> dict[str, str]:
         """What is compared at this call."""

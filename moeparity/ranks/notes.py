@@ -5,14 +5,46 @@ called another collective, and what a killed rank came to since its last sign of
 from __future__ import annotations
 
 import mmap
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
+from moeparity.ranks.beat import LOST, process_state
+
 SLOTS, SLOT = 8, 1024
 """So many of the last collectives are kept, each in so many bytes at most."""
+
+
+_VERDICT = "verdict"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Note:
+    """Where a rank has come to: how many places there were so far, the last call it finished (None: none), and the
+    place in words.
+    """
+
+    moves: int
+    call: int | None
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.moves}\t{'' if self.call is None else self.call}\t{self.place}"
+
+
+def note(line: str) -> Note:
+    """What the words of a note say."""
+    moves, call, place = line.split("\t", 2)
+    return Note(int(moves), int(call) if call else None, place)
+
+
+def finished(call: int | None) -> str:
+    """The last call that a rank finished, in words."""
+    return "no call finished" if call is None else f"finished call {call}"
 
 
 class Notes:
@@ -22,10 +54,10 @@ class Notes:
     """
 
     def __init__(self, job: str, rank: int) -> None:
-        self._head, self._rank = f"moeparity-ranks-{job}-", rank
+        self._head, self._own = f"moeparity-ranks-{job}-", f"{rank}-{os.getpid()}"
         self._memory: mmap.mmap | None = None
         self._count = 0
-        with suppress(OSError), self._file(rank).open("xb+") as file:
+        with suppress(OSError), self._file(self._own).open("xb+") as file:
             file.truncate((SLOTS + 1) * SLOT)
             self._memory = mmap.mmap(file.fileno(), (SLOTS + 1) * SLOT)
 
@@ -34,9 +66,9 @@ class Notes:
         if self._write(self._count % SLOTS, f"{group}\t{number}\t{call}\t{where}".encode()):
             self._count += 1
 
-    def at(self, place: str, call: int | None) -> None:
-        """This rank comes to a place; `call` is the last one it finished."""
-        self._write(SLOTS, f"{'' if call is None else call}\t{place}".encode())
+    def at(self, own_note: Note) -> None:
+        """This rank comes to a place."""
+        self._write(SLOTS, str(own_note).encode())
 
     def _write(self, slot: int, line: bytes) -> bool:
         note = b"%08x %s\n" % (crc32(line), line)
@@ -51,17 +83,18 @@ class Notes:
         """By rank and `collectives.GROUP`, the last collectives of each rank on this host, one a line: number, what,
         where.
         """
-        return {rank: _tails(_content(file)) for rank, file in self._of_ranks()}
+        return {rank: _tails(_content(file)) for rank, _, file in self._of_ranks()}
 
-    def places(self) -> dict[int, tuple[int | None, str]]:
-        """By rank, for each on this host that came to one, the last call it finished (None: none) and its place."""
-        lines = {rank: _line(_content(file), SLOTS) for rank, file in self._of_ranks()}
-        parts = {rank: line.partition("\t") for rank, line in lines.items() if line}
-        return {rank: (int(call) if call else None, place) for rank, (call, _, place) in parts.items()}
+    def places(self) -> dict[int, Note]:
+        """By rank, for each on this host that came to one, its last place."""
+        lines = {rank: _line(_content(file), SLOTS) for rank, _, file in self._of_ranks()}
+        return {rank: note(line) for rank, line in lines.items() if line}
 
     def elected(self, verdict: str) -> str:
-        """The first verdict that a rank on this host came to, where there is no store to say it."""
-        own_file, first = (self._file(f"{self._rank}.verdict"), self._file("verdict"))
+        """The first verdict that a rank on this host came to, or read in the store: who finds the store gone reads it
+        here.
+        """
+        own_file, first = (self._file(f"{self._own}.{_VERDICT}"), self._file(_VERDICT))
         with suppress(OSError):
             own_file.write_text(verdict, "utf-8")
             with suppress(FileExistsError):
@@ -70,23 +103,40 @@ class Notes:
             return first.read_text("utf-8")
         return verdict
 
+    def verdict(self) -> str | None:
+        """What `elected` gave the first rank on this host, if any was asked."""
+        with suppress(OSError):
+            return self._file(_VERDICT).read_text("utf-8")
+        return None
+
     def clear(self) -> None:
-        """The job is at its end: notes of all its ranks on this host go, also of those that can't remove their own."""
-        for file in self._files():
-            with suppress(OSError):
-                file.unlink()
+        """Notes go of ranks on this host that can't remove their own: of processes that are gone or stopped."""
+        for _, pid, file in self._of_ranks():
+            if process_state(pid) in LOST:
+                with suppress(OSError):
+                    file.unlink()
 
     def close(self) -> None:
-        """This rank's own notes go."""
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
-            with suppress(OSError):
-                self._file(self._rank).unlink()
+        """This rank's own notes go; with the last notes of a job its verdict, which a slower rank may still have to
+        read until then.
+        """
+        if self._memory is None:
+            return
+        self._memory.close()
+        self._memory = None
+        with suppress(OSError):
+            self._file(self._own).unlink()
+        if not list(self._of_ranks()):
+            for file in self._files():
+                with suppress(OSError):
+                    file.unlink()
 
-    def _of_ranks(self) -> Iterator[tuple[int, Path]]:
-        names = ((file.name.removeprefix(self._head), file) for file in self._files())
-        return ((int(rank), file) for rank, file in names if rank.isdecimal())
+    def _of_ranks(self) -> Iterator[tuple[int, int, Path]]:
+        """Rank, process and notes of each rank on this host."""
+        for file in self._files():
+            rank, _, pid = file.name.removeprefix(self._head).partition("-")
+            if pid.isdecimal():
+                yield int(rank), int(pid), file
 
     def _files(self) -> Iterator[Path]:
         return Path(tempfile.gettempdir()).glob(f"{self._head}*")

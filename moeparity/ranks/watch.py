@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 
 from torch.distributed import DistNetworkError, DistStoreError
@@ -22,6 +22,7 @@ from moeparity.ranks.collectives import CollectiveLog
 from moeparity.ranks.difference import ranks_in_words
 from moeparity.ranks.exchange import REACHED
 from moeparity.ranks.journal import Journal
+from moeparity.ranks.notes import Note, finished, note
 from moeparity.ranks.tails import Tails, Waiting
 
 EXIT_CODE = 1
@@ -49,7 +50,7 @@ class Watch:
         rank: int,
         ranks: int,
         journal: Journal,
-        position: Callable[[], tuple[int | None, str, bool, str, float]],
+        position: Callable[[], tuple[int, int | None, str, bool, str, float]],
         log: CollectiveLog,
         heartbeat_s: float,
         watchdog_s: float,
@@ -65,6 +66,7 @@ class Watch:
         self._clock = Clock(watchdog_s / 4)
         self._tails = Tails(self._store, job, rank, ranks, log)
         self._count, self._closed = 0, threading.Event()
+        self._leaving = threading.Lock()
         self._begun = self._answered = time.monotonic()
         self.verdict: str | None = None
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._run, self._guard_store)]
@@ -177,7 +179,7 @@ class Watch:
         """A rank that gives no sign of life: it was killed, stopped, or can't be reached. A stopped one that others
         wait for is lost after half the time. The backend may have killed it for what others called.
         """
-        now_s, (_, _, waits, _, since) = self._clock.now, self._position()
+        now_s, (*_, waits, _, since) = self._clock.now, self._position()
         half = self._watchdog_s / 2
         # Signs of life of others are not read any more, or not yet.
         watched = {rank: self._seen[rank] for rank in self._watched() if rank in self._seen}
@@ -213,7 +215,7 @@ class Watch:
         late = {rank: beat for rank, beat in live.items() if not beat.waits}
         if late:
             rank, beat = next(iter(late.items()))
-            where = f"{beat.place} for {beat.since:.0f} s, {self._last(rank, beat)}"
+            where = f"{beat.place} for {beat.since:.0f} s, {finished(beat.call)}"
             return f"rank {rank} is slow or stuck: {where}. {self._others(rank)}"
         return f"all ranks wait. {self._others(None)}"
 
@@ -230,6 +232,8 @@ class Watch:
             clock.turn()
             if self._answered != answered:
                 answered, heard = self._answered, clock.now
+            elif (verdict := self._tails.notes.verdict()) is not None:
+                self._leave(verdict)
             if clock.now - heard > self._watchdog_s + 2 * self._patience_s:
                 self._lost_store("it does not answer")
 
@@ -239,7 +243,7 @@ class Watch:
         member = self._seen.get(0)
         silent = time.monotonic() - self._answered
         how = state(member.beat) if member is not None else "unknown"
-        if self._closed.is_set() or (silent < self._watchdog_s and how != "gone"):
+        if self._closed.is_set() or (self._told() is None and silent < self._watchdog_s and how != "gone"):
             return
         if member is None:
             reason = f"the job's store does not answer for {silent:.0f} s, and rank 0 was not in its guard: {error}"
@@ -253,21 +257,24 @@ class Watch:
 
     def _told(self) -> str | None:
         """What another rank ended the job for."""
-        try:
-            return self._store.get(_VERDICT).decode() if self._store.check([_VERDICT]) else None
-        except (DistNetworkError, DistStoreError):
-            return None
-
-    def _elected(self, reason: str) -> str:
-        """The verdict all ranks tell: the first that was put into the store, or into the notes where that is gone."""
         with suppress(DistNetworkError, DistStoreError):
             if self._has_store:
-                verdict: bytes = self._store.compare_set(_VERDICT, "", reason)
-                return verdict.decode()
+                return self._store.get(_VERDICT).decode() if self._store.check([_VERDICT]) else None
+        return self._tails.notes.verdict()
+
+    def _elected(self, reason: str) -> str:
+        """The verdict all ranks tell: the first that was put into the store, and into the notes for those who find that
+        gone.
+        """
+        with suppress(DistNetworkError, DistStoreError):
+            if self._has_store:
+                reason = self._store.compare_set(_VERDICT, "", reason).decode()
         return self._tails.notes.elected(reason)
 
     def _leave(self, verdict: str) -> None:
-        """Say it, and end this process, whatever it is in; then what can't end itself."""
+        """Say it, and end this process, whatever it is in; then what can't end itself. One thread does."""
+        if not self._leaving.acquire(blocking=False):
+            return
         self.verdict = verdict
         self._journal.write("difference", text=verdict)
         lowest = min((rank for rank in range(self._ranks) if self._can_speak(rank)), default=self._rank)
@@ -284,12 +291,14 @@ class Watch:
         os._exit(EXIT_CODE)
 
     def _clear(self) -> None:
-        """Ranks on this host that are stopped can't end themselves, and are killed; nobody reads notes any more."""
+        """Ranks on this host that are stopped can't end themselves nor clear up after themselves: notes of theirs go
+        while they can be told from ranks that leave, then they are killed.
+        """
+        self._tails.notes.clear()
         for rank, member in self._seen.items():
             if rank != self._rank and not member.beat.closed and state(member.beat) == "stopped":
                 with suppress(OSError):
                     os.kill(member.beat.pid, signal.SIGKILL)
-        self._tails.notes.clear()
 
     def _can_speak(self, rank: int) -> bool:
         member = self._seen.get(rank)
@@ -297,27 +306,23 @@ class Watch:
 
     def _where(self, rank: int) -> str:
         """Where a rank was when it last said so, and where the others are."""
-        beat = self._known(rank, self._seen[rank].beat)
-        return f"Its last sign of life: {beat.place}; {self._last(rank, beat)}. {self._others(rank)}"
+        last = self._known(rank)
+        return f"Its last sign of life: {last.place}; {finished(last.call)}. {self._others(rank)}"
 
-    def _known(self, rank: int, beat: Beat) -> Beat:
-        """A rank's last sign of life, with what it has noted since, which others on its host can read."""
-        call, place = self._tails.notes.places().get(rank, (beat.call, beat.place))
-        return beat if call == beat.call and beat.place.startswith(place) else replace(beat, call=call, place=place)
-
-    def _others(self, but: int | None) -> str:
-        call, place = self._position()[:2]
-        others = sorted(self._seen.keys() - {but, self._rank})
-        beats = {rank: self._known(rank, self._seen[rank].beat) for rank in others}
-        words = [f"rank {rank}: {beat.place}, {self._last(rank, beat)}" for rank, beat in beats.items()]
-        own_call = "no call finished" if call is None else f"finished call {call}"
-        return "; ".join([*words, f"rank {self._rank}: {place}, {own_call}"])
-
-    def _last(self, rank: int, beat: Beat) -> str:
-        """The last call that a rank finished by its last sign of life, and how far it came since."""
-        words = "no call finished" if beat.call is None else f"finished call {beat.call}"
-        key, reached = f"{REACHED}/{rank}", ""
+    def _known(self, rank: int) -> Note:
+        """Where a rank was by its last sign of life, or by the latest it has said since: to those who wait at a guard,
+        and in notes that others on its host can read.
+        """
+        beat, key = self._seen[rank].beat, f"{REACHED}/{rank}"
+        notes = [Note(beat.moves, beat.call, beat.place), self._tails.notes.places().get(rank)]
         with suppress(DistNetworkError, DistStoreError):
             if self._has_store and self._store.check([key]):
-                reached = self._store.get(key).decode()
-        return f"{words}, reached {reached}" if reached else words
+                notes.append(note(self._store.get(key).decode()))
+        # Of one place the sign of life says the most: in which collective the rank is there.
+        return max((each for each in notes if each is not None), key=lambda each: each.moves)
+
+    def _others(self, but: int | None) -> str:
+        _, call, place = self._position()[:3]
+        last_notes = {rank: self._known(rank) for rank in sorted(self._seen.keys() - {but, self._rank})}
+        words = [f"rank {rank}: {last.place}, {finished(last.call)}" for rank, last in last_notes.items()]
+        return "; ".join([*words, f"rank {self._rank}: {place}, {finished(call)}"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from moeparity.ranks.collectives import CollectiveLog
-from moeparity.ranks.notes import Notes
+from moeparity.ranks.notes import Note, Notes
 
 
 class Whereabouts:
@@ -17,13 +17,19 @@ class Whereabouts:
         self.place = "starting"
         self.last: int | None = None
         self.notes: Notes | None = None
-        self._waits, self._since = False, time.monotonic()
+        self._moves, self._waits, self._since = 0, False, time.monotonic()
+
+    @property
+    def note(self) -> Note:
+        """Where it is, as others are told."""
+        return Note(self._moves, self.last, self.place)
 
     def at(self, place: str) -> None:
         """The rank comes to a place."""
         self.place, self._since = place, time.monotonic()
+        self._moves += 1
         if self.notes is not None:
-            self.notes.at(place, self.last)
+            self.notes.at(self.note)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -34,11 +40,13 @@ class Whereabouts:
         finally:
             self._waits, self._since = False, time.monotonic()
 
-    def position(self, log: CollectiveLog) -> tuple[int | None, str, bool, str, float]:
-        """The last call, the place, whether it waits, in which group's collective, and for how long: see `Beat`."""
-        within, place, since = "", self.place, self._since
+    def position(self, log: CollectiveLog) -> tuple[int, int | None, str, bool, str, float]:
+        """How many places, the last call, the place, whether it waits, in which group's collective, and for how long:
+        see `Beat`.
+        """
+        moves, within, place, since = self._moves, "", self.place, self._since
         running = log.running()
         if running is not None:
             within, words, since = running
             place = f"{place}, {words}"
-        return self.last, place, self._waits or running is not None, within, time.monotonic() - since
+        return moves, self.last, place, self._waits or running is not None, within, time.monotonic() - since

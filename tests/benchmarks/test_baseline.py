@@ -19,7 +19,7 @@ def test_the_cost_is_of_the_lock_that_is_written(tmp_path: Path) -> None:
     assert (costs.lock, costs.packed) == (len(data), len(zlib.compress(data)))
     assert list(json.loads(data)["recipes"]) == ["a.parity.yaml"]
     assert costs.nodes > 10
-    assert min(costs.plain, costs.written, costs.held) > 0
+    assert min(costs.plain, costs.written, costs.held_to_lock) > 0
 
 
 def test_a_recipe_that_cannot_be_checked_has_no_cost(tmp_path: Path) -> None:

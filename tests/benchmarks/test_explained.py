@@ -64,9 +64,9 @@ def test_a_case_is_captured_explained_and_judged(
 
 def test_one_case_too_many_that_is_not_as_it_should_be_fails(tmp_path: Path) -> None:
     case = drawn("fault", "norm_twice", "qwen3_moe")
-    right = Outcome(case=case, node="norm", found=True, innocent=(), word="named", says="")
+    right = Outcome(case=case, node="norm", is_found=True, innocent=(), word="named", says="")
     wrong = replace(right, word="other")
     allowed = round((1 - GOAL) * 20)
     assert reached([right] * (20 - allowed) + [wrong] * allowed)
     assert not reached([right] * (19 - allowed) + [wrong] * (allowed + 1))
-    assert not reached([right] * 99 + [replace(right, found=False)])
+    assert not reached([right] * 99 + [replace(right, is_found=False)])

@@ -137,7 +137,7 @@ def test_moeparity_is_held_to_the_truth(planted: tuple[Case, Path]) -> None:
     assert score(case, truth, wrong).missed == ("lm_head:output",)
     unsure = decoys.Answer(**{**vars_of(answer), "roles": {**answer.roles, "lm_head:output": "undecided"}})
     assert score(case, truth, unsure).outcome == "undecided"
-    assert not score(case, truth, unsure).named
+    assert not score(case, truth, unsure).toggles_named
     wrong = decoys.Answer(**{**vars_of(answer), "roles": dict.fromkeys(answer.roles, "culprit")})
     assert len(score(case, truth, wrong).blamed) == 3
     assert score(case, truth, wrong).outcome == "wrong"

@@ -25,7 +25,7 @@ def test_a_replay_has_the_bits_of_the_generation_and_of_its_own_prefill(rows: li
         (STATED, "prefill"),
     ]
     assert all(row.same for row in rows)
-    assert all(min(*row.replay, *row.other, *row.ratio) > 0 for row in rows)
+    assert all(min(*row.replay, *row.other_trainer, *row.ratio) > 0 for row in rows)
 
 
 def test_weights_are_read_once_for_all_steps() -> None:

@@ -42,7 +42,7 @@ def test_shares_are_held_to_those_of_the_sequences_that_are_not_given() -> None:
     narrow_low, narrow_high = row.intervals["bootstrap-t"]
     assert low < narrow_low < narrow_high < high
     assert 1 < row.width("moeparity's") < 3
-    assert row.told[0] <= row.part <= row.told[1]
+    assert row.interval[0] <= row.part <= row.interval[1]
 
 
 def test_a_share_of_which_nothing_was_given_is_a_miss() -> None:

@@ -38,14 +38,14 @@ class Page(HTMLParser):
     def __init__(self, html: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.seen: set[str] = set()
+        self.tags: set[str] = set()
         self.attributes: list[tuple[str, str | None]] = []
         self.text = ""
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.open.append(tag)
-        self.seen.add(tag)
+        self.tags.add(tag)
         self.attributes += attrs
 
     def handle_endtag(self, tag: str) -> None:
@@ -60,7 +60,7 @@ def test_it_says_what_the_text_says(report: Report) -> None:
     page, text = Page(html), io.StringIO()
     print_report(report, Console(file=text, width=WIDTH))
     assert page.open == []
-    assert page.seen == {"div", "table", "tr", "th", "td", "details", "summary", "pre"}
+    assert page.tags == {"div", "table", "tr", "th", "td", "details", "summary", "pre"}
     printed = [line.rstrip() for line in text.getvalue().strip("\n").splitlines()]
     assert unescape(html[html.index("<pre") : html.index("</pre>")]).partition(">")[2].split("\n") == printed
     for line in (report.summary.verdict, report.summary.blame, report.summary.to_set):
@@ -82,7 +82,7 @@ def test_names_out_of_files_are_inert(report: Report) -> None:
     )
     assert "<script" not in html
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", html)
-    assert Page(html).seen == Page(report._repr_html_()).seen
+    assert Page(html).tags == Page(report._repr_html_()).tags
     assert r"<script>alert(1)</script>&amp;\x1b]0;owned\x07\u202e" in Page(html).text
 
 

@@ -12,7 +12,8 @@ import torch
 from moeparity.bisection.divergence import observe
 from moeparity.bisection.divergence.observe import Divergence, NodeRecord
 from moeparity.bisection.observers import Changes, Logits, Routes
-from moeparity.engine.grid import Grid, Rows
+from moeparity.engine.batch import Rows
+from moeparity.engine.grid import Grid
 from moeparity.engine.values import Block
 from moeparity.engine.view import NodeView
 from moeparity.errors import Where

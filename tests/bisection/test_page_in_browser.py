@@ -34,7 +34,7 @@ class Opened:
     """A page in a tab, with what it said and asked for."""
 
     tab: Any
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
     def text(self, selector: str) -> str:
@@ -50,12 +50,12 @@ def browser() -> Iterator[Any]:
 def open_page(browser: Any, file: Path, **options: Any) -> Opened:
     tab = browser.new_page(viewport={"width": options.pop("width", 1280), "height": 900}, **options)
     opened = Opened(tab)
-    tab.on("console", lambda message: opened.said.append(message.text))
-    tab.on("pageerror", lambda error: opened.said.append(str(error)))
-    tab.on("dialog", lambda dialog: opened.said.append(dialog.message))
+    tab.on("console", lambda message: opened.messages.append(message.text))
+    tab.on("pageerror", lambda error: opened.messages.append(str(error)))
+    tab.on("dialog", lambda dialog: opened.messages.append(dialog.message))
     tab.on("request", lambda request: opened.requests.append(request.url))
     tab.goto(file.as_uri())
-    assert tab.evaluate("document.documentElement.dataset.ready") is not None, opened.said
+    assert tab.evaluate("document.documentElement.dataset.ready") is not None, opened.messages
     return opened
 
 
@@ -73,7 +73,7 @@ def opened(browser: Any, file: Path) -> Opened:
 
 
 def test_it_opens_without_a_word_and_without_a_network(opened: Opened, file: Path) -> None:
-    assert opened.said == []
+    assert opened.messages == []
     assert [url for url in opened.requests if not url.startswith("data:")] == [file.as_uri()]
 
 
@@ -227,7 +227,7 @@ def test_scripts_in_names_and_prompts_are_inert(browser: Any, tmp_path: Path, dr
     hurt.tab.locator("#text span").nth(3).hover()
     assert "<script>" in hurt.text("#hover")
     assert "owned" not in hurt.tab.title().split("<")[0]
-    assert hurt.said == []
+    assert hurt.messages == []
     assert [url for url in hurt.requests if not url.startswith("data:")] == [path.as_uri()]
     assert hurt.tab.locator("img").count() == 0
     assert "\u202e" not in hurt.text("body")
@@ -248,7 +248,7 @@ def test_a_dense_model_with_padding_and_what_is_not_finite_is_drawn(browser: Any
     path = tmp_path / "dense.html"
     path.write_text(page(report).to_html(), "utf-8")
     dense = open_page(browser, path)
-    assert dense.said == []
+    assert dense.messages == []
     assert dense.tab.locator("#plot-flipmap").count() == 0
     assert "No route was compared" in dense.text("#flips")
     dense.tab.locator("#text span").nth(4).hover()

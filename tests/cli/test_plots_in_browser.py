@@ -72,7 +72,7 @@ def opened(request: pytest.FixtureRequest, folder: Path, browser: Any) -> Iterat
 
 def test_it_opens_without_a_word_and_without_a_network(opened: tuple[str, Opened, Path]) -> None:
     _, page, path = opened
-    assert page.said == []
+    assert page.messages == []
     assert [url for url in page.requests if not url.startswith("data:")] == [path.as_uri()]
 
 

@@ -35,7 +35,7 @@ class Call(NamedTuple):
     size: tuple[int, int]
     keys: Places
     key_size: tuple[int, int]
-    seen: Tensor | None = None
+    visible: Tensor | None = None
     padding: int = 0
 
 
@@ -173,8 +173,8 @@ class Stepwise:
         """One input of a call: the step's own tensor, or rows put together as the op that made them lays them out."""
         earlier = port in node.op.history
         tokens, size = (call.keys, call.key_size) if earlier else (call.tokens, call.size)
-        if name == "mask" and call.seen is not None:
-            return torch.stack([self.rows[name][place] for place in tokens]).view(1, 1, -1) & call.seen
+        if name == "mask" and call.visible is not None:
+            return torch.stack([self.rows[name][place] for place in tokens]).view(1, 1, -1) & call.visible
         own_rows = self.tensors.get((name, tuple(tokens)))
         base = name.partition("->")[0]
         maker = next((n for n in self.model.graph.nodes if base in n.values), None)

@@ -225,19 +225,19 @@ class Widths:
     """What every value really holds per token."""
 
     def __init__(self) -> None:
-        self.found: dict[str, int] = {}
+        self.widths: dict[str, int] = {}
 
     def see(self, view: NodeView) -> None:
         for port, value in enumerate(view.node.values):
             tensor = view.tensor("0", port)
-            self.found[value] = tensor.numel() // 15
+            self.widths[value] = tensor.numel() // 15
 
 
 def test_the_width_of_every_value_is_known(model: Model) -> None:
     observer = Widths()
     run(many(model, 1), model.weights, torch.zeros(3, 5, dtype=torch.int64), [observer])
     expected, _ = widths(model.graph)
-    assert {value: expected[value] for value in observer.found} == observer.found
+    assert {value: expected[value] for value in observer.widths} == observer.widths
 
 
 def test_values_that_cannot_differ_are_counted_once(qwen3_moe: Path) -> None:

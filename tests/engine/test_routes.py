@@ -68,7 +68,7 @@ def walk(model: Model, walkers: list[Walker]) -> tuple[Seen, Counts]:
 
 def forced(name: str, plan: BoundGraph, replayed: Replayed, micro_batch: int = 6) -> Walker:
     return Walker(
-        name=name, plan=plan, schedule=MicroBatches(micro_batch), routes=Forced(of="reference", what=replayed)
+        name=name, plan=plan, schedule=MicroBatches(micro_batch), routes=Forced(of="reference", replayed=replayed)
     )
 
 

@@ -68,7 +68,7 @@ class Draw:
         padded = draw.random() < 0.5
         starts = [draw.randint(0, self.shape[1] - 1) if padded else 0 for _ in range(self.shape[0])]
         self.mask = torch.arange(self.shape[1]) >= torch.tensor(starts)[:, None]
-        self.schedule, self.other = (schedule(draw.getrandbits(32), starts, self.shape[1]) for _ in range(2))
+        self.schedule, self.other_schedule = (schedule(draw.getrandbits(32), starts, self.shape[1]) for _ in range(2))
 
     def ids(self, model: Model) -> Tensor:
         return torch.randint(0, model.vocab_size, self.shape, generator=torch.Generator().manual_seed(self.seed))
@@ -119,8 +119,12 @@ def test_choices_by_numbers_as_if_step_after_step(request: pytest.FixtureRequest
         plan = planned(model, draw.schedule, profile, "bf16", **by_numbers(seed, draw.schedule.phases))
         assert len(plan.phases) > len(draw.schedule.phases)
         ids = draw.ids(model)
-        walkers = [Walker(name=of, plan=plan, schedule=of) for of in (draw.schedule, draw.other.on(*draw.shape))]
-        values = walked(model, walkers[: 1 + (set(draw.other.phases) <= set(draw.schedule.phases))], ids, draw.mask)
+        walkers = [
+            Walker(name=of, plan=plan, schedule=of) for of in (draw.schedule, draw.other_schedule.on(*draw.shape))
+        ]
+        values = walked(
+            model, walkers[: 1 + (set(draw.other_schedule.phases) <= set(draw.schedule.phases))], ids, draw.mask
+        )
         assert differing(values.of(draw.schedule), Stepwise(model, plan, ids, draw.mask).run(draw.schedule)) == []
 
     check()

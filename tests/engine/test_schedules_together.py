@@ -22,6 +22,7 @@ from moeparity.inputs.model import Model
 from moeparity.numerics.bits import int_view, same_bits
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import with_settings_in
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import SOURCES
 from moeparity.plan.region import regions
@@ -105,8 +106,12 @@ def test_company_of_other_schedules(request: pytest.FixtureRequest, name: str, p
         walkers = [
             Walker(name="reference", plan=plain, schedule=MicroBatches(1 + seed % 3)),
             Walker(name="candidate", plan=changed, schedule=draw.schedule),
-            Walker(name="third", plan=plain, schedule=draw.other),
-            Walker(name="wide head", plan=planned(model, profile, **{"lm_head:output": "fp32"}), schedule=draw.other),
+            Walker(name="third", plan=plain, schedule=draw.other_schedule),
+            Walker(
+                name="wide head",
+                plan=planned(model, profile, **{"lm_head:output": "fp32"}),
+                schedule=draw.other_schedule,
+            ),
         ]
         shadow = replace(walkers[1], name="shadow", inputs_of="reference")
         ids, values = draw.ids(model), Values()
@@ -127,12 +132,13 @@ def test_routes_of_another_schedule(request: pytest.FixtureRequest, name: str) -
     plain = planned(model)
     coarse = planned(model, **{"**.router:scores": "bf16"})
     places = [place for place in plain.settings if place[1] == "scores" and place[0].endswith("router")]
-    in_decode = plain.with_settings_in({"decode": places}, coarse)
+    in_decode = with_settings_in(plain, {"decode": places}, coarse)
     routers = [node for node in model.graph.nodes if node.op.routes]
     for theirs, ours in ((MicroBatches(2), DECODE), (DECODE, DECODE), (DECODE, MicroBatches(1))):
         reference = Walker(name="reference", plan=in_decode, schedule=theirs)
         forced = [
-            Walker(name=rung, plan=plain, schedule=ours, routes=Forced(of="reference", what=rung)) for rung in REPLAYED
+            Walker(name=rung, plan=plain, schedule=ours, routes=Forced(of="reference", replayed=rung))
+            for rung in REPLAYED
         ]
         values = walked(model, [*forced, reference], IDS)
         truth = walked(model, [reference], IDS).of("reference")
@@ -151,7 +157,7 @@ def test_what_a_router_tells_in_one_phase(deepseek_v3: Path) -> None:
     model = opened(deepseek_v3)
     plain, later = planned(model), planned(model, **{"**.router:scaling": "output"})
     places = [place for place in plain.settings if place[1] == "scaling" and place[0].endswith("router")]
-    mixed = plain.with_settings_in({"decode": places}, later)
+    mixed = with_settings_in(plain, {"decode": places}, later)
     walkers = [Walker(name="plain", plan=plain, schedule=DECODE), Walker(name="mixed", plan=mixed, schedule=DECODE)]
     values = walked(model, walkers, IDS)
     for walker in walkers:

@@ -74,7 +74,7 @@ class Alive:
     def __init__(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         self.order = [segment.name for segment in model.graph.segments]
         self.segment_of = {node.name: segment.name for segment in model.graph.segments for node in segment.nodes}
-        self.made: dict[str, list[weakref.ref[torch.Tensor]]] = {}
+        self.tensors_of: dict[str, list[weakref.ref[torch.Tensor]]] = {}
         self.sizes: dict[str, int] = {}
         self.finished: dict[str, set[str]] = {}
         self.most = 0
@@ -83,7 +83,7 @@ class Alive:
         def watched(segment: Segment, dtypes: tuple[str, ...]) -> Loaded:
             loaded = load(segment, dtypes)
             tensors = [tensor for weights in loaded.values() for tensor in weights.values()]
-            self.made[segment.name] = [weakref.ref(tensor) for tensor in tensors]
+            self.tensors_of[segment.name] = [weakref.ref(tensor) for tensor in tensors]
             self.sizes[segment.name] = sum(tensor.nbytes for tensor in tensors)
             return loaded
 
@@ -92,13 +92,13 @@ class Alive:
     def see(self, view: NodeView) -> None:
         segment = self.segment_of[view.node.name]
         done = self.order[: self.order.index(segment)]
-        alive = {s for s in done if any(ref() is not None for ref in self.made[s])}
+        alive = {s for s in done if any(ref() is not None for ref in self.tensors_of[s])}
         self.finished.setdefault(segment, set()).update(alive)
         self.most = max(self.most, self.bytes())
 
     def bytes(self) -> int:
         live_bytes = {
-            id(t): t.nbytes for refs in list(self.made.values()) for ref in list(refs) if (t := ref()) is not None
+            id(t): t.nbytes for refs in list(self.tensors_of.values()) for ref in list(refs) if (t := ref()) is not None
         }
         return sum(live_bytes.values())
 
@@ -119,7 +119,7 @@ def test_streamed_weights_are_freed_once_the_pass_has_moved_on(
     monkeypatch.setattr(model.weights, "segments", lambda dtypes, **_: segments(dtypes, reuse=False))
     alive = Alive(model, monkeypatch)
     walk(model, alive)
-    assert all(alive.made[name] for name in alive.order)
+    assert all(alive.tensors_of[name] for name in alive.order)
     assert alive.finished == {name: set() for name in alive.order}
 
 

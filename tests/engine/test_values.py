@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from moeparity.engine import values
-from moeparity.engine.grid import Batch, Grid
+from moeparity.engine.batch import Batch
+from moeparity.engine.grid import Grid
 from moeparity.engine.values import Identities
 from moeparity.plan.schedule.steps import MicroBatches
 

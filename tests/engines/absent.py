@@ -70,14 +70,14 @@ class _Finder(MetaPathFinder, Loader):
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = frozenset(names)
-        self.made: list[str] = []
+        self.modules: list[str] = []
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:  # noqa: ARG002
         is_absent = name in self.names or name.partition(".")[0] in self.names
         return ModuleSpec(name, self, is_package=True) if is_absent else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        self.made.append(spec.name)
+        self.modules.append(spec.name)
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -98,5 +98,5 @@ def left_out(*names: str) -> Iterator[None]:
         Nothing.importing = False
         sys.meta_path.remove(finder)
         # Whoever asks for them later finds that they are not there.
-        for name in finder.made:
+        for name in finder.modules:
             del sys.modules[name]

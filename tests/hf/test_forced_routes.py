@@ -86,7 +86,7 @@ def test_the_same_ids_forced_give_the_same_bits(
     walkers = [
         Walker(name="reference", plan=reference_plan, schedule=MicroBatches(4)),
         Walker(name="natural", plan=own_plan, schedule=MicroBatches(4)),
-        Walker(name="forced", plan=own_plan, schedule=MicroBatches(4), routes=Forced(of="reference", what=IDS)),
+        Walker(name="forced", plan=own_plan, schedule=MicroBatches(4), routes=Forced(of="reference", replayed=IDS)),
     ]
     values = Seen()
     run(walkers, model.weights, ids, [values])

@@ -80,7 +80,7 @@ class Usual:
     files: dict[str, bytes]
     seconds: float
     untouched: scene.State
-    kept: dict[str, bytes]
+    kept_files: dict[str, bytes]
 
 
 def try_kill(number: int) -> Iterator[Trial]:
@@ -252,7 +252,7 @@ def _after_kill(job: str, usual: Usual, ended: Ended, sent: signal.Signals) -> s
         path = usual.folder / name
         if path.exists() and _contents(path) not in {OLD, whole}:
             return f"{name} is half-written"
-    if usual.kept and (broken := _listed(usual.folder)):
+    if usual.kept_files and (broken := _listed(usual.folder)):
         return broken
     if sent == signal.SIGTERM:
         half = [path for place in (usual.folder, usual.home) for path in place.rglob(".moeparity-*")]
@@ -275,7 +275,7 @@ def _after_rerun(job: str, usual: Usual, ended: Ended) -> str | None:
     for name, whole in usual.files.items():
         if _contents(usual.folder / name) != whole:
             return f"run again, other bytes in {name}"
-    if _kept(usual.folder) != usual.kept:
+    if _kept(usual.folder) != usual.kept_files:
         return "run again, the run's folder holds something else"
     outputs = [usual.folder / name for name in usual.files]
     beside = {name: data for name, data in scene.state(usual.folder).items() if Path(name) not in _below(usual)}

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from moeparity.ops.attention import ATTENTION
-from moeparity.ops.kernels.attention import attention, mla, mla_expand
+from moeparity.ops.kernels.attention import attention
 from moeparity.ops.kernels.exponentials import sleef_exp, softmax
+from moeparity.ops.kernels.mla import mla, mla_expand
 from tests.ops.plain import BF16, DTYPES, FP32, SITES, assert_bits, coarse, matmul, one_per_column, plus, random, times
 from tests.ops.scalar import F32, SUM, exactly, exp, fma
 from tests.verified import record

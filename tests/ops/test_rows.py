@@ -217,10 +217,10 @@ def in_effect(op: Op, values: Mapping[str, Value], case: Case, dtype: str) -> di
 
     def exists(a: Attribute) -> bool:
         there = a.parameter is None or bool(params[a.parameter])
-        return there and holds(a.given, params) and (a.weight is None or a.weight in weights) and not a.input
+        return there and holds(a.when_parameters, params) and (a.weight is None or a.weight in weights) and not a.input
 
     there = [a for a in op.attributes if exists(a)]
-    told_choices = {name: values[name] for name in op.told}
+    told_choices = {name: values[name] for name in op.choices_elsewhere}
     resolved = {**told_choices, **{a.name: dtype if values[a.name] == MODEL else values[a.name] for a in there}}
     partials = [4 if case.ranks else 1]
     pieces = op.pieces(resolved)

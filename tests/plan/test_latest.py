@@ -140,7 +140,7 @@ def test_what_is_taken_over_from_a_profiles_own_plan_is_what_would_be_found(
             if plan is None:
                 continue
             afresh = _afresh(plan)
-            assert (plan.told, plan.partials) == (afresh.told, afresh.partials), name
+            assert (plan.choices_elsewhere, plan.partials) == (afresh.choices_elsewhere, afresh.partials), name
             assert [plan.active(node) for node in of.nodes] == [afresh.active(node) for node in of.nodes], name
             compared += 1
     assert compared > 20

@@ -15,6 +15,7 @@ from benchmarks.written_out import draw
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import with_settings
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.evidence import evidence
@@ -103,7 +104,7 @@ def test_a_plan_says_nothing_of_a_phase_it_was_not_bound_for(qwen: Graph, tmp_pa
     with pytest.raises(ValueError, match="bound for forward, and is asked for decode"):
         plan.at_phase("decode")
     with pytest.raises(ValueError, match="asked for prefill"):
-        bound(qwen, tmp_path, FLASH, phases=SERVED).with_settings([(ATTEND, "splits")], plan)
+        with_settings(bound(qwen, tmp_path, FLASH, phases=SERVED), [(ATTEND, "splits")], plan)
 
 
 def test_a_fusion_holds_in_its_phases(qwen: Graph, tmp_path: Path) -> None:

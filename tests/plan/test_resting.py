@@ -21,6 +21,7 @@ from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import with_settings
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
 from moeparity.plan.graph import Graph
 from moeparity.plan.resting import going_along
@@ -245,4 +246,4 @@ def test_a_value_that_rests_decides_nothing(tmp_path: Path, graphs: list[Graph],
                     for attribute in node.attributes
                     if attribute.name not in plan.active(node)
                 ]
-                assert in_effect(plan.with_settings(places, source)) == in_effect(plan), seed
+                assert in_effect(with_settings(plan, places, source)) == in_effect(plan), seed

@@ -35,7 +35,7 @@ class Sum(NamedTuple):
 
     node: Node
     active: Mapping[str, Any]
-    told: Mapping[str, Any]
+    choices_elsewhere: Mapping[str, Any]
 
 
 @cache
@@ -67,14 +67,14 @@ def rms_norm(of: Sum) -> Function:
 
 
 def combine(of: Sum) -> Function:
-    kernel, at = OPS["combine"].load(), of.node.op.settings({**of.told, **of.active})
+    kernel, at = OPS["combine"].load(), of.node.op.settings({**of.choices_elsewhere, **of.active})
 
     def added(rows: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
         ids = torch.arange(rows.shape[1]).expand(1, *rows.shape[:2])
         weights = None if weights is None else weights.unsqueeze(0)
         return kernel(rows.unsqueeze(0), ids, weights, w={}, p=of.node.params, at=at).squeeze(0)
 
-    if of.told["score_site"] == "combine":
+    if of.choices_elsewhere["score_site"] == "combine":
         return Function("op combine", added, KINDS["combine"])
     return Function("op combine", lambda x: added(x.unsqueeze(-1)).squeeze(-1), KINDS["sum"])
 

@@ -181,6 +181,9 @@ def loop(guard: Guard, model: torch.nn.Linear, planted: str, args: argparse.Name
             between_calls(guard, model, planted, is_here=rank == args.on)
         if fault == "ends":
             return
+        if fault == "skipped after a draw":
+            torch.rand(8)
+            continue
         with guard.call({"inputs": payload(fault, rank)}, **envelope):
             in_call(fault)
             step(model, payload("none", rank).float(), fault)

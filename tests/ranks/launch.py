@@ -31,7 +31,7 @@ class Ended:
     outputs: tuple[str, ...]
     errors: tuple[str, ...]
     times: tuple[float, ...]
-    left: tuple[int, ...]
+    leftovers: tuple[int, ...]
 
     @property
     def seconds(self) -> float:
@@ -123,7 +123,7 @@ class Begun:
             outputs=_texts(self._outputs),
             errors=_texts(self._errors),
             times=tuple(at - self.start for _, at in ends),
-            left=tuple(leftovers),
+            leftovers=tuple(leftovers),
         )
 
 

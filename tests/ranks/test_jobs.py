@@ -12,6 +12,7 @@ import pytest
 from moeparity.evidence.weights.compare import compare
 from moeparity.evidence.weights.files import open_weights
 from moeparity.ranks.journal import stories
+from moeparity.ranks.report import job_report
 from tests.ranks.launch import Ended, begun_job, launched
 
 IN_STEP = {
@@ -27,6 +28,9 @@ IN_STEP = {
     "shape": r"call 3: .*tensors\.inputs\.shape: ranks 0, 2 \[4, 8\], rank 1 \[3, 8\]",
     "input bit": r"call 3: .*tensors\.inputs\.bytes: ranks 0, 2 \w{16}, rank 1 \w{16}$",
     "extra draw": r"call 3: .*rng\.torch: rank 1 drew 2 numbers more than ranks 0, 2$",
+    "skipped after a draw": (
+        r"call 3: .* rank 1 1 call ahead, as if call 3 had been skipped: envelope\.chunk: ranks 0, 2 3, rank 1 4$"
+    ),
     "broadcast draw": "done",
     "noise handed over": r"call 3: .*tensors\.inputs\.bytes: ranks 0, 2 .*, rank 1",
     "weight bit": r"call 3: .*weights\.0\.weight: ranks 0, 2 unchanged, rank 1 changed to \w{16}$",
@@ -49,8 +53,8 @@ APART = {
     "skipped in a group": r"collectives\.\d: the first that differs is number 3: rank 0 allred.*in call 3; rank 1 none",
     "order": r"control flow diverged\. .*number 6: rank 0 allreduce.*in call 3; rank 1 broadcast.*in call 3$",
     "killed": r"rank 1 was killed\. Its last sign of life: ",
-    "stopped": r"rank 1 is stopped\. Its last sign of life: .*reached call 3\. rank 0: in call 3",
-    "slow": r"rank 1 is slow or stuck: in call 3 for \d+ s, .*reached call 3\. rank 0: in call 3, in collective 6",
+    "stopped": r"rank 1 is stopped\. Its last sign of life: in call 3; finished call 2\. rank 0: in call 3",
+    "slow": r"rank 1 is slow or stuck: in call 3 for \d+ s, finished call 2\. rank 0: in call 3, in collective 6",
 }
 """By fault what the job ends with: one rank says it, from inside a collective where need be."""
 
@@ -66,7 +70,7 @@ def in_step(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ended, Path]:
 def test_the_job_ends_by_itself(in_step: tuple[Ended, Path]) -> None:
     ended, _ = in_step
     assert ended.codes == (0, 0, 0), ended.errors
-    assert ended.left == ()
+    assert ended.leftovers == ()
     assert ended.said("after") == {"[3.0, 3.0]"}, "torch.distributed is as it was"
     assert ended.said("seen") == {"allreduce(float32[12]), all_reduce(float32[3], sum), allreduce(float32[3], sum)"}
 
@@ -91,11 +95,19 @@ def test_journals_tell_the_same_afterwards(in_step: tuple[Ended, Path], fault: s
 
 
 @pytest.fixture(scope="module")
-def apart() -> Callable[[str], Ended]:
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the job keeps its journals whose rank 0 is stopped."""
+    return tmp_path_factory.mktemp("stopped")
+
+
+@pytest.fixture(scope="module")
+def apart(stopped: Path) -> Callable[[str], Ended]:
     """How jobs ended that lose a rank, by their names: all of them run at once, since most of their time they wait."""
     slower = {"watchdog_s": 4}
     jobs = {fault: begun_job("--faults", json.dumps([fault]), settings=slower) for fault in APART}
-    jobs["stopped store"] = begun_job("--faults", '["stopped"]', "--on", "0", settings=slower)
+    jobs["stopped store"] = begun_job(
+        "--faults", '["stopped"]', "--on", "0", "--at", "0", ranks=4, settings={**slower, "folder": str(stopped)}
+    )
     # It ends before the second of its signs of life.
     early = {"watchdog_s": 4, "heartbeat_s": 1}
     jobs["killed store"] = begun_job("--faults", '["killed"]', "--on", "0", settings=early)
@@ -129,41 +141,45 @@ def test_fingerprints_are_written_at_start_and_after_an_update(in_step: tuple[En
 @pytest.mark.parametrize("fault", APART)
 def test_a_rank_that_is_lost_ends_the_job(apart: Callable[[str], Ended], fault: str) -> None:
     ended = apart(fault)
-    assert ended.left == ()
+    assert ended.leftovers == ()
     assert ended.codes[1] != 0
     words = ended.verdict or "\n".join(ended.said(fault))
     assert re.search(APART[fault], words), (words, ended.errors)
     assert ended.seconds < 30, "the backend's own limit is 300 seconds"
 
 
-def test_the_rank_that_holds_the_store_is_named_by_the_others(apart: Callable[[str], Ended]) -> None:
+def test_the_rank_that_holds_the_store_is_named_by_the_others(apart: Callable[[str], Ended], stopped: Path) -> None:
+    """Who notices first ends the job, and kills the stopped process: those who notice later say what the first said."""
     ended = apart("stopped store")
-    assert (ended.left, ended.codes[0] != 0, ended.codes[1]) == ((), True, 1)
-    assert "moeparity ranks: rank 0 is stopped." in ended.verdict
+    assert (ended.leftovers, ended.codes[0]) == ((), -9)
+    words = job_report(stopped / "stopped").difference
+    assert words.startswith("rank 0 is stopped. Its last sign of life: in call 0; no call finished. rank ")
+    assert [story.difference for story in stories(stopped / "stopped")] == [None, words, words, words]
+    assert {*ended.verdict.splitlines(), *ended.said("stopped")} <= {words, f"moeparity ranks: {words}"}
 
 
 def test_a_rank_that_is_lost_between_signs_of_life_is_named_with_its_call(apart: Callable[[str], Ended]) -> None:
     ended = apart("killed store")
-    assert (ended.left, ended.codes) == ((), (-9, 1))
+    assert (ended.leftovers, ended.codes) == ((), (-9, 1))
     words = "moeparity ranks: rank 0 was killed. Its last sign of life: in call 3; finished call 2. rank 1: "
     assert ended.verdict.startswith(words), ended.verdict
 
 
 def test_a_rank_that_ends_early_is_named_by_those_who_wait_for_it(apart: Callable[[str], Ended]) -> None:
     ended = apart("ends")
-    assert ended.left == ()
+    assert ended.leftovers == ()
     assert ended.said("ends") == {"call 3: ranks are not in step. at: rank 0 call 3, rank 1 the end"}
 
 
 def test_a_rank_that_does_not_come_is_named(apart: Callable[[str], Ended]) -> None:
     ended = apart("late")
     words = "rank 1 gave no sign of life: not in the guard yet. rank 0: starting, no call finished"
-    assert (ended.left, ended.verdict) == ((), f"moeparity ranks: {words}")
+    assert (ended.leftovers, ended.verdict) == ((), f"moeparity ranks: {words}")
 
 
 def test_a_guard_that_is_never_left_ends_with_its_program(apart: Callable[[str], Ended]) -> None:
     ended = apart("left open")
-    assert (ended.codes, ended.left, ended.said("left open")) == ((0, 0), (), {"done"}), ended.errors
+    assert (ended.codes, ended.leftovers, ended.said("left open")) == ((0, 0), (), {"done"}), ended.errors
 
 
 def test_checked_collectives_are_compared_before_they_run(apart: Callable[[str], Ended]) -> None:
@@ -174,4 +190,4 @@ def test_checked_collectives_are_compared_before_they_run(apart: Callable[[str],
         r"called by rank 0 at job\.py:\d+ in call 3; rank 1 at job\.py:\d+ in call 3",
         words,
     )
-    assert (ended.codes, ended.left) == ((0, 0), ()), ended.errors
+    assert (ended.codes, ended.leftovers) == ((0, 0), ()), ended.errors

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from moeparity.ranks.notes import SLOT, SLOTS, Notes
+from moeparity.ranks.notes import SLOT, SLOTS, Note, Notes
 
 
 @pytest.fixture
@@ -40,16 +41,17 @@ def test_others_read_the_last_notes_of_each_group(folder: Path) -> None:
 def test_others_read_where_a_rank_came_to_last(folder: Path) -> None:
     first, second, third = Notes("a", 0), Notes("a", 3), Notes("a", 4)
     assert third.places() == {}
-    first.at("before the first call, at a place with a long name", None)
-    second.at("in call 12", 11)
-    assert third.places() == {0: (None, "before the first call, at a place with a long name"), 3: (11, "in call 12")}
-    first.at("in call 0", None)
-    assert third.places()[0] == (None, "in call 0"), "a shorter note has nothing of the one before"
+    places = Note(1, None, "before the first call, at a place with a long name"), Note(40, 11, "in call 12")
+    first.at(places[0])
+    second.at(places[1])
+    assert third.places() == {0: places[0], 3: places[1]}
+    first.at(last := Note(2, None, "in call 0"))
+    assert third.places()[0] == last, "a shorter note has nothing of the one before"
     first.write("0", 0, "barrier()", "job.py:5")
-    assert (third.places()[0], third.read()[0]) == ((None, "in call 0"), {"collectives.0": "0\tbarrier()\tjob.py:5"})
+    assert (third.places()[0], third.read()[0]) == (last, {"collectives.0": "0\tbarrier()\tjob.py:5"})
     for notes in (first, second, third):
         notes.close()
-        notes.at("after its end", 1)
+        notes.at(Note(41, 1, "after its end"))
     assert list(folder.iterdir()) == []
 
 
@@ -65,23 +67,29 @@ def test_a_note_that_is_written_by_halves_is_passed_over(folder: Path) -> None:
     notes.close()
 
 
-def test_the_first_verdict_on_a_host_is_that_of_all(folder: Path) -> None:
-    first, second = Notes("a", 0), Notes("a", 1)
-    assert first.elected("rank 2 was killed") == "rank 2 was killed"
-    assert second.elected("rank 0 is stopped") == "rank 2 was killed"
-    assert set(first.read()) == {0, 1}
-    second.clear()
-    assert list(folder.iterdir()) == []
+def test_the_first_verdict_on_a_host_is_that_of_all_until_the_last_of_them_has_left(folder: Path) -> None:
+    """Who stopped a job for a stopped rank kills that rank: to a slower one it must not seem to have been killed."""
+    first, second, stranger = Notes("a", 0), Notes("a", 1), Notes("b", 0)
+    assert first.verdict() is None
+    assert first.elected("rank 2 is stopped") == "rank 2 is stopped"
+    first.clear()
     first.close()
+    assert second.verdict() == "rank 2 is stopped"
+    assert second.elected("rank 2 was killed") == "rank 2 is stopped"
     second.close()
+    assert [file.name for file in folder.iterdir()] == [f"moeparity-ranks-b-0-{os.getpid()}"]
+    stranger.close()
 
 
-def test_at_the_end_of_a_job_notes_of_all_its_ranks_go(folder: Path) -> None:
-    gone, staying, stranger = Notes("a", 0), Notes("a", 1), Notes("b", 0)
+def test_notes_go_of_processes_that_can_not_remove_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, stopped, running, staying = (Notes("a", rank) for rank in range(4))
+    states = {"0": "gone", "1": "stopped", "2": "running", "3": "running"}
+    for rank, file in ((file.name.split("-")[3], file) for file in list(folder.iterdir())):
+        file.rename(file.with_name(f"moeparity-ranks-a-{rank}-{10 + int(rank)}"))
+    monkeypatch.setattr("moeparity.ranks.notes.process_state", lambda pid: states[str(pid - 10)])
     staying.clear()
-    assert [file.name for file in folder.iterdir()] == ["moeparity-ranks-b-0"]
-    gone.write("0", 0, "barrier()", "job.py:5")
-    for notes in (gone, staying, stranger):
+    assert set(staying.read()) == {2, 3}
+    for notes in (gone, stopped, running, staying):
         notes.close()
 
 

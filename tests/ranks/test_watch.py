@@ -15,7 +15,7 @@ def test_a_store_that_is_slow_at_start_is_asked_again(monkeypatch: pytest.Monkey
     """Eight ranks start at once and the process that holds the store is busy: nobody is to blame for that."""
     store, beat, beats = PrefixStore("watch", HashStore()), Watch._beat, []
     journal, log = Journal(None, 0, 1), CollectiveLog(None)
-    watch = Watch(store, "job", 0, 1, journal, lambda: (None, "starting", False, "", 0.0), log, 0.05, 5.0)
+    watch = Watch(store, "job", 0, 1, journal, lambda: (0, None, "starting", False, "", 0.0), log, 0.05, 5.0)
 
     def slow(self: Watch, *, closed: bool = False) -> None:
         beats.append(closed)

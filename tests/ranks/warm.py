@@ -86,8 +86,8 @@ if __name__ == "__main__":
     # What is loaded stays: a fork that collects garbage, at its end at the latest, need not look through it.
     gc.freeze()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has one thread only"
-    _asked = socket.socket(fileno=os.dup(0))
-    _asked.sendall(b"warm")
-    _module = serve(_asked)
+    _socket = socket.socket(fileno=os.dup(0))
+    _socket.sendall(b"warm")
+    _module = serve(_socket)
     if _module is not None:
         importlib.import_module(_module).main()

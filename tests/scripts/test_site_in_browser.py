@@ -24,17 +24,17 @@ def browser() -> Iterator[Any]:
 def opened(request: pytest.FixtureRequest, browser: Any, site: Path) -> Iterator[Opened]:
     tab = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="light")
     page = Opened(tab)
-    tab.on("console", lambda message: page.said.append(message.text))
-    tab.on("pageerror", lambda error: page.said.append(str(error)))
+    tab.on("console", lambda message: page.messages.append(message.text))
+    tab.on("pageerror", lambda error: page.messages.append(str(error)))
     tab.on("request", lambda sent: page.requests.append(sent.url))
-    tab.on("requestfailed", lambda sent: page.said.append(f"failed: {sent.url}"))
+    tab.on("requestfailed", lambda sent: page.messages.append(f"failed: {sent.url}"))
     tab.goto((site / f"{request.param}.html").as_uri(), wait_until="load")
     yield page
     tab.close()
 
 
 def test_it_opens_without_a_word_and_without_a_network(opened: Opened) -> None:
-    assert opened.said == []
+    assert opened.messages == []
     assert opened.requests
     assert [url for url in opened.requests if not url.startswith(("file:", "data:", "blob:"))] == []
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from scripts.names import WORDS
-from scripts.tree import LONGEST, broken, circles, nameless, rooms, sources
+from scripts.tree import LONGEST, broken, circles, main, nameless, rooms, sources
 from tests.command import ROOT
 
 CLEAN = {
@@ -139,3 +141,17 @@ def test_the_command(tmp_path: Path, changes: dict[str, str], code: int) -> None
     assert ("cli/main.py:1 f" in done.stdout or "tests/test_x.py:2 own" in done.stdout) == bool(code)
     relaxed = subprocess.run([*command[:3], *command[4:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert relaxed.returncode == 0
+
+
+def test_each_file_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: Counter[str] = Counter()
+    parse = ast.parse
+
+    def counting(text: str, name: str) -> ast.Module:
+        parsed[name] += 1
+        return parse(text, name)
+
+    monkeypatch.setattr(ast, "parse", counting)
+    monkeypatch.setattr(sys, "argv", ["tree", "--root", str(tree(tmp_path, {"tests/test_x.py": ""}))])
+    assert main() == 0
+    assert parsed == Counter([*CLEAN, "tests/test_x.py"])

@@ -9,6 +9,7 @@ from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.numerics.orders import NATIVE, Order, parse
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_phases
 from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
@@ -35,7 +36,7 @@ def arrival_draws(side: Side) -> list[Side]:
 
 
 def _redrawn(plan: BoundGraph, offset: int) -> BoundGraph:
-    return plan.in_phases({phase: _redrawn_settings(plan.at_phase(phase), offset) for phase in plan.phases})
+    return in_phases(plan, {phase: _redrawn_settings(plan.at_phase(phase), offset) for phase in plan.phases})
 
 
 def _redrawn_settings(plan: BoundGraph, offset: int) -> dict[Place, Setting]:

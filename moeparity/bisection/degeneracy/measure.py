@@ -24,7 +24,7 @@ def degeneracy(plan: Plan, logits: FlatLogits) -> Degeneracy:
     constant_weights = () if plan.recipe.synthetic is not None else plan.model.constant
     return Degeneracy(
         constant_weights=constant_weights,
-        scored_tokens=logits.seen,
+        scored_tokens=logits.tokens,
         flat=logits.flat,
         sequences=len(tokens.input_ids),
         distinct=len(set(first_occurrences(tokens.input_ids, tokens.loss_mask).tolist())),

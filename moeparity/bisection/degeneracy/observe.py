@@ -17,12 +17,12 @@ from moeparity.plan.sides import SIDES
 
 @dataclass(slots=True)
 class FlatLogits:
-    """Of the tokens in `loss_mask` [B, T] bool, how many were `seen` and how many are `flat` for some of `walkers`."""
+    """How many `tokens` in `loss_mask` [B, T] bool there were, and how many are `flat` for some of `walkers`."""
 
     output: str
     loss_mask: Tensor
     walkers: tuple[Name, ...] = SIDES
-    seen: int = 0
+    tokens: int = 0
     flat: int = 0
 
     def see(self, view: NodeView) -> None:
@@ -35,7 +35,7 @@ class FlatLogits:
         values_of = [view.tensor(walker) for walker in self.walkers]
         size = max(1, CHUNK // values_of[0].shape[-1])
         for s, t in zip(torch.split(sequence, size), torch.split(position, size), strict=True):
-            self.seen += len(s)
+            self.tokens += len(s)
             self.flat += int(torch.stack([is_flat(values[s, t - 1]) for values in values_of]).any(0).sum())
 
     def part(self, rows: slice) -> FlatLogits:
@@ -44,7 +44,7 @@ class FlatLogits:
 
     def join(self, part: FlatLogits, rows: slice) -> None:
         """Take over what another saw of later waves, the sequences `rows`."""
-        self.seen, self.flat = self.seen + part.seen, self.flat + part.flat
+        self.tokens, self.flat = self.tokens + part.tokens, self.flat + part.flat
 
     @property
     def result(self) -> FlatLogits:

@@ -27,7 +27,7 @@ class NodeRecord:
     values; nothing has where outputs differ in dtype only.
 
     `carried` is the error of the candidate's own value, `local` that of one side's numerics on the other's inputs; None
-    for nodes without floating-point output.
+    for nodes without floating-point output, and where values of both have other shapes.
     """
 
     node: Node
@@ -124,9 +124,10 @@ def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:
     total: Error | None = None
     # Beyond the node's own ports come the roundings that single consumers are handed.
     for port in range(len(view.outputs[reference])):
-        value = view.counted(reference, port)
-        if value.is_floating_point():
-            total = _add(total, compare(value, view.counted(walker, port)))
+        ours, theirs = (view.counted(name, port) for name in (reference, walker))
+        # A fault can give a value another size, and then no element stands against another.
+        if ours.is_floating_point() and ours.shape == theirs.shape:
+            total = _add(total, compare(ours, theirs))
     return total
 
 

@@ -77,7 +77,8 @@ class Envelope:
         sequences, tokens = self._extent(view)
         values = [assemble(view.outputs[walker][port], view.batch)[:sequences, :tokens] for walker in self.walkers]
         if values[0].shape != values[1].shape:
-            return NodeBands(not_drawn="one side holds partial sums")
+            is_cut = len({view.outputs[walker][port][0].partials for walker in self.walkers}) > 1
+            return NodeBands(not_drawn="one side holds partial sums" if is_cut else "a fault gives it another size")
         reference_band = self._band(view, 0, values, (sequences, tokens))
         if not isinstance(reference_band, Band):
             return None if reference_band is None else NodeBands(not_drawn=reference_band)

@@ -281,8 +281,10 @@ def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tupl
 def equal_rows(a: Tensor, b: Tensor, axis: int) -> Tensor:
     """bool [B, T]: tokens all of whose elements have equal bits; values of two dtypes are compared in the wider one.
 
-    a and b: equal shapes [B, ..., T at `axis`, ...], any dtypes.
+    a and b: [B, ..., T at `axis`, ...], any dtypes; where a fault gives them other sizes, no token is equal.
     """
+    if a.shape != b.shape:
+        return torch.zeros(a.movedim(axis, 1).shape[:2], dtype=torch.bool, device=a.device)
     dtype = torch.promote_types(a.dtype, b.dtype)
     equal = (int_view(a.to(dtype)) == int_view(b.to(dtype))).movedim(axis, 1)
     return equal.flatten(2).all(-1) if equal.dim() > 2 else equal

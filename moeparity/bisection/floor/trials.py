@@ -16,6 +16,7 @@ from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.errors import SpecError, Where
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.others import others
@@ -58,7 +59,7 @@ def drawn(plan: BoundGraph, seed: int) -> BoundGraph | None:
     """
     draw = random.Random(seed)  # noqa: S311
     settings = dict(_orders(plan, draw, f"drawn with seed {seed}"))
-    return plan.in_all_phases(settings) if settings else None
+    return in_all_phases(plan, settings) if settings else None
 
 
 def _orders(plan: BoundGraph, draw: random.Random, why: str) -> Iterator[tuple[Place, Setting]]:

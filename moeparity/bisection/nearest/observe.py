@@ -25,13 +25,13 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 class Question:
     """A user's function at the node it closes: an inquiry of the micro-batches on which it was called.
 
-    walkers: whose values are looked at, the first that has any. other: the walker that runs the other side's kernels on
-    the inputs of the first of them.
+    walkers: whose values are looked at, the first that has any. other_side: the walker that runs the other side's
+    kernels on the inputs of the first of them.
     """
 
     region: Region
     walkers: tuple[str, ...]
-    other: str
+    other_side: str
     inquiry: Inquiry
 
     def lies_beside(self, node: Node) -> bool:
@@ -81,10 +81,10 @@ class Question:
 
     def _gives_the_others_bits(self, view: NodeView) -> bool:
         """Whether the other side's kernels have given the same bits on the same inputs in the pass itself."""
-        if not self.walkers or self.other in view.regions or not view.ran(self.other, self.walkers[0]):
+        if not self.walkers or self.other_side in view.regions or not view.ran(self.other_side, self.walkers[0]):
             return False
         ports = len(view.node.outputs)
-        ids = ([cell[:ports] for cell in view.output_ids(name)] for name in (self.other, self.walkers[0]))
+        ids = ([cell[:ports] for cell in view.output_ids(name)] for name in (self.other_side, self.walkers[0]))
         return next(ids) == next(ids)
 
 
@@ -138,7 +138,7 @@ def questions(plan: Plan) -> list[Question]:
                 Question(
                     region=region,
                     walkers=(*walkers, name) if _readable(region, base, plan_of_side) else walkers,
-                    other=REFERENCE if name == CANDIDATE else SHADOW,
+                    other_side=REFERENCE if name == CANDIDATE else SHADOW,
                     inquiry=Inquiry(
                         replaced=Replaced.of(region.nodes, base, plan_of_side),
                         memory=memories.setdefault(region.call, Memory()),
@@ -156,7 +156,7 @@ def _readable(region: Region, plan: BoundGraph, maker: BoundGraph) -> bool:
     pairs = [
         (plan.told_to(node)[name], maker.told_to(node)[name])
         for node in nodes
-        for name, by in node.op.told.items()
+        for name, by in node.op.choices_elsewhere.items()
         if dict(zip(node.ports, node.inputs, strict=True)).get(by.port) in region.inputs
     ]
     return all(a == b for a, b in pairs) and all(plan.partials[value] == 1 for value in region.inputs)

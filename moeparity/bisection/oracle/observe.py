@@ -81,8 +81,10 @@ class NodeDistances:
 
 @dataclass(slots=True)
 class Distances:
-    """Distances of two walkers from the oracle at every node with floating-point output, those in slot order left out,
-    and the log-softmax, where one side may hand on logits; the KL says how far that lies from the oracle's.
+    """Distances of two walkers from the oracle at every node with floating-point output of its shape.
+
+    Left out are those in slot order, and the log-softmax, where one side may hand on logits; the KL says how far that
+    lies from the oracle's.
 
     Padded tokens are in it, as in `Divergence`.
     """
@@ -103,7 +105,11 @@ class Distances:
             truth = view.tensor(self.oracle, port)
             if not truth.is_floating_point():
                 continue
-            ours, theirs = (distance(view.tensor(name, port), truth) for name in (self.candidate, self.reference))
+            values = [view.tensor(name, port) for name in (self.candidate, self.reference)]
+            # A fault can give a value another size, and then it lies at no distance.
+            if any(value.shape != truth.shape for value in values):
+                continue
+            ours, theirs = (distance(value, truth) for value in values)
             record = self.nodes.get(view.node.name)
             if record is None:
                 self.nodes[view.node.name] = NodeDistances(view.node, theirs, ours)

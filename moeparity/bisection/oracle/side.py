@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moeparity.plan.bind import bind
+from moeparity.plan.changed import with_settings
 from moeparity.plan.engine_profile import Profile
 from moeparity.plan.graph import Node
 from moeparity.plan.setting import FAULT
@@ -21,7 +22,7 @@ def oracle_side(reference: Side, profile: Profile, dtype: str) -> Side:
     """
     plan = bind(reference.plan.graph, profile, dtype, phases=reference.plan.phases)
     places = [(node.name, name) for node in plan.graph.nodes for name in _semantics(node)]
-    return Side(plan=plan.with_settings(places, reference.plan), schedule=reference.schedule)
+    return Side(plan=with_settings(plan, places, reference.plan), schedule=reference.schedule)
 
 
 def _semantics(node: Node) -> Iterator[str]:

@@ -29,7 +29,7 @@ def trials(plan: Plan, trials: Trials) -> Trials:
         with suppress(SpecError):
             replayed_plan(side.plan, plan.reference.plan)
             assert key.forced != "natural"
-            routes = Forced(of=REFERENCE, what=key.forced)
+            routes = Forced(of=REFERENCE, replayed=key.forced)
             forced_trials[key] = Trial(
                 side=side, base=CANDIDATE if key.kind == "candidate" else REFERENCE, routes=routes
             )

@@ -55,7 +55,7 @@ def _attribution(blame: Blame, evidence: Evidence) -> Attribution:
         complete=blame.fixes.complete,
         exhaustive=blame.fixes.exhaustive,
         refused=blame.fixes.refused,
-        kept=None if blame.kept is None else _kept(blame.kept, evidence),
+        kept=None if blame.may_stay is None else _kept(blame.may_stay, evidence),
         in_fp32=blame.in_fp32,
         mixtures=blame.mixtures,
     )

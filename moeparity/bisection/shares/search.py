@@ -46,7 +46,7 @@ class Blame:
     apart: the toggles that are no legal choices, together; None without any, or without others.
     inside: the toggles with a share that is not saturated, taken apart where the share is; None without any.
     interactions: of the toggles that act, in pairs.
-    kept: None where no set of toggles is a fix.
+    may_stay: None where no set of toggles is a fix.
     in_fp32: KL(candidate || reference), nats per token, with both sides computed in fp32; only where toggles are
         saturated and both sides are in 16 bits.
     mixtures, passes, seconds: walked beyond what the bisection saw, all searches together.
@@ -58,7 +58,7 @@ class Blame:
     inside: Waterfall | None
     interactions: tuple[Interaction, ...]
     fixes: Fixes
-    kept: Kept | None
+    may_stay: Kept | None
     in_fp32: float | None
     mixtures: int
     passes: int
@@ -102,7 +102,7 @@ def blame(
         inside=_inside(shares, cells, natural, plan.recipe.mixtures, parts_apart),
         interactions=tuple(interactions(memo, _acting(shares), over_sequences)),
         fixes=fixes,
-        kept=keep(fixes, plan.recipe.costs or None),
+        may_stay=keep(fixes, plan.recipe.costs or None),
         in_fp32=_in_fp32(plan, progress) if _saturated(shares) else None,
         mixtures=natural.walked + routed.walked,
         passes=natural.passes + routed.passes,

@@ -37,10 +37,11 @@ def blame(
         return f"{quantity(len(acting), 'choice')} act, and no scored token's log-probability shows it"
     if offsets:
         return f"{offsets[0].first} and {offsets[0].second} offset each other: each hides the other"
+    # Bits say so, however few the sequences.
+    if len(acting) == 1 and acting[0].restores_all:
+        return f"{acting[0].name} makes all of it"
     if attribution is not None and attribution.shares.rows:
         return _by_shares([row for row in attribution.shares.rows if row.depth == 0])
-    if len(acting) == 1:
-        return f"{acting[0].name} makes all of it"
     return _by_trials(acting, total)
 
 

@@ -141,5 +141,5 @@ def _share_sentences(plan: Plan, blame: Blame, labels: Mapping[str, str]) -> lis
         dtype,
         None if blame.apart is None else blame.apart.named(label),
     )
-    allowed = None if blame.kept is None else blame.kept.named(label)
+    allowed = None if blame.may_stay is None else blame.may_stay.named(label)
     return [*shares, *fix_reading(blame.fixes.named(label), allowed, costs=bool(plan.recipe.costs))]

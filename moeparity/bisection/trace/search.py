@@ -98,4 +98,4 @@ def _routed(plan: Plan) -> Iterator[Walker]:
         return
     for choice in REPLAYED:
         with suppress(SpecError):
-            yield walker(plan, choice, plan.reference, routes=Forced(of=CANDIDATE, what=choice))
+            yield walker(plan, choice, plan.reference, routes=Forced(of=CANDIDATE, replayed=choice))

@@ -128,8 +128,8 @@ class _Heard:
     """Makes one number of what a pass tells."""
 
     def __init__(self, on_part: Callable[[float], None]) -> None:
-        self._told = on_part
+        self._on_part = on_part
 
     def __call__(self, progress: Progress) -> None:
         if progress.step == "pass" and progress.total:
-            self._told((progress.done + progress.part) / progress.total)
+            self._on_part((progress.done + progress.part) / progress.total)

@@ -44,7 +44,7 @@ class Sink(Protocol):
     """What takes the records of a flush: a writer, or what compares them with another trace."""
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes of whole tensors that it holds in memory until the next flush."""
 
     def value(self, value: Value, *, rows: torch.Tensor | None = None, tensor: torch.Tensor | None = None) -> None:
@@ -88,7 +88,7 @@ def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> 
     for text in notes:
         sink.note(text)
     for value in _unwritten(calls):
-        sink.value(_value(value), rows=value.rows if rows else None, tensor=value.kept)
+        sink.value(_value(value), rows=value.rows if rows else None, tensor=value.bits)
     stacks: dict[Frames, int] = {}
     for call in calls:
         if call.frames is not None and call.frames not in stacks:
@@ -100,7 +100,7 @@ def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> 
 def let_go(calls: list[Running]) -> None:
     """What was written need not be held."""
     for value in _unwritten(calls):
-        value.written, value.kept = True, None
+        value.written, value.bits = True, None
 
 
 def _unwritten(calls: list[Running]) -> list[Seen]:

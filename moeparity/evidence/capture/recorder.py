@@ -60,7 +60,7 @@ class Recorder:
         self._notes: list[str] = []
         self._noted: set[str] = set()
         self._counts: dict[tuple[str, str], int] = {}
-        self._values = self._held = self._spent = 0
+        self._values = self._held_bytes = self._spent = 0
         self._due = time.monotonic() + SECONDS
         self.most_calls = CALLS
         """A flush comes after so many calls at the latest."""
@@ -95,7 +95,7 @@ class Recorder:
     def returned(self, call: Running) -> None:
         """A call that has returned with all its values."""
         self._returned.append(call)
-        held_bytes = self._held + sum(sink.held for sink in self._sinks)
+        held_bytes = self._held_bytes + sum(sink.held_bytes for sink in self._sinks)
         if len(self._returned) >= self.most_calls or held_bytes >= HELD:
             self.flush()
         else:
@@ -165,13 +165,13 @@ class Recorder:
         except (RuntimeError, NotImplementedError) as error:
             self.note(f"values of {tensor.dtype} on {tensor.device.type} have no digests: {str(error)[:100]}")
             return
-        self._held += 8 * value.rows.numel()
+        self._held_bytes += 8 * value.rows.numel()
 
     def _keep(self, value: Seen, tensor: torch.Tensor) -> None:
         base = value.base
         if base is not None and base.extent[1] - base.extent[0] <= 4 * tensor.nbytes and base.dtype == value.dtype:
             tensor, value = tensor.detach().as_strided(base.shape, base.strides, base.offset), base
-        if value.kept is not None or value.kept_already or value.label == "unwritten":
+        if value.bits is not None or value.kept_already or value.label == "unwritten":
             return
         if not _is_small_index(tensor) and self._spent + tensor.nbytes > self.settings.budget:
             self.note(
@@ -188,8 +188,8 @@ class Recorder:
                     number = sink.keep(value.id, tensor)
                     value.file = number if number is not None else value.file
         else:
-            value.kept = tensor.detach().clone(memory_format=torch.contiguous_format)
-            self._held += tensor.nbytes
+            value.bits = tensor.detach().clone(memory_format=torch.contiguous_format)
+            self._held_bytes += tensor.nbytes
 
     def _opened_sinks(self) -> Sequence[Sink]:
         self._sinks = self._sinks or self._opened()
@@ -228,7 +228,7 @@ class Recorder:
             if not self._returned and not self._notes:
                 return
             calls, notes = self._returned, self._notes
-            self._returned, self._notes, self._held = [], [], 0
+            self._returned, self._notes, self._held_bytes = [], [], 0
             with self._writing():
                 complete(calls)
                 for sink in self._opened_sinks():

@@ -27,7 +27,7 @@ class Seen:
     """A tensor as it was at one moment; what is known of it until it is written to the trace."""
 
     __slots__ = (
-        "base", "device", "digest", "dtype", "extent", "file", "id", "kept", "kept_already", "label", "offset",
+        "base", "bits", "device", "digest", "dtype", "extent", "file", "id", "kept_already", "label", "offset",
         "rows", "shape", "stats", "storage", "strides", "version", "written",
     )  # fmt: skip
 
@@ -45,7 +45,7 @@ class Seen:
         self.label: str | None = None
         self.rows: torch.Tensor | None = None
         self.stats: torch.Tensor | dict[str, float] | None = None
-        self.kept: torch.Tensor | None = None
+        self.bits: torch.Tensor | None = None
         self.file: int | None = None
         """The number of the file that the whole tensor was written to, where it was."""
         self.digest: str | None = None

@@ -42,12 +42,12 @@ class Joined:
         self._values = {number: self._joined(value) for number, value in parts[0].contents.values.items()}
         views = {n for n, value in self._values.items() if value.base in whole_values and n not in self._placed}
         whole = {n for n in views if not isinstance(self._placed[self._values[n].base or 0], Cut) or self._turned(n)}
-        self.apart = frozenset(set(self._values) - whole_values - whole - gathered.own)
+        self.apart = frozenset(set(self._values) - whole_values - whole - gathered.own_values)
 
     def _declare(
         self, rules: Sequence[RankRule], role: str, call: Call, slot: str, number: int, calls: Sequence[Call | None]
     ) -> None:
-        if number in self._placed or number in self._gathered.own:
+        if number in self._placed or number in self._gathered.own_values:
             return
         key = "weights" if role == "inputs" and self._parts[0].is_weight(number) else role
         base = self._parts[0].value(number).base

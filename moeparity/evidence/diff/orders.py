@@ -25,18 +25,18 @@ _FOREIGN = "what {} recorded is none of the orders of its own calls: it adds in 
 class _Drawn:
     """A side's recorded rows [n, C], what its calls give at these in other orders, and in fp64."""
 
-    own: Tensor
+    own_value: Tensor
     draws: tuple[Tensor, ...]
     exact: Tensor
 
     def around(self, recorded: Tensor) -> Band:
         """The other side's rows in the band of these."""
-        return band(self.own, recorded[: len(self.own)], self.draws, len(self.own))
+        return band(self.own_value, recorded[: len(self.own_value)], self.draws, len(self.own_value))
 
     @property
     def is_own(self) -> bool:
         """Whether the recorded value is one of these orders itself."""
-        return band(self.draws[0], self.own, self.draws[1:], len(self.own)).inside
+        return band(self.draws[0], self.own_value, self.draws[1:], len(self.own_value)).inside
 
 
 def legal_orders(comparer: Comparer, origin: Origin) -> LegalOrders:
@@ -73,11 +73,11 @@ def orders_behind(comparer: Comparer, origin: Origin, handed: Mapping[int, Tenso
     drawn, drawn_alone = _draws(on_others, differing[0], theirs), _drawn(calls, differing[0], ours)
     if isinstance(drawn, str) or isinstance(drawn_alone, str):
         return _not_told((drawn if isinstance(drawn, str) else str(drawn_alone)).format("A")), False
-    around = band(drawn.draws[0], drawn.own, drawn.draws[1:], len(drawn.own))
+    around = band(drawn.draws[0], drawn.own_value, drawn.draws[1:], len(drawn.own_value))
     if around.inside:
         return LegalOrders(verdict="inside"), False
     verdict = _told("outside", drawn_alone, (ours, theirs), around, sums=calls.adds_up)
-    return replace(verdict, error_b=_error(drawn.own, drawn.exact)), False
+    return replace(verdict, error_b=_error(drawn.own_value, drawn.exact)), False
 
 
 def _recorded(calls: Calls) -> Tensor:

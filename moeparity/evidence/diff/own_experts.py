@@ -16,7 +16,7 @@ from moeparity.plan.spec.layout import ExpertRule
 class Gathered:
     """The ranks of a trace, and the calls of the first with those of the others' own experts among them.
 
-    calls: in the order in which they returned. own: ids of values of experts, each of which is whole on its rank.
+    calls: in the order in which they returned. own_values: ids of values of experts, each of them whole on its rank.
     A value of rank r has the id that it has there and `r * apart` more.
     """
 
@@ -25,7 +25,7 @@ class Gathered:
     stacks: Mapping[int, Stack]
     apart: int
     rule: ExpertRule | None = None
-    own: frozenset[int] = frozenset()
+    own_values: frozenset[int] = frozenset()
     values: Mapping[int, Value] = field(default_factory=dict)
 
     def is_own(self, call: Call) -> bool:

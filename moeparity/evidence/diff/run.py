@@ -129,10 +129,10 @@ def _report(
 
 def _unwalked(walked: Walked) -> Iterator[str]:
     """How far values behind the first difference were held to their own orders."""
-    if walked.left:
+    if walked.unvisited:
         yield (
             f"{WALKED} values that differ were held to the orders of their own calls, and none is beyond them; "
-            f"{counted(walked.left, 'value')} more of that pass, and what comes later, were not."
+            f"{counted(walked.unvisited, 'value')} more of that pass, and what comes later, were not."
         )
 
 

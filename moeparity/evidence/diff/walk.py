@@ -30,16 +30,16 @@ class Compared:
 
     run: RunPair
     values: Sequence[ValuePair]
-    known: Known
+    knowledge: Known
     origins: Sequence[Origin]
 
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """The first place beyond A's orders, None where none of those looked at is; `left`: how many were not looked at."""
+    """The first place beyond A's orders, None where none of those visited is; how many were `unvisited`."""
 
     beyond: Start | None
-    left: int = 0
+    unvisited: int = 0
 
 
 def first_beyond(compared: Sequence[Compared], orders_drawn: Mapping[int, LegalOrders]) -> Walked:
@@ -54,7 +54,7 @@ def first_beyond(compared: Sequence[Compared], orders_drawn: Mapping[int, LegalO
             if origin is not None:
                 orders, at_once = orders_drawn.get(id(origin)) or legal_orders(comparer, origin), False
             else:
-                origin, handed = _behind(comparer, passes.known, pair)
+                origin, handed = _behind(comparer, passes.knowledge, pair)
                 orders, at_once = orders_behind(comparer, origin, handed)
             if orders.verdict == "outside":
                 return Walked(start(passes.run, origin, orders))

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, product
 from typing import Final
 
 from moeparity.errors import SpecError
@@ -15,7 +15,7 @@ from moeparity.evidence.explain.engines import known_choices
 from moeparity.evidence.explain.faulty import with_fault, with_number_of_fault
 from moeparity.evidence.explain.numbers import PLAIN, figures
 from moeparity.evidence.explain.plainness import places
-from moeparity.evidence.explain.replaced import Choices, Replaced
+from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.solved import MOST, solved
 from moeparity.evidence.explain.tries import NOTHING, SLOW, Tries, children, tried
 from moeparity.plan.setting import Place
@@ -99,6 +99,8 @@ class Built:
         # Once something is found, only what is smaller is looked for.
         room = min(map(len, self.exact), default=MOST + 1) - len(parent)
         children = [] if room < 2 else tried(self.tries, self._further(parent, idle=idle), self.exact)
+        if room > 2 and not idle and not self.exact:
+            children += tried(self.tries, self._orders_at_once(parent), self.exact)
         if room > 1 and not idle and not self.exact:
             children += tried(self.tries, with_fault(self.tries, parent), self.exact)
         if room > 0 and idle != _has_numbers(parent) and not self.exact:
@@ -121,6 +123,21 @@ class Built:
             changes = changes and self.tries.reaches((place, value), parent)
             if (changes and self.tries.price(child) <= SLOW) != idle:
                 yield child
+
+    def _orders_at_once(self, parent: Choices) -> Iterator[Choices]:
+        """The combination with two orders at one node or more: a sum that is added in half of its order leaves as much
+        as in none of it, so that one would not be built upon the other.
+        """
+        replaced, at_nodes = self.tries.kernels.replaced, dict[str, dict[Place, list[Choice | None]]]()
+        for choice in known_choices(replaced, replaced.bound(parent)):
+            (name, attribute), _ = choice
+            if choice[0] not in places(parent) and replaced.kind(choice[0]) == "order":
+                at_nodes.setdefault(name, {}).setdefault((name, attribute), [None]).append(choice)
+        for by_place in at_nodes.values():
+            for orders in product(*by_place.values()):
+                child = parent.union(filter(None, orders))
+                if len(child) > len(parent) + 1 and len(child) <= MOST and self.tries.price(child) <= SLOW:
+                    yield child
 
     def _woken(self, singles: Sequence[Choices]) -> Iterator[Choices]:
         """Single choices with a further one that takes effect only beside it."""

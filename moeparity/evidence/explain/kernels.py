@@ -93,12 +93,12 @@ class Kernels:
 
     def suspects(self, sample: Sample, choices: Choices) -> tuple[int, ...]:
         """The experts that may be why a micro-batch was given with other bits than these choices give."""
-        base, ids = self.outputs(choices, sample), self._ids(sample, choices)
+        base, ids = self.outputs(choices, sample), self.ids(sample, choices)
         return () if base is None or ids is None else suspects_of(sample.given[0], base[0], ids)
 
     def order(self, sample: Sample, choices: Choices) -> Place | None:
         """The order of experts in which, beside these choices, every row is as it was given; None where none is."""
-        closing, ids = self.replaced.nodes[-1], self._ids(sample, choices)
+        closing, ids = self.replaced.nodes[-1], self.ids(sample, choices)
         if closing is not self._experts() or ids is None:
             return None
         rows: dict[int, Tensor] = {}
@@ -114,7 +114,7 @@ class Kernels:
         """The node among these whose rows are those of experts."""
         return next((node for node in self.replaced.nodes if node.op.slot_order and experts_of(node)), None)
 
-    def _ids(self, sample: Sample, choices: Choices) -> Tensor | None:
+    def ids(self, sample: Sample, choices: Choices) -> Tensor | None:
         """The experts of each token's slots; None where these nodes have none, or do not run."""
         node = self._experts()
         if node is None:

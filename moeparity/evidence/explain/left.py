@@ -13,6 +13,7 @@ from moeparity.engine.computation import weights_of
 from moeparity.errors import SpecError
 from moeparity.evidence.envelope.band import band
 from moeparity.evidence.envelope.legal_orders import Call, extent, orders_of
+from moeparity.evidence.explain.extent import extent_of
 from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Left
@@ -35,7 +36,8 @@ def left_by(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Le
             count, far = (value.numel(), math.inf) if trial is None else _apart(value, trial[port])
             differing, furthest = differing + count, max(furthest, far)
             worst = sample if worst is None and count else worst
-    remainder = Left(differing=differing / max(1, elements), furthest=furthest)
+    extent = extent_of(kernels, choices, samples)
+    remainder = Left(differing=differing / max(1, elements), furthest=furthest, extent=extent)
     return remainder if worst is None else _beyond_orders(remainder, kernels, choices, worst)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 Remainder = Callable[[float], float]
@@ -32,8 +33,16 @@ FAR: Final = 4.0
 """Numbers whose ratio is greater are halved in powers."""
 PLAIN: Final = 2
 """Digits of a plain number."""
-DIGITS: Final = (1, 2, 3)
+DENOMINATOR: Final = 16
+"""The greatest denominator of ratios of whole numbers that are looked at."""
+RATIO_NEAR: Final = 1e-3
+"""How far from a number, as a share of it, a ratio may lie to be looked at in its place."""
+DIGITS: Final = (1, 2, 3, 4)
 """Significant digits of plain decimals."""
+BITS: Final = range(1, 9)
+"""Significant bits of plain binary numbers: as many as a bf16 holds."""
+PLAIN_BITS: Final = 4
+"""Bits of a number that is as plain as a decimal of `PLAIN` digits, such as 1.125."""
 MOST: Final = 10
 """Decimals of one length that are looked at."""
 HALVINGS: Final = 18
@@ -144,20 +153,28 @@ def _vertex(a: tuple[float, float], b: tuple[float, float], c: tuple[float, floa
 
 
 def plain(x: float, low: float, high: float) -> set[float]:
-    """Plain decimals and powers of two next to x on both sides; up to two digits also outside of [low, high]."""
+    """Plain decimals and binary numbers next to x on both sides; those of more than two digits, or of more than
+    `PLAIN_BITS` bits, inside of [low, high] only. A ratio of whole numbers where it is hardly another number.
+    """
     if x == 0 or not math.isfinite(x):
         return set()
     sign, size = math.copysign(1.0, x), abs(x)
-    exponent = math.floor(math.log10(size))
-    decimals = set()
-    for digits in DIGITS:
-        unit = digits - 1 - exponent
-        scaled = size * 10.0**unit
+    exponent, power = math.floor(math.log10(size)), math.floor(math.log2(size))
+    numbers = set()
+    for digits_shown in DIGITS:
+        unit = digits_shown - 1 - exponent
         # Written and read again: a decimal is what its text says, not a product with a rounded power of ten.
-        beside = {float(f"{rounded:.0f}e{-unit}") for rounded in (math.floor(scaled), math.ceil(scaled)) if rounded}
-        decimals |= {sign * y for y in beside if digits <= 2 or low <= sign * y <= high}
-    power = math.floor(math.log2(size))
-    return (decimals | {sign * 2.0**power, sign * 2.0 ** (power + 1)}) - {x}
+        beside = {float(f"{rounded:.0f}e{-unit}") for rounded in _both_sides(size * 10.0**unit)}
+        numbers |= {sign * y for y in beside if digits_shown <= PLAIN or low <= sign * y <= high}
+    for bits in BITS:
+        beside = {math.ldexp(rounded, power + 1 - bits) for rounded in _both_sides(math.ldexp(size, bits - 1 - power))}
+        numbers |= {sign * y for y in beside if bits <= PLAIN_BITS or low <= sign * y <= high}
+    ratio = sign * float(Fraction(size).limit_denominator(DENOMINATOR))
+    return numbers.union([ratio] if abs(ratio - x) <= RATIO_NEAR * size else []) - {x}
+
+
+def _both_sides(x: float) -> set[int]:
+    return {math.floor(x), math.ceil(x)} - {0}
 
 
 def alike(exact: Callable[[float], bool], x: float) -> Iterator[float]:
@@ -199,8 +216,10 @@ def shortest(low: float, high: float) -> list[float]:
 
 
 def figures(x: float) -> int:
-    """How much there is to say of a number: its digits, and of a power of two no more than of a plain decimal."""
-    return min(digits(x), PLAIN) if abs(math.frexp(x)[0]) == 0.5 else digits(x)
+    """How much there is to say of a number: its digits, and of one of few bits no more than of a plain decimal."""
+    numerator = abs(x).as_integer_ratio()[0] if math.isfinite(x) else 0
+    odd_part = numerator // (numerator & -numerator) if numerator else 1
+    return min(digits(x), PLAIN) if odd_part.bit_length() <= PLAIN_BITS else digits(x)
 
 
 def digits(x: float) -> int:

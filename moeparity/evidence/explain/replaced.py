@@ -11,6 +11,7 @@ import networkx as nx
 from moeparity.evidence.explain.faults import is_fault, with_faults
 from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases, in_phases
 from moeparity.plan.graph import Node, Segment
 from moeparity.plan.setting import FAULT, IMPL, Place, Setting
 
@@ -72,7 +73,7 @@ class Replaced:
             phases=base.phases,
         )
         return cls(
-            plan=plan.in_phases(settings_of),
+            plan=in_phases(plan, settings_of),
             nodes=tuple(node for node in cut.nodes if node.name in region),
             tail=tail,
             own=tuple(_of_nodes(phase_plan, names) for phase_plan in own_plan.distinct),
@@ -91,6 +92,12 @@ class Replaced:
         names = {node.name for node in self.all_nodes}.union(name for name, _ in self.makers)
         return tuple(node for node in self.plan.graph.nodes if node.name in names)
 
+    def kind(self, place: Place) -> str | None:
+        """The kind of the choice at a place; None where the op declares none."""
+        node = next(node for node in self.plan.graph.nodes if node.name == place[0])
+        attribute = node.op.attribute(place[1].partition(EDGE)[0])
+        return None if attribute is None else attribute.kind
+
     def bound(self, choices: Choices) -> BoundGraph:
         """The plan with these choices, parameters aside. Raises SpecError where an op refuses them."""
         settings = {place: Setting(value=value, rule=None) for place, value in choices if place in self.plan.settings}
@@ -100,7 +107,7 @@ class Replaced:
         if choices not in self._latest:
             if len(self._latest) == KEPT:
                 del self._latest[next(iter(self._latest))]
-            self._latest[choices] = with_faults(self.plan.in_all_phases(settings), faults)
+            self._latest[choices] = with_faults(in_all_phases(self.plan, settings), faults)
         return self._latest[choices]
 
     def params(self, node: Node, choices: Choices) -> Mapping[str, Any]:
@@ -140,9 +147,9 @@ def _makers(nodes: Sequence[Node], region: Sequence[str]) -> Iterator[Place]:
     by_value = {value: node for node in nodes for value in node.values}
     for node in nodes:
         inputs = dict(zip(node.ports, node.inputs, strict=True))
-        for name, by in node.op.told.items():
+        for name, by in node.op.choices_elsewhere.items():
             maker = by_value.get(inputs.get(by.port, ""))
-            while maker is not None and (maker.op.reduces or name in maker.op.told):
+            while maker is not None and (maker.op.reduces or name in maker.op.choices_elsewhere):
                 maker = by_value.get(maker.inputs[0])
             has = maker is not None and any(attribute.name == name for attribute in maker.attributes)
             if maker is not None and has and node.name in region and maker.name not in region:

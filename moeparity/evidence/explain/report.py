@@ -60,13 +60,47 @@ class OpenChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPlace:
+    """Where a token stands: forward, sequence and position, each counted from 0."""
+
+    forward: int
+    sequence: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertTokens:
+    """An expert that all `differing` tokens went to, beside how many tokens did."""
+
+    expert: int
+    differing: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """Of which tokens bits are other ones: so many of all, and the first.
+
+    not_finite: elements that are NaN or infinite where the computed ones are finite. experts: the one expert, or two,
+    that each of these tokens went to, and where that is so no other one did; empty where nobody knows of one.
+    """
+
+    differing: int
+    tokens: int
+    first: TokenPlace
+    not_finite: int
+    experts: tuple[ExpertTokens, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
     """What the nearest choices leave of a node's values.
 
     differing: share of the elements whose bits differ; furthest: by how many ulps at most, infinite where a value is
     not finite. outside: how many elements lie outside of what other legal orders of the same sums give, of `compared`
     ones, and `draws_outside` how many an order that is legal has there at most; None where no orders can be drawn:
-    `not_drawn` says why. beyond_orders: whether no legal order explains what is left, in all or of one token.
+    `not_drawn` says why. beyond_orders: whether no legal order explains what is left, in all or of one token. extent:
+    of which tokens it is; None where shapes differ.
     """
 
     differing: float
@@ -76,6 +110,7 @@ class Left:
     draws_outside: int = 0
     beyond_orders: bool = False
     not_drawn: str = ""
+    extent: Extent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

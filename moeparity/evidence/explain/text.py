@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from moeparity.evidence.explain.report import Explained, Explanation, Left, OpenChoice
+from moeparity.evidence.explain.report import Explained, Explanation, Extent, Left, OpenChoice
 from moeparity.output.words import percent
 from moeparity.plan.address import pattern, role
 
@@ -124,6 +124,7 @@ def _nothing(node: Explanation, names: str) -> Iterator[str]:
         yield f"  nearest: the profile as it is, {percent(node.as_it_is)} of elements equal"
     if node.left is not None:
         yield f"  which leaves {_left(node.left)}"
+        yield from () if node.left.extent is None else _extent(node.left.extent)
 
 
 def _left(remainder: Left) -> str:
@@ -134,6 +135,28 @@ def _left(remainder: Left) -> str:
     outside = f"{remainder.outside} of {remainder.compared} elements lie outside every legal order drawn"
     verdict = "no legal order explains them" if remainder.beyond_orders else "as many as a legal order has there"
     return f"{text}; {outside} ({verdict})"
+
+
+def _extent(extent: Extent) -> Iterator[str]:
+    """Of which tokens the rest is, and to which expert all of them went."""
+    place = extent.first
+    where = f"sequence {place.sequence}, position {place.position}"
+    where = f"forward {place.forward}, {where}" if place.forward else where
+    many = extent.differing > 1
+    tokens = f"{_count(extent.differing, 'token')} of {extent.tokens}"
+    yield f"  in {tokens}, {'the first ' if many else ''}at {where}{_born(extent.not_finite)}"
+    if not extent.experts:
+        return
+    experts = " and ".join(f"expert {tokens_of.expert}" for tokens_of in extent.experts)
+    goes = "all of these tokens went" if many else "this token went"
+    others = [tokens_of.tokens - tokens_of.differing for tokens_of in extent.experts]
+    besides = f", and {' and '.join(map(str, others))} others did that have equal bits" if any(others) else ""
+    yield f"  {goes} to {experts}{besides or ', and no other one did'}"
+
+
+def _born(count: int) -> str:
+    elements = f"{_count(count, 'element')} {'is' if count == 1 else 'are'}"
+    return f"; {elements} NaN or infinite where finite ones are computed" if count else ""
 
 
 def _alike(nodes: Iterable[Explanation]) -> list[list[Explanation]]:

@@ -23,6 +23,7 @@ from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype
 from moeparity.plan.address import role, select
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Segment
 from moeparity.plan.setting import Setting
@@ -128,7 +129,7 @@ class _Walk:
         computed once; with nothing else.
         """
         if answer.explained:
-            told_names = {name for node in self.plan.graph.nodes for name in node.op.told}
+            told_names = {name for node in self.plan.graph.nodes for name in node.op.choices_elsewhere}
             shared = {node.name for node in self.plan.graph.nodes if node.layer is None}
             places = {tuple(address.rsplit(":", 1)): value for address, value in answer.settings}
             settings = {
@@ -136,7 +137,7 @@ class _Walk:
                 for (node, name), value in places.items()
                 if name in told_names or node in shared
             }
-            self.plan = self.plan.in_all_phases(settings)
+            self.plan = in_all_phases(self.plan, settings)
             self.known |= set(answer.nodes)
 
 

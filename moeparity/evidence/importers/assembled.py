@@ -101,7 +101,7 @@ class _Values:
 
     def __init__(self, writer: TraceWriter) -> None:
         self._writer = writer
-        self._known: dict[tuple[object, ...], int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._count = 0
 
     def numbers(self, slots: Mapping[str, Held]) -> dict[str, int]:
@@ -118,12 +118,12 @@ class _Values:
         rows, dtype, shape = row_digests(tensor), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
         digest = value_digest(rows, shape, dtype)
         key = digest, dtype, shape
-        if key not in self._known:
-            self._known[key] = number
+        if key not in self._numbers:
+            self._numbers[key] = number
             self._count += 1
             value = Value(id=number, dtype=dtype, shape=shape, strides=tuple(tensor.stride()), digest=digest)
             self._writer.value(value, rows=rows, tensor=tensor.clone() if tensor._base is not None else tensor)  # noqa: SLF001
-        return self._known[key]
+        return self._numbers[key]
 
 
 def is_tensor(value: Any) -> bool:

@@ -105,7 +105,7 @@ def refuse_without_logits(side: RecordedSide, graph: Graph, scored: torch.Tensor
         return
     needed = torch.zeros_like(scored)
     needed[:, :-1] = scored[:, 1:]
-    missing = int((needed & ~graft.known.view_as(needed)).sum())
+    missing = int((needed & ~graft.is_recorded.view_as(needed)).sum())
     if missing:
         raise TraceError(
             f"{Where(side.folder)}: no logits of {counted(missing, 'scored token')} of {int(needed.sum()):,}, so there "
@@ -181,7 +181,7 @@ def _grafts(
         if bool(is_known.any()):
             grafts[value] = Graft(
                 read=_reader(read, value),
-                known=is_known,
+                is_recorded=is_known,
                 where=f"{Where(trace.folder)}: {at[0]}",
                 cast=value in multiplied,
             )
@@ -242,7 +242,7 @@ def _rows(
 def _refuse_zeros(trace: RankTrace, graph: Graph, grafts: Mapping[str, Graft]) -> None:
     """Raises TraceError where the logits, or the first values there are, are all zero."""
     for value in dict.fromkeys((*_first_floats(graph, grafts), graph.output)):
-        if value in grafts and not bool(grafts[value].read()[grafts[value].known].any()):
+        if value in grafts and not bool(grafts[value].read()[grafts[value].is_recorded].any()):
             raise TraceError(
                 f"{Where(trace.folder)}: all values of {value} are zero. Such a capture saw memory before it was "
                 "written, or nothing at all: capture again."

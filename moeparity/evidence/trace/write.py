@@ -39,7 +39,7 @@ class TraceWriter:
     def __init__(self, folder: Path, head: Head, *, buffer: int = BUFFER) -> None:
         self.rank = head.rank
         self.folder = folder / f"rank-{head.rank}"
-        self._buffer, self._held = buffer, 0
+        self._buffer, self._held_bytes = buffer, 0
         self._lines: list[str] = []
         self._tensors: TensorFile | None = None
         self._rows: list[torch.Tensor] = []
@@ -66,7 +66,7 @@ class TraceWriter:
         self.close(whole=kind is None)
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """No whole tensor is held: each is written when it comes."""
         return 0
 
@@ -123,7 +123,7 @@ class TraceWriter:
         self._close_tensors()
         self._events.write("".join(self._lines))
         self._events.flush()
-        self._lines, self._held = [], 0
+        self._lines, self._held_bytes = [], 0
 
     def close(self, *, whole: bool = True) -> None:
         """Flush, and write the end where the program got there."""
@@ -151,8 +151,8 @@ class TraceWriter:
 
     def _append(self, record: Record, held_bytes: int = 0, places: dict[str, Any] | None = None) -> None:
         self._lines.append(_ENCODER.encode(document(record) | (places or {})) + "\n")
-        self._held += held_bytes + _RECORD
-        if self._held >= self._buffer:
+        self._held_bytes += held_bytes + _RECORD
+        if self._held_bytes >= self._buffer:
             self.flush()
 
 

@@ -16,7 +16,7 @@ from moeparity.evidence.weights.part import Kind, Part, Shape, matrix, numbers
 class Whole:
     """One tensor, as far as the ranks hold it.
 
-    rows: the sum of each row, int64, over the columns that somebody holds. held: how many columns of each row.
+    rows: the sum of each row, int64, over the columns that somebody holds. held_columns: how many columns of each row.
     replicas: words about parts that should be equal and are not. doubled: about parts of different places with the same
     bits. overlap: about parts that can't be put together.
     """
@@ -27,7 +27,7 @@ class Whole:
     shape: Shape
     constant: bool
     rows: torch.Tensor
-    held: torch.Tensor
+    held_columns: torch.Tensor
     replicas: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
     overlap: list[str] = field(default_factory=list)
@@ -35,7 +35,7 @@ class Whole:
     @property
     def whole_rows(self) -> torch.Tensor:
         """Which rows somebody holds all of, bool."""
-        return self.held == matrix(self.shape)[-1]
+        return self.held_columns == matrix(self.shape)[-1]
 
     @property
     def total(self) -> int:
@@ -58,7 +58,7 @@ def _whole(name: str, parts: Sequence[tuple[int, Part]]) -> Whole:
     whole = Whole(
         name=name, kind=first.kind, dtype=first.dtype, shape=first.shape,
         constant=all(part.constant for _, part in parts),
-        rows=torch.zeros(count, dtype=torch.int64), held=torch.zeros(count, dtype=torch.int64),
+        rows=torch.zeros(count, dtype=torch.int64), held_columns=torch.zeros(count, dtype=torch.int64),
     )  # fmt: skip
     places: dict[tuple[Shape, Shape], list[tuple[int, Part]]] = {}
     for rank, part in parts:
@@ -83,7 +83,7 @@ def _lay(whole: Whole, places: Mapping[tuple[Shape, Shape], Sequence[tuple[int, 
             continue
         at = numbers(part.shape, part.start, size)
         whole.rows[at] += part.sums
-        whole.held[at] += size[-1]
+        whole.held_columns[at] += size[-1]
         laid.append(part)
 
 

@@ -72,22 +72,22 @@ def _edits(node: Node, plant: Planted, values: Values) -> Iterator[Edit]:
             yield from _before(port, edit, values)
     effect, result = rewrite.effect, rewrite.result
     if effect is not None and effect.left_out is not None:
-        yield Edit(what="effect", verb="left_out", port=effect.left_out)
+        yield Edit(subject="effect", verb="left_out", port=effect.left_out)
     if effect is not None and effect.twice is not None:
-        yield Edit(what="effect", verb="twice", port=effect.twice)
+        yield Edit(subject="effect", verb="twice", port=effect.twice)
     if result is not None and result.divided is not None:
-        yield Edit(what="result", verb="divided", number=_value(result.divided, values))
+        yield Edit(subject="result", verb="divided", number=_value(result.divided, values))
     if result is not None and result.capacity is not None:
-        yield Edit(what="result", verb="capacity", number=_value(result.capacity, values))
+        yield Edit(subject="result", verb="capacity", number=_value(result.capacity, values))
 
 
 def _before(port: str, edit: InputEdit, values: Values) -> Iterator[Edit]:
     if edit.of is not None:
-        yield Edit(what="input", verb="of", port=port, other=edit.of)
+        yield Edit(subject="input", verb="of", port=port, other_port=edit.of)
     verbs: tuple[tuple[Before, Any], ...] = (("plus", edit.plus), ("shifted", edit.shifted), ("filled", edit.filled))
     for verb, number in verbs:
         if number is not None:
-            yield Edit(what="input", verb=verb, port=port, number=_value(number, values))
+            yield Edit(subject="input", verb=verb, port=port, number=_value(number, values))
 
 
 def _weights(graph: Graph, node: Node, plant: Planted, values: Values) -> Mapping[str, WeightRef]:

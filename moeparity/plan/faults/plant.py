@@ -11,6 +11,7 @@ from typing import Any
 
 from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import with_planted
 from moeparity.plan.faults.apply import applied, experts_of, ports_of, sibling, sits_at
 from moeparity.plan.faults.fault import Fault, Values, planted, spelled
 from moeparity.plan.faults.reader import shipped_faults
@@ -75,7 +76,7 @@ def rewritten(plan: BoundGraph, node: Node, fault: Fault, values: Values | None 
     before = plan.faults.get(str(plan.settings[node.name, FAULT].value), ())
     plants = (*before, planted(fault, values or {}))
     text = spelled(plants)
-    return plan.with_faults({text: plants}, {(node.name, FAULT): Setting(value=text, rule=None)})
+    return with_planted(plan, {text: plants}, {(node.name, FAULT): Setting(value=text, rule=None)})
 
 
 def _changes(graph: Graph, node: Node, fault: Fault) -> bool:

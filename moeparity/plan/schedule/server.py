@@ -29,7 +29,7 @@ class Request:
     computed: int = 0
 
     @property
-    def left(self) -> int:
+    def tokens_left(self) -> int:
         """Tokens of the prompt that are not there yet."""
         return max(self.prompt - self.computed, 0)
 

@@ -40,9 +40,13 @@ class SGLang(Server):
     def _prompts(self) -> list[Part]:
         """The prompt that was cut, then new ones. A budget is charged by whole pages."""
         parts = [
-            Part(request, request.computed, request.left if self.chunk is None else min(request.left, self.chunk))
+            Part(
+                request,
+                request.computed,
+                request.tokens_left if self.chunk is None else min(request.tokens_left, self.chunk),
+            )
             for request in self.running
-            if request.left
+            if request.tokens_left
         ]
         charged = sum(self._paged(part.tokens) for part in parts)
         while charged < self._budget and self.has_arrived and self.has_room:

@@ -23,7 +23,7 @@ class VllmV1(Server):
         for request in self.running:
             if budget <= 0:
                 break
-            tokens = min(request.left or self.decoded(request), budget)
+            tokens = min(request.tokens_left or self.decoded(request), budget)
             parts.append(self._part(request, tokens, ()))
             budget -= tokens
         while budget > 0 and self.has_arrived and self.has_room:
@@ -31,7 +31,7 @@ class VllmV1(Server):
             self.running.append(request)
             copies = self.hits(request)
             request.computed = sum(copy.last - copy.first for copy in copies)
-            tokens = min(request.left, budget)
+            tokens = min(request.tokens_left, budget)
             parts.append(self._part(request, tokens, copies))
             budget -= tokens
         return parts

@@ -156,7 +156,7 @@ class Variant(Model):
         return self
 
     @property
-    def named(self) -> str:
+    def label(self) -> str:
         """Its profile, or its trace."""
         return self.profile if self.trace is None else f"trace {self.trace}"
 

@@ -30,7 +30,7 @@ Cases = Sequence[tuple[Case, Tensors]]
 class Tried:
     """Changes that give other bits than the node's own choices on a case, and those that give the same."""
 
-    other: tuple[Change, ...] = ()
+    differing: tuple[Change, ...] = ()
     same: tuple[Change, ...] = ()
 
 

@@ -31,7 +31,7 @@ class NodeVerdict:
     do; empty where none was found.
     """
 
-    held: Held
+    node_run: Held
     race: str
     cases: tuple[tuple[Case, tuple[Comparison, ...]], ...] = ()
     tried: Tried = field(default_factory=Tried)
@@ -47,7 +47,7 @@ class NodeVerdict:
     @property
     def unclaimed(self) -> dict[str, str]:
         """Values in effect of which no profile says anything."""
-        node_run = self.held
+        node_run = self.node_run
         names = node_run.active(node_run.choices).keys() & {a.name for a in node_run.node.attributes}
         settings = {name: node_run.plan.settings[node_run.node.name, name] for name in sorted(names)}
         return {name: str(setting.value) for name, setting in settings.items() if (setting.level or UNKNOWN) == UNKNOWN}
@@ -61,10 +61,10 @@ def certify_node(kernel: Kernel, plan: BoundGraph, node: Node, tokens: Sequence[
     blocks = {kernel.threads(case.sizes): case for case in reversed(cases)}
     race = next(filter(None, (kernel.race(case.tensors, case.sizes) for case in blocks.values())), "")
     if race:
-        return NodeVerdict(held=node_run, race=race)
+        return NodeVerdict(node_run=node_run, race=race)
     written = [kernel(case.tensors, case.sizes) for case in cases]
     rows = tuple((case, _compared(node_run, case, out)) for case, out in zip(cases, written, strict=True))
-    verdict = NodeVerdict(held=node_run, race="", cases=rows)
+    verdict = NodeVerdict(node_run=node_run, race="", cases=rows)
     threads = kernel.threads(cases[-1].sizes)
     listed = changes(node_run, threads, ())
     if verdict.holds:

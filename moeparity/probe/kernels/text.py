@@ -16,8 +16,8 @@ _MANY, _FEW = 12, 4
 def node_text(kernel: Kernel, target: str, verdict: NodeVerdict) -> str:
     """The verdict, what it rests on, every shape, and what else would give the kernel's bits."""
     holds = "certified" if verdict.holds else "NOT certified"
-    active = {name: str(value) for name, value in verdict.held.active(verdict.held.choices).items()}
-    lines = [f"{holds}: {target} against {verdict.held.node.name}", machine(), *kernel.rests_on]
+    active = {name: str(value) for name, value in verdict.node_run.active(verdict.node_run.choices).items()}
+    lines = [f"{holds}: {target} against {verdict.node_run.node.name}", machine(), *kernel.rests_on]
     lines += [f"  {line}" for line in _wrapped(in_words(active))]
     if verdict.unclaimed:
         lines += _wrapped(f"no profile speaks of: {in_words(verdict.unclaimed)}")
@@ -39,7 +39,7 @@ def _further(verdict: NodeVerdict) -> Iterator[str]:
     if not verdict.holds:
         yield from _named(verdict)
         return
-    other_count, same = len(verdict.tried.other), verdict.tried.same
+    other_count, same = len(verdict.tried.differing), verdict.tried.same
     yield f"{other_count} of {other_count + len(same)} other values of its choices give other bits on the last of these"
     if same:
         words = [in_words(change) for change in same]
@@ -53,8 +53,8 @@ def _named(verdict: NodeVerdict) -> Iterator[str]:
     for name, match in verdict.gives.items():
         also = [in_words(change) for change in match.also]
         same = f" (on this data also with {'; '.join(also[:_FEW])}{_more(also, _FEW)})" if also else ""
-        stands = _stands(match.change, verdict.held.choices)
-        kinds = {a.name: a.kind for a in verdict.held.node.attributes}
+        stands = _stands(match.change, verdict.node_run.choices)
+        kinds = {a.name: a.kind for a in verdict.node_run.node.attributes}
         illegal = [name for name in match.change if kinds[name] == SEMANTICS]
         clause = f"; {', '.join(illegal)} is no legal choice: another model is computed" if illegal else ""
         where = f"where the node has {in_words(stands)}{clause}"

@@ -53,7 +53,7 @@ def unset(prefix: str, fields: str, settings: Settings) -> tuple[str, ...]:
     """The fields of profiles that nothing sets below `fields`, where a bridge decides them."""
     if settings[f"{prefix}use_mbridge"] is not True:
         return ()
-    return tuple(f"{fields}{name}" for name in _FIELDS if f"{fields}{name}" not in settings.given)
+    return tuple(f"{fields}{name}" for name in _FIELDS if f"{fields}{name}" not in settings.stated)
 
 
 def defaults(prefix: str, fields: str, runs: Callable[[Settings], bool]) -> Rule:
@@ -63,7 +63,7 @@ def defaults(prefix: str, fields: str, runs: Callable[[Settings], bool]) -> Rule
         names = unset(prefix, fields, settings)
         if names and runs(settings):
             vanilla = settings[f"{prefix}vanilla_mbridge"] is True
-            overlaps = f"{fields}moe_shared_expert_overlap" not in settings.given
+            overlaps = f"{fields}moe_shared_expert_overlap" not in settings.stated
             yield from _decided(settings, [name.removeprefix(fields) for name in names], vanilla, overlaps)
 
     return rule

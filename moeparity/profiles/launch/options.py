@@ -130,7 +130,7 @@ class Settings:
     """What a launch configuration sets, or leaves at its default: by the engine's own names, and the model it runs."""
 
     values: Mapping[str, Any]
-    given: frozenset[str]
+    stated: frozenset[str]
     model: Model
 
     def __getitem__(self, name: str) -> Any:
@@ -180,8 +180,8 @@ def embedded(rule: Rule, prefix: str, role: str, options_of: Callable[[Settings]
         if not server_values:
             return
         below = {n.removeprefix(prefix): v for n, v in settings.values.items() if n.startswith(prefix)}
-        set_below = {n.removeprefix(prefix) for n in settings.given if n.startswith(prefix)}
-        inner = Settings(values={**below, **server_values}, given=frozenset(set_below), model=settings.model)
+        set_below = {n.removeprefix(prefix) for n in settings.stated if n.startswith(prefix)}
+        inner = Settings(values={**below, **server_values}, stated=frozenset(set_below), model=settings.model)
         for decision in rule(inner):
             yield replace(decision, role=role)
 

@@ -116,7 +116,7 @@ def _rest_of_vllm() -> Iterator[Option]:
 
 def _by_gpus(settings: Settings) -> bool:
     """Whether the server's replicas are its GPUs over its tensor ranks: of the program `rl`, on one node."""
-    return _GPUS in settings.given and settings[_NODES] == "single_node"
+    return _GPUS in settings.stated and settings[_NODES] == "single_node"
 
 
 def _of_prime_rl(settings: Settings) -> Mapping[str, str]:

@@ -46,7 +46,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
     model = model_said if checkpoint is None else of_config(checkpoint / "config.json", str(checkpoint))
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
     resolved = Settings(
-        values={option.name: value for option, _, value in settings}, given=frozenset(values), model=model
+        values={option.name: value for option, _, value in settings}, stated=frozenset(values), model=model
     )
     inactive = program.inactive(resolved)
     implied = [_implied(option, value, inactive) for option, _, value in settings]

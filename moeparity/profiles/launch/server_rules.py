@@ -53,7 +53,7 @@ def _vllm_expert_parallel(settings: Settings, tensor: int, data: int) -> Decisio
     placement: dict[str, int | bool | str] = {"expert": tensor * data}
     if data == 1:
         says = f"experts lie on the {tensor} ranks of the tensor-parallel group, whose sums are all-reduced"
-        if "all2all_backend" in settings.given:
+        if "all2all_backend" in settings.stated:
             says += f"; {backend} has no effect without data parallel"
         return Decision(
             role="server", implied=Implied(says=says, placement=placement, drops=DEEPEP), source=_ALL_TO_ALL

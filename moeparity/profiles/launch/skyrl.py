@@ -31,7 +31,7 @@ def _skyrl_on_megatron(settings: Settings) -> bool:
 
 def _passed_on(settings: Settings, name: str) -> str:
     """A field that SkyRL has by itself: what transformer_config_kwargs says goes before."""
-    return str(settings[f"{_KWARGS}{name}" if f"{_KWARGS}{name}" in settings.given else f"{_POLICY}{name}"])
+    return str(settings[f"{_KWARGS}{name}" if f"{_KWARGS}{name}" in settings.stated else f"{_POLICY}{name}"])
 
 
 def _skyrl_provider(settings: Settings) -> Iterator[Decision]:

@@ -83,7 +83,7 @@ def _of_verl(settings: Settings) -> Mapping[str, str]:
     rollout = settings[f"{_ROLLOUT}name"]
     inactive = dict.fromkeys(mbridge.unset(_MEGATRON_ACTOR, _FIELDS, settings), "the model's bridge decides it")
     engine = settings["model_engine"] != "none" or settings["config_name"] != "none"
-    if engine and f"{_ACTOR}strategy" not in settings.given:
+    if engine and f"{_ACTOR}strategy" not in settings.stated:
         inactive[f"{_ACTOR}strategy"] = "model_engine or the configuration's name says which trainer"
     if not _on_megatron(settings):
         inactive[_MEGATRON_ACTOR] = "the trainer is not Megatron-LM"

@@ -31,7 +31,7 @@ class Run:
     """A recipe, and files of the routes that both sides choose when run on their own."""
 
     recipe: Path
-    found: Flipped
+    flipped: Flipped
     reference: Path
     candidate: Path
 
@@ -72,7 +72,7 @@ def moeparity(*arguments: str | Path) -> Done:
 
 
 def test_the_map_holds_the_tables_counts(run: Run) -> None:
-    section, map_ = run.found.flips, run.found.map
+    section, map_ = run.flipped.flips, run.flipped.map
     assert section.detail is not None
 
     def count(name: str) -> int:
@@ -102,22 +102,22 @@ def test_the_map_holds_the_tables_counts(run: Run) -> None:
 
 def test_it_is_what_bisect_reports(run: Run) -> None:
     report = bisect(run.recipe, device="cpu")
-    assert report.flips == run.found.flips
+    assert report.flips == run.flipped.flips
     as_json = json.loads(report.to_json())["flips"]["detail"]
-    assert as_json["rates"]["any_layer"] == run.found.flips.tokens_any_layer / run.found.flips.tokens
+    assert as_json["rates"]["any_layer"] == run.flipped.flips.tokens_any_layer / run.flipped.flips.tokens
 
 
 def test_logs_of_both_sides_give_the_recipes_figures(run: Run) -> None:
     logged = logged_flips(run.reference, run.candidate)
-    ours, theirs = run.found.flips.detail, logged.flips.detail
+    ours, theirs = run.flipped.flips.detail, logged.flips.detail
     assert ours is not None
     assert theirs is not None
-    assert replace(logged.flips, detail=None) == replace(run.found.flips, detail=None)
+    assert replace(logged.flips, detail=None) == replace(run.flipped.flips, detail=None)
     assert theirs.rates == replace(ours.rates, weight_drift=None, weight_drift_max=None)
     assert (theirs.pairs, theirs.layers_per_token) == (ours.pairs, ours.layers_per_token)
     assert (theirs.origin, theirs.margins, theirs.cost, theirs.left_at) == (None, None, None, ())
     routes_alone = sum(MAP_BITS[name] for name in ("compared", "set_differs", "slots_differ", "zero_overlap"))
-    assert torch.equal(logged.map, run.found.map & routes_alone)
+    assert torch.equal(logged.map, run.flipped.map & routes_alone)
 
 
 def test_sequences_are_joined_by_id_in_any_order(run: Run, tmp_path: Path) -> None:
@@ -238,11 +238,11 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     as_json = json.loads(out.read_text("utf-8"))
     assert as_json["schema"] == SCHEMA
-    assert as_json["flips"]["tokens_any_layer"] == run.found.flips.tokens_any_layer
+    assert as_json["flips"]["tokens_any_layer"] == run.flipped.flips.tokens_any_layer
     with safe_open(str(map_), framework="pt") as file:
         assert (file.metadata()["schema"], json.loads(file.metadata()["bits"])) == (MAP_SCHEMA, MAP_BITS)
     written = load_file(map_)
-    assert torch.equal(written["flips"], run.found.map)
+    assert torch.equal(written["flips"], run.flipped.map)
     assert written["layers"].tolist() == [0, 1, 2]
     for title in ("Flips by every definition", "By layer", "Root or inherited", "Choices", "Margin at the cut", "Cost"):
         assert f"\n{title}\n" in done.stdout

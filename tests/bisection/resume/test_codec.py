@@ -28,15 +28,15 @@ class Frozen:
 @dataclass(slots=True)
 class Slotted:
     pairs: list[Any]
-    made: dict[Any, Any] = field(init=False)
+    mapping: dict[Any, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.made = {}
+        self.mapping = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outer:
-    one: Frozen
+    first: Frozen
     many: tuple[tuple[Slotted, ...], ...]
     some: Mapping[str, Frozen] | None
 
@@ -52,7 +52,7 @@ DTYPES = (torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.bool)
 
 def slotted(pairs: list[Any], mapping: dict[Any, Any]) -> Slotted:
     value = Slotted(pairs)
-    value.made = mapping
+    value.mapping = mapping
     return value
 
 
@@ -188,7 +188,7 @@ def test_an_array_of_words_is_not_written() -> None:
 
 def test_the_classes_of_a_dataclass_are_those_of_its_annotations() -> None:
     assert list(classes_of(Outer)) == [Outer, Frozen, Slotted]
-    value = Outer(one=Frozen(number=1), many=((slotted([1], {}),),), some=None)
+    value = Outer(first=Frozen(number=1), many=((slotted([1], {}),),), some=None)
     plain, written = Codec(classes_of(Outer)).encode(value)
     again = Codec(classes_of(Outer)).decode(json.loads(json.dumps(plain)), written)
     assert again == value

@@ -60,7 +60,7 @@ def recipe(qwen3_moe: Path, tmp_path: Path) -> Path:
 class Run:
     """A bisection: what it said, how many passes it began, and its report."""
 
-    said: Done
+    done: Done
     passes: int
     report: Any
 
@@ -98,7 +98,7 @@ def without_cost(report: Any) -> Any:
 
 def test_a_killed_run_goes_on_from_its_finished_pass(recipe: Path, bisect: Callable[[], Run], tmp_path: Path) -> None:
     whole = bisect()
-    assert (whole.passes, whole.said.stderr) == (2, "")
+    assert (whole.passes, whole.done.stderr) == (2, "")
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
 
     done = killed(recipe, tmp_path)
@@ -108,7 +108,7 @@ def test_a_killed_run_goes_on_from_its_finished_pass(recipe: Path, bisect: Calla
     finished = stored_pass.read_bytes()
 
     again = bisect()
-    assert (again.passes, again.said.returncode) == (1, whole.said.returncode)
+    assert (again.passes, again.done.returncode) == (1, whole.done.returncode)
     assert without_cost(again.report) == without_cost(whole.report)
     assert not stored_pass.exists()
 
@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_from_its_finished_pass(recipe: Path, bisect: Calla
     stored_pass.parent.mkdir(parents=True, exist_ok=True)
     stored_pass.write_bytes(finished[:-1])
     once_more = bisect()
-    assert "ignored, it is no pass of this run" in once_more.said.stderr
+    assert "ignored, it is no pass of this run" in once_more.done.stderr
     assert once_more.passes == 2
     assert without_cost(once_more.report) == without_cost(whole.report)
 

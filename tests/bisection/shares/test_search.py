@@ -140,7 +140,7 @@ def test_the_fix_sets_are_the_minimal_ones_of_all_subsets(run: Run) -> None:
     minimal = [s for s in subsets(names) if passing(s) and not any(passing(less) for less in subsets(s) if less != s)]
     assert [frozenset(fix.toggles) for fix in run.blame.fixes.sets] == minimal != []
     assert run.blame.fixes.complete
-    stays_on = run.blame.kept
+    stays_on = run.blame.may_stay
     assert stays_on is not None
     assert set(stays_on.toggles) == set(names) - min(minimal, key=len)
     assert stays_on.cost == min(map(len, minimal))

@@ -61,6 +61,20 @@ def shares(**roles: str) -> Attribution:
             "a makes all of it",
             f"{FLAG} on the candidate, for equal bits",
         ),
+        # Shares of few sequences decide nothing, and bits do.
+        (
+            [toggle("a", 1.0, 0.0, restores_all=True), toggle("b", 0.0, 1.0, idle=True)],
+            shares(a="undecided"),
+            "a makes all of it",
+            "restore a (no flag known), for equal bits",
+        ),
+        # What acts alone and leaves something shares it with choices that only act together.
+        (
+            [toggle("a", 0.6, 0.4, restored_change_high=-0.5), toggle("b", 0.0, 1.0, idle=True)],
+            None,
+            "a: restoring it alone removes 60%",
+            "restore a (no flag known), which leaves 40%",
+        ),
         (
             [toggle("a", 0.99, 1.1, large=True, candidate_changed_by=FLAG), toggle("b", 0.84, 1.0, large=True)],
             None,

@@ -43,7 +43,7 @@ def test_the_table_is_that_of_a_local_sweep(recipe: Path, local: Sweep) -> None:
         shared = sweep(recipe, OVER, device="cpu", workers=3)
     assert points(shared.to_json()) == points(local.to_json())
     assert shared.exit_code == local.exit_code == 2
-    assert sum(len(hand.asked) for hand in hands.hired) == 4
+    assert sum(len(hand.messages) for hand in hands.hired) == 4
 
 
 def test_a_killed_sweep_goes_on_and_kept_points_are_asked_of_nobody(recipe: Path, local: Sweep, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_killed_sweep_goes_on_and_kept_points_are_asked_of_nobody(recipe: Path
         sweep(recipe, OVER, device="cpu", run=tmp_path / "run", workers=3)
     with at_work(word, Shuffled(2)) as hands:
         shared = sweep(recipe, OVER, device="cpu", run=tmp_path / "run", workers=2)
-    assert sum(len(hand.asked) for hand in hands.hired) == 1
+    assert sum(len(hand.messages) for hand in hands.hired) == 1
     assert points(shared.to_json()) == points(local.to_json())
     with at_work(word, Shuffled(2)) as idle:
         again = sweep(recipe, OVER, device="cpu", run=tmp_path / "run", workers=2)
@@ -83,7 +83,7 @@ def test_users_functions_run_in_workers_that_have_the_same_file(tmp_path: Path) 
     with at_work(word, Shuffled(0)) as hands:
         shared = sweep(recipe, ["dtype=bf16,fp16"], device="cpu", allow_code=True, workers=2)
     assert points(shared.to_json()) == points(local.to_json())
-    assert sum(len(hand.asked) for hand in hands.hired) == 2
+    assert sum(len(hand.messages) for hand in hands.hired) == 2
     assert shared.points[0].report is not None
 
     def changed(hand: Hand, message: bytes) -> bytes:

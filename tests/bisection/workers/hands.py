@@ -41,12 +41,12 @@ class Hands(Crew):
 class Hand:
     number: int
     answer: Answer
-    asked: list[bytes] = field(default_factory=list)
+    messages: list[bytes] = field(default_factory=list)
     server: Server = field(default_factory=Server)
     ended: bool = False
 
     def ask(self, message: bytes, on_part: Callable[[float], None]) -> bytes:
-        self.asked.append(message)
+        self.messages.append(message)
         on_part(0.5)
         return self.answer(self, message)
 
@@ -59,13 +59,13 @@ class Shuffled:
 
     def __init__(self, seed: int, *, losing: int | None = None) -> None:
         self.random = random.Random(seed)  # noqa: S311
-        self.lock, self.asked, self.losing = threading.Lock(), 0, losing
+        self.lock, self.count, self.losing = threading.Lock(), 0, losing
 
     def __call__(self, hand: Hand, message: bytes) -> bytes:
         # One at a time, as torch's settings are the process's.
         with self.lock:
-            self.asked += 1
-            if self.asked == self.losing:
+            self.count += 1
+            if self.count == self.losing:
                 raise LostWorkerError("ended by signal 9")
             answer = hand.server.answer(message)
         threading.Event().wait(self.random.random() * 0.05)

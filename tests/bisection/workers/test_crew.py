@@ -143,7 +143,7 @@ def test_a_refused_worker_computes_nothing_and_the_others_do_it_all(caplog: pyte
 
     hands = Hands(refuses, count=3)
     assert results(hands, list(range(5))) == {number: number**2 for number in range(5)}
-    assert len(hands.hired[0].asked) == 1
+    assert len(hands.hired[0].messages) == 1
     assert "a worker was refused: it has torch 1.0" in caplog.text
 
 

@@ -83,7 +83,7 @@ def test_a_report_made_of_shards_has_the_bytes_of_a_local_one(seed: int, folder:
         shared = bisect(recipe, device="cpu", workers=3)
     assert stable(shared.to_json()) == stable(local.to_json())
     assert json.loads(shared.to_json())["digest"] == json.loads(local.to_json())["digest"]
-    assert sum(len(hand.asked) for hand in hands.hired) > 4
+    assert sum(len(hand.messages) for hand in hands.hired) > 4
     assert shared.oracle is not None
     assert shared.classes
     assert shared.roots
@@ -140,7 +140,7 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
         shards = [name for name in saved if name.startswith("0.sequences-")]
         assert len(shards) == 2
         assert not saved_names & set(shards)
-        assert len([message for hand in hands.hired for message in hand.asked]) == (2 if workers else 0)
+        assert len([message for hand in hands.hired for message in hand.messages]) == (2 if workers else 0)
         assert stable(report.to_json()) == stable(local.to_json())
         assert not list((tmp_path / name).rglob("0.sequences-*"))
 

@@ -51,7 +51,10 @@ class Claim:
             ):
                 values[name] = value
         # Which attributes are in effect goes by what the op is told, too.
-        return values and {**values, **{name: self.values[name] for name in OPS[self.op].told if name in self.values}}
+        return values and {
+            **values,
+            **{name: self.values[name] for name in OPS[self.op].choices_elsewhere if name in self.values},
+        }
 
     def _changes(self, base: Sequence[torch.Tensor], values: Mapping[str, Any]) -> bool | None:
         """Whether these values give other bits; None where they cannot be run."""

@@ -25,7 +25,7 @@ ROOTS = {"vllm": FOLDER / "cuda" / "vllm" / "vllm-0.33.0", "sglang": FOLDER / "s
 """Where each engine's package lies."""
 
 _open = [False]
-_named: set[str] = set()
+_modules: set[str] = set()
 """Modules that are files of an engine, and the packages that they lie in."""
 
 
@@ -67,7 +67,7 @@ class _Empty(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         full = f"{self.__name__}.{name}"
-        return importlib.import_module(full) if full in _named else _nothing(full)
+        return importlib.import_module(full) if full in _modules else _nothing(full)
 
 
 class _Finder:
@@ -102,7 +102,7 @@ def engine(files: Sequence[str], *, values: Mapping[str, Mapping[str, Any]], abs
         raise FileNotFoundError(", ".join(missing))
     for name in (*files, *values):
         parts = name.split(".")
-        _named.update(".".join(parts[:end]) for end in range(1, len(parts) + 1))
+        _modules.update(".".join(parts[:end]) for end in range(1, len(parts) + 1))
     for name, value in values.items():
         module = _Empty(name)
         module.__dict__.update(value, __path__=[])

@@ -97,7 +97,7 @@ def decode_case(program: str, heads: int, groups: int, splits: int, unit: int, o
         kernel="_fwd_grouped_kernel_stage1, _fwd_kernel_stage2",
         kind="decode",
         shapes=f"{heads} heads over {groups}, {splits} splits, 1 to 150 keys, bf16{into(output)}",
-        given={
+        arguments={
             "q": q.squeeze(1),
             "k": k,
             "v": v,
@@ -108,12 +108,12 @@ def decode_case(program: str, heads: int, groups: int, splits: int, unit: int, o
             "output": output,
         },
         ours=decoded,
-        other=lambda: (
+        other_outputs=lambda: (
             decoded(merge="at_once", splits_order="sequential") if output == FP32 else decoded(probabilities=FP32)
         ),
         says="splits of ceil(keys / splits), tiles of 32 from each split's first key, ascending; p to bf16; "
         "merged as they come, fp32 between, divided once",
-        seen=(Seen(op="attention", at=choices, blind=(*BLINDED, "sink", *(("split_by",) if unit > 1 else ()))),),
+        recorded=(Seen(op="attention", at=choices, blind=(*BLINDED, "sink", *(("split_by",) if unit > 1 else ()))),),
         blind=BLIND,
     )
 
@@ -138,11 +138,11 @@ def latent_case(program: str, splits: int, unit: int) -> Case:
         kernel="_fwd_grouped_kernel_stage1 (MLA), _fwd_kernel_stage2",
         kind="decode",
         shapes=f"16 heads over a latent of 512 + 64, {splits} splits, 1 to 150 keys, bf16 into fp32",
-        given={**inputs, "latent": True, "output": FP32},
+        arguments={**inputs, "latent": True, "output": FP32},
         ours=decoded,
-        other=lambda: decoded(probabilities=FP32),
+        other_outputs=lambda: decoded(probabilities=FP32),
         says="as without a latent: scores of both parts in one fp32 sum, values are the latents as they are stored",
-        seen=(Seen(op="mla", at={**choices, "projection": "absorbed"}, blind=blind),),
+        recorded=(Seen(op="mla", at={**choices, "projection": "absorbed"}, blind=blind),),
         blind=BLIND,
     )
 
@@ -164,7 +164,7 @@ def unified_case(tokens: int, heads: int, groups: int, window: int, output: torc
         kernel="kernel_unified_attention (2D)",
         kind="unified",
         shapes=f"{tokens} queries, {heads} heads over {groups}, to 150 keys{clause}, bf16{into(output)}",
-        given={
+        arguments={
             "q": q,
             "k": k,
             "v": v,
@@ -175,10 +175,10 @@ def unified_case(tokens: int, heads: int, groups: int, window: int, output: torc
             "output": output,
         },
         ours=result,
-        other=lambda: result(kv_order="descending"),
+        other_outputs=lambda: result(kv_order="descending"),
         says="tiles of 32 keys from key 0, ascending; exp(scale * score - max); p to bf16; divided at the end"
         + ("; a sink is the first maximum, with sum 1" if sinks else ""),
-        seen=(Seen(op="attention", at=attention_at(kv_block=tile, output=output), blind=blind),),
+        recorded=(Seen(op="attention", at=attention_at(kv_block=tile, output=output), blind=blind),),
         blind=BLIND,
     )
 
@@ -195,12 +195,12 @@ def prefill_case(program: str, tokens: int, heads: int, groups: int) -> Case:
         kernel="_fwd_kernel (prefill)",
         kind="prefill",
         shapes=f"{tokens} queries, {heads} heads over {groups}, bf16 into fp32",
-        given={"q": q, "k": k, "v": v},
+        arguments={"q": q, "k": k, "v": v},
         ours=result,
-        other=lambda: result(exponential="exp"),
+        other_outputs=lambda: result(exponential="exp"),
         says="tiles of 128 keys from key 0, ascending; exp2 of the difference of products; p to bf16; "
         "divided at the end",
-        seen=(
+        recorded=(
             Seen(
                 op="attention",
                 at=attention_at(kv_block=128, exponential="exp2", output=FP32),
@@ -225,11 +225,11 @@ def extend_case(tokens: int, before: int, heads: int, groups: int, output: torch
         kernel="_fwd_kernel (extend)",
         kind="extend",
         shapes=f"{tokens} queries behind {before} keys, {heads} heads over {groups}, bf16{into(output)}",
-        given={"q": q, "k": k, "v": v, "output": output},
+        arguments={"q": q, "k": k, "v": v, "output": output},
         ours=result,
-        other=lambda: result(kv_order="descending"),
+        other_outputs=lambda: result(kv_order="descending"),
         says="tiles of 64 keys, the prefix's first, ascending; exp(scale * score - max); p to bf16; divided at the end",
-        seen=(Seen(op="attention", at=attention_at(**at), blind=(*BLINDED, "sink", "splits")),),
+        recorded=(Seen(op="attention", at=attention_at(**at), blind=(*BLINDED, "sink", "splits")),),
         blind=BLIND,
     )
 
@@ -261,11 +261,11 @@ def merge_case(program: str, tokens: int, heads: int, output: torch.dtype) -> Ca
         kernel="merge_attn_states_kernel" if program == "live_vllm" else "merge_state_kernel",
         kind="merge",
         shapes=f"{tokens} x {heads} x 64 {'bf16' if output == BF16 else 'fp32'}",
-        given={"a": a, "b": b, "lse_a": lse_a, "lse_b": lse_b},
+        arguments={"a": a, "b": b, "lse_a": lse_a, "lse_b": lse_b},
         ours=merged,
-        other=lambda: merged(merge="online"),
+        other_outputs=lambda: merged(merge="online"),
         says="weights that are quotients of fp32, two fp32 products and a sum, one rounding",
-        seen=(
+        recorded=(
             Seen(op="attention", at=choices, operands=output, blind=("implementation", "splits", "output", "merge")),
         ),
         blind="exp and log, Triton's on both sides, where `merge: pairwise` has CUDA's; contraction",

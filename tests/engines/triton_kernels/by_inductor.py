@@ -31,13 +31,13 @@ class Node:
 
     op: str
     at: Mapping[str, Any]
-    made: Callable[[Mapping[str, Any]], list[Tensor]]
+    outputs: Callable[[Mapping[str, Any]], list[Tensor]]
     further: Mapping[str, Any] = field(default_factory=dict)
     """Sites on its edges, and what another node does for it: of these the case's other form is the control."""
 
     def seen(self) -> Seen:
         """Those of the values of which another one gives other bits, and what is told beside."""
-        values_told = Claim(self.op, self.at, self.made).told(None)
+        values_told = Claim(self.op, self.at, self.outputs).told(None)
         in_effect = {name: value for name, value in values_told.items() if name not in BLIND}
         active = {name: value for name, value in self.at.items() if name not in in_effect}
         return Seen(op=self.op, at={**in_effect, **active, **self.further}, blind=tuple(active))
@@ -75,7 +75,7 @@ def case(kernel: str, kind: str, shapes: str, inputs: Mapping[str, Any], nodes: 
         kernel=kernel,
         kind=kind,
         shapes=shapes,
-        given=inputs,
+        arguments=inputs,
         nodes=tuple(node.seen for node in nodes),
         **fields,
     )
@@ -86,7 +86,7 @@ def norm_case(*shape: int) -> Case:
     x, w, at = exact_rows(*shape, seed=shape[-1]), weight(shape[-1]), values("rms_norm")
     return case(
         "rms_norm", "rms_norm", " x ".join(map(str, shape)), {"x": x, "weight": w, "eps": EPS},
-        [Node(op="rms_norm", at=at, made=lambda v: [normed(x, w, v)])],
+        [Node(op="rms_norm", at=at, outputs=lambda v: [normed(x, w, v)])],
         ours=lambda: {"output": normed(x, w, at)}, other=lambda: {"output": normed(x, w, {**at, "normalized": BF16})},
         says="one rounding, behind the weight", blind="the order of the squares; `rsqrt.approx`, `div.full`",
     )  # fmt: skip
@@ -106,8 +106,8 @@ def add_norm_case(*shape: int) -> Case:
     return case(
         "fused_add_rms_norm", "add_norm", " x ".join(map(str, shape)),
         {"x": x, "residual": residual, "weight": w, "eps": EPS},
-        [Node(op="rms_norm", at=at, made=lambda v: [made(v)]),
-         Node(op="add", at=add, made=added, further={"output->rms_norm": "fp32"})],
+        [Node(op="rms_norm", at=at, outputs=lambda v: [made(v)]),
+         Node(op="add", at=add, outputs=added, further={"output->rms_norm": "fp32"})],
         ours=lambda: {"output": made(at), "residual": added(add)[0]}, other=lambda: {"output": made(at, BF16)},
         says="the norm is of the unrounded sum", blind="the order of the squares; `rsqrt.approx`, `div.full`",
     )  # fmt: skip
@@ -123,7 +123,7 @@ def gated_case(tokens: int, width: int) -> Case:
         return [elementwise.swiglu(gate, up, w={}, p={}, at=v)]
 
     return case(
-        "SiluAndMul", "swiglu", f"{tokens} x {width}", {"x": x}, [Node(op="swiglu", at=at, made=made)],
+        "SiluAndMul", "swiglu", f"{tokens} x {width}", {"x": x}, [Node(op="swiglu", at=at, outputs=made)],
         ours=lambda: {"output": made(at)[0]}, other=lambda: {"output": made({**at, "activation": BF16})[0]},
         says=f"one rounding, `logistic: {at['logistic']}`", blind="`ex2.approx`, `div.full`",
     )  # fmt: skip
@@ -155,7 +155,7 @@ def rotary_case(tokens: int, heads: int, dim: int, *, interleaved: bool) -> Case
 
     return case(
         "ApplyRotaryEmb", "rotary", f"{tokens} x {heads} x {dim}, {'pairs' if interleaved else 'halves'}",
-        {"x": x, "cos": cos, "sin": sin, "interleaved": interleaved}, [Node(op="rope", at=at, made=made)],
+        {"x": x, "cos": cos, "sin": sin, "interleaved": interleaved}, [Node(op="rope", at=at, outputs=made)],
         ours=lambda: {"output": made(at)[0]}, other=lambda: {"output": made({**at, "products": BF16})[0]},
         says="one rounding", blind="contraction, which products of two numbers of bf16 do not show",
     )  # fmt: skip
@@ -183,8 +183,8 @@ def head_norm_case(tokens: int, heads: tuple[int, int], dim: int) -> Case:
         "RMSNorm of heads, ApplyRotaryEmb", "head_norm", f"{tokens} x {heads[0]} + {heads[1]} x {dim}",
         {"qkv": torch.cat([x.flatten(1) for x in (q, k, v)], -1), "cos": cos, "sin": sin, "q_weight": q_weight,
          "k_weight": k_weight, "heads": heads, "eps": EPS},
-        [Node(op="rms_norm", at=inner, made=lambda v: made(v, at), further={"output->rope": "fp32"}),
-         Node(op="rope", at=at, made=lambda v: made(norm, v))],
+        [Node(op="rms_norm", at=inner, outputs=lambda v: made(v, at), further={"output->rope": "fp32"}),
+         Node(op="rope", at=at, outputs=lambda v: made(norm, v))],
         ours=lambda: named(made(norm, at)), other=lambda: named(made(norm, at, BF16)),
         says=f"the norm goes into the rotary embedding unrounded, `contraction: {at['contraction']}`",
         blind="the order of the squares; `rsqrt.approx`, `div.full`",
@@ -207,9 +207,9 @@ def shared_case(tokens: int, width: int, scale: float) -> Case:
         summed = elementwise.shared_add(x[None], shared[None], w={}, p={"scale": scale}, at={**v, "output": handed})
         return [elementwise.add(residual[None], summed, w={}, p={}, at=a)[0]]
 
-    nodes = [Node(op="add", at=add, made=lambda v: made(at, v))]
+    nodes = [Node(op="add", at=add, outputs=lambda v: made(at, v))]
     if contracted:
-        nodes.append(Node(op="router", at={}, made=lambda _: made(at), further={"scaling": "shared_fma"}))
+        nodes.append(Node(op="router", at={}, outputs=lambda _: made(at), further={"scaling": "shared_fma"}))
     return case(
         "routed scale, shared expert's sum, fused_add_rms_norm", "shared_add", f"{tokens} x {width}, scale {scale}",
         {"x": x, "shared": shared, "residual": residual, "weight": weight(width), "scale": scale, "eps": EPS}, nodes,

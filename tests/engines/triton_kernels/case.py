@@ -49,24 +49,24 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`given` goes to the function `kind` of the program; `ours` makes the outputs of that name, `other` some that must
-    differ. `shapes` and `says` are for the table.
+    """`arguments` goes to the function `kind` of the program; `ours` makes the outputs of that name, `other_outputs`
+    some that must differ. `shapes` and `says` are for the table.
     """
 
     program: str
     kernel: str
     kind: str
     shapes: str
-    given: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     ours: Callable[..., Outputs]
-    other: Callable[..., Outputs]
+    other_outputs: Callable[..., Outputs]
     says: str
-    seen: tuple[Seen, ...] = ()
+    recorded: tuple[Seen, ...] = ()
     nodes: tuple[Callable[[], Seen], ...] = ()
-    """As `seen`, of nodes that are run with other values to know which of them the numbers tell."""
+    """As `recorded`, of nodes that are run with other values to know which of them the numbers tell."""
     blind: str = ""
     by_logs: bool = False
-    """`ours` and `other` are given what the engine made, for the logarithms of their sums."""
+    """`ours` and `other_outputs` are given what the engine made, for the logarithms of their sums."""
 
     @property
     def engine(self) -> str:
@@ -93,7 +93,7 @@ def run(cases: list[Case], how: str = "interpreter") -> dict[str, Outputs]:
     outputs: dict[str, Outputs] = {}
     for program in dict.fromkeys(case.program for case in cases):
         there(PACKAGES[program])
-        requests = {case.name: {"kind": case.kind, **case.given} for case in cases if case.program == program}
+        requests = {case.name: {"kind": case.kind, **case.arguments} for case in cases if case.program == program}
         with patch.dict(os.environ, {HOW: how}):
             outputs |= live.ask(f"triton_kernels.{program}", (*ALSO.get(program, ()), *FOLDERS[how]), requests)
     return outputs
@@ -110,7 +110,7 @@ def there(package: str) -> None:
 def compared(case: Case, live_outputs: Outputs) -> Compared:
     """Bit for bit: a -0 is not a +0."""
     by_logs = (live_outputs,) if case.by_logs else ()
-    ours, control = case.ours(*by_logs), case.other(*by_logs)
+    ours, control = case.ours(*by_logs), case.other_outputs(*by_logs)
     assert ours.keys() <= live_outputs.keys()
     assert control.keys() <= ours.keys()
     return Compared(
@@ -151,6 +151,6 @@ def evidence(case: Case, outputs: Outputs, how: str = "interpreter") -> Iterator
     )
     against = f"{case.engine} {SAYS[how]}"
     nodes = case.nodes if FOLDER in os.environ else ()
-    for node in (*case.seen, *(node() for node in nodes)):
+    for node in (*case.recorded, *(node() for node in nodes)):
         yield {"op": node.op, "at": node.at, "against": against, "operands": node.operands, "p": node.p,
                "blind": node.blind, "how": ran, "compiled": compiled}  # fmt: skip

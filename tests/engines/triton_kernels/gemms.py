@@ -57,11 +57,11 @@ def matmul_case(program: str, m: int, n: int, k: int, dtype: torch.dtype, *, bia
         kernel="matmul_kernel_persistent",
         kind="matmul",
         shapes=f"{m} x {k} x {n} {'bf16' if dtype == BF16 else 'fp32'}{', bias' if bias else ''}",
-        given=inputs,
+        arguments=inputs,
         ours=product,
-        other=lambda: product(tile // 2),
+        other_outputs=lambda: product(tile // 2),
         says=f"one fp32 accumulator over tiles of {tile}, ascending; bias in fp32; one rounding",
-        seen=(Seen(op="linear", at=at, operands=dtype),),
+        recorded=(Seen(op="linear", at=at, operands=dtype),),
         blind=INSIDE,
     )
 
@@ -81,11 +81,11 @@ def bmm_case(program: str, b: int, m: int, n: int, k: int) -> Case:
         kernel="bmm_kernel" if program == "live_vllm" else "bmm_kernel_persistent",
         kind="bmm",
         shapes=f"{b} x {m} x {k} x {n} bf16",
-        given={"a": x, "b": weight.transpose(1, 2).contiguous()},
+        arguments={"a": x, "b": weight.transpose(1, 2).contiguous()},
         ours=product,
-        other=lambda: product(32),
+        other_outputs=lambda: product(32),
         says="one fp32 accumulator over tiles of 64, ascending; one rounding",
-        seen=(Seen(op="mla", at={"q_latent": BF16, "projection": "absorbed"}, blind=("projection",)),),
+        recorded=(Seen(op="mla", at={"q_latent": BF16, "projection": "absorbed"}, blind=("projection",)),),
         blind=INSIDE,
     )
 

@@ -93,11 +93,11 @@ def experts_case(program: str, tokens: int, count: int, k: int, activation: torc
         kernel="fused_moe_kernel",
         kind="experts",
         shapes=f"{tokens} tokens, {count} experts, top-{k}, {hidden} x {width} bf16",
-        given=inputs,
+        arguments=inputs,
         ours=computed,
-        other=lambda: computed(projections=FP32),
+        other_outputs=lambda: computed(projections=FP32),
         says="gate and up rounded; the routing weight times the fp32 accumulator, then one rounding",
-        seen=(Seen(op="experts", at=experts_at(activation=activation), blind=blind),),
+        recorded=(Seen(op="experts", at=experts_at(activation=activation), blind=blind),),
         blind=f"{INSIDE}; silu and the sum over slots, which are no Triton kernels there",
     )
 
@@ -111,11 +111,11 @@ def weighted_sum_case(tokens: int, k: int, hidden: int, dtype: torch.dtype) -> C
         kernel="moe_fused_mul_sum_kernel",
         kind="weighted_sum",
         shapes=f"{tokens} x {k} x {hidden} {'bf16' if dtype == BF16 else 'fp32'}",
-        given={"rows": rows, "weights": weights, "ids": None},
+        arguments={"rows": rows, "weights": weights, "ids": None},
         ours=lambda: {"output": combined(rows, weights, **at)},
-        other=lambda: {"output": combined(rows, weights, **at | {"weighted": BF16})},
+        other_outputs=lambda: {"output": combined(rows, weights, **at | {"weighted": BF16})},
         says="fp32 products added by slot, ascending, one rounding",
-        seen=(Seen(op="combine", at=combine_at(score_site="combine", output=dtype), operands=dtype, blind=ORDERS),),
+        recorded=(Seen(op="combine", at=combine_at(score_site="combine", output=dtype), operands=dtype, blind=ORDERS),),
         blind="contraction of product and addition",
     )
 
@@ -141,11 +141,11 @@ def gather_case(program: str, tokens: int, k: int, hidden: int, *, absent: bool,
         kernel="_fwd_kernel_ep_gather",
         kind="gather",
         shapes=f"{tokens} x {k} x {hidden} {named(dtype)}{', experts elsewhere' if absent else ''}",
-        given={"rows": rows, "ids": ids, "weights": weights, "places": places, "expert_map": None},
+        arguments={"rows": rows, "ids": ids, "weights": weights, "places": places, "expert_map": None},
         ours=summed,
-        other=lambda: summed(weighted=BF16),
+        other_outputs=lambda: summed(weighted=BF16),
         says="fp32 products added by slot, ascending, one rounding; slots of other ranks add nothing",
-        seen=(Seen(op="combine", at=combine_at(score_site="combine"), blind=ORDERS),),
+        recorded=(Seen(op="combine", at=combine_at(score_site="combine"), blind=ORDERS),),
         blind="contraction of product and addition",
     )
 
@@ -169,11 +169,11 @@ def unpermute_case(tokens: int, k: int, hidden: int) -> Case:
         kernel="_row_id_map_pass_1_kernel, _2_kernel, _3_kernel, _permute_kernel, _unpermute_kernel",
         kind="unpermute",
         shapes=f"{tokens} x {k} x {hidden} bf16",
-        given={**inputs, "rows": by_slot.flatten(0, 1)[by_expert]},
+        arguments={**inputs, "rows": by_slot.flatten(0, 1)[by_expert]},
         ours=summed,
-        other=lambda: summed(order="sequential"),
+        other_outputs=lambda: summed(order="sequential"),
         says="rows by expert, then token; added in fp32, the highest expert first, and rounded once",
-        seen=(Seen(op="combine", at=at, blind=("expert", "scaling")),),
+        recorded=(Seen(op="combine", at=at, blind=("expert", "scaling")),),
         blind="rows that meet their weight here (`merging_probs`)",
     )
 
@@ -193,11 +193,16 @@ def post_reorder_case(tokens: int, k: int, hidden: int) -> Case:
         kernel="deepep_post_reorder_triton_kernel",
         kind="post_reorder",
         shapes=f"{tokens} x {k} x {hidden} bf16",
-        given={"rows": rows, "ids": torch.zeros(tokens, k, dtype=torch.int64), "weights": weights, "places": places},
+        arguments={
+            "rows": rows,
+            "ids": torch.zeros(tokens, k, dtype=torch.int64),
+            "weights": weights,
+            "places": places,
+        },
         ours=summed,
-        other=lambda: summed(accumulate=FP32),
+        other_outputs=lambda: summed(accumulate=FP32),
         says="weights, products and every addition rounded to bf16, by slot",
-        seen=(Seen(op="combine", at=combine_at(score_site="combine", **at), blind=("leaves", "expert")),),
+        recorded=(Seen(op="combine", at=combine_at(score_site="combine", **at), blind=("leaves", "expert")),),
         blind="contraction of product and addition",
     )
 
@@ -215,11 +220,11 @@ def sum_reduce_case(tokens: int, k: int, hidden: int, scale: float) -> Case:
         kernel="_moe_sum_reduce_kernel",
         kind="sum_reduce",
         shapes=f"{tokens} x {k} x {hidden} bf16, scale {scale}",
-        given={"rows": rows, "scale": scale},
+        arguments={"rows": rows, "scale": scale},
         ours=lambda: summed(order="sequential(zero)"),
-        other=lambda: summed(**changes) if k > 1 else {"output": (rows[:, 0] * scale).roll(1, -1)},
+        other_outputs=lambda: summed(**changes) if k > 1 else {"output": (rows[:, 0] * scale).roll(1, -1)},
         says="rows added by slot in fp32, times the routed scale, one rounding",
-        seen=(Seen(op="combine", at=at, blind=("expert",) if scale != 1 else ("expert", "scaling")),),
+        recorded=(Seen(op="combine", at=at, blind=("expert",) if scale != 1 else ("expert", "scaling")),),
     )
 
 
@@ -243,13 +248,13 @@ def swiglu_case(rows: int, width: int, masked: bool) -> Case:
         kernel="_silu_and_mul_kernel" if masked else "act_and_mul_kernel",
         kind="masked_swiglu" if masked else "swiglu",
         shapes=f"{rows} x {width} bf16",
-        given={"gate_up": gate_up.unsqueeze(0) if masked else gate_up},
+        arguments={"gate_up": gate_up.unsqueeze(0) if masked else gate_up},
         ours=activated,
-        other=lambda: activated(BF16 if masked else FP32),
+        other_outputs=lambda: activated(BF16 if masked else FP32),
         says="x / (1 + exp(-x)) in fp32, times up, one rounding"
         if masked
         else "x * sigmoid(x), which no `logistic` is, rounded, then times up",
-        seen=(Seen(op="swiglu", at={**at, "activation": half}, blind=blind),),
+        recorded=(Seen(op="swiglu", at={**at, "activation": half}, blind=blind),),
         blind="exp, torch's on both sides",
     )
 
@@ -288,11 +293,13 @@ def gate_case(tokens: int, count: int, k: int, dtype: torch.dtype, **model: Any)
         shapes=f"{tokens} x {count}, top-{k}, {model['score']}"
         f"{f', {top_groups} of {groups} groups' if groups > 1 else ''}"
         f"{', scaled' if p['scale'] != 1 else ''}, {'bf16' if dtype == BF16 else 'fp32'}",
-        given={"logits": logits, "bias": bias, "k": k, **settings},
+        arguments={"logits": logits, "bias": bias, "k": k, **settings},
         ours=chosen,
-        other=lambda: chosen(renormalize="scale_over_sum"),
+        other_outputs=lambda: chosen(renormalize="scale_over_sum"),
         says="scores in fp32, ties to the lowest index, weights over their sum, then scaled",
-        seen=(Seen(op="router", at=at, blind=(*blind, "rank_on", "group_mask", "group_score"), operands=dtype, p=p),),
+        recorded=(
+            Seen(op="router", at=at, blind=(*blind, "rank_on", "group_mask", "group_score"), operands=dtype, p=p),
+        ),
         blind="exp, torch's on both sides; the trees of the sums over experts and slots",
     )
 
@@ -324,9 +331,9 @@ def scatter_case(program: str, tokens: int, k: int, hidden: int) -> Case:
         kernel="_fwd_kernel_ep_scatter_1, _2",
         kind="scatter",
         shapes=f"{tokens} x {k} x {hidden} bf16",
-        given={"x": x, "ids": ids, "experts": 6},
+        arguments={"x": x, "ids": ids, "experts": 6},
         ours=lambda: {"rows": rows, "places": places},
-        other=lambda: {"rows": rows.roll(1, 0)},
+        other_outputs=lambda: {"rows": rows.roll(1, 0)},
         says="rows by expert, each expert's from a multiple of 128 on; nothing is rounded",
         blind="on a GPU the rows of an expert lie as its blocks arrive (atomics)",
     )
@@ -346,11 +353,11 @@ def ranks_case(ranks: int, n: int) -> Case:
         kernel="_fixed_order_sum_kernel",
         kind="ranks_sum",
         shapes=f"{ranks} ranks x {n} bf16",
-        given={"parts": parts},
+        arguments={"parts": parts},
         ours=reduced,
-        other=lambda: reduced("nccl.ring"),
+        other_outputs=lambda: reduced("nccl.ring"),
         says="ranks ascending in fp32, one rounding (`vllm.one_stage`; ROCm only)",
-        seen=(Seen(op="all_reduce", at={"collective": "vllm.one_stage"}),),
+        recorded=(Seen(op="all_reduce", at={"collective": "vllm.one_stage"}),),
     )
 
 

@@ -41,11 +41,11 @@ def norm_case(program: str, rows: int, width: int, dtype: torch.dtype) -> Case:
         kernel="_rms_norm_kernel",
         kind="rms_norm",
         shapes=f"{rows} x {width} {'bf16' if dtype == BF16 else 'fp32'}",
-        given={"x": x, "weight": weight, "eps": EPS},
+        arguments={"x": x, "weight": weight, "eps": EPS},
         ours=normed,
-        other=(lambda: normed(normalized=BF16)) if dtype == BF16 else (lambda: normed(order="sequential")),
+        other_outputs=(lambda: normed(normalized=BF16)) if dtype == BF16 else (lambda: normed(order="sequential")),
         says="tiles of 1024 left to right, mean by division, 1 / sqrt, one rounding behind the weight",
-        seen=(Seen(op="rms_norm", at=norm_at(dtype), blind=("order", "mean", "rsqrt"), operands=dtype),),
+        recorded=(Seen(op="rms_norm", at=norm_at(dtype), blind=("order", "mean", "rsqrt"), operands=dtype),),
         blind=TREE,
     )
 
@@ -62,11 +62,11 @@ def mean_case(program: str, rows: int, width: int) -> Case:
         kernel="mean_kernel",
         kind="mean",
         shapes=f"{rows} x {width} fp32",
-        given={"x": x},
+        arguments={"x": x},
         ours=mean,
-        other=lambda: mean("reverse"),
+        other_outputs=lambda: mean("reverse"),
         says="tiles of 1024 left to right, then one division",
-        seen=(Seen(op="rms_norm", at={"mean": "divide"}, operands=FP32),),
+        recorded=(Seen(op="rms_norm", at={"mean": "divide"}, operands=FP32),),
         blind=TREE,
     )
 
@@ -95,11 +95,11 @@ def log_softmax_case(program: str, name: str, rows: int, vocabulary: int) -> Cas
         kernel=name,
         kind="log_softmax",
         shapes=f"{rows} x {vocabulary} fp32",
-        given={"logits": logits},
+        arguments={"logits": logits},
         ours=lambda: {"output": log_softmax(logits)},
-        other=lambda: {"output": log_softmax(logits, form="minus_logsumexp")},
+        other_outputs=lambda: {"output": log_softmax(logits, form="minus_logsumexp")},
         says="(x - max) - log sum, the maximum of all first; tiles of 1024 left to right",
-        seen=(Seen(op="log_softmax", at=log_at(), blind=("order", "parallel"), operands=FP32),),
+        recorded=(Seen(op="log_softmax", at=log_at(), blind=("order", "parallel"), operands=FP32),),
         blind=f"{TREE}; exp and log, torch's on both sides",
     )
 
@@ -116,11 +116,11 @@ def logprobs_case(rows: int, vocabulary: int, dtype: torch.dtype) -> Case:
         kernel="_topk_log_softmax_kernel",
         kind="logprobs",
         shapes=f"{rows} x {vocabulary} {'bf16' if dtype == BF16 else 'fp32'}",
-        given={"logits": logits, "ids": ids},
+        arguments={"logits": logits, "ids": ids},
         ours=chosen,
-        other=lambda: chosen(form="minus_logsumexp"),
+        other_outputs=lambda: chosen(form="minus_logsumexp"),
         says="logits to fp32, (x - max) - log sum, tiles of 1024 left to right",
-        seen=(Seen(op="log_softmax", at=log_at(), blind=("order", "parallel"), operands=dtype),),
+        recorded=(Seen(op="log_softmax", at=log_at(), blind=("order", "parallel"), operands=dtype),),
         blind=f"{TREE}; exp and log, torch's on both sides",
     )
 
@@ -141,11 +141,11 @@ def temperature_case(rows: int, vocabulary: int) -> Case:
         kernel="_temperature_kernel",
         kind="temperature",
         shapes=f"{rows} x {vocabulary} fp32",
-        given={"logits": logits, "temperatures": temperatures},
+        arguments={"logits": logits, "temperatures": temperatures},
         ours=divided,
-        other=lambda: divided(reciprocal=True),
+        other_outputs=lambda: divided(reciprocal=True),
         says="logits divided by the temperature in fp32, stored; 0 and 1 left as they are",
-        seen=(Seen(op="log_softmax", at=at, blind=("form", "temperature"), operands=FP32),),
+        recorded=(Seen(op="log_softmax", at=at, blind=("form", "temperature"), operands=FP32),),
         blind="a GPU's division, `div.full` for Triton's `/`",
     )
 
@@ -158,9 +158,9 @@ def softmax_case(rows: int, width: int) -> Case:
         kernel="_softmax_kernel",
         kind="softmax",
         shapes=f"{rows} x {width} fp32",
-        given={"x": x},
+        arguments={"x": x},
         ours=lambda: {"output": exponentials.softmax(x, FP32, at)},
-        other=lambda: {"output": exponentials.softmax(x, FP32, {**at, "softmax": "reciprocal"})},
+        other_outputs=lambda: {"output": exponentials.softmax(x, FP32, {**at, "softmax": "reciprocal"})},
         says="exp(x - max) over its sum, tiles of 1024 left to right",
         blind=f"{TREE}; exp, rounded correctly on both sides",
     )
@@ -183,9 +183,9 @@ def one_tile_case(rows: int, width: int) -> Case:
         kernel="fused_rmsnorm_kernel",
         kind="one_tile_norm",
         shapes=f"{rows} x {width} bf16",
-        given={"x": x, "weight": weight, "eps": EPS},
+        arguments={"x": x, "weight": weight, "eps": EPS},
         ours=normed,
-        other=by_reciprocal,
+        other_outputs=by_reciprocal,
         says="x / sqrt(mean + eps), times the weight: a division, which no value of `rms_norm` is (Grok's norm)",
         blind="the tree of a row",
     )

@@ -27,11 +27,11 @@ def swiglu_case(rows: int, width: int, how: str) -> Case:
         kernel="silu_and_mul_kernel",
         kind="swiglu",
         shapes=f"{rows} x {width} bf16",
-        given={"gate_up": gate_up},
+        arguments={"gate_up": gate_up},
         ours=lambda: activated(FP32),
-        other=lambda: activated(BF16),
+        other_outputs=lambda: activated(BF16),
         says="x * sigmoid(x), which no `logistic` is, times up in fp32, one rounding",
-        seen=(Seen(op="swiglu", at=at, blind=("tensor", "blocks", "logistic")),),
+        recorded=(Seen(op="swiglu", at=at, blind=("tensor", "blocks", "logistic")),),
         blind="`ex2.approx`, `div.full`, correctly rounded" if how == "ptx" else "exp, torch's on both sides",
     )
 

@@ -40,7 +40,7 @@ def triton_exp(x: Tensor) -> Tensor:
 def norm_case(program: str, count: int, width: int) -> Case:
     """As in the interpreter, in the order that the profiles state."""
     case = rows.norm_case(program, count, width, BF16)
-    x, weight = case.given["x"], case.given["weight"]
+    x, weight = case.arguments["x"], case.arguments["weight"]
 
     def normed(order: str) -> Outputs:
         at = rows.norm_at(BF16, order=order)
@@ -50,9 +50,9 @@ def norm_case(program: str, count: int, width: int) -> Case:
     return replace(
         case,
         ours=lambda: normed("vllm.batch_invariant"),
-        other=lambda: normed("sequential"),
+        other_outputs=lambda: normed("sequential"),
         says="`order: vllm.batch_invariant`",
-        seen=(Seen(op="rms_norm", at=at, blind=("rsqrt", "mean")),),
+        recorded=(Seen(op="rms_norm", at=at, blind=("rsqrt", "mean")),),
         blind=f"{APPROXIMATE}, correctly rounded",
     )
 
@@ -60,7 +60,7 @@ def norm_case(program: str, count: int, width: int) -> Case:
 def mean_case(program: str, count: int, width: int) -> Case:
     """Of squares in fp32."""
     case = rows.mean_case(program, count, width)
-    x = case.given["x"]
+    x = case.arguments["x"]
     order = sglang_mean(Launch(hidden=width, rows=count, dtype="fp32"))
 
     def mean(text: str) -> Outputs:
@@ -70,9 +70,9 @@ def mean_case(program: str, count: int, width: int) -> Case:
     return replace(
         case,
         ours=lambda: mean(order),
-        other=lambda: mean(rows.TILES),
+        other_outputs=lambda: mean(rows.TILES),
         says="`order: sglang.batch_invariant_mean`",
-        seen=(
+        recorded=(
             Seen(op="rms_norm", at={"statistic": "mean_square", "order": "sglang.batch_invariant_mean"}, operands=FP32),
         ),
         blind="`div.full`, correctly rounded",
@@ -108,11 +108,11 @@ def log_case(program: str, name: str, kind: str, count: int, vocabulary: int, dt
         kernel=name,
         kind=kind,
         shapes=f"{count} x {vocabulary} {'bf16' if dtype == BF16 else 'fp32'}",
-        given={"logits": logits, "sums": sums, **({"ids": ids} if kind == "logprobs" else {})},
+        arguments={"logits": logits, "sums": sums, **({"ids": ids} if kind == "logprobs" else {})},
         ours=lambda outputs: shifted(outputs, 0),
-        other=lambda outputs: shifted(outputs, 1),
+        other_outputs=lambda outputs: shifted(outputs, 1),
         says="x - max - log sum in fp32, one rounding to bf16" if stored else f"`order: {order}`",
-        seen=(Seen(op="log_softmax", at=at, operands=dtype, blind=("order",) if stored else ()),),
+        recorded=(Seen(op="log_softmax", at=at, operands=dtype, blind=("order",) if stored else ()),),
         blind="`ex2.approx`, correctly rounded; the logarithm, which is the kernel's own on both sides",
         by_logs=True,
     )
@@ -122,10 +122,10 @@ def sum_cases() -> Iterator[Case]:
     """Sums over slots: whether a product goes into its addition unrounded."""
     for k, hidden in ((8, 1104), (2, 256)):
         case = moe.weighted_sum_case(6, k, hidden, FP32)
-        yield _contracted(case, case.given["rows"], case.given["weights"])
+        yield _contracted(case, case.arguments["rows"], case.arguments["weights"])
     for program in ("live_vllm", "live_sglang"):
         case = moe.gather_case(program, 9, 8, 1024, absent=False, dtype=FP32)
-        yield _contracted(case, case.given["rows"][case.given["places"].long()], case.given["weights"])
+        yield _contracted(case, case.arguments["rows"][case.arguments["places"].long()], case.arguments["weights"])
     for case in (moe.sum_reduce_case(5, 8, 2112, 1.0), moe.sum_reduce_case(5, 6, 704, 2.5), moe.ranks_case(8, 1504)):
         yield replace(case, blind="")
 
@@ -138,9 +138,9 @@ def _contracted(case: Case, values: Tensor, weights: Tensor) -> Case:
     return replace(
         case,
         ours=lambda: summed("sequential(fma, zero)"),
-        other=lambda: summed("sequential(zero)"),
+        other_outputs=lambda: summed("sequential(zero)"),
         says="one fma for each slot, ascending, from +0; one rounding",
-        seen=(Seen(op="combine", at=at, operands=FP32, blind=("expert",)),),
+        recorded=(Seen(op="combine", at=at, operands=FP32, blind=("expert",)),),
         blind="",
     )
 
@@ -156,7 +156,7 @@ def merge_case(program: str, tokens: int, heads: int) -> Case:
     return replace(
         case,
         ours=lambda: contracted(case.ours),
-        other=case.ours,
+        other_outputs=case.ours,
         says=f"{case.says}; the first product goes into the sum unrounded",
         blind="`ex2.approx`, `div.full`, correctly rounded",
     )
@@ -167,14 +167,14 @@ def gate_case(count: int, k: int, denominator: str, renormalized: str) -> Case:
     case = moe.gate_case(60, count, k, BF16, score="softmax")
 
     orders = {"denominator": denominator, "renormalize_order": renormalized, "math": "cuda_fast"}
-    (node,) = case.seen
+    (node,) = case.recorded
     blind = tuple(name for name in node.blind if name not in orders)
     return replace(
         case,
         ours=lambda: case.ours(**orders),
-        other=lambda: case.ours(**{**orders, "denominator": "fold_lo"}),
+        other_outputs=lambda: case.ours(**{**orders, "denominator": "fold_lo"}),
         says=f"`denominator: {denominator}`, `renormalize_order: {renormalized}`, `math: cuda_fast`",
-        seen=(replace(node, at={**node.at, **orders}, blind=blind),),
+        recorded=(replace(node, at={**node.at, **orders}, blind=blind),),
         blind="`ex2.approx`, `div.full`, correctly rounded",
     )
 

@@ -14,6 +14,7 @@ from moeparity.plan.bound import BoundGraph
 from tests.evidence.explain.observed import Seen, bound, kernels_of, planted
 
 NORM, ROUTER, ATTEND = "layers[1].moe.norm", "layers[1].moe.router", "layers[1].attention.attend"
+EXPERTS, COMBINE = "layers[1].moe.experts", "layers[1].moe.combine"
 
 
 def at(node: str, **values: str | float) -> Choices:
@@ -65,6 +66,20 @@ def test_what_was_planted_is_told_beside_what_gives_the_same_bits(
         rest = {text for text in first if not text.startswith(f"{choice.place}=")}
         spelled += [rest | {f"{choice.place}={value}"} for value in choice.others]
     assert said(node, choices) in spelled, (answer.matches, answer.open)
+
+
+def test_an_order_of_which_every_part_leaves_as_much_is_found_whole(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
+    """Rows by slots, the last one first: either alone leaves more than neither."""
+    node_values = nodes[COMBINE]
+    values = {**nodes[EXPERTS].values, **node_values.values}
+    del values[EXPERTS]
+    choices = at(EXPERTS, activation="fp32") | at(COMBINE, leaves="slot", order="reverse")
+    answer = told_of(eager, Seen(node_values.node, values, node_values.loaded), choices)
+    assert answer.matches[0].choices == (
+        f"{EXPERTS}:activation=fp32",
+        f"{COMBINE}:leaves=slot",
+        f"{COMBINE}:order=reverse",
+    )
 
 
 def test_a_profile_counts_at_a_node_whose_fused_kernel_ends_behind_it(model: Model, eager: BoundGraph) -> None:

@@ -18,6 +18,7 @@ from moeparity.evidence.explain.report import Explanation
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases
 from moeparity.plan.setting import Setting
 from tests.evidence.explain.observed import Seen, bound, drawn, kernels_of, opened, planted, rules, seen_under
 
@@ -43,7 +44,9 @@ def recomputed(plan: BoundGraph, node_values: Seen, answer: Explanation) -> tupl
         tuple(choice.partition("=")[0].rsplit(":", 1)): choice.partition("=")[2] for choice in _choices(answer)
     }
     settings = {(name, key): Setting(value=number(v), rule=None) for (name, key), v in {**by_choice, **places}.items()}
-    with_choices = plan.in_all_phases({place: setting for place, setting in settings.items() if place in plan.settings})
+    with_choices = in_all_phases(
+        plan, {place: setting for place, setting in settings.items() if place in plan.settings}
+    )
     params = {place[1]: number(value) for place, value in by_choice.items() if place not in plan.settings}
     node = replace(node_values.node, params={**node_values.node.params, **params})
     reads = [
@@ -163,10 +166,10 @@ def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: Boun
     """A sum of squares in an order drawn at random: it is not found, and what is left is what orders make."""
     node_values, wide = nodes[NORM], {"normalized": "fp32", "output": "fp32"}
     settings = {(NORM, key): Setting(value=value, rule=None) for key, value in wide.items()}
-    plan = eager.in_all_phases({**settings, (NORM, "order"): Setting(value="unordered(77)", rule=None)})
+    plan = in_all_phases(eager, {**settings, (NORM, "order"): Setting(value="unordered(77)", rule=None)})
     kernels, observation = kernels_of(plan, node_values)
     (value,) = kernels.outputs(frozenset(), observation.sample(kernels.replaced.nodes)) or pytest.fail("it runs")
-    answer = asked(eager.in_all_phases(settings), node_values, Observation(values={**node_values.values, NORM: value}))
+    answer = asked(in_all_phases(eager, settings), node_values, Observation(values={**node_values.values, NORM: value}))
     assert not answer.explained
     assert answer.left is not None
     assert 0 < answer.left.differing < 1
@@ -207,7 +210,7 @@ def test_what_another_node_chose_is_tried_where_it_is_told_of_it(
 ) -> None:
     """The rows have met their weights in the experts: the combine does not multiply again, and says why."""
     place = ("layers[1].moe.experts", "score_site")
-    scored = eager.in_all_phases({place: Setting(value="epilogue", rule=None)})
+    scored = in_all_phases(eager, {place: Setting(value="epilogue", rule=None)})
     node_values = seen_under(model, scored)[COMBINE]
     values = {**nodes[COMBINE].values, **node_values.values}
     answer = asked(eager, nodes[COMBINE], Observation(values=values))

@@ -100,8 +100,30 @@ def test_what_is_still_missing_is_not_solved_for() -> None:
     assert len(set(tried)) < 14
 
 
-@pytest.mark.parametrize(("x", "count"), [(0.015625, 2), (0.5, 1), (-0.25, 2), (0.0156, 3), (2.0**-20, 2), (0.0, 0)])
-def test_a_power_of_two_is_a_plain_number(x: float, count: int) -> None:
+def test_plain_numbers_are_binary_ones_and_ratios_too() -> None:
+    near = plain(1.12503, 1.1249, 1.1251)
+    assert {1.125, 1.1, 1.2} <= near
+    assert 1.1328125 in plain(1.13279, 1.1327, 1.1329)
+    assert 1.1328125 not in plain(1.1327, 1.13269, 1.13271)
+    assert -1 / 3 in plain(-0.33332, -0.33333, -0.33331)
+    assert 1 / 3 not in plain(0.334, 0.3339, 0.3341)
+
+
+@pytest.mark.parametrize(
+    ("x", "count"),
+    [
+        (0.015625, 2),
+        (0.5, 1),
+        (-0.25, 2),
+        (0.0156, 3),
+        (2.0**-20, 2),
+        (0.0, 0),
+        (1.125, 2),
+        (-0.6875, 2),
+        (1.1328125, 8),
+    ],
+)
+def test_a_number_of_few_bits_is_a_plain_number(x: float, count: int) -> None:
     assert figures(x) == count
 
 

@@ -21,6 +21,7 @@ from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.changed import in_all_phases
 from moeparity.plan.setting import Place
 from tests.evidence.explain.observed import Seen, kernels_of, planted, rules, told
 from tests.test_reports import refused
@@ -96,7 +97,7 @@ def test_that_nothing_is_cut_is_tried_where_the_profile_cuts(eager: BoundGraph, 
 
 
 def bound_with(plan: BoundGraph, place: Place, value: str | float) -> BoundGraph:
-    return plan.in_all_phases({place: replace(plan.settings[place], value=value)})
+    return in_all_phases(plan, {place: replace(plan.settings[place], value=value)})
 
 
 def test_a_number_is_held_against_others(eager: BoundGraph, nodes: dict[str, Seen]) -> None:

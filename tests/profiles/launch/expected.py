@@ -19,7 +19,7 @@ class Expected:
 
     engine: str = ""
     sides: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    given: Mapping[str, str] = field(default_factory=dict)
+    stated: Mapping[str, str] = field(default_factory=dict)
     open: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     refused: str = ""
@@ -43,7 +43,7 @@ _SERVERS = {
     "vllm/serve.sh": Expected(
         engine="vLLM",
         sides=_vllm("vllm-allreduce-norm, placement: {tensor: 4, expert: 4}", "vllm-fp32-head"),
-        given={"tensor_parallel_size": "4", "moe_backend": "triton", "hf_overrides": '{"head_dtype": "float32"}'},
+        stated={"tensor_parallel_size": "4", "moe_backend": "triton", "hf_overrides": '{"head_dtype": "float32"}'},
         notes=("set nowhere outside, so that their defaults hold: MODEL, TP",),
     ),
     "vllm/undecided.sh": Expected(
@@ -58,18 +58,18 @@ _SERVERS = {
     "vllm/docker.sh": Expected(
         engine="vLLM",
         sides=_vllm("vllm-batch-invariant-eager, placement: {tensor: 2}"),
-        given={"VLLM_BATCH_INVARIANT": "true", "enforce_eager": "true"},
+        stated={"VLLM_BATCH_INVARIANT": "true", "enforce_eager": "true"},
     ),
     "vllm/compose.yaml": Expected(
         engine="vLLM",
         sides=_vllm("vllm-allreduce-norm, placement: {tensor: 8}"),
-        given={"VLLM_ALLREDUCE_USE_FLASHINFER": "false"},
+        stated={"VLLM_ALLREDUCE_USE_FLASHINFER": "false"},
         open={"dtype": "${DTYPE}"},
     ),
     "vllm/deployment.yaml": Expected(
         engine="vLLM",
         sides=_vllm("vllm-batch-invariant, placement: {tensor: 4}", "deepep-normal"),
-        given={"all2all_backend": "deepep_high_throughput"},
+        stated={"all2all_backend": "deepep_high_throughput"},
     ),
     "vllm/policy.service": Expected(
         engine="vLLM",
@@ -79,29 +79,29 @@ _SERVERS = {
     "vllm/offline.py": Expected(
         engine="vLLM",
         sides=_vllm("vllm-batch-invariant-eager, placement: {tensor: 2}, dtype: bf16", "vllm-fp32-head"),
-        given={"tensor_parallel_size": "2"},
+        stated={"tensor_parallel_size": "2"},
         open={"moe_backend": "args.moe"},
     ),
     "vllm/server.yaml": Expected(
         engine="vLLM",
         sides=_vllm("vllm-allreduce-norm, placement: {tensor: 8}"),
-        given={"logprobs_mode": "processed_logprobs"},
+        stated={"logprobs_mode": "processed_logprobs"},
     ),
     "vllm/with-config.sh": Expected(
         engine="vLLM",
         sides=_vllm("vllm-allreduce-norm, placement: {tensor: 2}"),
-        given={"logprobs_mode": "processed_logprobs", "tensor_parallel_size": "2"},
+        stated={"logprobs_mode": "processed_logprobs", "tensor_parallel_size": "2"},
     ),
     "sglang/launch.sh": Expected(
         engine="SGLang",
         sides=_vllm("sglang, placement: {tensor: 8, expert: 8}", "deepep-normal"),
-        given={"deepep_mode": "normal", "SGLANG_RETURN_ORIGINAL_LOGPROB": "true"},
+        stated={"deepep_mode": "normal", "SGLANG_RETURN_ORIGINAL_LOGPROB": "true"},
     ),
     "sglang/two-nodes.sh": Expected(engine="SGLang", sides=_vllm("sglang-deterministic, placement: {tensor: 16}")),
     "sglang/engine.py": Expected(
         engine="SGLang",
         sides=_vllm("sglang-fp32-head, placement: {tensor: 4}", "sglang-allreduce-norm"),
-        given={"attention_backend": "fa3"},
+        stated={"attention_backend": "fa3"},
     ),
     "sglang/pod.yaml": Expected(engine="SGLang", sides=_vllm("sglang-rl-on-policy, placement: {tensor: 2}")),
     "sglang/heredoc.sh": Expected(engine="SGLang", sides=_vllm("sglang-allreduce-norm, placement: {tensor: 8}")),
@@ -116,13 +116,13 @@ _TRAINERS = {
             "megatron-unfused-rope",
             "megatron-unfused-swiglu",
         ),
-        given={"model_engine": "megatron", f"{_ROLLOUT}name": "vllm", f"{_ROLLOUT}enforce_eager": "true"},
+        stated={"model_engine": "megatron", f"{_ROLLOUT}name": "vllm", f"{_ROLLOUT}enforce_eager": "true"},
         notes=("INFER_BACKEND, ACTOR_TP, ACTOR_EP, ROLLOUT_TP",),
     ),
     "verl/fsdp.sh": Expected(
         engine="verl",
         sides=_two("verl-fsdp", "sglang, placement: {tensor: 2}, dtype: bf16"),
-        given={f"{_ACTOR}strategy": "fsdp2", f"{_ROLLOUT}temperature": "0.7"},
+        stated={f"{_ACTOR}strategy": "fsdp2", f"{_ROLLOUT}temperature": "0.7"},
     ),
     "verl/composed.yaml": Expected(
         engine="verl",
@@ -136,7 +136,7 @@ _TRAINERS = {
     "verl/ray.sh": Expected(
         engine="verl",
         sides=_two("megatron", "vllm-allreduce-norm, placement: {tensor: 2}, dtype: bf16"),
-        given={"config_name": "ppo_megatron_trainer"},
+        stated={"config_name": "ppo_megatron_trainer"},
         open={f"{_ACTOR}megatron.tensor_model_parallel_size": "$TP"},
     ),
     "slime/run.sh": Expected(
@@ -148,7 +148,7 @@ _TRAINERS = {
             ),
             ROLLOUT: ("{profile: sglang-fp32-head, placement: {tensor: 8, expert: 8}}", "sglang-allreduce-norm"),
         },
-        given={"rollout_temperature": "0.8", "SGLANG_RETURN_ORIGINAL_LOGPROB": "true", "sequence_parallel": "true"},
+        stated={"rollout_temperature": "0.8", "SGLANG_RETURN_ORIGINAL_LOGPROB": "true", "sequence_parallel": "true"},
     ),
     "slime/no-model.sh": Expected(
         engine="slime or miles",
@@ -164,7 +164,7 @@ _TRAINERS = {
             "vllm-allreduce-norm, placement: {tensor: 8}",
             "megatron-permute-fusion",
         ),
-        given={f"{_MEGATRON}expert_model_parallel_size": "8", f"{_VLLM_CFG}tensor_parallel_size": "8"},
+        stated={f"{_MEGATRON}expert_model_parallel_size": "8", f"{_VLLM_CFG}tensor_parallel_size": "8"},
     ),
     "nemo-rl/override.yaml": Expected(
         engine="NeMo-RL",
@@ -173,7 +173,7 @@ _TRAINERS = {
             "vllm-allreduce-norm, placement: {tensor: 2}",
             "megatron-permute-fusion",
         ),
-        given={f"{_VLLM_CFG}tensor_parallel_size": "2"},
+        stated={f"{_VLLM_CFG}tensor_parallel_size": "2"},
     ),
     "nemo-rl/run.sh": Expected(
         engine="NeMo-RL",
@@ -183,7 +183,7 @@ _TRAINERS = {
             "megatron-permute-fusion",
             "megatron-unfused-rope",
         ),
-        given={f"{_VLLM_CFG}enforce_eager": "true", f"{_MEGATRON}apply_rope_fusion": "false"},
+        stated={f"{_VLLM_CFG}enforce_eager": "true", f"{_MEGATRON}apply_rope_fusion": "false"},
     ),
     "nemo-rl/lost-base.yaml": Expected(
         engine="NeMo-RL",
@@ -196,44 +196,44 @@ _TRAINERS = {
             "megatron-router-fp32, placement: {tensor: 4, sequence: true}, dtype: bf16",
             "vllm-eager, placement: {tensor: 8}, dtype: bf16",
         ),
-        given={"trainer.strategy": "megatron", "generator.inference_engine.enforce_eager": "true"},
+        stated={"trainer.strategy": "megatron", "generator.inference_engine.enforce_eager": "true"},
     ),
     "skyrl/fsdp.sh": Expected(
         engine="SkyRL",
         sides=_two("hf-default, dtype: bf16", "vllm-allreduce-norm, placement: {tensor: 2}, dtype: bf16"),
-        given={"generator.inference_engine.tensor_parallel_size": "2", "generator.sampling_params.temperature": "0.6"},
+        stated={"generator.inference_engine.tensor_parallel_size": "2", "generator.sampling_params.temperature": "0.6"},
         notes=("NUM_GPUS, TP",),
     ),
     "openrlhf/ppo.sh": Expected(
         engine="OpenRLHF",
         sides=_two("hf-default, dtype: bf16", "vllm-eager, placement: {tensor: 2}"),
-        given={"vllm.tensor_parallel_size": "2", "ds.param_dtype": "bf16", "vllm.enforce_eager": "true"},
+        stated={"vllm.tensor_parallel_size": "2", "ds.param_dtype": "bf16", "vllm.enforce_eager": "true"},
     ),
     "openrlhf/submitted.sh": Expected(
         engine="OpenRLHF",
         sides=_two("hf-eager, dtype: bf16", "vllm"),
-        given={"rollout.temperature": "0.9", "bf16": "true"},
+        stated={"rollout.temperature": "0.9", "bf16": "true"},
     ),
     "trl/grpo.sh": Expected(
         engine="TRL",
         sides=_two("hf-autocast-bf16, dtype: fp32", "vllm-allreduce-norm, placement: {tensor: 2}"),
-        given={"vllm_mode": "colocate", "temperature": "0.7", "bf16": "true"},
+        stated={"vllm_mode": "colocate", "temperature": "0.7", "bf16": "true"},
     ),
     "trl/server-and-trainer.sh": Expected(
         engine="vLLM and TRL",
         sides={**_vllm("vllm-allreduce-norm, placement: {tensor: 4}"), **_two("hf-autocast-bf16, dtype: fp32", "vllm")},
-        given={"tensor_parallel_size": "4", "vllm_mode": "server", "attn_implementation": "eager"},
+        stated={"tensor_parallel_size": "4", "vllm_mode": "server", "attn_implementation": "eager"},
     ),
     "trl/grpo.yaml": Expected(
-        engine="TRL", sides=_two("hf-autocast-bf16, dtype: fp32", "vllm"), given={"use_vllm": "true"}
+        engine="TRL", sides=_two("hf-autocast-bf16, dtype: fp32", "vllm"), stated={"use_vllm": "true"}
     ),
     "trl/grpo.py": Expected(
-        engine="TRL", sides=_two("hf-autocast-bf16, dtype: fp32", "vllm"), given={"cast_lm_head_to_fp32": "true"}
+        engine="TRL", sides=_two("hf-autocast-bf16, dtype: fp32", "vllm"), stated={"cast_lm_head_to_fp32": "true"}
     ),
     "megatron/pretrain.sh": Expected(
         engine="Megatron-LM",
         sides={TRAINER: ("{profile: megatron-permute-fusion, dtype: bf16}",)},
-        given={"expert_model_parallel_size": "8", "moe_token_dispatcher_type": "alltoall"},
+        stated={"expert_model_parallel_size": "8", "moe_token_dispatcher_type": "alltoall"},
     ),
     "megatron/deterministic.sh": Expected(
         engine="Megatron-LM",
@@ -244,7 +244,7 @@ _TRAINERS = {
                 "megatron-unfused-swiglu",
             )
         },
-        given={"deterministic_mode": "true", "sequence_parallel": "true"},
+        stated={"deterministic_mode": "true", "sequence_parallel": "true"},
     ),
     "miles/run.sh": Expected(
         engine="miles",
@@ -252,17 +252,17 @@ _TRAINERS = {
             "megatron, placement: {tensor: 4, sequence: true}, dtype: bf16",
             "sglang-deterministic, placement: {tensor: 8}",
         ),
-        given={"true_on_policy_mode": "true", "rollout_num_gpus_per_engine": "8"},
+        stated={"true_on_policy_mode": "true", "rollout_num_gpus_per_engine": "8"},
     ),
     "prime-rl/rl.toml": Expected(
         engine="prime-rl",
         sides={TRAINER: (_NO_PROFILE,), ROLLOUT: ("{profile: vllm-allreduce-norm, placement: {tensor: 4}}",)},
-        given={"trainer.model.ep": "4", "trainer.model.impl": "custom", "deployment.num_infer_gpus": "4"},
+        stated={"trainer.model.ep": "4", "trainer.model.impl": "custom", "deployment.num_infer_gpus": "4"},
     ),
     "prime-rl/run.sh": Expected(
         engine="prime-rl",
         sides={TRAINER: (_NO_PROFILE,), ROLLOUT: ("{profile: vllm-eager, placement: {tensor: 4}}",)},
-        given={
+        stated={
             "trainer.model.impl": "auto",
             "inference.vllm.enforce_eager": "true",
             "inference.enable_fp32_lm_head": "false",

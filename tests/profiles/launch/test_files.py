@@ -38,7 +38,7 @@ def test_a_launch_file_comes_to_what_it_says(name: str, expected: Expected) -> N
     assert launch.engine == expected.engine
     assert {side.role: (side.variant, *side.further) for side in launch.sides} == expected.sides
     settings = {setting.name: setting for setting in launch.settings}
-    assert {key: settings[key].value for key in expected.given} == dict(expected.given)
+    assert {key: settings[key].value for key in expected.stated} == dict(expected.stated)
     unresolved = {key: s.value for key, s in settings.items() if s.value.startswith("unresolved: ")}
     assert set(unresolved) == set(expected.open)
     for key, text in expected.open.items():

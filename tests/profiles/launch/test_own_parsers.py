@@ -88,7 +88,7 @@ def test_the_lines_of_launch_files(parser: OwnParser, monkeypatch: pytest.Monkey
         if expected.refused or expected.engine.lower() != parser.engine:
             continue
         for words, grammar in recorded(FILES / name, monkeypatch):
-            if grammar is not parser.program.grammar or not all(word.known and not word.condition for word in words):
+            if grammar is not parser.program.grammar or not all(word.is_known and not word.condition for word in words):
                 continue
             beside = {word.text: str((FILES / name).parent / word.text) for word in words if ".yaml" in word.text}
             answer = parser.ask([beside.get(word.text, word.text) for word in words])

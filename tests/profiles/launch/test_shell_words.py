@@ -93,7 +93,7 @@ def as_read(script: str, path: Path) -> list[tuple[list[str], bool]]:
     """The same as it is read, and whether all of it is resolved."""
     commands = [command for command in interpreted(script, path).commands if command.words[0].text == "show"]
     return [
-        ([word.text for word in c.words[1:]], all(w.known and not w.condition for w in c.words) and not c.condition)
+        ([word.text for word in c.words[1:]], all(w.is_known and not w.condition for w in c.words) and not c.condition)
         for c in commands
     ]
 

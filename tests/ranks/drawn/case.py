@@ -63,6 +63,11 @@ class Case:
         return " and ".join(fault.kind for fault in self.faults) or "none"
 
 
+def draws_first(case: Case, fault: Fault | None) -> bool:
+    """Whether a rank has drawn its noise already when it skips a call."""
+    return fault is not None and fault.place != "before" and case.settings["rng"] == "lockstep"
+
+
 def from_json(text: str) -> Case:
     """What `to_json` has written."""
     fields = json.loads(text)

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from moeparity.errors import RankError
 from moeparity.ranks import Guard
-from tests.ranks.drawn.case import Case, Fault, from_json
+from tests.ranks.drawn.case import Case, Fault, draws_first, from_json
 
 LATE_S = 0.8
 """So much later than the rank that is to be lost do others come to where it is lost."""
@@ -121,6 +121,8 @@ class Job:
         """What happens before a call; False where there is none."""
         if {"leaves", "skipped call"} & faults_here.keys():
             planted()
+            if draws_first(self.case, faults_here.get("skipped call")):
+                torch.rand(8)
             return False
         if "extra draw" in faults_here:
             planted()

@@ -56,8 +56,8 @@ if "MOEPARITY_CAPTURE" in os.environ:
     sys.meta_path.insert(0, _AfterTorch())
 
 sys.path[:] = [entry for entry in sys.path if entry != _HERE]
-_own = sys.modules.pop("sitecustomize", None)
+_module = sys.modules.pop("sitecustomize", None)
 if importlib.util.find_spec("sitecustomize") is not None:
     importlib.import_module("sitecustomize")
-elif _own is not None:
-    sys.modules["sitecustomize"] = _own
+elif _module is not None:
+    sys.modules["sitecustomize"] = _module

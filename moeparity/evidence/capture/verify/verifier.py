@@ -42,7 +42,7 @@ class Verifier:
         self._values = Values()
         self._stacks: dict[int, tuple[str, ...]] = {}
         self._whole: dict[int, torch.Tensor] = {}
-        self.held = 0
+        self.held_bytes = 0
         """Bytes of whole tensors of the program that are held until the flush."""
         self._step = 0
 
@@ -57,7 +57,7 @@ class Verifier:
         """A whole tensor, which is compared in the flush where the record has it and bits differ."""
         if self._verification.tolerance:
             self._whole[number] = tensor.detach().cpu().clone()
-            self.held += tensor.nbytes
+            self.held_bytes += tensor.nbytes
 
     def stack(self, frames: Iterable[str]) -> int:
         """A stack of the program; those of this flush are remembered."""
@@ -88,7 +88,7 @@ class Verifier:
         """A flush has ended: its stacks have been told, its values compared."""
         self._stacks.clear()
         self._whole.clear()
-        self.held = 0
+        self.held_bytes = 0
 
     def close(self, *, whole: bool = True) -> None:
         """The program has ended: what the record has beyond it is missing."""

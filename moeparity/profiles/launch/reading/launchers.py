@@ -184,7 +184,7 @@ def _script(command: Command, notes: list[Note], depth: int) -> Iterator[Started
     words = command.words
     place = next(i for i, word in enumerate(words) if word.text in ("-c", "-lc"))
     text = words[place + 1] if place + 1 < len(words) else None
-    if text is None or not text.known:
+    if text is None or not text.is_known:
         says = f"`{plain(words[0].text)} -c` is given a script that is not resolved"
         notes.append(Note(says=says, where=words[0].where))
         return

@@ -258,21 +258,21 @@ class Sizes:
     """How many letters values would have with every reference written out, so that none grows without bound."""
 
     def __init__(self, leaves: Mapping[str, Entry]) -> None:
-        self.leaves, self.known, self.left = leaves, dict[str, int](), _ALL
+        self.leaves, self.sizes, self.room = leaves, dict[str, int](), _ALL
 
     def allow(self, name: str) -> bool:
         """Whether a key may be written out; what it takes is no longer there for others."""
         size = self.of(name)
-        self.left -= size if size <= _LONGEST else 0
-        return size <= _LONGEST and self.left >= 0
+        self.room -= size if size <= _LONGEST else 0
+        return size <= _LONGEST and self.room >= 0
 
     def of(self, name: str, depth: int = 0) -> int:
         """The letters of a key, or of all keys inside it; beyond every limit where it refers to itself."""
-        if name not in self.known:
-            self.known[name] = _LONGEST + 1
+        if name not in self.sizes:
+            self.sizes[name] = _LONGEST + 1
             inside = [key for key in self.leaves if key.startswith(f"{name}.")] if name not in self.leaves else [name]
-            self.known[name] = sum(self._leaf(key, depth) for key in inside) if depth < _DEEPEST else _LONGEST + 1
-        return self.known[name]
+            self.sizes[name] = sum(self._leaf(key, depth) for key in inside) if depth < _DEEPEST else _LONGEST + 1
+        return self.sizes[name]
 
     def _leaf(self, name: str, depth: int) -> int:
         text = str(self.leaves[name].value)

@@ -24,7 +24,7 @@ class Word:
     condition: str = ""
 
     @property
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """Whether all of it is resolved."""
         return _MARK not in self.text
 

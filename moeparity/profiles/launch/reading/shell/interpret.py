@@ -298,7 +298,7 @@ class Interpreter:
         values = node.children_by_field_name("value")
         words = tuple(word for value in values for word in self.expander.words(value))
         # What `*.sh` matches is another machine's business.
-        plain_words = all(word.known and not word.condition and not set(word.text) & set("*?") for word in words)
+        plain_words = all(word.is_known and not word.condition and not set(word.text) & set("*?") for word in words)
         plain_words = plain_words and len(words) <= _ROUNDS
         if text_of(node).startswith("select") or not values or not plain_words:
             where = self.expander.where(node)

@@ -1,0 +1,185 @@
+"""What `attention` and `mla` have in common: the forms in which heads attend, and what a cache hands on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from moeparity.numerics import rounding
+from moeparity.numerics.gemm_forms import ALL
+from moeparity.numerics.orders import NATIVE
+from moeparity.numerics.rounding import rounded, tf32, working
+from moeparity.ops.attention_forms import FLASH, SDPA
+from moeparity.ops.attribute import RefusedError
+from moeparity.ops.kernels.exponentials import softmax
+from moeparity.ops.kernels.flash import Heads, flash
+from moeparity.ops.kernels.flash_blocks import flash_in_blocks
+
+
+def with_own(stored: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """[B, G, S, D], of which the last T are as they were computed, [B, G, T, D]."""
+    earlier = stored.shape[2] - new.shape[2]
+    return torch.cat((stored[:, :, :earlier], new), dim=2) if earlier else new
+
+
+def cached(
+    k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, queries: int, window: int | None, at: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
+    """Keys, values and mask as a cache hands them on, and how many of its places behind them are free.
+
+    Imitates transformers 5.23.0, cache_utils.py: DynamicLayer, DynamicSlidingWindowLayer, StaticLayer and
+    StaticSlidingWindowLayer, `update`.
+    """
+    layout = at.get("kv_layout")
+    if layout is None:
+        # An online softmax, of which it is no choice, loads tiles: it is handed one layout, whatever made the keys.
+        return _own(k), _own(v), mask, 0
+    if layout == "projected":
+        return k, v, mask, 0
+    keys, free = k.shape[2], 0
+    before, reach = keys - queries, None if window is None else window - 1
+    if layout == "static":
+        places = int(at["allocated"]) if window is None else min(window, int(at["allocated"]))
+        if window is None and keys > places:
+            raise RefusedError("allocated", f"{keys} tokens do not fit into {places} places. Allocate more.")
+        if not before and keys > places:
+            # Handed on as they are: only what the window keeps is copied.
+            return k, v, mask, 0
+        free = max(0, places - keys)
+        reach = None if before < places else places - 1
+    within_reach = slice(0 if reach is None else max(0, before - reach), keys)
+    k, v, mask = _own(k[:, :, within_reach]), _own(v[:, :, within_reach]), mask[..., within_reach]
+    if not free:
+        return k, v, mask, 0
+    return F.pad(k, (0, 0, 0, free)), F.pad(v, (0, 0, 0, free)), F.pad(mask, (0, free)), free
+
+
+def _own(x: torch.Tensor) -> torch.Tensor:
+    """A contiguous copy, always: `contiguous` leaves a view of one row its strides and its place in a cache line."""
+    return x.new_empty(x.shape).copy_(x)
+
+
+def softmax_scale(width: int, p: Mapping[str, Any]) -> float:
+    """1 / sqrt of the width of a head's query, as the parameters have it. Raises RefusedError."""
+    of, factor = p.get("scale_width"), p.get("softmax_scale")
+    if of is not None and of < 1:
+        raise RefusedError("fault", f"no query is {of} wide.")
+    once = float((width if of is None else of) ** -0.5)
+    return float(1.0 if factor is None else factor) * once ** int(p.get("scaled", 1))
+
+
+def causal(heads: Heads, at: Mapping[str, Any]) -> torch.Tensor:
+    """The attention of all heads, [B, H, T, V]."""
+    return {SDPA: _sdpa, FLASH: _flash}.get(at["implementation"], _eager)(heads, at)
+
+
+def side_by_side(heads: torch.Tensor) -> torch.Tensor:
+    """Of heads [B, H, T, V] -> [B, T, H * V]."""
+    return heads.transpose(1, 2).contiguous().flatten(2)
+
+
+def _visible(x: Heads) -> torch.Tensor:
+    """Which keys a query sees, [B or 1, 1, T, S] bool, the last T of S tokens asking; a padded query at the left sees
+    none at all.
+    """
+    queries, keys = x.q.shape[2], x.mask.shape[-1]
+    before = keys - x.free - queries
+    visible = torch.ones(1, 1, queries, keys, dtype=torch.bool, device=x.mask.device).tril(before + x.ahead)
+    if x.window is not None:
+        visible = visible.triu(before + 1 - x.window)
+    if bool(x.mask.all()):
+        return visible
+    return visible & (x.mask[:, None, None, :] if x.mask.dim() == 2 else x.mask[:, None])
+
+
+def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
+    k, v = _repeated(x)
+    dtype, cast = at["scores"], tf32 if at["tf32"] == "yes" else _as_it_is
+    scores = matmul(cast(x.q), cast(k).transpose(2, 3), dtype) * x.scale
+    # Hugging Face adds the smallest finite number, not -inf: the addition rounds, and a row without any visible key
+    # becomes a mean over all keys instead of NaN.
+    hidden = ~_visible(x)
+    scores = scores + torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, torch.finfo(dtype).min)
+    if x.sinks is None:
+        probabilities = softmax(scores, working(dtype, at["probabilities"]), at)
+    else:
+        probabilities = _with_sinks(scores, x.sinks, x.counted, at)
+    return matmul(cast(rounded(probabilities, at["probabilities"])), cast(v), at["output"])
+
+
+def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor, counted: int, at: Mapping[str, Any]) -> torch.Tensor:
+    """Softmax of scores [B, H, T, T] with a sink in each row, so many times; these then are left out: a view, as
+    transformers has it.
+
+    transformers subtracts the highest first, in the scores' dtype (GptOssAttention, eager_attention_forward).
+    """
+    scores = torch.cat((scores, sinks.expand(*scores.shape[:3], counted)), dim=-1)
+    shifted = rounding.add(scores, -scores.amax(dim=-1, keepdim=True), at["shifted"])
+    native = at["softmax"] == NATIVE and at["shifted"] == at["probabilities"]
+    step = at["shifted"] if native else working(at["shifted"], at["probabilities"])
+    return softmax(shifted, step, at)[..., :-counted]
+
+
+def _as_it_is(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+
+def _flash(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
+    if x.ahead:
+        raise RefusedError(
+            "implementation", f"its tiles end at the diagonal, and {x.ahead} tokens ahead are asked for."
+        )
+    if x.sinks is not None and x.counted != 1:
+        raise RefusedError("implementation", f"it counts a sink once, and {x.counted} times are asked for.")
+    k, v = _repeated(x)
+    attend = flash if at.get("rows", ALL) == ALL else flash_in_blocks
+    return attend(replace(x, k=k, v=v), _visible(x), at)
+
+
+def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
+    # One dtype for all three: the widest, should an earlier site have left one of them in fp32.
+    common = torch.promote_types(torch.promote_types(x.q.dtype, x.k.dtype), x.v.dtype)
+    x = replace(x, q=rounded(x.q, common), k=rounded(x.k, common), v=rounded(x.v, common))
+    q, k, v = x.q, x.k, x.v
+    b, h, t, _ = q.shape
+    groups = h // k.shape[1]
+    # What torch can be told in a word is not spelled out as a mask: no padding in these sequences, none out of reach.
+    in_reach = x.window is None or k.shape[2] < x.window
+    at_once = t == k.shape[2] or (t == 1 and at.get("kv_layout") != "static")
+    plain = in_reach and at_once and not x.ahead and bool(x.mask.all())
+    visible = None if plain else _visible(x).expand(b, -1, -1, -1)
+    grouped = groups > 1 and visible is None and k.shape[-1] == v.shape[-1] <= 256
+    if groups > 1 and not grouped and t == 1:
+        q = q.reshape(b, h // groups, groups, -1)
+    elif not grouped:
+        k, v = _repeated(x)
+    out = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=visible, scale=x.scale, is_causal=t > 1 and visible is None, enable_gqa=grouped
+    )
+    return rounded(out.reshape(b, h, t, -1), at["output"])
+
+
+def matmul(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Batched a @ b: torch's kernel of `dtype` if both operands are in it, else of `working` dtype and one rounding."""
+    if a.dtype == b.dtype == dtype:
+        return torch.matmul(a, b)
+    step = working(a.dtype, b.dtype, dtype)
+    return rounded(torch.matmul(a.to(step), b.to(step)), dtype)
+
+
+def _repeated(x: Heads) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values [B, H, T, D], one head for each of the queries'."""
+    times = x.q.shape[1] // x.k.shape[1]
+    return _repeat_heads(x.k, times), _repeat_heads(x.v, times)
+
+
+def _repeat_heads(x: torch.Tensor, times: int) -> torch.Tensor:
+    """[B, G, T, D] -> [B, G * times, T, D]; the view itself when there is nothing to repeat, as transformers does."""
+    if times == 1:
+        return x
+    b, g, t, d = x.shape
+    return x[:, :, None].expand(b, g, times, t, d).reshape(b, g * times, t, d)

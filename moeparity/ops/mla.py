@@ -1,0 +1,144 @@
+"""Attention over DeepSeek's compressed latent: `mla`, and `mla_expand`, which makes keys and values of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.ops.attention import SCALE, refuses_orders, sees_rows, varlen
+from moeparity.ops.attention_forms import FORMS, LAYOUT
+from moeparity.ops.attention_memory import (
+    expanded_bytes,
+    expanded_scratch,
+    expanded_widths,
+    latent_scratch,
+    latent_widths,
+)
+from moeparity.ops.attribute import Attribute, Value, site
+from moeparity.ops.declaration import Op, Parameter, WeightPort
+from moeparity.ops.kv_cache import COMPUTED, READ_AS_STORED, own_keys
+from moeparity.ops.linear import ROWS, TF32
+from moeparity.ops.linear import sees_rows as _sees_rows_of_gemm
+from moeparity.ops.memory import Memory, Shapes
+from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
+
+_ABSORBED = {"projection": ("absorbed",)}
+_EXPANDED = {"projection": ("expanded",)}
+_WITH_LATENT = {"projection": ("context", "absorbed")}
+_KV_B = WeightPort(name="kv_b", says="[H * (N + V), L], expands the latent into keys and values")
+
+
+def _refuses_heads(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    return refuse_pieces(values, {"heads": shapes["heads"][0]})
+
+
+def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
+    return refuses_orders(values) or _refuses_heads(shapes, values)
+
+
+MLA_EXPAND = Op(
+    name="mla_expand",
+    says="The keys (but for rope's part) and values that each head's rows of kv_b make of a token's latent: latent "
+    "[B, 1, T, L] as a cache gives it, own_latent [B, T, L] as it was computed -> [B, T, H, N + V].",
+    inputs=("latent", "own_latent"),
+    optional=("own_latent",),
+    reads={"latent": ({"own_keys": (READ_AS_STORED,)},), "own_latent": ({"own_keys": (COMPUTED,)},)},
+    unhanded=("own_latent",),
+    weights=(_KV_B,),
+    parameters=(Parameter(name="heads", type=int, says="number of heads H"),),
+    attributes=(
+        site("kv_b", "inputs and result of the GEMM"),
+        replace(
+            TF32,
+            name="kv_b_tf32",
+            when={"kv_b": ("fp32",)},
+            says="the fp32 operands of the GEMM are rounded to TF32, to nearest, ties away",
+        ),
+        replace(ROWS, when={}),
+        own_keys("a step expands the latents of its own tokens as stored; or as they were computed", "own_latent"),
+        TENSOR,
+        BLOCKS,
+    ),
+    sees_rows=_sees_rows_of_gemm,
+    refuses=_refuses_heads,
+    pieces=cut,
+    input_token_axes={"latent": 2},
+    contracted=(("latent", "own_latent", "kv_b"),),
+    gemm=True,
+    joins_heads=True,
+    memory=Memory(widths=expanded_widths, output_bytes=expanded_bytes, scratch=expanded_scratch),
+    kernel="mla:mla_expand",
+    source="transformers 4.57.6 and 5.23.0, DeepseekV3Attention.forward: kv_b_proj of the tokens that are new",
+)
+
+
+MLA = Op(
+    name="mla",
+    says="Multi-head latent attention: q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, 1, T, L] and k_rope "
+    "[B, 1, T, R] as a cache gives them, mask [B, T], expanded [B, T, H, N + V], own_latent [B, T, L] and own_k_rope "
+    "[B, 1, T, R] as they were computed -> [B, T, H * V].",
+    inputs=("q_nope", "q_rope", "latent", "k_rope", "mask", "expanded", "own_latent", "own_k_rope"),
+    optional=("own_latent", "own_k_rope"),
+    reads={
+        "latent": (_WITH_LATENT,),
+        "expanded": (_EXPANDED,),
+        "own_latent": ({**_WITH_LATENT, "own_keys": (COMPUTED,)},),
+        "own_k_rope": ({"own_keys": (COMPUTED,)},),
+    },
+    unhanded=("own_latent", "own_k_rope"),
+    weights=(_KV_B,),
+    parameters=(
+        Parameter(name="heads", type=int, says="number of heads H"),
+        Parameter(name="value_dim", type=int, says="width V of one head's value"),
+        Parameter(name="rope", type=dict, says="rope_parameters: yarn's mscale_all_dim enters the softmax scale"),
+        *SCALE,
+    ),
+    attributes=(
+        Attribute(
+            name="projection",
+            kind="form",
+            default="expanded",
+            values=("expanded", "context", "absorbed"),
+            sources={"context": Evidence("read", "transformers 5.23.0, DeepseekV3Attention.expand_kv")},
+            says="keys and values of every head as `mla_expand` makes them, of each token in its own step "
+            "(transformers 4 caches these); or kv_b expands the latents of all tokens that a step sees, anew, in one "
+            "GEMM (transformers 5, which caches latents; engines' prefill behind a context, which have a GEMM for the "
+            "context and one for the new tokens); or its two halves are taken into queries and outputs, and all heads "
+            "attend to the latent itself (engines' decode)",
+        ),
+        replace(
+            site("kv_b", "inputs and result of the GEMM that expands the latents; absorbed: inputs of the two GEMMs"),
+            when=_WITH_LATENT,
+        ),
+        replace(
+            TF32,
+            name="kv_b_tf32",
+            when={"kv_b": ("fp32",), **_WITH_LATENT},
+            says="the fp32 operands of the GEMMs with kv_b are rounded to TF32, to nearest, ties away",
+        ),
+        site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
+        site("o_latent", "probabilities @ latent is rounded to this dtype before kv_b's value half", when=_ABSORBED),
+        # Their sources are kernels of `attention`.
+        *(replace(form, sources={}) for form in FORMS),
+        *(replace(layout, when={**layout.when, "projection": ("expanded", "context")}) for layout in LAYOUT),
+        own_keys(
+            "a step reads the latents, and rope's part of the keys, of its own tokens from the cache, as those of "
+            "earlier ones; or as they were computed. Of what is expanded `mla_expand` says so",
+            "own_k_rope",
+        ),
+    ),
+    sees_rows=sees_rows,
+    refuses=_refuses,
+    pieces=cut,
+    mixes_tokens=True,
+    history=("latent", "k_rope", "mask", "expanded"),
+    varlen=varlen,
+    input_token_axes={"q_rope": 2, "latent": 2, "k_rope": 2, "own_k_rope": 2},
+    contracted=(("q_rope", "k_rope", "own_k_rope"), ("latent", "own_latent", "kv_b")),
+    joins_heads=True,
+    memory=Memory(widths=latent_widths, scratch=latent_scratch),
+    kernel="mla:mla",
+    source="read: transformers 4.57.6, DeepseekV3Attention.forward; transformers 5.23.0, "
+    "DeepseekV3Attention.expand_kv; absorbed, read: vLLM 0.33.0, mla_attention.py",
+)

@@ -1,0 +1,73 @@
+"""Calls that a rank skipped or made again, by fields of the envelope that count calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from moeparity.output.words import quantity
+from moeparity.ranks.difference import Records, difference, ranks_in_words
+
+ENVELOPE = "envelope."
+_OWN = "envelope.call_id"
+"""Counted by the guard itself, or compared as the moment of a call."""
+_WHOLE = re.compile(r"-?\d+")
+
+
+class Counters:
+    """What the envelopes of the last two calls had, on which all ranks agreed: a field that grows by as much in each
+    call says which call a rank is in.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[tuple[int, Mapping[str, int]]] = []
+
+    def agreed(self, call: int, record: Mapping[str, str]) -> None:
+        """All ranks had this record at a call."""
+        if numbers := _numbers(record):
+            self._calls = [*self._calls[-1:], (call, numbers)]
+
+    def apart(self, call: int, records: Records) -> str | None:
+        """Which ranks are some calls ahead or behind at this call, in words; None where envelopes don't say so: where
+        no field counts calls, or two of them contradict each other.
+        """
+        if len(self._calls) < 2:
+            return None
+        shifts = {rank: self._shift(call, _numbers(record)) for rank, record in records.items()}
+        ranks: dict[int, list[int]] = {}
+        for rank, shift in shifts.items():
+            if shift is None:
+                return None
+            ranks.setdefault(shift, []).append(rank)
+        if len(ranks) < 2 or 0 not in ranks:
+            return None
+        who = "; ".join(f"{ranks_in_words(ranks[shift])} {_moved(call, shift)}" for shift in sorted(ranks) if shift)
+        envelopes = {rank: {name: record[name] for name in _numbers(record)} for rank, record in records.items()}
+        return f"{who}: {difference(envelopes)}"
+
+    def _shift(self, call: int, numbers: Mapping[str, int]) -> int | None:
+        """How many calls these are ahead of what comes at this call."""
+        (first, before), (last, latest) = self._calls
+        shifts: set[float] = set()
+        for name in before.keys() & latest.keys() & numbers.keys():
+            step = (latest[name] - before[name]) / (last - first)
+            if step:
+                shifts.add((numbers[name] - latest[name]) / step - (call - last))
+        shift = shifts.pop() if len(shifts) == 1 else 0.5
+        return int(shift) if shift == int(shift) else None
+
+
+def _numbers(record: Mapping[str, str]) -> dict[str, int]:
+    return {
+        name: int(value)
+        for name, value in record.items()
+        if name.startswith(ENVELOPE) and name != _OWN and _WHOLE.fullmatch(value)
+    }
+
+
+def _moved(call: int, shift: int) -> str:
+    count = quantity(abs(shift), "call")
+    if shift > 0:
+        calls = f"call {call}" if shift == 1 else f"calls {call}-{call + shift - 1}"
+        return f"{count} ahead, as if {calls} had been skipped"
+    return f"{count} behind, as if call {call + shift} came again"

@@ -106,7 +106,7 @@ def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
         )
     rows = [s.extra[_ROUTES] if _ROUTES in s.extra else torch.full((len(s.token_ids), *shape), -1) for s in sequences]
     routed, layers = routed_layers(where, torch.cat(rows))
-    return _block(list(routed.split([len(row) for row in rows])), -1), layers
+    return _block(list(torch.split(routed, [len(row) for row in rows])), -1), layers
 
 
 def _versions(sequences: list[Sequence]) -> Iterator[int]:

@@ -114,7 +114,9 @@ def prepare(tmp: Path) -> None:
     """The files the command lines name."""
     (tmp / "t.jsonl").write_text(TEXT, "utf-8")
     (tmp / "folder.jsonl").mkdir()
-    (tmp / "response.jsonl").write_text(f'{{"id": "a", {IDS}, {LOGGED}, "prompt_tokens": 0}}\n', "utf-8")
+    (tmp / "response.jsonl").write_text(
+        f'{{"id": "a", {IDS}, "mask": [0, 1, 1], {LOGGED}, "prompt_tokens": 0}}\n', "utf-8"
+    )
     (tmp / "trainer.jsonl").write_text(f'{{"id": "a", {IDS}, "trainer_{LOGGED[1:]}}}\n', "utf-8")
     routed = (f'{{"id": "{name}", {LOGGED}, {line[1:]}' for name, line in (("a", ROUTED_ONCE), ("b", ROUTED_TWICE)))
     (tmp / "routes.jsonl").write_text("\n".join(routed), "utf-8")

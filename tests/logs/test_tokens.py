@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,12 +51,18 @@ def test_what_a_log_holds_is_read_back(name: str, ending: str, tmp_path: Path) -
         assert bool(values[~mask].isnan().all())
 
 
-def own(path: Path, *records: dict[str, object]) -> Path:
+def own(path: Path, *records: Mapping[str, object]) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
     return path
 
 
-RECORD = {"id": "a", "input_ids": [5, 6, 7], "logprobs": [None, -0.5, -1.5], "mask": [0, 1, 1], "labels": "maths"}
+RECORD: dict[str, object] = {
+    "id": "a",
+    "input_ids": [5, 6, 7],
+    "logprobs": [None, -0.5, -1.5],
+    "mask": [0, 1, 1],
+    "labels": "maths",
+}
 DENSE, FIRST, SECOND = [0, 0], [3, 1], [2, 0]
 
 
@@ -129,7 +136,9 @@ def test_lines_of_labelled_tokens_read_as_they_were(tmp_path: Path) -> None:
         ([{**RECORD, "mask": [0, 0, 0]}], r"no token is scored"),
     ],
 )
-def test_what_no_forward_can_score_is_refused(records: list[dict[str, object]], message: str, tmp_path: Path) -> None:
+def test_what_no_forward_can_score_is_refused(
+    records: list[Mapping[str, object]], message: str, tmp_path: Path
+) -> None:
     log = open_sampled([own(tmp_path / "log.jsonl", *records)])
     with pytest.raises(LogError, match=message):
         tokens_of(log)

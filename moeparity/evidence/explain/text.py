@@ -18,22 +18,60 @@ _LAYER = re.compile(r"layers\[\d+\]")
 
 
 def explained_lines(result: Explained) -> Iterator[str]:
-    """What was explained, node by node, those of several layers of which the same is said together."""
+    """What was explained: the answer, what it is about, then what is not explained, what is otherwise than in the start
+    profile, and how much is as there; nodes of several layers of which the same is said together.
+    """
+    yield summary(result)
     yield f"trace      {result.trace}: {_count(result.forwards, 'forward')} by the map of {result.program}"
     yield f"held to    {result.profile} on {result.checkpoint} in {result.dtype}"
     yield "taken      that no token is padding and that positions count from 0, where attention is explained"
     if not result.whole:
         yield "note       the trace was cut: its program did not get to the end of its recording"
-    yield ""
-    for group in _alike(result.nodes):
-        yield from node_lines(*group)
-    if result.unseen and (result.asked or not result.nodes):
-        for unseen in result.unseen:
-            yield f"{unseen.node}: not shown: {unseen.reason}"
-    elif result.unseen:
-        yield f"not shown by this trace: {pattern(unseen.node for unseen in result.unseen)}"
+    yield from _titled("Not explained", [node for node in result.nodes if not node.explained])
+    yield from _titled("Under other choices", [n for n in result.nodes if n.explained and not n.as_started])
+    yield from _equal(result, [node for node in result.nodes if node.as_started])
+    if result.unseen:
+        yield from ("", "Not shown by this trace")
+        # Of what was asked for, and where nothing else is there, it is said why.
+        every = result.asked or not result.nodes
+        names = (f"  {pattern(unseen.node for unseen in result.unseen)}",)
+        yield from (f"  {unseen.node}: {unseen.reason}" for unseen in result.unseen) if every else names
     yield ""
     yield summary(result)
+
+
+def _titled(title: str, nodes: Sequence[Explanation]) -> Iterator[str]:
+    if nodes:
+        yield from ("", title)
+        yield from (f"  {line}" for group in _alike(nodes) for line in node_lines(*group))
+
+
+def _equal(result: Explained, nodes: Sequence[Explanation]) -> Iterator[str]:
+    """What the start profile computes: in full where nodes were asked for, else by name and number."""
+    if result.asked:
+        yield from _titled(f"As {result.profile} computes it", nodes)
+        return
+    if not nodes:
+        return
+    yield from (
+        "",
+        f"As {result.profile} computes it",
+        f"  {_count(len(nodes), 'node')}, all bits equal: {_names(nodes)}",
+    )
+    between = dict.fromkeys(role(name) for node in nodes for name in node.nodes if name != node.node)
+    if between:
+        yield f"  computed anew between them, as not shown: {', '.join(between)}"
+    undecided = sum(bool(node.open) for node in nodes)
+    if undecided:
+        choices = sum(len(node.open) for node in nodes)
+        yield (
+            f"  {_count(choices, 'choice')} at {undecided} of them not decided by these values: --node NAME prints "
+            "those of a node, --json all"
+        )
+
+
+def _names(nodes: Iterable[Explanation]) -> str:
+    return pattern(node.node for node in nodes)
 
 
 def summary(result: Explained) -> str:
@@ -47,7 +85,7 @@ def summary(result: Explained) -> str:
 
 def node_lines(first: Explanation, *further: Explanation) -> Iterator[str]:
     """What is said of a node in a few lines; `further` ones say the same of other layers."""
-    names = pattern(node.node for node in (first, *further))
+    names = _names((first, *further))
     inside = ", ".join(role(name) for name in first.nodes if name != first.node)
     through = f" (with {inside})" if inside else ""
     if first.as_started:

@@ -133,7 +133,7 @@ def _refuse_baseline(path: Path, baseline: Baseline | None) -> None:
 
 
 def _logs(path: Path, progress: Callback | None) -> tuple[LogReport, tuple[Finding, ...]]:
-    from moeparity.logs.files import measure_check
+    from moeparity.logs.log_files import measure_check
 
     log_check = reader.read_log_check(path)
     report = measure_check(log_check, Where(path), progress=progress)

@@ -100,6 +100,9 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
         *("init", "base", "--out", "{tmp}/launched.yaml", "--server", "../profiles/launch/vllm.sh"),
         *("--trainer", "../profiles/launch/vllm.sh"),
     ),
+    "cli-engines-stages-that-are-not-listed": ("engines", "--config", "{tmp}/stages.sh"),
+    "cli-engines-groups-that-do-not-divide": ("engines", "--config", "{tmp}/groups.sh"),
+    "cli-engines-replicas-of-groups": ("engines", "--config", "{tmp}/replicas.sh"),
     "cli-init-over-a-file": ("init", "base", "--out", "{tmp}/t.jsonl"),
     "cli-tokens-two-files-to-print": ("tokens", "{tmp}/t.jsonl", "base/tokens.safetensors"),
     "cli-tokens-of-a-response-alone": ("tokens", "{tmp}/response.jsonl", "--out", "{tmp}/out.jsonl"),
@@ -110,9 +113,19 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
 }
 
 
+LAUNCHED = {
+    "stages": "VLLM_PP_LAYER_PARTITION=11,13 vllm serve m --pipeline-parallel-size 3",
+    "groups": "python -m sglang.launch_server --model-path m --tp 8 --dp-size 3 --enable-dp-attention",
+    "replicas": "python -m sglang.launch_server --model-path m --tp 8 --dp-size 2 --attn-dp-size 4",
+}
+"""What engines refuse to start with."""
+
+
 def prepare(tmp: Path) -> None:
     """The files the command lines name."""
     (tmp / "t.jsonl").write_text(TEXT, "utf-8")
+    for name, line in LAUNCHED.items():
+        (tmp / f"{name}.sh").write_text(f"{line}\n", "utf-8")
     (tmp / "folder.jsonl").mkdir()
     (tmp / "response.jsonl").write_text(
         f'{{"id": "a", {IDS}, "mask": [0, 1, 1], {LOGGED}, "prompt_tokens": 0}}\n', "utf-8"

@@ -25,8 +25,8 @@ def causes(records: Records, path: Path) -> tuple[LikelyCause, ...]:
         return ()
     observer = Observer()
     observer.add(_chunk(records, path))
-    named = [finding for finding in observer.diagnosis().findings if finding.verdict == "named"]
-    others = [finding for finding in named if finding.name != _FOR_THE_CAUSE_NAMED]
+    certain = [finding for finding in observer.diagnosis().findings if finding.verdict == "named"]
+    others = [finding for finding in certain if finding.name != _FOR_THE_CAUSE_NAMED]
     return tuple(
         LikelyCause(
             name=finding.name,
@@ -34,7 +34,7 @@ def causes(records: Records, path: Path) -> tuple[LikelyCause, ...]:
             reason=finding.reason,
             advice=_advice(finding, records.recorder),
         )
-        for finding in others or named
+        for finding in others or certain
     )
 
 

@@ -95,8 +95,8 @@ def _pads(plan: Plan) -> int:
 def _rival(side: str, record: LogprobRecord, sides: Recorded) -> RecordedLogprobs | None:
     """The other side, where it lies at the record that `side` does not reproduce."""
     allowed = AT_THE_FLOOR * record.floor + record.half_unit
-    others = (other for other in sides.logprobs if other.side != side)
-    return next((other for other in others if other.mean_abs_delta <= allowed), None)
+    rivals = (logprobs for logprobs in sides.logprobs if logprobs.side != side)
+    return next((logprobs for logprobs in rivals if logprobs.mean_abs_delta <= allowed), None)
 
 
 def _logprobs(plan: Plan, records: Records) -> LogprobRecord:

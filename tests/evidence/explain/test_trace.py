@@ -8,6 +8,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -205,6 +206,21 @@ def test_a_fault_is_said_in_words_and_is_no_profile(model: Model, tmp_path: Path
     assert "gate" in node.matches[0].faults[0]
     with pytest.raises(TraceError, match="which no profile states"):
         profile_text(result, "x")
+
+
+@pytest.mark.parametrize("width", [8, 18])
+def test_a_table_of_another_width_is_named_with_it(glm4_moe: Path, tmp_path: Path, width: int) -> None:
+    """Of a partial rotation with another share of a head, a width that no file lists too."""
+
+    def patch(program: Any) -> None:
+        config = deepcopy(program.config)
+        config.rope_parameters["partial_rotary_factor"] = width / config.head_dim
+        program.model.rotary_emb = type(program.model.rotary_emb)(config)
+
+    trace = traced(opened(glm4_moe), tmp_path / "trace", "hf-eager", patch)
+    (node,) = explain_trace(Request(trace=trace, checkpoint=glm4_moe, nodes="rotary")).nodes
+    assert [match.choices for match in node.matches] == [(f"rotary:fault=rotary-width(width={width})",)]
+    assert node.matches[0].faults == (f"the table of rotations is made for {width} columns of a head",)
 
 
 def test_what_is_known_of_the_combine_is_not_doubted_at_the_sum(glm4_moe: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
 
-from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.difference import Records, ranks_in_words
 from moeparity.ranks.notes import Notes
 

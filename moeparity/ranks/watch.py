@@ -18,7 +18,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
 
 from moeparity.ranks.beat import LOST, Beat, Clock, Seen, state
-from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.difference import ranks_in_words
 from moeparity.ranks.exchange import REACHED
 from moeparity.ranks.journal import Journal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,3 +209,10 @@ def test_two_faults_at_one_node_are_applied_in_order(checkpoints: Checkpoints) -
 
 def test_every_fault_is_planted_here_or_at_a_node() -> None:
     assert shipped_faults().keys() == {case.name for case in CASES} | TESTED
+
+
+@pytest.mark.parametrize("name", sorted(shipped_faults()))
+def test_every_fault_says_where_it_is_known_from_or_that_nothing_was_found(name: str) -> None:
+    spec = shipped_faults()[name].spec
+    assert "known_from" in spec.model_fields_set
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source.where) and source.says for source in spec.known_from)

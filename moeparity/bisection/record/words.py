@@ -54,7 +54,11 @@ def _explained(record: Record) -> Iterator[str]:
 
 
 def decided_blame(record: Record) -> str:
-    """What makes the verdict where the record does, in a line: what it looks like, or that no known cause shows."""
+    """What makes the verdict where the record does, in a line: what it looks like, or that no known cause shows; nobody
+    where the record is reproduced, and its gate asks for more.
+    """
+    if record.status == "reproduced":
+        return f"nobody: the record is reproduced, and its gate asks for {_asked(record)}"
     start = "the record, not the difference of both sides"
     if record.rival is not None:
         return f"{start}: it is the {record.rival.side}'s, by the distance"
@@ -77,12 +81,16 @@ def decided_start(record: Record, between_sides: str) -> str:
         before = f", the {quantity(logprobs.before, 'token')} before it reproduced" if logprobs.before else ""
         place = f"position {logprobs.from_position} of the record{before}; log-probabilities show no layer"
     else:
-        place = "nowhere in the record, which lies within its floor but not below its gate"
+        place = f"nowhere in the record, which is reproduced; its gate asks for {_asked(record)}"
     return f"{place}; between both sides {between_sides}"
 
 
 def decided_step(record: Record) -> str:
     """What to do next where the record makes the verdict, in a line."""
+    if record.status == "reproduced":
+        if record.gate is not None and record.gate.status == "inconclusive":
+            return f"nothing on either side: a record of {_asked(record)} decides"
+        return "a wider gate on the record, or a profile that is nearer: `moeparity sweep RECIPE --over profile=A,B`"
     if record.rival is not None:
         return f"`sampled_from: {record.rival.side}`, if that one's engine made the record"
     if record.causes:
@@ -90,6 +98,14 @@ def decided_step(record: Record) -> str:
     routes = "" if record.routes is not None else "; record `routed_experts` too"
     weights = "hold the engine's weights to these (`moeparity weights`)"
     return f"{weights}; try other profiles: `moeparity sweep RECIPE --over profile=A,B`{routes}"
+
+
+def _asked(record: Record) -> str:
+    """What the gate of a record that is reproduced asks for and did not get."""
+    gate = record.gate
+    if gate is None or gate.status != "inconclusive":
+        return f"less than the {record.side} differs from itself"
+    return "more sequences" if gate.needed_sequences is None else f"about {gate.needed_sequences} sequences"
 
 
 def first_layer(record: Record) -> int | None:

@@ -10,6 +10,10 @@ from moeparity.metrics.verdict import Verdict
 from moeparity.output.words import after_estimate, enumerated, few, percent, quantity
 
 SIMULATIONS = "What follows compares two simulations"
+_BATCHES = (
+    "`schedule: {rule: vllm-v1, sequences: 1}` is each sequence alone, `{file: batches.jsonl}` any list "
+    "(docs/schedules.md)"
+)
 
 
 def record_reading(record: Record) -> list[str]:
@@ -43,6 +47,11 @@ def _explained(record: Record) -> Iterator[str]:
             f"The {rival.side} lies {rival.mean_abs_delta:.3g} from the record. The record is taken for that of the "
             f"side that sampled, the {side}: check `sampled_from:`."
         )
+    if record.pads:
+        yield (
+            f"The {side} computes {quantity(record.pads, 'pad')} beside the tokens. An engine without them had other "
+            f"shapes, so other bits. Its batches can be stated: {_BATCHES}."
+        )
     if record.logprobs is not None and not record.logprobs.reproduced:
         of = f"of the record (its rollout) and the {side} (its trainer)"
         if not record.causes:
@@ -62,6 +71,8 @@ def decided_blame(record: Record) -> str:
     start = "the record, not the difference of both sides"
     if record.rival is not None:
         return f"{start}: it is the {record.rival.side}'s, by the distance"
+    if record.pads and not record.meanings:
+        return f"{start}: the {record.side} computes {quantity(record.pads, 'pad')} that the engine may not have had"
     if record.causes:
         return f"{start}; it looks like {few([cause.name for cause in record.causes], 2)} (--section record)"
     layer = first_layer(record)
@@ -93,6 +104,8 @@ def decided_step(record: Record) -> str:
         return "a wider gate on the record, or a profile that is nearer: `moeparity sweep RECIPE --over profile=A,B`"
     if record.rival is not None:
         return f"`sampled_from: {record.rival.side}`, if that one's engine made the record"
+    if record.pads and not record.meanings:
+        return f"state the engine's batches, if it had no pads: {_BATCHES}"
     if record.causes:
         return record.causes[0].advice.partition(". ")[0].removesuffix(".")
     routes = "" if record.routes is not None else "; record `routed_experts` too"

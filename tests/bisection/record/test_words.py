@@ -103,7 +103,11 @@ def test_what_contradicts_is_named_and_the_rest_is_not() -> None:
 
 
 RIVAL = RecordedLogprobs(side="reference", tokens=200, mean_abs_delta=0.02, max_abs_delta=0.1, k3=1e-4)
-POWER = LikelyCause(name="temperature", reason="It is to a power.", advice="`set: {}` on the candidate. Or another.")
+POWER = LikelyCause(
+    name="temperature", meaning=True, reason="It is to a power.", advice="`set: {}` on the candidate. Or another."
+)
+
+GROWTH = replace(POWER, name="growth with position", meaning=False)
 
 
 def test_the_other_side_is_named_where_it_gives_the_record() -> None:

@@ -133,13 +133,13 @@ def _run(
 ) -> int:
     """Run, write and print; the exit code. Of a job's ranks the first does so."""
     from moeparity.bisection.page import page
-    from moeparity.bisection.per_token.files import write_per_token
     from moeparity.bisection.per_token.pieces import spelt
+    from moeparity.bisection.per_token.token_file import write_per_token
     from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.pipeline import take_part
     from moeparity.bisection.text import print_report
     from moeparity.cli.progress import progress_line
-    from moeparity.probe.ranks import first_rank
+    from moeparity.probe.live_all_reduce import first_rank
 
     if settings["options"].ranks == REAL and not first_rank():
         take_part(recipe, settings["device"], settings["options"])
@@ -150,7 +150,7 @@ def _run(
             report = run_recipe(recipe, progress=progress, **settings)
         report = report if tokenizer is None else spelt(report, tokenizer)
         write_report(files, report)
-        files.text("--html", page(report).to_html)
+        files.text("--html", lambda: page(report).to_html())
         files.file("--per-token", partial(write_per_token, report))
     print_report(report, files.console(), sections)
     return report.exit_code

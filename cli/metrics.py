@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from moeparity.cli.outputs import Outputs
-    from moeparity.logs.files import Opening
+    from moeparity.logs.log_files import Opening
     from moeparity.logs.repeats import RepeatedRuns
     from moeparity.logs.request import Request
     from moeparity.output.status import State
@@ -81,7 +81,7 @@ def metrics(
     Exit code 0; with --gate 0 passed, 1 not, 3 inconclusive (a pass takes 25 sequences); 2 the log could not be read.
     """
     from moeparity.cli.outputs import outputs
-    from moeparity.logs.files import Opening
+    from moeparity.logs.log_files import Opening
     from moeparity.logs.request import Request, read_gate
 
     with outputs({"--json": json, "--plot": plot, "--html": html}, unprinted=("--plot",)) as written:
@@ -105,7 +105,7 @@ def metrics(
 def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, written: Outputs) -> int:
     """The exit code of a log's report, once it is written and printed."""
     from moeparity.cli.progress import progress_line
-    from moeparity.logs.files import NotDrawnError, measure_files
+    from moeparity.logs.log_files import NotDrawnError, measure_files
     from moeparity.logs.page import pictures
     from moeparity.logs.text import print_log
     from moeparity.output.status import state_of

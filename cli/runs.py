@@ -62,7 +62,7 @@ def report(
         result = read_report(run)
         if isinstance(result, Report):
             write_report(files, result)
-            files.text("--html", page(result).to_html)
+            files.text("--html", lambda: page(result).to_html())
         elif markdown is not None:
             raise MoeparityError(f"report: --markdown is for a bisection; {run} is none. Leave it out.")
         else:

@@ -33,9 +33,9 @@ def weights(
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
     from moeparity.evidence.weights.compare import compare
-    from moeparity.evidence.weights.files import open_weights, write_weights
-    from moeparity.evidence.weights.layout import DTYPES
+    from moeparity.evidence.weights.fingerprint_files import open_weights, write_weights
     from moeparity.evidence.weights.text import print_weights
+    from moeparity.evidence.weights.weight_layout import DTYPES
     from moeparity.output.status import state_of
 
     if dtype is not None and dtype not in DTYPES:

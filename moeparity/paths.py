@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from moeparity.environment import number
 from moeparity.errors import MoeparityError, Where
+from moeparity.limits import number
 
 LIMIT_FACTOR = "MOEPARITY_LIMITS"
 """An environment variable: a number that every limit on what is read is multiplied by."""

@@ -1,8 +1,9 @@
 """The house at a glance, `python -m scripts.tree`: rooms, their sizes, their longest functions, circles of imports.
 
 With `--check` it exits with 1 where files import each other in a circle (wherever in a file the import stands), where a
-public function, method or class has no docstring, where a function has more than 50 lines, or where a variable (of a
-test too) is called by a word that says nothing of what it holds (`scripts/names.py`).
+public function, method or class has no docstring, where a function has more than 50 lines or a file more than 350,
+where an op is told by its name outside `moeparity/ops`, whose declarations say what others need to know of it, or where
+a variable or a field (of a test too) is called by a word that says nothing of what it holds (`scripts/names.py`).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -22,12 +24,17 @@ import networkx as nx
 from scripts.names import misnamed
 
 LONGEST = 50
+LONGEST_FILE = 350
 TOPS = ("moeparity", "cli", "scripts", "benchmarks")
+PRODUCT = ("moeparity", "cli")
 INSTALLED = {"cli": "moeparity.cli"}
 """A top-level folder whose modules are imported under another name."""
 
 BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 """The fields of a syntax tree's nodes that hold statements, or what holds them."""
+
+_OP_NAME = re.compile(r"\bop\.name$")
+_WORD = re.compile(r"""[({\[]?["']""")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -110,6 +117,19 @@ class Source:
             for name in _imported(node, package, modules):
                 lines[name] = min(node.lineno, lines.get(name, node.lineno))
         return lines
+
+    @property
+    def by_name(self) -> list[int]:
+        """The lines that compare an op's name with names written there."""
+        if self.path.parts[0] not in PRODUCT or self.room == "ops" or "op.name" not in self.text:
+            return []
+        compared = (node for node in ast.walk(self.tree) if isinstance(node, ast.Compare))
+        sides = ((node.lineno, [ast.unparse(side) for side in (node.left, *node.comparators)]) for node in compared)
+        return [
+            line
+            for line, texts in sides
+            if any(_OP_NAME.search(text) for text in texts) and any(_WORD.match(text) for text in texts)
+        ]
 
     @property
     def _package(self) -> list[str]:
@@ -199,11 +219,16 @@ def broken(files: list[Source]) -> Iterator[str]:
     """What breaks a rule, as lines to print."""
     for steps in circles(files):
         yield from ("\ncircle of imports", *(f"  {step}" for step in steps))
-    long = [place for file in files for place in file.functions if place.lines > LONGEST]
-    undocumented = [place for file in files for place in file.undocumented]
-    for title, places in ((f"functions above {LONGEST} lines", long), ("public, without docstring", undocumented)):
-        if places:
-            yield from (f"\n{title}", *(f"  {place.lines:4}  {place}" for place in places))
+    every = [place for file in files for place in file.functions]
+    complaints = {
+        f"functions above {LONGEST} lines": [f"  {place.lines:4}  {place}" for place in every if place.lines > LONGEST],
+        f"files above {LONGEST_FILE} lines": [f"  {f.lines:4}  {f.path}" for f in files if f.lines > LONGEST_FILE],
+        "public, without docstring": [f"  {place.lines:4}  {place}" for file in files for place in file.undocumented],
+        "ops told by their names": [f"  {file.path}:{line}" for file in files for line in file.by_name],
+    }
+    for title, lines in complaints.items():
+        if lines:
+            yield from (f"\n{title}", *lines)
 
 
 def nameless(files: Iterable[Source]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from moeparity.bisection.report import PARTS
 from moeparity.metrics.registry import METRICS
 from tests.command import ROOT
 
@@ -64,6 +65,27 @@ def test_a_word_of_the_glossary_is_defined_once() -> None:
 def test_the_glossary_is_led_to() -> None:
     for page in ("README.md", "docs/design.md", "docs/method.md"):
         assert "docs/glossary.md" in (ROOT / page).read_text("utf-8"), page
+
+
+def test_design_names_every_room_and_every_section() -> None:
+    text = (ROOT / "docs" / "design.md").read_text("utf-8")
+    table = text[text.index("| room | holds |") :].split("\n\n")[0].splitlines()[2:]
+    cells = [row.replace(r"\|", ",").split("|")[1] for row in table]
+    listed = {name for cell in cells for name in re.findall(r"`(?:moeparity\.)?([a-z_]+)/?`", cell)}
+    rooms = {path.stem for path in (ROOT / "moeparity").iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert listed - {"cli"} == rooms - {"__init__", "__pycache__", "py", "cli", "graphs", "recipes"}
+
+    (sections,) = re.findall(r"has one folder for each section of the report: ([^;]*);", text)
+    assert set(re.findall(r"`([a-z_]+)`", sections)) == {part.name for part in PARTS.values()}
+
+
+def test_from_a_recipe_to_the_verdict_it_is_fewer_than_20_files() -> None:
+    text = (ROOT / "docs" / "design.md").read_text("utf-8")
+    way = text[text.index("The stops on the way") : text.index("## Rooms")]
+    files = set(re.findall(r"`([a-z_/]+\.py)`", way))
+    assert [name for name in files if not (ROOT / name).is_file()] == []
+    assert "nineteen files" in way
+    assert len(files) == 19
 
 
 WHOLES = r"(tokens|token-layers|sequences|outputs|results|slots|draws|bf16|all|sum|activated|\d)"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from benchmarks.planted_faults.answer import Answer
+from benchmarks.planted_faults.case_files import toggle_of
 from benchmarks.planted_faults.cases import Case, Function
-from benchmarks.planted_faults.files import toggle_of
 from benchmarks.planted_faults.truth import Trial, Truth
 
 Outcome = Literal["right", "missed", "undecided", "wrong"]

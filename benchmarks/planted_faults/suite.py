@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import moeparity
-from benchmarks.planted_faults import files
+from benchmarks.planted_faults import case_files
 from benchmarks.planted_faults.answer import Answer, answer_of
 from benchmarks.planted_faults.cases import Case, Unfit
 from benchmarks.planted_faults.conditions import Scene
 from benchmarks.planted_faults.kinds import draw, kind_of, tokens
-from benchmarks.planted_faults.runs import Runs
 from benchmarks.planted_faults.score import Mark, score
+from benchmarks.planted_faults.side_runs import Runs
 from benchmarks.planted_faults.truth import Truth, holds, trial_of, truth_of, unplanted
 from moeparity.bisection.options import Options
 from moeparity.inputs.model import Model, open_model
@@ -64,7 +64,7 @@ class Suite:
         checkpoint = self.checkpoint(case.model)
         opened = self.opener(checkpoint)
         inputs = tokens(case.seed, case.sequences, case.length, _vocabulary(opened), case.padding)
-        return files.write(case, folder, checkpoint, inputs, settings)
+        return case_files.write(case, folder, checkpoint, inputs, settings)
 
     def fixed(self, seed: int) -> Fixed:
         """The first draw of a seed that plants what it says, with its truth."""

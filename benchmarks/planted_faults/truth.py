@@ -15,9 +15,9 @@ import torch
 import yaml
 from torch import Tensor
 
+from benchmarks.planted_faults.case_files import toggle_of, without
 from benchmarks.planted_faults.cases import Case, Function
-from benchmarks.planted_faults.files import toggle_of, without
-from benchmarks.planted_faults.runs import Runs, Walk, differing, same
+from benchmarks.planted_faults.side_runs import Runs, Walk, differing, same
 from moeparity.errors import MoeparityError
 from moeparity.plan.setting import FAULT
 from moeparity.plan.sides import CANDIDATE, REFERENCE

@@ -22,9 +22,9 @@ from typing import Any
 from benchmarks.schedulers.stand_ins import stand_in
 from benchmarks.turns import header
 from moeparity.errors import Where
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule
 from moeparity.plan.schedule.settings import settings
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.spec import reader
 
 Steps = list[list[tuple[int, ...]]]

@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 Steps = list[list[tuple[int, ...]]]
 """Of each step (sequence, first, last + 1)."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from moeparity.bisection.plan import Plan
 from moeparity.errors import SpecError, Where, counted
 from moeparity.inputs.tokens.grid import grid_of
-from moeparity.plan.schedule.grid import fillers
 from moeparity.plan.schedule.steps import MicroBatches, Schedule, Step
+from moeparity.plan.schedule.token_grid import fillers
 from moeparity.plan.sides import Side, walked
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from moeparity.bisection.divergence.steps import Step, largest, steps
+from moeparity.bisection.divergence.growth import Step, largest, steps
 from moeparity.bisection.report import Report
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
 from moeparity.errors import SpecError, Where, did_you_mean, listed

@@ -8,11 +8,11 @@ from typing import Literal
 
 import torch
 
-from moeparity.bisection.reported import reports, seen_metrics
 from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Flips, flips
-from moeparity.metrics.tokens import SequenceSums, first_occurrences
+from moeparity.metrics.tokens import SequenceSums, TokenMetrics, first_occurrences, token_metrics
+from moeparity.ops.log_softmax import UNROUNDED
 
 
 @dataclass(slots=True)
@@ -159,3 +159,29 @@ class Logits:
     def sums(self, walker: Name) -> SequenceSums:
         """All sequences of one walker; the same tokens again are counted once."""
         return SequenceSums.concatenate(self.parts[walker]).once(self.first)
+
+
+def seen_metrics(
+    view: NodeView,
+    reference: Name,
+    candidate: Name,
+    input_ids: torch.Tensor,
+    loss_mask: torch.Tensor,
+    sampled_from: Literal["candidate", "reference"],
+) -> TokenMetrics:
+    """`token_metrics` of two walkers, from a view of the node that log-probabilities are read from."""
+    return token_metrics(
+        view.tensor(reference),
+        view.tensor(candidate),
+        input_ids,
+        loss_mask,
+        sampled_from=sampled_from,
+        reported=(reports(view, reference), reports(view, candidate)),
+    )
+
+
+def reports(view: NodeView, walker: Name) -> bool:
+    """Whether a walker's values here are log-probabilities as it reports them, and no logits."""
+    if not view.node.op.reports:
+        return False
+    return walker in view.regions or view.active[walker]["form"] != UNROUNDED

@@ -20,8 +20,8 @@ from moeparity.metrics.gated import needed
 from moeparity.metrics.gating import declared, parity
 from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.sides import Side, walked
 from moeparity.plan.spec import gates, recipe_schema
 from moeparity.plan.toggles import Toggle

@@ -25,12 +25,12 @@ from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.region import nodes_within
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit
 from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.recorded import Recorded
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import PHASES, Phase
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.sides import CANDIDATE, SIDES, Side, bound_side, cases_of, phases_of, walked
 from moeparity.plan.spec import reader, recipe_schema, variant_schema
 from moeparity.plan.spec.overrides import HERE as OVER

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from moeparity.engine.liveness import Values
-from moeparity.environment import number
 from moeparity.errors import MoeparityError
 from moeparity.inputs.weights.checkpoint import Checkpoint
 from moeparity.inputs.weights.store import WeightStore
+from moeparity.limits import number
 from moeparity.ops.memory import BYTES, Call
 from moeparity.plan.graph import Node
 

@@ -19,8 +19,8 @@ from moeparity.numerics.collectives.execute import all_reduce, reduce_scatter
 from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.rounding import rounded
+from moeparity.ops.kernels.pieces import Compute, Ranks, Reduce
 from moeparity.ops.kernels.placement import by_destination
-from moeparity.ops.kernels.ranks import Compute, Ranks, Reduce
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from moeparity.logs.repeats import RepeatedRuns
 from moeparity.logs.report import MOST_DRAWN, LogPlots, LogReport
-from moeparity.logs.series.runs import Repeats
+from moeparity.logs.series.repeated_batch import Repeats
 from moeparity.logs.text import bounds, number
 from moeparity.output.html.page import Block, PageSection
 from moeparity.output.html.series import Line, Series, picture

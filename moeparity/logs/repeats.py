@@ -11,7 +11,7 @@ from moeparity.errors import display_path
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.measure import SERIES
 from moeparity.logs.series.pictures import refuse_unplottable, save_repeats
-from moeparity.logs.series.runs import Repeats, repeats
+from moeparity.logs.series.repeated_batch import Repeats, repeats
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.registry import METRICS
 from moeparity.output.json import to_json

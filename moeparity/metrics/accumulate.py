@@ -17,7 +17,7 @@ from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.declaration import Metric
 from moeparity.metrics.gated import interval, needed, per_sequence
 from moeparity.metrics.quantities import FP32_EXP, SEQUENCE, TOKEN, Sums
-from moeparity.metrics.streams import LogSum, Magnitudes, Moments
+from moeparity.metrics.running import LogSum, Magnitudes, Moments
 from moeparity.metrics.verdict import Interval
 
 OF_TOTALS: dict[str, tuple[str, ...]] = {

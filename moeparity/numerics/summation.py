@@ -20,7 +20,7 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import AnyTree, Level, Order, Sum, leaves_of, parse
 from moeparity.numerics.rounding import product, rounded, working
-from moeparity.numerics.steps import STEPS, Value, as_tensor
+from moeparity.numerics.sum_steps import STEPS, Value, as_tensor
 
 Start = torch.Tensor | float | None
 Fetch = Callable[[Index], torch.Tensor]

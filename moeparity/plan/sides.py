@@ -18,10 +18,10 @@ from moeparity.plan.messages import RowMessage
 from moeparity.plan.region import regions
 from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule as schedule_of
 from moeparity.plan.schedule.settings import ScheduleSettings, described, mixed, parts, settings
 from moeparity.plan.schedule.steps import FORWARD, PHASES, MicroBatches, Phase, Schedule
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.spec import variant_schema
 
 REFERENCE: Final = "reference"

@@ -18,12 +18,12 @@ from moeparity.probe.calls import Setup
 from moeparity.probe.classes import PASSES, NotRepeatable, classes
 from moeparity.probe.compact import compact
 from moeparity.probe.find import outputs_of, refuse_race
+from moeparity.probe.live_all_reduce import Ranks, simulated_equals
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
-from moeparity.probe.ranks import Ranks, simulated_equals
 from moeparity.probe.replay import AFTER, Way, by_product, contracted, equal, uncontracted, zero_sum
 from moeparity.probe.reveal import NoTree, reveal
-from moeparity.probe.rows import rows_at
+from moeparity.probe.row_trees import rows_at
 from moeparity.probe.shape import same_shape, shape_of
 from moeparity.probe.target import Function
 

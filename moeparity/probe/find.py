@@ -11,19 +11,19 @@ import torch
 
 from moeparity.numerics.dtypes import name_of
 from moeparity.numerics.orders import Order
-from moeparity.probe.arithmetic import arithmetic
 from moeparity.probe.calls import Setup, Sums, sums_of
 from moeparity.probe.classes import PASSES, Fingerprint, NotRepeatable, OutputGroup, classes
 from moeparity.probe.compact import explicit
 from moeparity.probe.express import NAMES, Evidence, expressions, usual_dtype
+from moeparity.probe.live_all_reduce import Ranks, collectives_like, sets_of
 from moeparity.probe.masks import Masks
 from moeparity.probe.nonnegative import Exponentials, Squares
-from moeparity.probe.ranks import Ranks, collectives_like, sets_of
 from moeparity.probe.replay import AFTER, Way, by_product, contracted, equal, zero_sum
 from moeparity.probe.reveal import Block, NoTree, reveal
-from moeparity.probe.rows import rows_at
+from moeparity.probe.row_trees import rows_at
 from moeparity.probe.shape import Shape, visible
 from moeparity.probe.target import Function
+from moeparity.probe.tree_arithmetic import arithmetic
 
 REPLAYED, REPLAYED_LARGE, LARGE, CHECKED = 512, 256, 2048, 256
 """So many sums are replayed, or fewer above so many leaves."""

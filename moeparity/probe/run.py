@@ -21,7 +21,7 @@ from moeparity.probe.collective import collective
 from moeparity.probe.find import probe
 from moeparity.probe.kernels.callable import function_of
 from moeparity.probe.kernels.launch import is_kernel_file, open_kernel
-from moeparity.probe.ranks import first_rank, join, process_groups
+from moeparity.probe.live_all_reduce import first_rank, join, process_groups
 from moeparity.probe.target import Function, load
 from moeparity.probe.text import fragment, report_text, verdict_text
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import torch
 
 from moeparity.errors import listed
+from moeparity.ptx.addresses import Layout
 from moeparity.ptx.formats import dtype_of
-from moeparity.ptx.layout import Layout
 from moeparity.ptx.spaces import Buffers, zeros
 from moeparity.ptx.syntax import PtxError, Variable
 

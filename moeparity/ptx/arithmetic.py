@@ -14,8 +14,6 @@ import torch
 from moeparity.numerics.fma import fma, sum_to_odd
 from moeparity.ptx.formats import Array, canonical, f32_of, narrow, widen
 
-F32_OR_F64 = ("f32", "f64")
-
 
 def tensor(x: Array) -> torch.Tensor:
     """The same numbers as a tensor, without a copy where numpy allows it."""

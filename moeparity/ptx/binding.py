@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from moeparity.ptx.addresses import Layout
 from moeparity.ptx.formats import REGISTERS, TYPES, Array, dtype_of
-from moeparity.ptx.layout import Layout
 from moeparity.ptx.machine import Active, Machine
 from moeparity.ptx.special import SPECIAL
 from moeparity.ptx.syntax import (

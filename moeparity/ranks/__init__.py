@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from moeparity.evidence.weights.layout import WeightLayout
+    from moeparity.evidence.weights.weight_layout import WeightLayout
     from moeparity.ranks.guard import Guard
     from moeparity.ranks.process import hold
 
@@ -16,7 +16,7 @@ __all__ = ["Guard", "WeightLayout", "hold"]
 
 _MODULES = {
     "Guard": "moeparity.ranks.guard",
-    "WeightLayout": "moeparity.evidence.weights.layout",
+    "WeightLayout": "moeparity.evidence.weights.weight_layout",
     "hold": "moeparity.ranks.process",
 }
 

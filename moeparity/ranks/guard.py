@@ -18,7 +18,7 @@ from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 from torch.utils.hooks import RemovableHandle
 
 from moeparity.errors import RankError
-from moeparity.evidence.weights.layout import WeightLayout
+from moeparity.evidence.weights.weight_layout import WeightLayout
 from moeparity.ranks import environment, fingerprint, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
 from moeparity.ranks.collectives import CollectiveLog

@@ -16,7 +16,7 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.variant_schema import Placement
 from moeparity.profiles.launch import read
-from moeparity.profiles.launch.combine import combined, load_combined
+from moeparity.profiles.launch.merged_profile import combined, load_combined
 from moeparity.profiles.launch.report import Launch, LaunchSide
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from moeparity.errors import ContractError, MoeparityError, Where, counted
-from moeparity.evidence.weights.layout import WeightLayout
+from moeparity.evidence.weights.weight_layout import WeightLayout
 from moeparity.output.words import few
 from moeparity.plan.schedule.settings import settings
 from moeparity.plan.spec import reader

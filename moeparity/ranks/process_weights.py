@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from moeparity.errors import WeightsError, counted
-from moeparity.evidence.weights.layout import WeightLayout
 from moeparity.evidence.weights.part import Kind, Part, Shape, matrix
+from moeparity.evidence.weights.weight_layout import WeightLayout
 from moeparity.output.words import few
 from moeparity.ranks.contract import TensorClaim, WeightsClaim
 from moeparity.ranks.holding import Breach, Holding

@@ -31,14 +31,15 @@ class ShownChoice:
 
 def shown(fields: Mapping[str, str]) -> Iterator[ShownChoice]:
     """The choices that a report's fields show. Where two models of a process have others, neither is shown."""
-    for kind, words, ops in (("attention", _ATTENTION, ("attention", "mla")), ("experts", _EXPERTS, ("experts",))):
+    attending, by_slot = ([op for op in OPS.values() if op.mixes_tokens], [op for op in OPS.values() if op.slot_order])
+    for kind, words, ops in (("attention", _ATTENTION, attending), ("experts", _EXPERTS, by_slot)):
         values = {fields[name] for name in fields if name.startswith(_MODEL) and name.endswith(f".{kind}")}
         value = words.get(*values) if len(values) == 1 else None
-        for name in ops:
-            choice = OPS[name].attribute("implementation")
+        for op in ops:
+            choice = op.attribute("implementation")
             if value is not None and choice is not None and value in choice.values:
                 field = next(f for f in fields if f.startswith(_MODEL) and f.endswith(f".{kind}"))
-                yield ShownChoice(op=name, attribute="implementation", value=value, field=field)
+                yield ShownChoice(op=op.name, attribute="implementation", value=value, field=field)
     yield from _tf32(fields)
 
 

@@ -22,7 +22,7 @@ from moeparity.engine.live_ranks import LiveRanks
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import int_view
-from moeparity.ops.kernels.ranks import computing
+from moeparity.ops.kernels.pieces import computing
 from moeparity.plan.bind import bind
 from moeparity.plan.borders import stage_of
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules

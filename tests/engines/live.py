@@ -126,7 +126,8 @@ def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         cases_file, found_file = Path(folder) / "cases.pt", Path(folder) / "found.pt"
         torch.save({name: dict(case) for name, case in cases.items()}, cases_file)
-        command = [sys.executable, "-W", "ignore", "-m", f"tests.engines.{program}", str(cases_file), str(found_file)]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.uncollected", f"tests.engines.{program}"]
+        command += map(str, (cases_file, found_file))
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
         )

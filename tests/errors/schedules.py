@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from moeparity.errors import Where
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.settings import settings
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.spec import reader
 
 TOKENS = TokenGrid(spans=((0, 5), (0, 5)), prompts=(1, 2), length=5, ids=((1, 2, 3, 4, 5), (1, 2, 3, 9, 5)))

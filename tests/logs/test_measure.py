@@ -21,7 +21,7 @@ from moeparity.cli.commands import app
 from moeparity.errors import MoeparityError, Where
 from moeparity.logs.chunks import Chunker
 from moeparity.logs.diagnosis import CAUSES
-from moeparity.logs.files import measure_files
+from moeparity.logs.log_files import measure_files
 from moeparity.logs.measure import Measurement, measure
 from moeparity.logs.record import Sequence
 from moeparity.logs.report import LogFile, LogReport

@@ -15,7 +15,7 @@ from moeparity.logs.page import pictures, pictures_of_runs
 from moeparity.logs.repeats import RepeatedRuns
 from moeparity.logs.report import LogReport
 from moeparity.logs.request import Request, read_gate
-from moeparity.logs.series.runs import Repeats
+from moeparity.logs.series.repeated_batch import Repeats
 from moeparity.output.html.packing import script_data
 from tests.metrics.made import records
 

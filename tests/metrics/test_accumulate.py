@@ -10,7 +10,7 @@ import torch
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.quantities import js_surrogate
 from moeparity.metrics.registry import METRICS
-from moeparity.metrics.streams import RELATIVE_ERROR, Magnitudes
+from moeparity.metrics.running import RELATIVE_ERROR, Magnitudes
 from tests.metrics.made import chunk, estimates, noisy
 
 INF = math.inf

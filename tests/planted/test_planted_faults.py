@@ -12,9 +12,9 @@ import pytest
 
 from benchmarks.planted_faults import kinds
 from benchmarks.planted_faults.answer import Answer, Claim
+from benchmarks.planted_faults.case_files import toggle_of
 from benchmarks.planted_faults.cases import Case, Function, call
 from benchmarks.planted_faults.catalogue import FUNCTIONS, OPS, REGIONS, REGIONS_OF
-from benchmarks.planted_faults.files import toggle_of
 from benchmarks.planted_faults.page import page
 from benchmarks.planted_faults.score import QUESTIONS, Mark
 from benchmarks.planted_faults.suite import Fixed, Result, Suite

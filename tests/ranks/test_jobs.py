@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.evidence.weights.compare import compare
-from moeparity.evidence.weights.files import open_weights
+from moeparity.evidence.weights.fingerprint_files import open_weights
 from moeparity.ranks.journal import stories
 from moeparity.ranks.report import job_report
 from tests.ranks.launch import Ended, begun_job, launched

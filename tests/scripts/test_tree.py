@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from scripts.names import WORDS
-from scripts.tree import LONGEST, broken, circles, main, nameless, rooms, sources
+from scripts.tree import LONGEST, LONGEST_FILE, broken, circles, main, nameless, rooms, sources
 from tests.command import ROOT
 
 CLEAN = {
@@ -90,6 +90,28 @@ def test_long_functions_and_missing_docstrings(tmp_path: Path) -> None:
     files = sources(tree(tmp_path, {"moeparity/lower/two.py": text}))
     complaints = [line.split()[-1] for line in broken(files) if line.startswith("  ")]
     assert complaints == ["long", "long", "A", "A.m"]
+
+
+def test_a_long_file(tmp_path: Path) -> None:
+    lines = list(broken(sources(tree(tmp_path, {"cli/main.py": "x = 0\n" * (LONGEST_FILE + 1)}))))
+    assert lines == [f"\nfiles above {LONGEST_FILE} lines", f"   {LONGEST_FILE + 1}  cli/main.py"]
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("x = node.op.name == 'router'", 1),
+        ("x = 1\ny = 'a' != op.name", 2),
+        ("x = [n for n in y if n.op.name in ('a', 'b')]", 1),
+        ("if node.op.name in {'a'}: ...", 1),
+        ("x = node.op.name == other.op.name", None),
+        ("x = node.op.routes or node.name == 'a'", None),
+    ],
+)
+def test_an_op_told_by_its_name(tmp_path: Path, line: str, number: int | None) -> None:
+    files = sources(tree(tmp_path, {"moeparity/upper/one.py": line, "moeparity/ops/two.py": line}))
+    expected = ["\nops told by their names", f"  moeparity/upper/one.py:{number}"] if number else []
+    assert list(broken(files)) == expected
 
 
 BOUND = (

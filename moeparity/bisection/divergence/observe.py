@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 
 from moeparity.bisection.divergence.extent import Extent, other_values
+from moeparity.bisection.observers import reports
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.reported import reports
 from moeparity.bisection.trials import SHADOW, Trials
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name

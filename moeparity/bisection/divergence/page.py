@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from moeparity.bisection.divergence.steps import steps
+from moeparity.bisection.divergence.growth import steps
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Figures
 from moeparity.output.html.page import Block

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from moeparity.bisection.divergence.growth import JUMP, steps
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, Root
-from moeparity.bisection.divergence.steps import JUMP, steps
 from moeparity.bisection.divergence.words import padding_reading
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown

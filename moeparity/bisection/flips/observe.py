@@ -18,8 +18,8 @@ from moeparity.bisection.flips.census import (
     Margins,
 )
 from moeparity.bisection.kernels import settings_of
+from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView

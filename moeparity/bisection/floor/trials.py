@@ -18,8 +18,8 @@ from moeparity.errors import SpecError, Where
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.rule import Rule
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.others import others
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import REFERENCE, Side
 

@@ -14,7 +14,7 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.sides import bound_side
 from moeparity.plan.spec.variant_schema import Placement, Variant
 from moeparity.profiles.launch import read
-from moeparity.profiles.launch.combine import combined, load_combined
+from moeparity.profiles.launch.merged_profile import combined, load_combined
 from moeparity.profiles.launch.report import Launch, LaunchSide
 from moeparity.profiles.launch.text import warning_line
 

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.reported import seen_metrics
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import NodeView
 from moeparity.plan.sides import CANDIDATE, REFERENCE

@@ -18,7 +18,7 @@ from moeparity.bisection.trials import walker
 from moeparity.engine.live_ranks import LiveRanks, Reduction
 from moeparity.errors import SpecError, Where
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.ops.kernels.ranks import computing
+from moeparity.ops.kernels.pieces import computing
 from moeparity.ops.placement import NONE
 from moeparity.plan.address import role
 from moeparity.plan.apart import computed_apart
@@ -27,7 +27,7 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.probe.collective import COLLECTIVES, in_job
 from moeparity.probe.find import probe
-from moeparity.probe.ranks import process_groups, start
+from moeparity.probe.live_all_reduce import process_groups, start
 from moeparity.progress import Callback
 from moeparity.ranks import Guard
 

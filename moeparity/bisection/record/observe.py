@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from moeparity.bisection.observers import reports
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.reported import reports
 from moeparity.bisection.trials import Trials
 from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name

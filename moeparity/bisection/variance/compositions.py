@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from moeparity.errors import SpecError, Where
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.others import others
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Step
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 OWN = "as in the recipe"
 """The name of a side's own schedule."""

@@ -19,8 +19,8 @@ from moeparity.bisection.variance.report import (
 )
 from moeparity.metrics.tokens import TokenMetrics
 from moeparity.plan.graph import Graph
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.settings import described
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 
 def group_variance(group: Group, compared: Sequence[Compared], grid: TokenGrid, graph: Graph) -> GroupVariance:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.divergence.extent import other_values
-from moeparity.bisection.reported import seen_metrics
+from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.variance.report import Rows
 from moeparity.engine.grid import Turn
 from moeparity.engine.view import NodeView

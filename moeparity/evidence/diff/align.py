@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from itertools import pairwise
 
-from moeparity.evidence.diff.runs import Run
+from moeparity.evidence.diff.pass_pairs import Run
 from moeparity.evidence.trace.records import Call
 
 _SHAPES = (

@@ -8,9 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from moeparity.evidence.diff.runs import RunPair
+from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.side import Side
-from moeparity.evidence.diff.tokens import token_of_rows
+from moeparity.evidence.diff.token_rows import token_of_rows
 from moeparity.evidence.trace.digest import row_digests
 from moeparity.evidence.trace.records import DIGEST, Value
 

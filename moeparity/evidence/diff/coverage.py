@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from moeparity.evidence.diff.align import Aligned
 from moeparity.evidence.diff.compare import Comparison
 from moeparity.evidence.diff.flow import ValuePair
+from moeparity.evidence.diff.pass_pairs import Run
 from moeparity.evidence.diff.report import Coverage, Uncompared
-from moeparity.evidence.diff.runs import Run
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.trace.records import Call
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from moeparity.evidence.diff.align import Aligned
 from moeparity.evidence.diff.compare import Comparer, Comparison
-from moeparity.evidence.diff.runs import RunPair
+from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.side import OWN, Side
 from moeparity.evidence.diff.views import compare_views, memory_rows
 from moeparity.evidence.trace.records import Call

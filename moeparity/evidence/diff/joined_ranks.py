@@ -15,7 +15,7 @@ from moeparity.evidence.diff.side import Side, is_contiguous
 from moeparity.evidence.diff.sums_of_ranks import summed
 from moeparity.evidence.trace.digest import row_digests
 from moeparity.evidence.trace.records import Call, Value
-from moeparity.plan.spec.layout import Cut, Placed, RankRule, Summed
+from moeparity.plan.spec.layout_schema import Cut, Placed, RankRule, Summed
 
 MOST = 12
 """Values that differ between ranks of which a report tells."""

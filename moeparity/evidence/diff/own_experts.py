@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from moeparity.errors import TraceError, counted
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.trace.records import Call, Stack, Value
-from moeparity.plan.spec.layout import ExpertRule
+from moeparity.plan.spec.layout_schema import ExpertRule
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from moeparity.evidence.diff.flow import (
 )
 from moeparity.evidence.diff.layout import Layout, read_layout, sides
 from moeparity.evidence.diff.orders import legal_orders
+from moeparity.evidence.diff.pass_pairs import RunPair, paired, runs_of
 from moeparity.evidence.diff.report import DiffReport, LayerGrowth, LegalOrders, TraceOutline
-from moeparity.evidence.diff.runs import RunPair, paired, runs_of
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.diff.starts import MOST, births, scalars, start
 from moeparity.evidence.diff.verdict import Facts, judge, sentences

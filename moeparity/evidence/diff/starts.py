@@ -10,8 +10,8 @@ from moeparity.evidence.diff.align import sizes
 from moeparity.evidence.diff.compare import Comparison
 from moeparity.evidence.diff.coverage import place
 from moeparity.evidence.diff.flow import Origin
+from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.report import Birth, LegalOrders, Position, Start
-from moeparity.evidence.diff.runs import RunPair
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.trace.records import Call
 

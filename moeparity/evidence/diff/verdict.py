@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from moeparity.errors import counted
 from moeparity.evidence.diff.coverage import place
 from moeparity.evidence.diff.flow import ValuePair
+from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.report import Birth, Coverage, Start, Status
-from moeparity.evidence.diff.runs import RunPair
 from moeparity.evidence.diff.side import Side
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from moeparity.evidence.diff.compare import Comparer
 from moeparity.evidence.diff.flow import DIFFERING, Known, Origin, ValuePair, moment
 from moeparity.evidence.diff.orders import legal_orders, orders_behind
+from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.report import LegalOrders, Start
-from moeparity.evidence.diff.runs import RunPair
 from moeparity.evidence.diff.side import Side
 from moeparity.evidence.diff.starts import start
 from moeparity.evidence.trace.records import Call

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from moeparity.evidence.weights.files import Weights
+from moeparity.evidence.weights.fingerprint_files import Weights
 from moeparity.evidence.weights.part import matrix
 from moeparity.evidence.weights.report import Finding, Sort, WeightsReport, WeightsSide
 from moeparity.evidence.weights.whole import Whole, wholes

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from moeparity.errors import WeightsError
-from moeparity.plan.spec.layout import HeldTensor, WeightRule
+from moeparity.plan.spec.layout_schema import HeldTensor, WeightRule
 
 Shape = tuple[int, ...]
 _WHOLE = (0, 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from moeparity.evidence.trace.element_sums import rows_sum
-from moeparity.evidence.weights.files import Weights
+from moeparity.evidence.weights.fingerprint_files import Weights
 from moeparity.evidence.weights.part import Kind, Part, Shape, matrix, numbers
 
 

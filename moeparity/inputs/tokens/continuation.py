@@ -9,7 +9,7 @@ from torch import Tensor
 
 from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.tokenset import TokenSet
-from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 
 def widened(tokens: TokenSet, new_tokens: int) -> TokenSet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from moeparity.inputs.tokens.tokenset import TokenSet
-from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 
 def token_grid(tokens: TokenSet, *, with_ids: bool) -> TokenGrid:

@@ -158,8 +158,8 @@ def check_fits(tokens: TokenSet, graph: Graph, where: Where) -> None:
     """Raises TokensError unless the recorded routes have the model's MoE layers, its top_k and its experts."""
     if tokens.routed_experts is None:
         return
-    routers = [node for node in graph.nodes if node.op.name == "router"]
-    experts = max((node.weights["gate"].count for node in graph.nodes if node.op.name == "experts"), default=0)
+    routers = [node for node in graph.nodes if node.op.routes]
+    experts = max((node.params["experts"] for node in routers), default=0)
     model_shape = [len(routers), routers[0].params["top_k"] if routers else 0]
     file_shape = list(tokens.routed_experts.shape[2:])
     if file_shape != model_shape:

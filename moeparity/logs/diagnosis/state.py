@@ -12,7 +12,7 @@ from moeparity.errors import Where
 from moeparity.logs.diagnosis.columns import SHIFTS, columns, shifted_distances
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.quantities import k3
-from moeparity.metrics.streams import Magnitudes
+from moeparity.metrics.running import Magnitudes
 
 PROBABILITIES = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9, 0.99, 0.999, 0.99999)
 """Bounds of the bins within which |delta| is compared: by far the most of its spread is due to P itself. Above the last

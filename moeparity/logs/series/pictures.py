@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeparity.errors import MoeparityError, display_path
-from moeparity.logs.series.runs import Repeats
+from moeparity.logs.series.repeated_batch import Repeats
 from moeparity.logs.series.summary import Summary
 from moeparity.output.words import ends, printable
 from moeparity.output.writing import write_whole

@@ -10,8 +10,8 @@ import torch
 
 from moeparity.ops.kernels.attention_forms import cached, causal, side_by_side, softmax_scale, with_own
 from moeparity.ops.kernels.flash import Heads
+from moeparity.ops.kernels.pieces import each, gathered
 from moeparity.ops.kernels.placement import parts, shared
-from moeparity.ops.kernels.ranks import each, gathered
 from moeparity.ops.placement import cut
 
 

@@ -11,8 +11,8 @@ from moeparity.numerics import orders
 from moeparity.numerics.rounding import add, product, rounded, wide
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.combine import ADD, FIRST, LAST, SLOT
+from moeparity.ops.kernels.pieces import each, stacked
 from moeparity.ops.kernels.placement import RANKS
-from moeparity.ops.kernels.ranks import each, stacked
 
 Settings = Mapping[str, Any]
 Leaf = Callable[[int], torch.Tensor]

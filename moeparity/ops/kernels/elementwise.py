@@ -15,8 +15,8 @@ from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops.kernels import experts
 from moeparity.ops.kernels.exponentials import sigmoid as logistic
+from moeparity.ops.kernels.pieces import each, gathered
 from moeparity.ops.kernels.placement import parts
-from moeparity.ops.kernels.ranks import each, gathered
 from moeparity.ops.placement import APART, HANDS_ON, cut
 from moeparity.ops.router import SHARED_SCALINGS
 

@@ -19,8 +19,8 @@ from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
 from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
 from moeparity.ops.kernels.exponentials import CUDA_FAST, sigmoid, silu
 from moeparity.ops.kernels.linear import gemm_of
+from moeparity.ops.kernels.pieces import each, gathered, stacked
 from moeparity.ops.kernels.placement import RANKS, parts
-from moeparity.ops.kernels.ranks import each, gathered, stacked
 from moeparity.ops.linear import COLUMN
 from moeparity.ops.placement import cut
 from moeparity.progress import through

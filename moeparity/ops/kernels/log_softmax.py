@@ -15,8 +15,8 @@ from moeparity.numerics.collectives.registry import COLLECTIVES
 from moeparity.numerics.rounding import rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.ops.attribute import RefusedError
+from moeparity.ops.kernels.pieces import current, gathered
 from moeparity.ops.kernels.placement import parts
-from moeparity.ops.kernels.ranks import current, gathered
 from moeparity.ops.log_softmax import (
     GATHERED,
     LOG_OF_SOFTMAX,

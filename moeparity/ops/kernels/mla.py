@@ -14,8 +14,8 @@ from moeparity.numerics.rounding import rounded, tf32
 from moeparity.ops.kernels.attention_forms import cached, causal, matmul, side_by_side, softmax_scale, with_own
 from moeparity.ops.kernels.flash import Heads
 from moeparity.ops.kernels.linear import gemm_of, places_tried
+from moeparity.ops.kernels.pieces import each, gathered
 from moeparity.ops.kernels.placement import parts
-from moeparity.ops.kernels.ranks import each, gathered
 from moeparity.ops.kernels.rope import yarn_mscale
 from moeparity.ops.placement import cut
 

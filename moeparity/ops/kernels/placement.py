@@ -18,7 +18,7 @@ from moeparity.numerics.order_map import Message
 from moeparity.numerics.rounding import add, rounded
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.attribute import RefusedError
-from moeparity.ops.kernels.ranks import current, each, gathered, stacked
+from moeparity.ops.kernels.pieces import current, each, gathered, stacked
 from moeparity.ops.placement import AFTER, NONE, SHARED, cut
 
 RANKS = 1

@@ -8,8 +8,8 @@ from typing import Final
 
 from moeparity.errors import SpecError, Where, counted
 from moeparity.paths import limit
-from moeparity.plan.schedule.grid import MOST_STEPS, TokenGrid, refuse_more
 from moeparity.plan.schedule.steps import Copy, Schedule, Span, Step
+from moeparity.plan.schedule.token_grid import MOST_STEPS, TokenGrid, refuse_more
 
 MOST_PADDING: Final = 65_536
 """Padding rows of one step."""

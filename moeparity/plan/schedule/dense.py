@@ -8,9 +8,9 @@ of those that are done included, until all are. Its head sees each sequence's la
 from __future__ import annotations
 
 from moeparity.errors import SpecError, Where, counted
-from moeparity.plan.schedule.grid import StepList, TokenGrid
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Phase, Step, rectangle
+from moeparity.plan.schedule.token_grid import StepList, TokenGrid
 
 
 def rectangles(settings: ScheduleSettings, grid: TokenGrid, steps: StepList, *, prefilled: bool = False) -> None:

@@ -8,12 +8,12 @@ from typing import Final
 from moeparity.errors import SpecError, Where, counted
 from moeparity.plan.schedule.check import refuse
 from moeparity.plan.schedule.dense import batches, rectangles, refuse_ragged
-from moeparity.plan.schedule.grid import StepList, TokenGrid, fillers
 from moeparity.plan.schedule.packs import packs, refuse_long
 from moeparity.plan.schedule.server import Server
 from moeparity.plan.schedule.settings import ScheduleSettings, described
 from moeparity.plan.schedule.sglang import SGLang
 from moeparity.plan.schedule.steps import Positions, Schedule, Step
+from moeparity.plan.schedule.token_grid import StepList, TokenGrid, fillers
 from moeparity.plan.schedule.vllm_v1 import VllmV1
 
 SERVERS: Final[dict[str, type[Server]]] = {"vllm-v1": VllmV1, "sglang": SGLang}

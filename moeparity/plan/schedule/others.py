@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from moeparity.errors import SpecError, Where
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 MOST: Final = 4
 

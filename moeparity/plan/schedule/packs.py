@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from moeparity.errors import SpecError, Where, counted
 from moeparity.plan.schedule.dense import batches, columns
-from moeparity.plan.schedule.grid import StepList, TokenGrid
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Span, Step
+from moeparity.plan.schedule.token_grid import StepList, TokenGrid
 
 
 def packs(settings: ScheduleSettings, grid: TokenGrid, steps: StepList) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.steps import Copy
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 
 class PrefixCache:

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from moeparity import paths
 from moeparity.errors import SpecError, Where, listed, shown
-from moeparity.plan.schedule.grid import MOST_STEPS, refuse_more
 from moeparity.plan.schedule.steps import PHASES, SHAPES, Copy, Phase, Positions, Schedule, Span, Step
+from moeparity.plan.schedule.token_grid import MOST_STEPS, refuse_more
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.json_lines import json_object
 

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from moeparity.plan.schedule.grid import StepList, TokenGrid
 from moeparity.plan.schedule.prefixes import PrefixCache
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Copy, Phase, Span, Step
+from moeparity.plan.schedule.token_grid import StepList, TokenGrid
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.server import Part, Server
 from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 MAX_PREFILL_TOKENS: Final = 16384
 """Tokens behind which a step takes no further prompt (`max_prefill_tokens`); a single prompt may be longer."""

@@ -18,7 +18,7 @@ from moeparity.errors import SpecError, Where, did_you_mean, display_path, liste
 from moeparity.plan.spec import graph_schema, log_schema, profile_schema, recipe_schema, variant_schema, yaml
 from moeparity.plan.spec.fault_schema import FaultFile
 from moeparity.plan.spec.kernel import KernelFile
-from moeparity.plan.spec.layout import LayoutFile
+from moeparity.plan.spec.layout_schema import LayoutFile
 from moeparity.plan.spec.module_map import MapFile
 from moeparity.plan.spec.scheduling import Scheduling
 

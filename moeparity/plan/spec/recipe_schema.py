@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from moeparity.errors import did_you_mean
 from moeparity.paths import LIMIT_FACTOR, limit
-from moeparity.plan.schedule.grid import MOST_STEPS
+from moeparity.plan.schedule.token_grid import MOST_STEPS
 from moeparity.plan.spec.base import By, Model, Side
 from moeparity.plan.spec.expect import Expect
 from moeparity.plan.spec.gates import Gate, Gates

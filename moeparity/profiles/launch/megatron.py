@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from moeparity.profiles.launch import megatron_rules, megatron_unstated, megatron_words
+from moeparity.profiles.launch import megatron_rules, megatron_stages, megatron_unstated, megatron_words
 from moeparity.profiles.launch.megatron_config import (
     ATTENTION,
     DISPATCHERS,
@@ -29,7 +29,7 @@ def arguments(dispatcher: str, dispatchers: Mapping[str, Implied]) -> tuple[Opti
     return (
         tensor_ranks("tensor_model_parallel_size", role="trainer"),
         stages("pipeline_model_parallel_size", role="trainer"),
-        *megatron_rules.layers_of_outer_stages(),
+        *megatron_stages.layers_of_outer_stages(),
         expert_ranks("expert_model_parallel_size", role="trainer"),
         megatron_rules.expert_cut(""),
         switch("sequence_parallel", on=SEQUENCE, off=NO_SEQUENCE, role="trainer"),
@@ -78,7 +78,10 @@ _OWN = (
     *arguments("allgather", DISPATCHERS),
     *unstated(),
 )
-IRRELEVANT = (megatron_unstated.FIELDS | megatron_words.TRAINING) - {"pipeline_model_parallel_size"}
+IRRELEVANT = (megatron_unstated.FIELDS | megatron_words.TRAINING) - {
+    "pipeline_model_parallel_size",
+    "pipeline_model_parallel_layout",
+}
 """Arguments that change no log-probability."""
 
 
@@ -94,7 +97,7 @@ MEGATRON = Program(
     source="megatron/training/arguments.py",
     start={"trainer": "megatron"},
     options=_OWN,
-    rules=(megatron_rules.placement("", "", lambda _: True, dispatcher_of), megatron_rules.outer_stages),
+    rules=(megatron_rules.placement("", "", lambda _: True, dispatcher_of), megatron_stages.outer_stages),
     irrelevant=IRRELEVANT,
     grammar=of_parser(
         synonyms(_OWN, IRRELEVANT),

@@ -8,7 +8,6 @@ from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, S
 
 _DISPATCHER = "Megatron-LM d98e8a64dd, megatron/core/transformer/moe/token_dispatcher.py"
 _CUT = "Megatron-LM d98e8a64dd, megatron/core/model_parallel_config.py:506-507 expert_tensor_parallel_size"
-_STAGES = "Megatron-LM d98e8a64dd, megatron/core/transformer/transformer_block.py get_num_layers_to_build"
 _NODE = 8
 """Ranks of one node."""
 _AS_TENSOR = "as tensor parallel"
@@ -86,42 +85,6 @@ def expert_cut(prefix: str, *, default: int | str = _AS_TENSOR) -> Option:
         role="trainer",
         quiet=True,
     )
-
-
-_FIRST, _LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"
-
-
-def layers_of_outer_stages() -> tuple[Option, ...]:
-    """How many layers the first and the last stage of a pipeline have, where not as many as the others."""
-    return tuple(
-        Option(
-            names=(name,),
-            kind="count",
-            default="even",
-            implies=lambda value: Implied(says="as many as the others" if value == "even" else f"{value} layers"),
-            role="trainer",
-            quiet=True,
-        )
-        for name in (_FIRST, _LAST)
-    )
-
-
-def outer_stages(settings: Settings) -> Iterator[Decision]:
-    """The layers of each stage, where the first or the last has others, and the model's number of layers is known."""
-    count, layers = settings.ranks("pipeline_model_parallel_size"), settings.model.sizes.get("num_hidden_layers")
-    first, last = settings[_FIRST], settings[_LAST]
-    outer = [number for number in (first, last) if isinstance(number, int)]
-    if count == 1 or not outer:
-        return
-    inner = count - len(outer)
-    if not isinstance(layers, int) or (layers - sum(outer)) % max(inner, 1):
-        warns = "how many layers each stage of the pipeline has: the recipe's `stages` says it"
-        yield Decision(role="trainer", implied=Implied(says="not resolved", warns=warns), source=_STAGES)
-        return
-    middle = ((layers - sum(outer)) // max(inner, 1),) * inner
-    sizes = (*([first] if isinstance(first, int) else []), *middle, *([last] if isinstance(last, int) else []))
-    says = f"stages of {', '.join(map(str, sizes))} layers"
-    yield Decision(role="trainer", implied=Implied(says=says, placement={"stages": sizes}), source=_STAGES)
 
 
 def placement(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from moeparity.profiles.launch import server_rules, slime
+from moeparity.profiles.launch import megatron_stages, server_rules, slime
 from moeparity.profiles.launch.options import Decision, Implied, Settings, embedded, switch, word, words
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.servers import SGLANG
@@ -124,6 +124,7 @@ MILES = replace(
     options=(*(option for option in slime.SLIME.options if option.name != "train_backend"), *_OWN, *_UNSTATED),
     rules=(
         slime.placement(),
+        megatron_stages.outer_stages,
         _deterministic,
         *(embedded(rule, "sglang_", "rollout", _sglang) for rule in SGLANG.rules[:2]),
         server_rules.stored_quantised("rollout"),

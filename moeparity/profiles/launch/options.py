@@ -155,8 +155,16 @@ class Decision:
     source: str
 
 
+class ImpossibleError(ValueError):
+    """Options that an engine refuses to start with, in words; `option` is the one to change."""
+
+    def __init__(self, option: str, says: str) -> None:
+        super().__init__(says)
+        self.option = option
+
+
 Rule = Callable[[Settings], Iterable[Decision]]
-"""What an engine decides by several options and the model."""
+"""What an engine decides by several options and the model. Raises ImpossibleError for what it refuses to start with."""
 
 
 def prefixed(options: Iterable[Option], prefix: str, role: str) -> tuple[Option, ...]:

@@ -10,9 +10,9 @@ from moeparity.errors import SpecError, Where, listed
 from moeparity.profiles.launch import megatron, miles, nemo_rl, prime_rl, rl_trainers, servers, skyrl, slime, verl
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.reading.arguments import options
-from moeparity.profiles.launch.reading.files import read_sources
 from moeparity.profiles.launch.reading.grammar import Grammar
-from moeparity.profiles.launch.reading.words import Word, plain
+from moeparity.profiles.launch.reading.shell_words import Word, plain
+from moeparity.profiles.launch.reading.sources import read_sources
 from moeparity.profiles.launch.source import Source
 
 PROGRAMS = (

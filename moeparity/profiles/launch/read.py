@@ -10,7 +10,7 @@ from typing import Any
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed, shown, whole_number
 from moeparity.profiles.launch.architecture import Model, model_of, of_config
-from moeparity.profiles.launch.options import Decision, Implied, Option, Program, Settings
+from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, Option, Program, Settings
 from moeparity.profiles.launch.programs import programs_of
 from moeparity.profiles.launch.report import (
     IgnoredKey,
@@ -50,7 +50,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
     )
     inactive = program.inactive(resolved)
     implied = [_implied(option, value, inactive) for option, _, value in settings]
-    decisions = [decision for rule in program.rules for decision in rule(resolved)]
+    decisions = _decisions(source, program, resolved, values)
     sides = {
         role: side(
             role,
@@ -118,6 +118,15 @@ def _sorted(source: Source, program: Program) -> tuple[Values, tuple[IgnoredKey,
         elif not isinstance(entry.value, Mapping) and not _inside(entry.name, values):
             ignored.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=_hint(entry.name, options)))
     return values, tuple(irrelevant), tuple(ignored)
+
+
+def _decisions(source: Source, program: Program, resolved: Settings, values: Values) -> list[Decision]:
+    """What the engine decides. Raises SpecError for options that it refuses together."""
+    try:
+        return [decision for rule in program.rules for decision in rule(resolved)]
+    except ImpossibleError as impossible:
+        where = values[impossible.option][0].where if impossible.option in values else Where(source.path)
+        raise SpecError(f"{where}: {impossible}") from None
 
 
 def _irrelevant(name: str, program: Program) -> bool:

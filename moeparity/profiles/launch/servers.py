@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from moeparity.profiles.launch import server_rules, server_words, sglang_unstated, vllm_unstated
+from moeparity.profiles.launch import server_rules, server_stages, server_words, sglang_unstated, vllm_unstated
 from moeparity.profiles.launch.options import Implied, Option, Program, count, switch, word, words
 from moeparity.profiles.launch.reading.grammar import of_parser
 from moeparity.profiles.launch.shared import (
@@ -173,7 +173,12 @@ VLLM = Program(
     start={"server": "vllm"},
     options=(*_VLLM_ARGUMENTS, *_VLLM_ENVIRONMENT, *vllm_unstated.ARGUMENTS, *vllm_unstated.ENVIRONMENT),
     model=("model", "model_tag"),
-    rules=(server_rules.vllm_experts, server_rules.vllm_compilation, server_rules.stored_quantised("server")),
+    rules=(
+        server_rules.vllm_experts,
+        server_rules.vllm_compilation,
+        server_rules.stored_quantised("server"),
+        server_stages.listed_stages("VLLM_PP_LAYER_PARTITION", "pipeline_parallel_size", alone=False),
+    ),
     irrelevant=vllm_unstated.IRRELEVANT,
     grammar=of_parser(
         _arguments((*_VLLM_ARGUMENTS, *vllm_unstated.ARGUMENTS), vllm_unstated.IRRELEVANT, server_words.VLLM_ELSEWHERE),
@@ -287,6 +292,8 @@ SGLANG = Program(
         server_rules.sglang_placement,
         server_rules.sglang_fused_all_reduce,
         server_rules.stored_quantised("server"),
+        server_stages.listed_stages("SGLANG_PP_LAYER_PARTITION", "pp_size", alone=True),
+        server_stages.sglang_groups,
     ),
     irrelevant=sglang_unstated.IRRELEVANT,
     grammar=of_parser(

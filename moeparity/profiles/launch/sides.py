@@ -45,8 +45,11 @@ def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[
 
 def _stated(placement: Placed) -> dict[str, int | bool | str | tuple[int, ...]]:
     """What of a placement is not one rank."""
-    words = (str, tuple)
-    return {axis: ranks for axis, ranks in placement.items() if isinstance(ranks, words) or ranks is True or ranks > 1}
+    return {axis: ranks for axis, ranks in placement.items() if _apart(ranks)}
+
+
+def _apart(ranks: int | bool | str | Sequence[int]) -> bool:
+    return ranks > 1 if isinstance(ranks, int) and not isinstance(ranks, bool) else bool(ranks)
 
 
 def _together(profile: str, overlays: Iterable[str]) -> tuple[str, list[str]]:

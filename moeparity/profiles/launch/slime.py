@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from moeparity.profiles.launch import megatron, megatron_rules, megatron_words, server_rules, server_words
+from moeparity.profiles.launch import (
+    megatron,
+    megatron_rules,
+    megatron_stages,
+    megatron_words,
+    server_rules,
+    server_words,
+)
 from moeparity.profiles.launch.megatron_config import DISPATCHERS, precision
 from moeparity.profiles.launch.options import (
     UNKNOWN,
@@ -190,6 +197,7 @@ SLIME = Program(
     model=("hf_checkpoint",),
     rules=(
         placement(),
+        megatron_stages.outer_stages,
         _staged,
         *(embedded(rule, "sglang_", "rollout", _sglang) for rule in SGLANG.rules[:2]),
         server_rules.stored_quantised("rollout"),

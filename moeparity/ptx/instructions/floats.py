@@ -88,13 +88,19 @@ def _(opcode: Opcode) -> Operation:
     return integer_arithmetic(opcode)
 
 
-@declare("min", "max", modifiers="ftz NaN xorsign abs")
-def _(opcode: Opcode) -> Operation:
+def _of_other_types(opcode: Opcode) -> Operation | None:
+    """What an instruction is that integers and 16-bit floats have under the same name; None where it is for neither."""
     type_ = opcode.types[-1] if opcode.types else ""
     if type_ in INTEGERS:
         return integer_arithmetic(opcode)
-    if type_ in HALVES:
-        return half_arithmetic(opcode)
+    return half_arithmetic(opcode) if type_ in HALVES else None
+
+
+@declare("min", "max", modifiers="ftz NaN xorsign abs")
+def _(opcode: Opcode) -> Operation:
+    of_other_types = _of_other_types(opcode)
+    if of_other_types is not None:
+        return of_other_types
     type_ = opcode.type_of(FLOATS)
     if opcode.modifiers & {"xorsign", "abs"}:
         raise opcode.unknown("`.xorsign.abs` is not built")
@@ -115,11 +121,9 @@ def _(opcode: Opcode) -> Operation:
 
 @declare("neg", "abs", modifiers="ftz")
 def _(opcode: Opcode) -> Operation:
-    type_ = opcode.types[-1] if opcode.types else ""
-    if type_ in INTEGERS:
-        return integer_arithmetic(opcode)
-    if type_ in HALVES:
-        return half_arithmetic(opcode)
+    of_other_types = _of_other_types(opcode)
+    if of_other_types is not None:
+        return of_other_types
     type_ = opcode.type_of(FLOATS)
     compute: Callable[..., Array] = np.negative if opcode.root == "neg" else np.abs
     return Operation(results=(type_,), sources=(type_,), compute=shaped(opcode, compute))

@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console, RenderableType
 
-from moeparity.bisection.divergence.steps import Step, largest, steps
+from moeparity.bisection.divergence.growth import Step, largest, steps
 from moeparity.bisection.divergence.text import growth_table
 from moeparity.bisection.flips.text import flips_table
 from moeparity.bisection.report import Report

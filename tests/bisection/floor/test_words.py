@@ -18,8 +18,8 @@ from moeparity.metrics.verdict import Interval
 from moeparity.ops.attribute import Attribute, Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides, placement_rules
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.setting import Place
 from moeparity.plan.sides import Side
 from moeparity.plan.spec.variant_schema import Placement

@@ -8,8 +8,8 @@ import pytest
 
 from moeparity.bisection.variance.compositions import groups
 from moeparity.errors import SpecError, Where
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.settings import ScheduleSettings
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 HERE = Where(Path("recipe.yaml"), 4)
 GRID = TokenGrid(spans=((0, 8),) * 4, prompts=(3,) * 4, length=8)

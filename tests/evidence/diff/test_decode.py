@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from moeparity.evidence.diff.report import DiffReport
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.diff.streams import matched, streams
+from moeparity.evidence.diff.shared_tokens import matched, streams
 from moeparity.evidence.diff.text import headline
-from moeparity.evidence.diff.tokens import Sequence, Tokens
+from moeparity.evidence.diff.token_rows import Sequence, Tokens
 from tests.evidence.diff.scene import HIDDEN, IDS, VOCABULARY, record
 
 MASK = torch.ones_like(IDS)

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from moeparity.evidence.weights.files import RankWeights, Weights
-from moeparity.evidence.weights.layout import WeightLayout
+from moeparity.evidence.weights.fingerprint_files import RankWeights, Weights
+from moeparity.evidence.weights.weight_layout import WeightLayout
 from tests.errors.base import BASE, weights
 
 Tensors = dict[str, torch.Tensor]

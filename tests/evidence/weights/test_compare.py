@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from moeparity.cli.reports import report_schema
 from moeparity.errors import WeightsError
 from moeparity.evidence.weights.compare import compare
-from moeparity.evidence.weights.files import RankWeights, Weights, open_weights, write_rank, write_weights
-from moeparity.evidence.weights.layout import WeightLayout
+from moeparity.evidence.weights.fingerprint_files import RankWeights, Weights, open_weights, write_rank, write_weights
 from moeparity.evidence.weights.report import Finding, WeightsReport
+from moeparity.evidence.weights.weight_layout import WeightLayout
 from tests.command import inside
 from tests.errors.base import BASE, copy, rewrite, weights
 from tests.evidence.weights.programs import Tensors, job, program, served

@@ -15,9 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from moeparity.errors import SpecError, WeightsError
 from moeparity.evidence.weights.compare import compare
-from moeparity.evidence.weights.files import RankWeights, Weights, open_weights
-from moeparity.evidence.weights.layout import WeightLayout
+from moeparity.evidence.weights.fingerprint_files import RankWeights, Weights, open_weights
 from moeparity.evidence.weights.report import WeightsReport
+from moeparity.evidence.weights.weight_layout import WeightLayout
 from tests.errors.base import BASE, copy, weights
 from tests.evidence.weights.programs import job, program, served, sglang
 

@@ -6,7 +6,7 @@ import torch
 
 from moeparity.inputs.tokens.grid import token_grid
 from moeparity.inputs.tokens.tokenset import TokenSet
-from moeparity.plan.schedule.grid import TokenGrid
+from moeparity.plan.schedule.token_grid import TokenGrid
 
 ATTENTION = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
 # Scored from the third token on; from the last; nowhere.

@@ -8,10 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from moeparity.errors import Where
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import Schedule, Step
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.spec import reader
 
 HERE = Where(Path("here"))

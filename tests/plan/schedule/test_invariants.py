@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from moeparity.errors import SpecError
 from moeparity.plan.schedule.check import refuse
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.settings import (
     GROUPS,
@@ -28,6 +27,7 @@ from moeparity.plan.schedule.settings import (
     settings,
 )
 from moeparity.plan.schedule.steps import TOGETHER, Groups, Schedule
+from moeparity.plan.schedule.token_grid import TokenGrid
 from tests.plan.schedule.grids import HERE, grids, schedulings, written
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from moeparity.errors import SpecError
 from moeparity.paths import LIMIT_FACTOR
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import Copy, MicroBatches, Span
+from moeparity.plan.schedule.token_grid import TokenGrid
 from tests.plan.schedule.grids import HERE, grid, made, told, written
 
 

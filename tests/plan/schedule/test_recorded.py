@@ -10,11 +10,11 @@ import pytest
 
 from moeparity.errors import SpecError, Where
 from moeparity.paths import LIMIT_FACTOR
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.make import schedule
 from moeparity.plan.schedule.recorded import read_batches
 from moeparity.plan.schedule.settings import WHOLE, ScheduleSettings, described, mixed, parts, said, settings
 from moeparity.plan.schedule.steps import Copy, Schedule, Span
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.spec import reader
 from tests.plan.schedule.grids import HERE, grid, made, told, written
 

@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeparity.plan.schedule.grid import TokenGrid
 from moeparity.plan.schedule.steps import Span
+from moeparity.plan.schedule.token_grid import TokenGrid
 from tests.plan.schedule.grids import grid, line, made, told
 
 DECODE: dict[str, Any] = {"from": "prompt"}

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from moeparity.profiles.launch import read, server_words
-from moeparity.profiles.launch.reading import arguments, files
+from moeparity.profiles.launch.reading import arguments, sources
 from moeparity.profiles.launch.reading.grammar import Grammar
-from moeparity.profiles.launch.reading.words import Word
+from moeparity.profiles.launch.reading.shell_words import Word
 from tests.profiles.launch.expected import EXPECTED
 from tests.profiles.launch.own_parser import OwnParser, compared_lines, differences, plain, read_otherwise
 
@@ -76,7 +76,7 @@ def recorded(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence
         return options(words, grammar)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "options", recording)
+        patch.setattr(sources, "options", recording)
         read(path)
     return lines_of_file
 
@@ -123,8 +123,8 @@ VLLM_LINES = (
 SGLANG_LINES = (
     "--tp 2 --tensor-parallel-size 4 --tp-size 8",
     "--ep 8 --tp 8",
-    "--dp 2 --enable-dp-attention",
-    "--attn-dp 2",
+    "--tp 2 --dp 2 --enable-dp-attention",
+    "--tp 2 --attn-dp 2",
     "--monokernel-backend amd",
     "--enable-flashinfer-allreduce-fusion",
     "--flashinfer-allreduce-fusion mnnvl",

@@ -300,6 +300,9 @@ def test_over_how_many_ranks_prime_rls_experts_lie(
     assert any(warning.role == "rollout" for warning in launch_read.warnings) == warned
 
 
+FOUR_APART = "attention: 4, gathered: experts"
+
+
 @pytest.mark.parametrize(
     ("text", "variant", "warnings"),
     [
@@ -334,6 +337,41 @@ def test_over_how_many_ranks_prime_rls_experts_lie(
             "{profile: megatron, placement: {pipeline: 2}, dtype: bf16}",
             0,
         ),
+        # Both engines have a list of stages; only one heeds it where there is one stage.
+        (
+            "SGLANG_PP_LAYER_PARTITION=3,1,2 python -m sglang.launch_server --model-path m",
+            "{profile: sglang}",
+            0,
+        ),
+        (
+            "VLLM_PP_LAYER_PARTITION=24 vllm serve m",
+            "{profile: vllm, placement: {stages: [24]}}",
+            0,
+        ),
+        (
+            "VLLM_PP_LAYER_PARTITION=11,13 vllm serve m -pp $STAGES",
+            "{profile: vllm, placement: {stages: [11, 13]}}",
+            1,
+        ),
+        (
+            "vllm serve Qwen/Qwen3-30B-A3B -tp 2 -pp 2 --data-parallel-size 4",
+            f"{{profile: vllm-allreduce-norm, placement: {{tensor: 2, pipeline: 2, stages: vllm, {FOUR_APART}}}}}",
+            1,
+        ),
+        (
+            "python -m sglang.launch_server --model-path m --tp-size 8 --dp-size 4 --enable-dp-attention --pp-size 2",
+            "{profile: sglang, placement: {tensor: 2, pipeline: 2, stages: sglang, attention: 4, gathered: mlp}}",
+            1,
+        ),
+        # What a server says of itself when it runs: the flag adds nothing to the size.
+        (
+            "python -m sglang.launch_server --model-path m --tp-size 8 --attn-dp-size 4 --enable-dp-attention",
+            "{profile: sglang, placement: {tensor: 2, attention: 4, gathered: mlp}}",
+            1,
+        ),
+        # Replicas are jobs of their own.
+        ("vllm serve Qwen/Qwen3-8B --data-parallel-size 4", "{profile: vllm}", 0),
+        ("python -m sglang.launch_server --model-path m --tp 1 --dp-size 4", "{profile: sglang}", 0),
         # Nobody says how many layers the model has.
         (
             "python pretrain_gpt.py --bf16 --pipeline-model-parallel-size 2 --decoder-first-pipeline-num-layers 1",
@@ -355,6 +393,12 @@ def test_stages_of_a_pipeline_are_carried_over(tmp_path: Path, text: str, varian
         ("--decoder-first-pipeline-num-layers 2", [2, 5, 5]),
         ("--decoder-last-pipeline-num-layers 4", [4, 4, 4]),
         ("--decoder-first-pipeline-num-layers 1 --decoder-last-pipeline-num-layers 1", [1, 10, 1]),
+        ("--pipeline-model-parallel-layout 'Et*3|(tt|)*1t*7,L'", [3, 2, 7]),
+        ("--pipeline-model-parallel-layout 'Et*3|t*5|t*4mL'", [3, 5, 4]),
+        # The loss alone is a stage, each rank has two stages, a word that is none.
+        ("--pipeline-model-parallel-layout 'Et*6|t*6|L'", None),
+        ("--pipeline-model-parallel-layout 'Ett|tt|tt|tt|tt|ttL'", None),
+        ("--pipeline-model-parallel-layout 'E|x|L'", None),
         # Nine are left to two stages, which Megatron-LM refuses.
         ("--decoder-first-pipeline-num-layers 3", None),
     ],

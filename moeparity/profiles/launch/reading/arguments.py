@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.profiles.launch.reading.grammar import Grammar
-from moeparity.profiles.launch.reading.words import Word, known, plain, value_of
+from moeparity.profiles.launch.reading.shell_words import Word, known, plain, value_of
 from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Note, Unresolved
 
 _NESTED = re.compile(r"\+{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)

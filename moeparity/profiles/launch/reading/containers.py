@@ -11,7 +11,7 @@ from typing import Any
 from moeparity.errors import SpecError, Where
 from moeparity.profiles.launch.reading.launchers import Started, contained, started
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
-from moeparity.profiles.launch.reading.words import Command, Word, known, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, known, unresolved
 from moeparity.profiles.launch.source import Note
 
 _VARIABLE = re.compile(r"\$\$|\$\{(\w+)(:?-([^{}]*))?\}|\$(\w+)")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
-from moeparity.profiles.launch.reading.words import Command, Word, both, known, plain
+from moeparity.profiles.launch.reading.shell_words import Command, Word, both, known, plain
 from moeparity.profiles.launch.source import Note
 
 _PLAIN = (

@@ -9,7 +9,7 @@ from tree_sitter import Node
 from moeparity.profiles.launch.reading.shell.expand import Expander
 from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import one_line, text_of
-from moeparity.profiles.launch.reading.words import Word, unresolved
+from moeparity.profiles.launch.reading.shell_words import Word, unresolved
 
 
 def assigned(node: Node, scope: Scope, expander: Expander) -> None:

@@ -11,7 +11,7 @@ from tree_sitter import Node
 from moeparity import paths
 from moeparity.errors import SpecError, Where, whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope, environment
-from moeparity.profiles.launch.reading.words import Command, Word, known, plain, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, known, plain, unresolved
 
 _SILENT = ("echo", "printf", "true", ":", "set", "shopt", "trap", "wait", "sleep", "ulimit", "alias", "pushd", "popd")
 """Builtins that neither start a program nor set what is followed."""

@@ -9,7 +9,7 @@ from tree_sitter import Node
 from moeparity.profiles.launch.reading.shell.expand import Expander
 from moeparity.profiles.launch.reading.shell.parts import goes_on
 from moeparity.profiles.launch.reading.shell.syntax import text_of
-from moeparity.profiles.launch.reading.words import Word
+from moeparity.profiles.launch.reading.shell_words import Word
 
 
 def words_of(node: Node, expander: Expander) -> tuple[Word, ...]:

@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from moeparity.profiles.launch.reading.shell.expand import EXPANSIONS, Expander
 from moeparity.profiles.launch.reading.shell.syntax import text_of
-from moeparity.profiles.launch.reading.words import known
+from moeparity.profiles.launch.reading.shell_words import known
 
 OPERANDS = (
     *("string", "raw_string", "ansi_c_string", "word", "number", "concatenation", "extglob_pattern", "regex"),

@@ -14,7 +14,7 @@ from moeparity.profiles.launch.reading.shell import parameters
 from moeparity.profiles.launch.reading.shell.arithmetic import whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import one_line, text_of
-from moeparity.profiles.launch.reading.words import Fields, Word, known, unresolved
+from moeparity.profiles.launch.reading.shell_words import Fields, Word, known, unresolved
 
 EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "e": "\x1b"}

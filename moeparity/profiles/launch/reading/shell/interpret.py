@@ -22,7 +22,7 @@ from moeparity.profiles.launch.reading.shell.expand import Expander
 from moeparity.profiles.launch.reading.shell.parts import arm, behind, case_item
 from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import Budget, one_line, parsed, text_of
-from moeparity.profiles.launch.reading.words import Command, Word, both, known, plain, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, both, known, plain, unresolved
 from moeparity.profiles.launch.source import Note
 
 _ROUNDS = 200

@@ -12,7 +12,7 @@ from tree_sitter import Node
 from moeparity.errors import Where, whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope, Variable, common
 from moeparity.profiles.launch.reading.shell.syntax import text_of
-from moeparity.profiles.launch.reading.words import Fields, Word, known, unresolved
+from moeparity.profiles.launch.reading.shell_words import Fields, Word, known, unresolved
 
 _DEFAULTS = (":-", "-", ":=", "=", ":?", "?")
 _LONGEST = 5_000

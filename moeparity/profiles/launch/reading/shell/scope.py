@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from moeparity.errors import Where
 from moeparity.profiles.launch.reading.shell.syntax import Budget
-from moeparity.profiles.launch.reading.words import Command, Word, known, plain, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, known, plain, unresolved
 from moeparity.profiles.launch.source import Note
 
 _MOST_ALTERNATIVES = 16

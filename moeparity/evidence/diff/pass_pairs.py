@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 
+from moeparity.evidence.diff.shared_tokens import Shared, matched
 from moeparity.evidence.diff.side import Side
-from moeparity.evidence.diff.streams import Shared, matched
-from moeparity.evidence.diff.tokens import Tokens, tokens_of
+from moeparity.evidence.diff.token_rows import Tokens, tokens_of
 from moeparity.evidence.trace.records import Call
 
 _NO_TOKENS = "passes over other shapes, and whole ids of tokens were not kept to tell which row is of which"

@@ -16,7 +16,7 @@ from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.reading.launchers import Started, started
 from moeparity.profiles.launch.reading.python import of_python
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
-from moeparity.profiles.launch.reading.words import Word, plain, value_of
+from moeparity.profiles.launch.reading.shell_words import Word, plain, value_of
 from moeparity.profiles.launch.source import Entry, Note, Source, Unresolved
 
 _UNITS = (".service", ".conf")

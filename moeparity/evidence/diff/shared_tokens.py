@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from moeparity.evidence.diff.tokens import Sequence, Tokens
+from moeparity.evidence.diff.token_rows import Sequence, Tokens
 
 
 @dataclass(frozen=True, slots=True)

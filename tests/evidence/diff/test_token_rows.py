@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.diff.streams import matched
-from moeparity.evidence.diff.tokens import Sequence, Tokens, stated, token_of_rows
+from moeparity.evidence.diff.shared_tokens import matched
+from moeparity.evidence.diff.token_rows import Sequence, Tokens, stated, token_of_rows
 from tests.evidence.diff.scene import HIDDEN, IDS, model, record
 
 PADDED = {"input_ids": IDS.clone(), "attention_mask": torch.ones_like(IDS)}

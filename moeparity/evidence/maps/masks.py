@@ -50,10 +50,10 @@ def key_mask(trace: RankTrace, module_map: ModuleMap, way: Forward) -> KeyMask |
     unkept = None
     for place in module_map.mask:
         calls = way.calls.get(place.module, ())
-        if any(slot.startswith(f"{name}.") for call in calls for slot in call.inputs for name in place.slots):
-            return _unknown(way, "it has an attention mask for each kind of layer, as with a static cache.")
         value = way.value(place, trace.contents.values)
         if value is None:
+            if any(slot.startswith(f"{name}.") for call in calls for slot in call.inputs for name in place.slots):
+                unkept = unkept or _unknown(way, "it has an attention mask for each kind of layer.")
             continue
         tensor = trace.tensor(value)
         if tensor is None:

@@ -5,6 +5,7 @@ Those of its weights are in `loaded`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -125,6 +126,14 @@ def other_base(program: Program) -> Change:
     return Change(node="rotary", words=(("fault=rope-base",), ("rope_theta=",)))
 
 
+def fewer_columns(program: Program) -> Change:
+    """The table of rotations is made for another share of a head."""
+    config = copy.deepcopy(program.model.config)
+    config.rope_parameters["partial_rotary_factor"] = program.draw.choice([0.25, 0.375])
+    program.model.model.rotary_emb = type(program.model.model.rotary_emb)(config)
+    return Change(node="rotary", words=(("fault=rotary-width",),))
+
+
 def later_positions(program: Program) -> Change:
     """Positions do not count from 0."""
     rotary = program.model.model.rotary_emb
@@ -215,6 +224,7 @@ FAULTS: Mapping[Patch, tuple[str, ...]] = {
     shared_twice: SHARED,
     exchanged_in_the_shared_expert: SHARED,
     ungated: ("qwen2_moe",),
+    fewer_columns: ("glm4_moe",),
     other_base: ("qwen3_moe", "mixtral", "qwen2_moe", "olmoe"),
     later_positions: ALL,
     other_window: ("qwen3_moe", "mixtral", "olmoe", "glm4_moe"),

@@ -17,6 +17,7 @@ class Graft:
 
     read: its rows [B * T, N], those of tokens that were not recorded zero; asked for once for every block.
     is_recorded: which tokens were recorded, bool [B * T]. where: the trace and the place in it, for messages.
+    whole: whether these are all tokens but padding.
     cast: whether it is handed on in the dtype that a walker computes, since it goes into a product of matrices, whose
         operands are of one dtype; else in the dtype that was recorded.
     """
@@ -24,19 +25,24 @@ class Graft:
     read: Callable[[], torch.Tensor]
     is_recorded: torch.Tensor
     where: str
+    whole: bool = False
     cast: bool = True
 
 
-def grafted(block: Block, graft: Graft) -> tuple[torch.Tensor, torch.Tensor]:
+def grafted(block: Block, graft: Graft, *, any_width: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """A block's tensor with what was recorded of its tokens, as it was and as it is handed on; laid out as what was
-    computed, which stays where nothing was recorded.
+    computed, which stays where nothing was recorded. Of `any_width`, where that is every
+    token but padding, with the number of values that was recorded.
 
-    Raises TraceError where the trace has another number of values for each token.
+    Raises TraceError where the trace has another number of values for each token, and it may not.
     """
     rows = graft.read()[block.batch.index].to(block.tensor.device)
     is_known = graft.is_recorded[block.batch.index].to(block.tensor.device)
     by_token = block.tensor.movedim(block.axis, 1)
     wide = by_token.shape[2:].numel()
+    if rows.shape[1] != wide and any_width and graft.whole:
+        shown = rows.view(*by_token.shape[:2], -1).movedim(1, block.axis).contiguous()
+        return shown, shown
     if rows.shape[1] != wide:
         raise TraceError(
             f"{graft.where}: {rows.shape[1]:,} values for each token; this model's node has {wide:,}. Is it a trace of "

@@ -21,6 +21,7 @@ from moeparity.engine.values import Block, Identities, assemble, common, reblock
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.kernels.pieces import current
 from moeparity.ops.placement import APART, HANDS_ON, SUM
+from moeparity.plan.faults.plant import width_of
 from moeparity.plan.graph import Node
 from moeparity.progress import telling, through
 
@@ -145,7 +146,7 @@ class Visit:
         return tuple(shown), tuple(handed_on)
 
     def _recorded(self, port: int, block: Block, graft: Graft) -> tuple[Block, Block]:
-        shown, handed_on = grafted(block, graft)
+        shown, handed_on = grafted(block, graft, any_width=width_of(self.node) is not None)
         own_block = self.identities[port].block(handed_on, block.batch, block.axis)
         if shown is handed_on:
             return own_block, own_block

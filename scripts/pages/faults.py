@@ -30,7 +30,7 @@ def _row(fault: Fault) -> str:
     values = "; ".join(f"`{name}`: {free.says}" for name, free in spec.values.items())
     issues = "; ".join(f"{_link(source.where)}: {source.says}" for source in spec.known_from)
     says = re.sub(r"{(\w+)}", r"`\1`", spec.says)
-    cells = (f"`{fault.name}`", says, sits, values, spec.looks_like.rstrip("."), issues)
+    cells = (f"`{fault.name}`", says, sits, values, spec.looks_like.rstrip("."), issues or "none found")
     return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 

@@ -146,6 +146,16 @@ def stale(name: str) -> Callable[[Tensors, Config, Tensors], None]:
     return by_hand
 
 
+def exchange_in_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
+    before = {name: x.clone() for name, x in tensors.items()}
+    exchange_gate_and_up(tensors, config, others)
+    for name in [name for name in tensors if name.startswith(f"{LAYER}mlp.experts.")]:
+        if name in stacks():
+            tensors[name] = before[name].index_copy(0, torch.tensor([3]), tensors[name][3:4])
+        elif ".experts.3." not in name:
+            tensors[name] = before[name]
+
+
 def exchange_dense(tensors: Tensors, config: Config, others: Tensors) -> None:
     gate, up = (f"model.layers.0.mlp.{part}_proj.weight" for part in ("gate", "up"))
     tensors[gate], tensors[up] = tensors[up], tensors[gate]
@@ -238,6 +248,20 @@ CASES = (
         layers=[1],
         values={"expert": 3, "part": "up"},
         by_hand=part_of_expert("up_proj", lambda tensors, name: torch.zeros_like(tensors[name])),
+    ),
+    Case(
+        name="expert-gate-and-up-exchanged",
+        models=("qwen3_moe", "gpt_oss"),
+        layers=[1],
+        values={"expert": 3},
+        by_hand=exchange_in_expert,
+    ),
+    Case(
+        name="expert-gate-and-up-exchanged",
+        models=("qwen3_moe",),
+        layers=[1],
+        values={"expert": 3, "part": "up"},
+        by_hand=part_of_expert("up_proj", lambda tensors, name: tensors[name.replace("up", "gate")].clone()),
     ),
     Case(
         name="expert-of-another-expert",

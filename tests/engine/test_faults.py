@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from moeparity.errors import SpecError
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.faults.reader import shipped_faults
@@ -113,6 +115,38 @@ def test_a_fresh_walker_beside_faulty_ones_computes_what_it_does_alone(
     assert different(walked(name).values["fresh"], alone) == []
 
 
+def test_one_fault_stands_at_a_node_with_two_values(checkpoints: Checkpoints, tmp_path: Path) -> None:
+    """Two experts are scaled by two factors, and one of them twice."""
+    model, node = opened(checkpoints("qwen3_moe")), "layers[1].moe.experts"
+    values = [{"expert": 3, "factor": 0.75}, {"expert": 5, "factor": 1.5}, {"expert": 3, "factor": 2.0}]
+    plan = plan_of(model, [fault("expert-scaled", node, values=each) for each in values])
+
+    def by_hand(tensors: dict[str, Tensor], *_: object) -> None:
+        for name, tensor in list(tensors.items()):
+            if name.partition("layers.1.mlp.experts.")[2].partition(".")[0] in {"3", "5"}:
+                tensors[name] = tensor * 1.5
+
+    case = Case(name="expert-scaled", models=("qwen3_moe",), by_hand=by_hand)
+    plain = written_by_hand(case, checkpoints("qwen3_moe"), tmp_path, {})
+    expected = walk(plain, {"plain": plan_of(plain)}, IDS)[0]["plain"]
+    assert different(walk(model, {"faulty": plan}, IDS)[0]["faulty"], expected) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("expert-zeroed", {"expert": 3}, {"expert": 3}),
+        ("expert-of-another-expert", {"expert": 3, "other": 5}, {"expert": 3, "other": 6}),
+    ],
+)
+def test_a_fault_that_does_nothing_beside_itself_is_refused(
+    checkpoints: Checkpoints, name: str, first: dict[str, object], second: dict[str, object]
+) -> None:
+    node = "layers[1].moe.experts"
+    with pytest.raises(SpecError, match=f"fault {name}.* stands there too, and both together are what one of them is"):
+        plan_of(opened(checkpoints("qwen3_moe")), [fault(name, node, values=each) for each in (first, second)])
+
+
 def test_a_stale_weight_beside_a_fresh_walker_shares_nothing(checkpoints: Checkpoints) -> None:
     model = opened(checkpoints("qwen3_moe"))
     node = "layers[1].attention.o_proj"
@@ -175,3 +209,10 @@ def test_two_faults_at_one_node_are_applied_in_order(checkpoints: Checkpoints) -
 
 def test_every_fault_is_planted_here_or_at_a_node() -> None:
     assert shipped_faults().keys() == {case.name for case in CASES} | TESTED
+
+
+@pytest.mark.parametrize("name", sorted(shipped_faults()))
+def test_every_fault_says_where_it_is_known_from_or_that_nothing_was_found(name: str) -> None:
+    spec = shipped_faults()[name].spec
+    assert "known_from" in spec.model_fields_set
+    assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", source.where) and source.says for source in spec.known_from)

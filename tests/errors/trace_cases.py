@@ -39,6 +39,10 @@ def _narrow(place: str, tensor: torch.Tensor) -> torch.Tensor:
     return tensor[..., :-2] if place.startswith("model.layers.1.post_attention_layernorm") else tensor
 
 
+def _half_rotated(place: str, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor[..., : tensor.shape[-1] // 2] if place.startswith("model.rotary_emb") else tensor
+
+
 def _no_modules(folder: Path, *_: object) -> None:
     TraceWriter(folder, Head(made_by="tests", levels=("op",))).close()
 
@@ -74,6 +78,7 @@ DEFECTS: dict[str, tuple[Defect, str]] = {
     "trace-of-another-model": (lambda f, m, i: written(f, m, i, further=("model.layers.0.mlp.gate_proj",)), ""),
     "trace-of-more-layers": (lambda f, m, i: written(f, m, i, further=("model.layers.2.input_layernorm",)), ""),
     "trace-of-another-width": (lambda f, m, i: written(f, m, i, change=_narrow), ""),
+    "trace-of-a-narrower-rotation": (lambda f, m, i: written(f, m, i[:1], change=_half_rotated), ""),
     "trace-all-zero": (lambda f, m, i: written(f, m, i, change=_zeros), ""),
     "trace-of-last-logits": (lambda f, m, i: written(f, m, i, change=_last_logits), ""),
     "trace-of-digests-alone": (lambda f, m, i: written(f, m, i, change=_digests), ""),

@@ -44,20 +44,26 @@ def is_fault(place: Place) -> bool:
 
 
 def fault_places(
-    graph: Graph, node: Node, suspects: Sequence[int], solved_for: Collection[Place] = ()
+    graph: Graph,
+    node: Node,
+    suspects: Sequence[int],
+    solved_for: Collection[Place] = (),
+    widths: Collection[int] = (),
 ) -> Iterator[tuple[Place, float | None]]:
     """The faults that may be tried at a node, with the number that is open at each (None: none is).
 
     suspects: the experts that may be why; what is said of one expert is tried of these. solved_for: numbers that are
-    solved for as parameters, so that a fault that stands for one is not tried again.
+    solved for as parameters, so that a fault that stands for one is not tried again. widths: of what was recorded.
     """
     for fault in candidates(graph, node):
         parameters = (free.parameter for free in fault.free.values() if free.parameter is not None)
         if not any((node.name, name.rpartition(".")[2]) in solved_for for name in parameters):
-            yield from islice(_places(graph, node, fault, suspects), MOST)
+            yield from islice(_places(graph, node, fault, suspects, widths), MOST)
 
 
-def _places(graph: Graph, node: Node, fault: Fault, suspects: Sequence[int]) -> Iterator[tuple[Place, float | None]]:
+def _places(
+    graph: Graph, node: Node, fault: Fault, suspects: Sequence[int], widths: Collection[int]
+) -> Iterator[tuple[Place, float | None]]:
     """A fault with all values to be tried of what it leaves open, numbers aside."""
     domains: dict[str, Sequence[Value]] = {}
     kinds: list[str] = []
@@ -71,7 +77,7 @@ def _places(graph: Graph, node: Node, fault: Fault, suspects: Sequence[int]) -> 
             domains[name] = suspects
             kinds.append(free.type)
         else:
-            domains[name] = options
+            domains[name] = tuple(dict.fromkeys((*options, *widths))) if free.type == "width" else options
     for values in product(*domains.values()):
         yield place_of(node, fault, dict(zip(domains, values, strict=True))), number
 

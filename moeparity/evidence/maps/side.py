@@ -18,6 +18,7 @@ from moeparity.evidence.maps.placing import NOWHERE, Placing
 from moeparity.evidence.maps.rows import token_rows
 from moeparity.evidence.maps.values import shown_rows
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
+from moeparity.evidence.maps.widths import refuse_other_widths
 from moeparity.evidence.trace.read import RankTrace, Trace, open_trace
 from moeparity.evidence.trace.records import Value
 from moeparity.numerics.dtypes import name_of
@@ -78,6 +79,7 @@ def recorded_side(
     placed = [(way, index) for way, index in zip(ways, indices, strict=True) if bool((index != NOWHERE).any())]
     grafts = _grafts(rank, graph, module_map, placed, mask)
     _refuse_zeros(rank, graph, grafts)
+    refuse_other_widths(graph, grafts)
     shown = torch.zeros(mask.numel(), dtype=torch.bool)
     for _, index in placed:
         shown[index[index != NOWHERE]] = True
@@ -183,12 +185,14 @@ def _grafts(
                 read=_reader(read, value),
                 is_recorded=is_known,
                 where=f"{Where(trace.folder)}: {at[0]}",
+                whole=bool(is_known[mask.flatten()].all()),
                 cast=value in multiplied,
             )
     if not grafts:
         raise TraceError(
             f"{Where(trace.folder)}: no whole tensor of any value that the map of {module_map.file.program} names. "
-            "Capture whole tensors: digests alone can't be computed with (docs/traces.md)."
+            "Capture whole tensors, as by `moeparity capture --save '*'`: digests alone can't be computed with "
+            "(docs/traces.md)."
         )
     return grafts
 
@@ -208,7 +212,9 @@ def _tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> in
     for place in places:
         value = way.value(place, trace.contents.values)
         if value is not None and _is_kept(trace, value):
-            rows = token_rows(torch.empty(value.shape, device="meta"), (len(way.ids), way.ids.shape[1]), place.columns)
+            rows = token_rows(
+                torch.empty(value.shape, device="meta"), (len(way.ids), way.ids.shape[1]), place.columns, place.width
+            )
             return 0 if rows is None else rows.shape[1]
     return 0
 

@@ -141,7 +141,9 @@ def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
     for verb, number in (("times", edit.times), ("filled", edit.filled), ("transposed", edit.transposed or None)):
         if number is not None:
             done = (verb, float(_value(number, values)))
-            parts = [replace(part, edits=(*part.edits, done)) for part in parts]  # type: ignore[arg-type]
+            # Of what is filled nothing is left that was done before.
+            before = [() if verb == "filled" else part.edits for part in parts]
+            parts = [replace(part, edits=(*edits, done)) for part, edits in zip(parts, before, strict=True)]  # type: ignore[arg-type]
     if edit.expert is not None:
         only = _value(edit.expert, values)
         parts = [

@@ -99,6 +99,7 @@ def planted(fault: Fault, values: Values) -> Planted:
 _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "number": ((int, float), "a number"),
     "whole": ((int,), "a whole number"),
+    "width": ((int,), "a whole number"),
     "expert": ((int,), "the number of an expert"),
     "layer": ((int,), "the number of a layer"),
     "order": ((str,), "the experts' numbers in another order"),

@@ -13,7 +13,7 @@ from moeparity.ops.attribute import Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import with_planted
 from moeparity.plan.faults.apply import applied, experts_of, ports_of, sibling, sits_at
-from moeparity.plan.faults.fault import Fault, Values, planted, spelled
+from moeparity.plan.faults.fault import Fault, Planted, Values, planted, spelled
 from moeparity.plan.faults.reader import shipped_faults
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.setting import FAULT, Setting
@@ -43,12 +43,28 @@ def domain(graph: Graph, node: Node, free: FreeValue) -> Domain:
         return tuple(layer for layer in layers if sibling(graph, node, layer) is not None)
     if free.type == "order":
         return tuple(_orders(experts_of(node)))
-    if free.type == "whole":
+    if free.type in {"whole", "width"}:
         return tuple(free.tried)
     if free.type == "part":
         parts = (str(part) for part in free.tried if node.weights.keys() > {*ports_of(str(part))})
         return (*filter(None, [free.default]), *parts)
     return None if free.type == "number" else ()
+
+
+def giving_width(graph: Graph, node: Node, width: int) -> Iterator[Planted]:
+    """The faults that leave one width open and give a node without weights values of a `width` that it has not."""
+    for fault in candidates(graph, node):
+        widths = [name for name, free in fault.free.items() if free.type == "width"]
+        if len(fault.free) == len(widths) == 1:
+            plant = planted(fault, {widths[0]: width})
+            if width_of(applied(graph, node, (plant,))) == width:
+                yield plant
+
+
+def width_of(node: Node) -> int | None:
+    """How many values of each token a node's first output has; None where that goes by its inputs, or by weights."""
+    is_alone = not node.weights and node.op.integers == node.op.inputs
+    return node.op.memory.widths({}, node.params, ())[0] if is_alone else None
 
 
 def start(node: Node, free: FreeValue) -> float:

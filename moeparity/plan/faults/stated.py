@@ -19,8 +19,8 @@ from moeparity.plan.spec import variant_schema
 def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Where) -> tuple[FaultyNode, ...]:
     """The nodes at which a variant's `faults:` stand, in the order of the graph.
 
-    Raises SpecError for a fault that is not known, changes nothing where it is said to stand, or stands at a node
-    twice, and for values that are missing or do not fit; GraphError for a selector that matches nothing.
+    Raises SpecError for a fault that is not known, changes nothing where it is said to stand, or stands at a node twice
+    where once is enough, and for values that are missing or do not fit; GraphError for a selector that matches nothing.
     """
     plants: dict[str, list[Planted]] = {}
     lines: dict[str, Where] = {}
@@ -28,11 +28,7 @@ def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Wh
         at = Where(where.path, stated_fault.line or where.line)
         plant = _plant(find_fault(stated_fault.name, at), stated_fault, at)
         for node in _nodes(graph, plant, stated_fault, at):
-            if plant.fault.name in (plant_there.fault.name for plant_there in plants.get(node.name, ())):
-                raise SpecError(
-                    f"{at}: fault {plant.fault.name} stands at {node.name} twice. Narrow `nodes` or `layers`, or leave "
-                    "one out."
-                )
+            _refuse_idle(graph, node, plants.get(node.name, []), plant, at)
             plants.setdefault(node.name, []).append(plant)
             lines.setdefault(node.name, at)
     every = {node.name: tuple(plants[node.name]) for node in graph.nodes if node.name in plants}
@@ -40,6 +36,22 @@ def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Wh
         FaultyNode(node=name, plants=of_node, rule=Rule.of_fault(spelled(of_node), lines[name]))
         for name, of_node in every.items()
     )
+
+
+def _refuse_idle(graph: Graph, node: Node, before: Sequence[Planted], plant: Planted, where: Where) -> None:
+    """Raise SpecError for a fault that stands there already, where one of the two changes nothing beside the other: of
+    two experts' factors each does, of two values of eps the later one alone.
+    """
+    again = next((there for there in before if there.fault.name == plant.fault.name), None)
+    if again is None:
+        return
+    others = [there for there in before if there is not again]
+    with_either = (applied(graph, node, before).computation, applied(graph, node, (*others, plant)).computation)
+    if applied(graph, node, (*before, plant)).computation in with_either:
+        raise SpecError(
+            f"{where}: fault {plant} at {node.name}: fault {again} stands there too, and both together are what one of "
+            "them is. Narrow `nodes` or `layers`, or leave one out."
+        )
 
 
 def _plant(fault: Fault, stated_fault: variant_schema.StatedFault, where: Where) -> Planted:

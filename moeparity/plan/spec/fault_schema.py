@@ -42,12 +42,13 @@ class FreeValue(Model):
     """A value that a fault leaves open.
 
     `number` is solved for, from `parameter` of the node (`rope.rope_theta` for a key of one) or from `start`; of
-    `whole`, `number` and `part` those `tried` are tried. `expert` and `layer` are any there is, `order` the experts in
-    another order, `checkpoint` a folder that must be given, `part` some of the node's weights by their ports, joined by
-    `and`. Where none is given it has its `default`; that of a `part` is all.
+    `whole`, `width`, `number` and `part` those `tried` are tried, of `width` the width of what was recorded too.
+    `expert` and `layer` are any there is, `order` the experts in another order, `checkpoint` a folder that must be
+    given, `part` some of the node's weights by their ports, joined by `and`. Where none is given it has its `default`;
+    that of a `part` is all.
     """
 
-    type: Literal["number", "whole", "expert", "layer", "order", "checkpoint", "part"]
+    type: Literal["number", "whole", "width", "expert", "layer", "order", "checkpoint", "part"]
     says: str
     parameter: str | None = None
     start: float | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,19 @@ def test_one_rare_expert(qwen3_moe: Path, tmp_path: Path) -> None:
     assert (root.node, root.sequences, root.tokens) == (f"layers[{at[0]}].moe.combine", 1, 1)
     assert root.unshown == (f"layers[{at[0]}].moe.experts",)
     assert f"layers[{at[0]}].moe.experts too, which the trace does not show" in _said(report)
+
+
+def narrower(program: Any) -> None:
+    """Half as many columns of a head are rotated."""
+    config = deepcopy(program.config)
+    config.rope_parameters["partial_rotary_factor"] /= 2
+    program.model.rotary_emb = type(program.model.rotary_emb)(config)
+
+
+def test_a_rotation_of_another_width(glm4_moe: Path, tmp_path: Path) -> None:
+    report = reported(tmp_path, glm4_moe, patch=narrower)
+    assert _nodes(report) == {"rotary"}
+    assert report.verdict.status == "fail"
 
 
 def test_a_fault_in_padding_alone(qwen3_moe: Path, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def choice(node: Seen, planting: tuple[str, dict[str, Value], Value] | tuple[str
         (ROUTER, [fault("renormalisation"), fault("capacity-drop", capacity=4)]),
         (EXPERTS, [fault("expert-scaled", 1.25, part="gate and up", expert=EXPERT)]),
         (EXPERTS, [fault("expert-scaled", 1.125, part="up", expert=EXPERT)]),
+        (EXPERTS, [fault("expert-gate-and-up-exchanged", expert=EXPERT)]),
         (EXPERTS, [fault("expert-zeroed", expert=EXPERT), fault("expert-zeroed", expert=OTHER)]),
     ],
     ids=str,

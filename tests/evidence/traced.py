@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,25 @@ def forward(program: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = program(ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
     return logits
+
+
+def generated(
+    program: Any, ids: torch.Tensor, mask: torch.Tensor | None = None, *, new: int = 4, **settings: Any
+) -> torch.Tensor:
+    """The ids [B, T + new] that `generate` makes of prompts, padded at the left where `mask` [B, T] is 0, greedily."""
+    mask = torch.ones_like(ids) if mask is None else mask
+    length = {"max_new_tokens": new, "min_new_tokens": new, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad():
+        out: torch.Tensor = program.generate(ids, attention_mask=mask, **length, **settings)
+    return out
+
+
+def uneven(lengths: Sequence[int], *, at_left: bool = True, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random ids and the mask, int64, of sequences of these lengths with zeros at their left or their right."""
+    ids = tokens((len(lengths), max(lengths)), seed=seed)
+    columns, ends = torch.arange(ids.shape[1]), torch.tensor(lengths)[:, None]
+    mask = (columns >= ids.shape[1] - ends if at_left else columns < ends).long()
+    return ids * mask, mask
 
 
 def captured(

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
+
+import torch
 
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explanation
+from moeparity.evidence.explain.sample import Sample, Values, with_earlier
 from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
 from moeparity.inputs.weights.store import Loaded
+from moeparity.numerics.bits import int_view
 from moeparity.plan.bound import BoundGraph
+from moeparity.plan.graph import Node
+from moeparity.plan.schedule.cases import Case
 
 WORK: Final = 16384
 """What may be spent on nodes that were likely computed alike, in calls of small kernels; on one node at most half."""
+
+KeptBy = Mapping[Observation, Values]
+"""By step, the keys and values that later ones read, where it is known how they were made."""
 
 
 def explain(
@@ -27,39 +37,136 @@ def explain(
     memory: Memory | None = None,
     known_nodes: Collection[str] = (),
 ) -> Explanation:
-    """The choices that give the recorded values of a node, from those of `plan` on.
+    """The choices that give the recorded values of a node in all observations, from those of `plan` on.
 
     `loaded` are the weights of its segment. `memory` is shared by searches at nodes that are likely to have been
     computed alike, such as those of all layers. `known_nodes` are those whose values `plan` gives: what they hand on
     was not made otherwise. Raises TraceError where something that its kernels need was not recorded.
     """
     values = set.intersection(*(set(observation.values) for observation in observations))
-    region = region_of(plan, node, values)
-    unknown = {node_there.name for node_there in plan.graph.nodes}.difference(known_nodes)
-    replaced = Replaced.of([member.name for member in region], plan, plan, unknown=unknown)
-    inquiry = Inquiry(replaced=replaced, memory=memory or Memory(work=WORK))
-    inquiry.kernels.loaded = loaded
-    samples = [observation.sample(region) for observation in observations]
-    for sample in samples:
-        inquiry.meet(sample)
-    explained = [choices for choices in inquiry.best if inquiry.answers[choices].exact]
-    answer = NOTHING if inquiry.base.exact else next(iter(explained or inquiry.best), NOTHING)
-    exact = inquiry.base.exact or bool(explained)
-    undecided = open_choices(inquiry.kernels, answer, samples) if exact else ()
-    return Explanation(
-        node=node,
-        op=region[-1].op.name,
-        nodes=tuple(member.name for member in region),
-        elements=inquiry.base.elements,
-        as_it_is=inquiry.base.equal,
-        as_started=inquiry.base.exact,
-        tried=len(inquiry.tried),
-        calls=inquiry.kernels.calls,
-        matches=() if inquiry.base.exact else inquiry.matches,
-        open=undecided,
-        settings=_settings(replaced, answer),
-        left=None if exact else left_by(inquiry.kernels, _nearest(inquiry, answer), samples),
+    region = region_of(plan.at_phase(observations[0].phase), node, values)
+    question = Question(
+        plan=plan, region=region, loaded=loaded, memory=memory or Memory(work=WORK), known_nodes=known_nodes
     )
+    return question.answer(observations).explanation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A region of nodes whose last one is to be explained, from `plan` on; `explain` says what the others are."""
+
+    plan: BoundGraph
+    region: tuple[Node, ...]
+    loaded: Loaded
+    memory: Memory
+    known_nodes: Collection[str] = ()
+
+    def inquiry(self, samples: Sequence[Sample]) -> Inquiry:
+        """An inquiry that has met nothing, in the phases of these samples."""
+        unknown = {node.name for node in self.plan.graph.nodes}.difference(self.known_nodes)
+        phases = tuple(dict.fromkeys(step.phase for step in with_earlier(samples)))
+        names = [node.name for node in self.region]
+        replaced = Replaced.of(names, self.plan, self.plan, unknown=unknown, phases=phases)
+        inquiry = Inquiry(replaced=replaced, memory=self.memory)
+        inquiry.kernels.loaded = self.loaded
+        return inquiry
+
+    def samples(self, observations: Sequence[Observation], kept_by: KeptBy | None = None) -> list[Sample]:
+        """What these steps met. Of steps before them that are not among them, `kept_by` says what they kept, where it
+        has them; others are computed as these are.
+        """
+        kept_values = {} if kept_by is None else kept_by
+        searched_steps = frozenset(observations)
+        by_step: dict[Observation, Sample] = {}
+        reads_earlier = any(node.op.history for node in self.region)
+
+        def sample_of(step: Observation) -> Sample:
+            if step not in by_step:
+                earlier = tuple(map(before, step.earlier)) if reads_earlier else ()
+                by_step[step] = step.sample(self.region, earlier)
+            return by_step[step]
+
+        def before(step: Observation) -> Sample:
+            if step in searched_steps or step not in kept_values:
+                return sample_of(step)
+            if step not in by_step:
+                values = {**step.values, **kept_values[step]}
+                by_step[step] = Sample(values=values, given=(), phase=observations[0].phase)
+            return by_step[step]
+
+        return [sample_of(step) for step in observations]
+
+    def answer(self, observations: Sequence[Observation], kept_by: KeptBy | None = None) -> Answer:
+        """What gives the values of all these steps, searched for."""
+        samples = self.samples(observations, kept_by)
+        inquiry = self.inquiry(samples)
+        for sample in samples:
+            inquiry.meet(sample)
+        return Answer(question=self, observations=tuple(observations), samples=tuple(samples), inquiry=inquiry)
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What an inquiry says of some steps."""
+
+    question: Question
+    observations: tuple[Observation, ...]
+    samples: tuple[Sample, ...]
+    inquiry: Inquiry
+    _explanation: Explanation | None = field(default=None, init=False)
+
+    @property
+    def exact(self) -> list[Choices]:
+        """The combinations that give every bit, the best first; none without any choice."""
+        return [choices for choices in self.inquiry.best if self.inquiry.answers[choices].exact]
+
+    @property
+    def choices(self) -> Choices:
+        """The plainest combination that gives every bit, or else the nearest; none where the plan itself does."""
+        if self.inquiry.base.exact:
+            return NOTHING
+        return next(iter(self.exact or self.inquiry.best), NOTHING)
+
+    @property
+    def explains(self) -> bool:
+        """Whether something gives every bit."""
+        return self.inquiry.base.exact or bool(self.exact)
+
+    def kept_by(self) -> dict[Observation, Values]:
+        """What each step keeps for later ones, under what explains it, or as the plan has it."""
+        choices = self.choices if self.explains else NOTHING
+        kernels = self.inquiry.kernels
+        return {
+            step: kernels.kept_by(choices, sample) for step, sample in zip(self.observations, self.samples, strict=True)
+        }
+
+    @property
+    def explanation(self) -> Explanation:
+        """The answer as data."""
+        if self._explanation is None:
+            self._explanation = self._explained()
+        return self._explanation
+
+    def _explained(self) -> Explanation:
+        inquiry, region, choices = self.inquiry, self.question.region, self.choices
+        undecided = open_choices(inquiry.kernels, choices, self.samples) if self.explains else ()
+        return Explanation(
+            node=region[-1].name,
+            op=region[-1].op.name,
+            nodes=tuple(member.name for member in region),
+            forwards=tuple(step.number for step in self.observations),
+            phases=tuple(dict.fromkeys(step.phase for step in self.observations)),
+            elements=inquiry.base.elements,
+            as_it_is=inquiry.base.equal,
+            as_started=inquiry.base.exact,
+            tried=len(inquiry.tried),
+            calls=inquiry.kernels.calls,
+            matches=() if inquiry.base.exact else inquiry.matches,
+            open=undecided,
+            settings=_settings(inquiry.replaced, choices, [step.phase for step in self.observations]),
+            padding=_padding(inquiry, choices, self.samples) if self.explains else (0, 0),
+            left=None if self.explains else left_by(inquiry.kernels, _nearest(inquiry, choices), self.samples),
+        )
 
 
 def _nearest(inquiry: Inquiry, best: Choices) -> Choices:
@@ -68,9 +175,32 @@ def _nearest(inquiry: Inquiry, best: Choices) -> Choices:
     return best if is_nearer else NOTHING
 
 
-def _settings(replaced: Replaced, answer: Choices) -> tuple[tuple[str, str], ...]:
-    """All choices that take effect at the nodes under an answer, as address and value."""
+def _padding(inquiry: Inquiry, choices: Choices, samples: Sequence[Sample]) -> tuple[int, int]:
+    """Of how many tokens of padding these choices give other bits than were recorded, and how many there are."""
+    differing = every = 0
+    for sample in samples:
+        if sample.real is not None:
+            real, axis = sample.real
+            trial = inquiry.kernels.with_padding(choices, sample)
+            pairs = zip(sample.given, trial, strict=True)
+            apart = [(int_view(a) != int_view(b)).movedim(axis, 1).flatten(2).any(-1) for a, b in pairs]
+            differing += int((torch.stack(apart).any(0) & ~real).sum())
+            every += int((~real).sum())
+    return differing, every
+
+
+def _settings(replaced: Replaced, answer: Choices, phases: Sequence[Case]) -> tuple[tuple[str, str], ...]:
+    """All choices that take effect at the nodes under an answer, as address and value; none that go by the phase."""
     bound = replaced.bound(answer)
+    plans = {id(at): at for at in map(bound.at_phase, phases)}.values()
+    by_plan = [
+        {(f"{node.name}:{name}", str(value)) for node in replaced.nodes for name, value in at.active(node).items()}
+        for at in plans
+    ]
+    first = next(iter(plans))
     return tuple(
-        (f"{node.name}:{name}", str(value)) for node in replaced.nodes for name, value in bound.active(node).items()
+        setting
+        for node in replaced.nodes
+        for name, value in first.active(node).items()
+        if all((setting := (f"{node.name}:{name}", str(value))) in of_plan for of_plan in by_plan)
     )

@@ -31,13 +31,13 @@ class _Counted:
     of_expert: Counter[int] = field(default_factory=Counter)
     differing_of_expert: Counter[int] = field(default_factory=Counter)
 
-    def add(self, differs: Tensor, ids: Tensor | None, forward: int) -> None:
-        """Count a micro-batch; differs [B, T] bool, ids [B, T, K]."""
+    def add(self, differs: Tensor, ids: Tensor | None, sample: Sample) -> None:
+        """Count a micro-batch; differs [B, T] bool, ids [B, T, K], of tokens that are no padding."""
         self.differing += int(differs.sum())
         self.tokens += differs.numel()
         if self.first is None and bool(differs.any()):
-            sequence, position = differs.nonzero()[0].tolist()
-            self.first = TokenPlace(forward=forward, sequence=sequence, position=position)
+            sequence, position = sample.place(*differs.nonzero()[0].tolist())
+            self.first = TokenPlace(forward=sample.number, sequence=sequence, position=position)
         if ids is not None and ids.shape[:2] == differs.shape:
             for expert in sorted(set(ids.flatten().tolist())):
                 goes = (ids == expert).any(-1)
@@ -58,13 +58,13 @@ class _Counted:
 def extent_of(kernels: Kernels, choices: Choices, samples: Iterable[Sample]) -> Extent | None:
     """Of which tokens bits are other ones under these choices; None where shapes are, or where nothing runs."""
     counted = _Counted()
-    for number, sample in enumerate(samples):
+    for sample in samples:
         trial = kernels.outputs(choices, sample)
-        differs = None if trial is None else _differs(sample.given, trial)
+        differs = None if trial is None else _differs(sample.compared, trial)
         if trial is None or differs is None:
             return None
-        counted.add(differs, kernels.ids(sample, choices), number)
-        counted.not_finite += sum(map(_born, sample.given, trial))
+        counted.add(differs, kernels.ids(sample, choices), sample)
+        counted.not_finite += sum(map(_born, sample.compared, trial))
     if counted.first is None:
         return None
     return Extent(

@@ -82,7 +82,7 @@ class Inquiry:
 
     def meet(self, sample: Sample, *, same: bool = False) -> None:
         """Look at a further micro-batch; `same` where the plan's own kernels are known to give its bits."""
-        base = Score.of(sample.given, sample.given) if same else scored(self.kernels, frozenset(), [sample])
+        base = Score.of(sample.compared, sample.compared) if same else scored(self.kernels, frozenset(), [sample])
         self.base.add(base or Score.of_refused(sample))
         for choices, score in self.answers.items():
             score.add(scored(self.kernels, choices, [sample]) or Score.of_refused(sample))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import Final
 
 import torch
@@ -15,7 +16,7 @@ from moeparity.errors import SpecError
 from moeparity.evidence.explain.faults import PLANTED, every_expert, order_of, ordered, suspects_of
 from moeparity.evidence.explain.price import call_price, rewriting_price
 from moeparity.evidence.explain.replaced import Choices, Replaced
-from moeparity.evidence.explain.sample import Ports, Sample, Values
+from moeparity.evidence.explain.sample import Ports, Sample, Values, with_earlier
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.attribute import EDGE
 from moeparity.ops.log_softmax import UNROUNDED
@@ -23,6 +24,9 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.graph import Node
 from moeparity.plan.setting import Place
+
+Part = tuple[Ports | None, int]
+"""What a node reads at one port of each step, the first first (None: it does not), and the axis of tokens there."""
 
 KEPT: Final = 1 << 24
 """Bytes of what nodes gave in the last trials that are kept."""
@@ -80,9 +84,13 @@ class Kernels:
             return None
 
     def computed(self, choices: Choices, sample: Sample) -> Ports:
-        """What the nodes give with these choices, whole. Raises SpecError where an op refuses them, UnreadError where
-        a node reads what was not recorded.
+        """What the nodes give with these choices at tokens that are no padding, whole. Raises SpecError where an op
+        refuses them, UnreadError where a node reads what was not recorded.
         """
+        return sample.at_real(self.with_padding(choices, sample))
+
+    def with_padding(self, choices: Choices, sample: Sample) -> Ports:
+        """What the nodes give with these choices at all tokens. Raises as `computed` does."""
         values, plan = self.values(choices, sample), self.replaced.bound(choices).at_phase(sample.phase)
         tail = self.replaced.tail
         if tail is not None and _touches(choices, tail):
@@ -94,20 +102,20 @@ class Kernels:
     def suspects(self, sample: Sample, choices: Choices) -> tuple[int, ...]:
         """The experts that may be why a micro-batch was given with other bits than these choices give."""
         base, ids = self.outputs(choices, sample), self.ids(sample, choices)
-        return () if base is None or ids is None else suspects_of(sample.given[0], base[0], ids)
+        return () if base is None or ids is None else suspects_of(sample.compared[0], base[0], ids)
 
     def order(self, sample: Sample, choices: Choices) -> Place | None:
         """The order of experts in which, beside these choices, every row is as it was given; None where none is."""
         closing, ids = self.replaced.nodes[-1], self.ids(sample, choices)
         if closing is not self._experts() or ids is None:
             return None
-        rows: dict[int, Tensor] = {}
+        recorded, rows = sample.compared[0], dict[int, Tensor]()
         for expert in range(experts_of(closing)):
             trial = self.outputs(choices | {(every_expert(closing, expert), PLANTED)}, sample)
-            if trial is None or trial[0].shape != sample.given[0].shape or trial[0].dtype != sample.given[0].dtype:
+            if trial is None or trial[0].shape != recorded.shape or trial[0].dtype != recorded.dtype:
                 return None
             rows[expert] = trial[0]
-        order = order_of(sample.given[0], rows, ids)
+        order = order_of(recorded, rows, ids)
         return None if order is None else ordered(closing, order)
 
     def _experts(self) -> Node | None:
@@ -120,23 +128,55 @@ class Kernels:
         if node is None:
             return None
         try:
-            return self.values(choices, sample)[node.inputs[node.ports.index("ids")]]
+            return sample.at_real([self.values(choices, sample)[node.inputs[node.ports.index("ids")]]])[0]
         except SpecError:
             return None
 
-    def _walked(self, plan: BoundGraph, choices: Choices, sample: Sample, base: Values) -> dict[str, Tensor]:
-        """All values of the nodes, those on edges too; `base` holds them without the choices."""
+    def kept_by(self, choices: Choices, sample: Sample) -> Values:
+        """What later steps read of a step: the keys and values that these nodes make. Raises SpecError."""
+        return {value: self._of_step(choices, sample, value)[value] for value in self.replaced.history}
+
+    def read_by(self, node: Node, choices: Choices, sample: Sample, values: Values) -> list[Tensor | None]:
+        """What a node reads with these choices, of earlier steps too; `values` are those of this one."""
+        plan = self.replaced.bound(choices).at_phase(sample.phase)
+        return [_joined(read, axis) for read, axis in self._parts(plan, choices, sample, values, node)]
+
+    def _parts(self, plan: BoundGraph, choices: Choices, sample: Sample, values: Values, node: Node) -> list[Part]:
+        """What a node reads, step by step, with the axis of their tokens; None where it does not read an input."""
+        parts: list[Part] = []
+        for port, value in zip(node.ports, plan.read_inputs(node), strict=True):
+            read = _handed(values, value, node)
+            if value is not None and read is None:
+                raise UnreadError(f"{node.name}: {value} is not known.")
+            earlier = sample.earlier if read is not None and port in node.op.history else ()
+            before = [_handed(self._of_step(choices, step, value or ""), value, node) for step in earlier]
+            tensors = tuple(part for part in (*before, read) if part is not None)
+            parts.append((tensors or None, node.op.input_token_axes.get(port, 1)))
+        return parts
+
+    def _of_step(self, choices: Choices, step: Sample, value: str) -> Values:
+        """The values of an earlier step that one of them is made of, and it. Raises UnreadError."""
+        if value in step.values:
+            return step.values
+        if value not in self.replaced.made_of:
+            raise UnreadError(f"{value} of an earlier step is not known.")
+        plan = self.replaced.bound(choices).at_phase(step.phase)
+        return self._walked(plan, choices, step, {}, self.replaced.made_of[value])
+
+    def _walked(
+        self, plan: BoundGraph, choices: Choices, sample: Sample, base: Values, only: Collection[str] | None = None
+    ) -> dict[str, Tensor]:
+        """All values of the nodes (or `only` of these), those on edges too; `base` holds them without the choices."""
         tail = self.replaced.tail
         walks_tail = tail is not None and _touches(choices, tail)
         values, own_plan, before = dict(sample.values), self.replaced.plan.at_phase(sample.phase), set[str]()
         for node in self.replaced.all_nodes if walks_tail else self.replaced.nodes:
             before.add(node.name)
-            reads = [_handed(values, value, node) for value in plan.read_inputs(node)]
-            unseen = [name for name, x in zip(plan.read_inputs(node), reads, strict=True) if name and x is None]
-            if unseen:
-                raise UnreadError(f"{node.name}: {unseen[0]} is not known.")
+            if only is not None and node.name not in only:
+                continue
+            parts = self._parts(plan, choices, sample, values, node)
             names = (*node.values, *(f"{node.values[0]}{EDGE}{reader}" for reader in plan.edges(node)))
-            if _untouched(plan, own_plan, choices, node) and _reads_same(reads, base, node, plan):
+            if _untouched(plan, own_plan, choices, node) and self._reads_same(parts, base, node, own_plan, sample):
                 values |= {name: base[name] for name in names}
                 continue
             told_choices = sorted(plan.told_to(node).items())
@@ -147,9 +187,19 @@ class Kernels:
                 *told_choices,
             )
             if key not in self._inner:
+                reads = [_joined(part, axis) for part, axis in parts]
                 self._keep(key, self._computed_at(plan, node, choices, reads))
             values |= self._inner[key]
         return values
+
+    def _reads_same(
+        self, parts: Sequence[Part], base: Values, node: Node, own_plan: BoundGraph, sample: Sample
+    ) -> bool:
+        """Whether a node reads the very tensors that it reads without any choice, and made something of them."""
+        if node.values[0] not in base:
+            return False
+        without = self._parts(own_plan, frozenset(), sample, base, node)
+        return all(map(_same_tensors, parts, without))
 
     def _computed_at(
         self, plan: BoundGraph, node: Node, choices: Choices, reads: Sequence[Tensor | None]
@@ -188,7 +238,7 @@ class Kernels:
         return sum(rewriting_price(node) for node in rewritten if not node.own_weights) + sum(
             call_price(plan.at_phase(sample.phase), node, sample.tokens, sample.length)
             for node in touched
-            for sample in samples
+            for sample in with_earlier(samples)
         )
 
 
@@ -214,7 +264,13 @@ def _handed(values: Values, value: str | None, node: Node) -> Tensor | None:
     return None if value is None else values.get(f"{value}{EDGE}{node.name}", values.get(value))
 
 
-def _reads_same(reads: Sequence[Tensor | None], base: Values, node: Node, plan: BoundGraph) -> bool:
-    """Whether a node reads the very tensors that it reads without any choice, and made something of them."""
-    before = (_handed(base, value, node) for value in plan.read_inputs(node))
-    return node.values[0] in base and all(x is y for x, y in zip(reads, before, strict=True))
+def _same_tensors(part: Part, base_part: Part) -> bool:
+    (tensors, _), (base_tensors, _) = part, base_part
+    return len(tensors or ()) == len(base_tensors or ()) and all(map(is_, tensors or (), base_tensors or ()))
+
+
+def _joined(tensors: Ports | None, axis: int) -> Tensor | None:
+    """What a node reads of several steps as one tensor; the very tensor where it is of one."""
+    if tensors is None:
+        return None
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors, axis)

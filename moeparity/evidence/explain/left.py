@@ -31,7 +31,7 @@ def left_by(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Le
     furthest, worst = 0.0, None
     for sample in samples:
         trial = kernels.outputs(choices, sample)
-        for port, value in enumerate(sample.given):
+        for port, value in enumerate(sample.compared):
             elements += value.numel()
             count, far = (value.numel(), math.inf) if trial is None else _apart(value, trial[port])
             differing, furthest = differing + count, max(furthest, far)
@@ -66,7 +66,8 @@ def _beyond_orders(remainder: Left, kernels: Kernels, choices: Choices, sample: 
         return replace(remainder, not_drawn="the values have another shape, or lie in partial sums")
     slots = computed.shape[2] if node.op.slot_order else 1
     sequences, tokens = extent(node, (computed.shape[0], computed.shape[1]), slots=slots)
-    inputs = [None if name is None else values[name][:sequences, :tokens] for name in plan.read_inputs(node)]
+    reads = kernels.read_by(node, choices, sample, values)
+    inputs = [None if read is None else read[:sequences, :tokens] for read in reads]
     at = node.op.settings({**plan.told_to(node), **plan.active(node)})
     as_run = plan.as_run(node)
     weights = weights_of(kernels.loaded, as_run, plan.dtype_of(node.name))
@@ -78,8 +79,8 @@ def _beyond_orders(remainder: Left, kernels: Kernels, choices: Choices, sample: 
         draws = [draw(seed) for seed in range(DRAWS)]
     except RefusedError as error:
         return replace(remainder, not_drawn=f"{error.attribute}: {error.reason}")
-    cut = computed[:sequences, :tokens]
-    around = band(cut, value[:sequences, :tokens], draws, cut.shape[0] * cut.shape[1])
+    cut, value, *draws = (sample.of_real(x[:sequences, :tokens]) for x in (computed, value, *draws))
+    around = band(cut, value, draws, cut.shape[0] * cut.shape[1])
     return replace(
         remainder, outside=around.outside, compared=around.elements, draws_outside=max(around.own_outside, default=0),
         beyond_orders=not around.inside,

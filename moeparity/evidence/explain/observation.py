@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,20 +19,45 @@ from moeparity.plan.schedule.steps import FORWARD
 class Observation:
     """The values of one micro-batch, or of one step of a `phase`, by their names in a graph, in the shapes they have
     there: [B, T, ...], whole.
+
+    real: which tokens are no padding, bool [B, T]; None where all are taken to be real. earlier: the steps before it
+    whose keys it reads, row i on row i, the first first. number: which of the trace's forwards it is. unknown: why its
+    mask or its positions are not known.
     """
 
     values: Mapping[str, Tensor]
     phase: Case = FORWARD
+    real: Tensor | None = None
+    earlier: tuple[Observation, ...] = ()
+    number: int = 0
+    unknown: str = ""
 
-    def sample(self, region: tuple[Node, ...]) -> Sample:
-        """What enters a region of nodes here, and what its last node gave."""
-        inside = {value for node in region for value in node.values}
-        entering = (value for node in region for value in node.inputs if value not in inside)
-        return Sample(
-            values={value: self.values[value] for value in entering if value in self.values},
-            given=tuple(self.values[value] for value in region[-1].values),
-            phase=self.phase,
-        )
+    def sample(self, region: tuple[Node, ...], earlier: tuple[Sample, ...] = ()) -> Sample:
+        """What enters a region of nodes here, and what its last node gave; `earlier` are the steps before it.
+
+        Where the last node saw the last tokens of each sequence alone, as a head does, these alone enter. Raises
+        TraceError where a node among these mixes tokens.
+        """
+        closing = region[-1]
+        entering = {value: self.values[value] for value in entering_values(region) if value in self.values}
+        outputs = tuple(self.values[value] for value in closing.values if value in self.values)
+        real = self.real if self.real is None or not bool(self.real.all()) else None
+        shown_tokens = outputs[0].shape[closing.op.token_axis] if outputs else 0
+        if outputs and "tokens" in self.values and shown_tokens < self.values["tokens"].shape[1]:
+            if any(node.op.mixes_tokens for node in region):
+                raise TraceError(
+                    f"{closing.name}: the trace has the last {shown_tokens} tokens of each sequence alone."
+                )
+            entering = {value: tensor[:, -shown_tokens:] for value, tensor in entering.items()}
+            real = None if real is None else real[:, -shown_tokens:]
+        at = None if real is None else (real, closing.op.token_axis)
+        return Sample(values=entering, given=outputs, phase=self.phase, real=at, earlier=earlier, number=self.number)
+
+
+def entering_values(region: Sequence[Node]) -> tuple[str, ...]:
+    """The values that nodes read and none of them makes."""
+    inside = {value for node in region for value in node.values}
+    return tuple(dict.fromkeys(value for node in region for value in node.inputs if value not in inside))
 
 
 def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Node, ...]:

@@ -11,6 +11,8 @@ import yaml
 from moeparity.errors import TraceError
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.plan.address import pattern, role
+from moeparity.plan.schedule.cases import parse
+from moeparity.plan.schedule.steps import FORWARD
 
 DECIDED, NOT_DECIDED = "verified: trace", "inferred"
 """How sure a choice is that the recorded values decide, and one by which they are explained as others would explain
@@ -50,6 +52,11 @@ def _refuse(result: Explained) -> None:
             f"--profile-out: no choices give the bits of {pattern(unexplained)}, so a profile would state what was "
             "not seen. Name nodes that are explained with --node."
         )
+    for name, phase in _twice(result):
+        raise TraceError(
+            f"--profile-out: {name} was not computed alike in all forwards of phase {phase}, and a profile states one "
+            "way for a phase. Name other nodes with --node."
+        )
     for node in result.nodes:
         foreign = sorted(_explaining(node) - {address for address, _ in node.settings})
         if foreign:
@@ -59,12 +66,26 @@ def _refuse(result: Explained) -> None:
             )
 
 
+def _twice(result: Explained) -> Iterator[tuple[str, str]]:
+    """The nodes that have several explanations in one phase."""
+    places: set[tuple[str, str]] = set()
+    for node in result.nodes:
+        for phase in _phases(node):
+            if (node.node, phase) in places:
+                yield node.node, phase
+            places.add((node.node, phase))
+
+
+def _phases(node: Explanation) -> list[str]:
+    return list(dict.fromkeys(parse(case)[0] for case in node.phases))
+
+
 def _rules(result: Explained) -> Iterator[Mapping[str, object]]:
     """A rule for the nodes of a role that were made alike, and one for each choice that is not decided."""
     groups: dict[tuple[object, ...], list[Explanation]] = {}
     for node in result.nodes:
         alike = tuple(sorted((role(address), value, why) for address, value, why in _stated(node)))
-        groups.setdefault((role(node.node), alike), []).append(node)
+        groups.setdefault((role(node.node), alike, node.phases), []).append(node)
     for nodes in groups.values():
         by_node: dict[tuple[str, str], dict[str, object]] = {}
         for address, value, why in _stated(nodes[0]):
@@ -74,7 +95,10 @@ def _rules(result: Explained) -> Iterator[Mapping[str, object]]:
             places = [name.replace(f"layers[{nodes[0].node_layer}]", f"layers[{node.node_layer}]") for node in nodes]
             elements = f"{result.trace}: {sum(node.elements for node in nodes)} elements, all bits equal"
             evidence = {"level": NOT_DECIDED if why else DECIDED, "source": f"{elements}{why}"}
-            yield from ({"nodes": s, "set": values, "evidence": evidence} for s in pattern(places).split(", "))
+            # What a forward without a cache showed is stated of all phases, as what profiles say without a phase.
+            phases = {} if _phases(nodes[0]) == [FORWARD] else {"phase": _phases(nodes[0])}
+            for selector in pattern(places).split(", "):
+                yield {"nodes": selector, **phases, "set": values, "evidence": evidence}
 
 
 def _stated(node: Explanation) -> Iterator[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Final
 
 import networkx as nx
@@ -13,6 +14,7 @@ from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_all_phases, in_phases
 from moeparity.plan.graph import Node, Segment
+from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import FAULT, IMPL, Place, Setting
 
 Choice = tuple[Place, Value]
@@ -26,7 +28,7 @@ THETA: Final = "rope_theta"
 """The parameter of `rotary` that holds the base of its frequencies, and the base's name there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Replaced:
     """The nodes that a user's function or another program computes in place of, in a plan that is cut down to them and
     what they read in the last one's segment, in each of its phases, and runs no function.
@@ -48,11 +50,19 @@ class Replaced:
 
     @classmethod
     def of(
-        cls, region: Sequence[str], base: BoundGraph, own_plan: BoundGraph, *, unknown: Collection[str] = ()
+        cls,
+        region: Sequence[str],
+        base: BoundGraph,
+        own_plan: BoundGraph,
+        *,
+        unknown: Collection[str] = (),
+        phases: Sequence[Case] = (),
     ) -> Replaced:
-        """The nodes of a region, in execution order, as the plan `base` runs them. Of what the `unknown` nodes hand on
-        it is not known whether it was made under its choices.
+        """The nodes of a region, in execution order, as the plan `base` runs them, in some of its `phases` (none: in
+        all). Of what the `unknown` nodes hand on it is not known whether it was made under its choices.
         """
+        own_plans = {id(at): at for at in map(own_plan.at_phase, phases or own_plan.phases)}.values()
+        phases = tuple(phases) or base.phases
         graph, closing = base.graph, region[-1]
         segment = next(s for s in graph.segments if any(node.name == closing for node in s.nodes))
         inside = {node.name for node in segment.nodes}
@@ -63,20 +73,20 @@ class Replaced:
         names = {*region, *behind}.union(*(nx.ancestors(graph.digraph, n) for n in region)) & nodes.keys()
         cut = Segment(name=segment.name, nodes=tuple(node for node in nodes.values() if node.name in names))
         none = {(name, IMPL): Setting(value="", rule=None) for name in names}
-        settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in base.phases}
+        settings_of = {phase: {**_of_nodes(base.at_phase(phase), names), **none} for phase in phases}
         plan = BoundGraph(
             graph=replace(graph, segments=(cut,), digraph=graph.digraph.subgraph(names), cut_from=graph.whole),
             dtype=base.dtype,
-            settings=settings_of[base.phases[0]],
+            settings=settings_of[phases[0]],
             faults=base.faults,
             dormant=base.dormant,
-            phases=base.phases,
+            phases=phases,
         )
         return cls(
             plan=in_phases(plan, settings_of),
             nodes=tuple(node for node in cut.nodes if node.name in region),
             tail=tail,
-            own=tuple(_of_nodes(phase_plan, names) for phase_plan in own_plan.distinct),
+            own=tuple(_of_nodes(phase_plan, names) for phase_plan in own_plans),
             segment=frozenset(inside),
             makers=tuple(dict.fromkeys(place for place in _makers(cut.nodes, region) if place[0] in unknown)),
         )
@@ -85,6 +95,22 @@ class Replaced:
     def all_nodes(self) -> tuple[Node, ...]:
         """The nodes whose choices may explain the function."""
         return self.nodes if self.tail is None else (*self.nodes, self.tail)
+
+    @cached_property
+    def history(self) -> tuple[str, ...]:
+        """The values that the nodes make and read at earlier tokens too."""
+        own_values = {value for node in self.nodes for value in node.values}
+        read = (value for node in self.nodes for value in read_earlier(node))
+        return tuple(dict.fromkeys(value for value in read if value in own_values))
+
+    @cached_property
+    def made_of(self) -> Mapping[str, frozenset[str]]:
+        """By value that is read at earlier tokens, the nodes that it is made of."""
+        digraph, names = self.plan.graph.digraph, {node.name for node in self.nodes}
+        makers = {value: node.name for node in self.nodes for value in node.values}
+        return {
+            value: frozenset({makers[value], *nx.ancestors(digraph, makers[value])} & names) for value in self.history
+        }
 
     @property
     def named_nodes(self) -> tuple[Node, ...]:
@@ -140,6 +166,11 @@ class Replaced:
             phase_plan.resolved(node, value) != phase_plan.resolved(node, phase_plan.settings[place].value)
             for phase_plan in self.plan.distinct
         )
+
+
+def read_earlier(node: Node) -> tuple[str, ...]:
+    """The values that a node reads at earlier tokens of a sequence too."""
+    return tuple(value for port, value in zip(node.ports, node.inputs, strict=True) if port in node.op.history)
 
 
 def _makers(nodes: Sequence[Node], region: Sequence[str]) -> Iterator[Place]:

@@ -45,7 +45,7 @@ class ChoiceMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenChoice:
-    """A choice that these values do not decide beside its `value`.
+    """A choice that these values do not decide beside its `value`, with `/` between those of several phases.
 
     others: each by itself gives the same bits here; of whole numbers of which any is allowed, only the first that does
     is looked for. untried: these were not held against the values, since the work for that was spent. unread: nor were
@@ -117,15 +117,20 @@ class Left:
 class Explanation:
     """What choices give the recorded bits of a node, held against those of a start profile.
 
-    nodes: all that were computed anew, where values between were not recorded. as_it_is: share of elements equal under
-    the start profile. tried: how many combinations of other choices were run, in `calls` kernel calls. matches: what
-    gives every bit on all micro-batches, the plainest first; empty where the start profile's own choices do; where
-    nothing does what comes nearest, the best first. open: what these values do not decide beside the first of them.
+    nodes: all that were computed anew, where values between were not recorded. forwards: those of the trace, from 0,
+    that are explained so, in these `phases`; a node whose forwards were not all computed alike has an explanation for
+    each part. elements: those of tokens that are no padding. as_it_is: share of elements equal under the start profile.
+    tried: how many combinations of other choices were run, in `calls` kernel calls. matches: what gives every bit on
+    all micro-batches, the plainest first; empty where the start profile's own choices do; where nothing does what comes
+    nearest, the best first. open: what these values do not decide beside the first of them. padding: at how many
+    tokens of padding it gives other bits, and how many there are: they decide nothing.
     """
 
     node: str
     op: str
     nodes: tuple[str, ...]
+    forwards: tuple[int, ...]
+    phases: tuple[str, ...]
     elements: int
     as_it_is: float
     as_started: bool
@@ -134,6 +139,7 @@ class Explanation:
     matches: tuple[ChoiceMatch, ...] = ()
     open: tuple[OpenChoice, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
+    padding: tuple[int, int] = (0, 0)
     left: Left | None = None
 
     @property
@@ -149,17 +155,19 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:
-    """A node of which a trace does not show enough, and what is missing."""
+    """A node of which a trace does not show enough, and what is missing. `forwards`: where, if not in all."""
 
     node: str
     reason: str
+    forwards: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
     """What is said of a trace's nodes, held against a start profile in one dtype.
 
-    whole: whether the program got to the end of its recording. asked: whether nodes were named; else all were meant
+    taken: what is supposed of the program where attention and the rotation are explained. whole: whether the program
+    got to the end of its recording. asked: whether nodes were named; else all were meant
     that the trace shows.
     """
 
@@ -169,6 +177,7 @@ class Explained:
     profile: str
     dtype: str
     forwards: int
+    taken: tuple[str, ...]
     whole: bool
     asked: bool
     nodes: tuple[Explanation, ...]

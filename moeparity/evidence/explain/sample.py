@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -19,16 +19,50 @@ Ports = tuple[Tensor, ...]
 class Sample:
     """One micro-batch, or step of a phase, as the function met it: the values that enter its region, by name, and what
     it gave.
+
+    real: which tokens are no padding, bool [b, t], with the axis of tokens in what it gave (None: all are); what it
+    gave at others is held against nothing. earlier: the steps before it whose keys it reads, the first first; what is
+    known of one's region has its value by name. number: which of the program's forwards it is.
     """
 
     values: Values
     given: Ports
     phase: Case = FORWARD
+    real: tuple[Tensor, int] | None = None
+    earlier: tuple[Sample, ...] = ()
+    number: int = 0
 
     @property
     def elements(self) -> int:
         """How many numbers the function gave."""
-        return sum(port.numel() for port in self.given)
+        return sum(port.numel() for port in self.compared)
+
+    @property
+    def compared(self) -> Ports:
+        """What the function gave at tokens that are no padding."""
+        return self.at_real(self.given)
+
+    def at_real(self, ports: Sequence[Tensor]) -> Ports:
+        """Ports at tokens that are no padding: as they are, or as one sequence [1, n, ...] of these."""
+        if self.real is None:
+            return tuple(ports)
+        real, axis = self.real
+        by_token = (port.movedim(axis, 1) for port in ports)
+        # What has another shape is another value anyhow.
+        return tuple(port[real].unsqueeze(0) if port.shape[:2] == real.shape else port for port in by_token)
+
+    def place(self, sequence: int, position: int) -> tuple[int, int]:
+        """Where a token of what is compared stands in the step: its sequence and its position there."""
+        if self.real is None:
+            return sequence, position
+        row, column = self.real[0].nonzero()[position].tolist()
+        return row, column
+
+    def of_real(self, value: Tensor) -> Tensor:
+        """Of the first tokens of the first sequences, [b, t, ...], those that are no padding."""
+        if self.real is None:
+            return value
+        return value[self.real[0][: value.shape[0], : value.shape[1]]].unsqueeze(0)
 
     @property
     def tokens(self) -> int:
@@ -45,3 +79,8 @@ class Sample:
     def bytes(self) -> int:
         """What keeping it takes, the values that others keep too included."""
         return sum(tensor.nbytes for tensor in (*self.values.values(), *self.given))
+
+
+def with_earlier(samples: Sequence[Sample]) -> Iterator[Sample]:
+    """Steps and those before them whose keys they read, each once."""
+    yield from {id(step): step for sample in samples for step in (*sample.earlier, sample)}.values()

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from moeparity.evidence.explain.report import Explained, Explanation, Extent, Left, OpenChoice
+from moeparity.evidence.explain.report import Explained, Explanation, Extent, Left, OpenChoice, Unseen
 from moeparity.output.words import percent
 from moeparity.plan.address import pattern, role
 
@@ -24,40 +24,68 @@ def explained_lines(result: Explained) -> Iterator[str]:
     yield summary(result)
     yield f"trace      {result.trace}: {_count(result.forwards, 'forward')} by the map of {result.program}"
     yield f"held to    {result.profile} on {result.checkpoint} in {result.dtype}"
-    yield "taken      that no token is padding and that positions count from 0, where attention is explained"
+    yield f"taken      {' and '.join(result.taken)}, where attention is explained"
     if not result.whole:
         yield "note       the trace was cut: its program did not get to the end of its recording"
-    yield from _titled("Not explained", [node for node in result.nodes if not node.explained])
-    yield from _titled("Under other choices", [n for n in result.nodes if n.explained and not n.as_started])
-    yield from _equal(result, [node for node in result.nodes if node.as_started])
+    yield from _titled("Not explained", [part for part in result.nodes if not part.explained], result.forwards)
+    otherwise = [part for part in result.nodes if part.explained and not part.as_started]
+    yield from _titled("Under other choices", otherwise, result.forwards)
+    yield from _equal(result, [part for part in result.nodes if part.as_started])
     if result.unseen:
         yield from ("", "Not shown by this trace")
-        # Of what was asked for, and where nothing else is there, it is said why.
-        every = result.asked or not result.nodes
-        names = (f"  {pattern(unseen.node for unseen in result.unseen)}",)
-        yield from (f"  {unseen.node}: {unseen.reason}" for unseen in result.unseen) if every else names
+        yield from (f"  {line}" for line in _unseen_lines(result))
     yield ""
     yield summary(result)
 
 
-def _titled(title: str, nodes: Sequence[Explanation]) -> Iterator[str]:
+def _unseen_lines(result: Explained) -> Iterator[str]:
+    """The nodes that are not shown; with the reasons where they were asked for, or are shown in other forwards."""
+    explained = {node.node for node in result.nodes}
+    groups: dict[tuple[object, ...], list[Unseen]] = {}
+    for unseen in result.unseen:
+        is_told = result.asked or not result.nodes or unseen.node in explained
+        words: tuple[object, ...] = (role(unseen.node), _spread(unseen.reason), unseen.forwards) if is_told else ()
+        groups.setdefault(words, []).append(unseen)
+    for words, group in sorted(groups.items(), key=lambda pair: not pair[0]):
+        names = pattern(unseen.node for unseen in group)
+        where = _forwards(group[0].forwards, result.forwards)
+        yield f"{names}{where}: {_spread(group[0].reason)}" if words else names
+
+
+def _forwards(numbers: Sequence[int], every: int, phases: Sequence[str] = ()) -> str:
+    """Where something holds, if not in every forward."""
+    if not numbers or len(numbers) == every:
+        return ""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    words = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
+    noun = "forward" if len(numbers) == 1 else "forwards"
+    return f" in {noun} {words}" + (f" ({', '.join(phases)})" if phases else "")
+
+
+def _titled(title: str, nodes: Sequence[Explanation], forwards: int) -> Iterator[str]:
     if nodes:
         yield from ("", title)
-        yield from (f"  {line}" for group in _alike(nodes) for line in node_lines(*group))
+        yield from (f"  {line}" for group in _alike(nodes) for line in node_lines(*group, forwards=forwards))
 
 
 def _equal(result: Explained, nodes: Sequence[Explanation]) -> Iterator[str]:
     """What the start profile computes: in full where nodes were asked for, else by name and number."""
     if result.asked:
-        yield from _titled(f"As {result.profile} computes it", nodes)
+        yield from _titled(f"As {result.profile} computes it", nodes, result.forwards)
         return
     if not nodes:
         return
-    yield from (
-        "",
-        f"As {result.profile} computes it",
-        f"  {_count(len(nodes), 'node')}, all bits equal: {_names(nodes)}",
-    )
+    yield from ("", f"As {result.profile} computes it")
+    parts: dict[str, list[Explanation]] = {}
+    for node in nodes:
+        parts.setdefault(_forwards(node.forwards, result.forwards, node.phases), []).append(node)
+    for where, alike in parts.items():
+        yield f"  {_count(len(alike), 'node')}{where}, all bits equal: {_names(alike)}"
     between = dict.fromkeys(role(name) for node in nodes for name in node.nodes if name != node.node)
     if between:
         yield f"  computed anew between them, as not shown: {', '.join(between)}"
@@ -75,17 +103,22 @@ def _names(nodes: Iterable[Explanation]) -> str:
 
 
 def summary(result: Explained) -> str:
-    """One line: how many nodes are explained, by the start profile as it is or otherwise."""
-    as_started = sum(node.as_started for node in result.nodes)
-    otherwise = sum(node.explained and not node.as_started for node in result.nodes)
-    nothing = len(result.nodes) - as_started - otherwise
+    """One line: how many nodes are explained, by the start profile as it is or otherwise, of each in all its parts."""
+    by_node: dict[str, list[Explanation]] = {}
+    for part in result.nodes:
+        by_node.setdefault(part.node, []).append(part)
+    as_started = sum(all(part.as_started for part in parts) for parts in by_node.values())
+    otherwise = sum(all(part.explained for part in parts) for parts in by_node.values()) - as_started
+    nothing = len(by_node) - as_started - otherwise
     parts = [f"{as_started} as {result.profile} computes them", f"{otherwise} under other choices"]
-    return f"{_count(len(result.nodes), 'node')}: {', '.join(parts)}, {nothing} not explained; exit {result.exit_code}"
+    return f"{_count(len(by_node), 'node')}: {', '.join(parts)}, {nothing} not explained; exit {result.exit_code}"
 
 
-def node_lines(first: Explanation, *further: Explanation) -> Iterator[str]:
-    """What is said of a node in a few lines; `further` ones say the same of other layers."""
-    names = _names((first, *further))
+def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iterator[str]:
+    """What is said of a node in a few lines; `further` ones say the same of other layers, and all of the same forwards
+    of so many.
+    """
+    names = _names((first, *further)) + _forwards(first.forwards, forwards, first.phases)
     inside = ", ".join(role(name) for name in first.nodes if name != first.node)
     through = f" (with {inside})" if inside else ""
     if first.as_started:
@@ -94,6 +127,9 @@ def node_lines(first: Explanation, *further: Explanation) -> Iterator[str]:
         yield from _matches(first, f"{names}{through}")
     else:
         yield from _nothing(first, f"{names}{through}")
+    differing, every = (sum(counts) for counts in zip(*(node.padding for node in (first, *further)), strict=True))
+    if differing:
+        yield f"  of padding, which decides nothing, {differing} of {every} tokens have other bits"
     undecided = "; ".join(_undecided((first, *further)))
     if undecided:
         yield f"  not decided by these values: {undecided}"
@@ -202,7 +238,14 @@ def _alike(nodes: Iterable[Explanation]) -> list[list[Explanation]]:
     groups: dict[tuple[object, ...], list[Explanation]] = {}
     for node in nodes:
         matches = tuple(_spread(str(match)) for match in node.matches) if node.explained else node.node
-        key = (role(node.node), tuple(map(role, node.nodes)), matches, node.as_started)
+        key = (
+            role(node.node),
+            tuple(map(role, node.nodes)),
+            matches,
+            node.as_started,
+            node.forwards,
+            node.padding[0] > 0,
+        )
         groups.setdefault(key, []).append(node)
     return list(groups.values())
 

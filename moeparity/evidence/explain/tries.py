@@ -114,7 +114,7 @@ def _score(samples: Sequence[Sample], trials: Iterable[Ports | None]) -> Score |
     for sample, trial in zip(samples, trials, strict=True):
         if trial is None:
             return None
-        score.add(Score.of(sample.given, trial))
+        score.add(Score.of(sample.compared, trial))
     return score
 
 

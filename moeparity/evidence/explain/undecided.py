@@ -67,7 +67,9 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -
     return tuple(
         OpenChoice(
             place=f"{node}:{name}",
-            value=written(bound.resolved(node, bound.settings[node, name].value)),
+            value="/".join(
+                dict.fromkeys(written(at.resolved(node, at.settings[node, name].value)) for at in bound.distinct)
+            ),
             others=tuple(map(written, values_at.alike)),
             untried=tuple(map(written, values_at.untried)),
             unread=tuple(map(written, values_at.unread)),
@@ -122,4 +124,4 @@ def _price(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> flo
 
 def _gives_every_bit(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> bool:
     """Whether choices give all recorded values. Raises SpecError where an op refuses them."""
-    return all(all(map(same_bits, sample.given, kernels.computed(choices, sample))) for sample in samples)
+    return all(all(map(same_bits, sample.compared, kernels.computed(choices, sample))) for sample in samples)

@@ -1,8 +1,8 @@
-"""The calls of a program's modules, cut into its forwards: each begins where token ids go in."""
+"""The calls of a program's modules, cut into its forwards: each begins with the module that token ids go in at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,19 +49,35 @@ def forwards(trace: RankTrace, module_map: ModuleMap) -> list[Forward]:
     Raises TraceError where there is none, or the ids of one were not kept.
     """
     calls, place, where = module_calls(trace), module_map.tokens, Where(trace.folder)
-    starts = [number for number, call in enumerate(calls) if call.path == place.module]
-    if not starts:
+    entries = [call for call in calls if call.path == place.module]
+    if not entries:
         raise TraceError(
             f"{where}: no call of {place.module}, into which the token ids go by the map of {module_map.file.program}. "
             "Capture a whole forward, or name another map with `map:`."
         )
-    ends = [*starts[1:], len(calls)]
-    return [_forward(trace, place, calls[start:end]) for start, end in zip(starts, ends, strict=True)]
+    number_of = {call.id: number for number, call in enumerate(calls)}
+    firsts = [number_of[call.id] for call in _firsts(calls, entries)]
+    ends = [*firsts[1:], len(calls)]
+    return [
+        _forward(trace, place, entry, calls[first:end]) for entry, first, end in zip(entries, firsts, ends, strict=True)
+    ]
 
 
-def _forward(trace: RankTrace, place: Place, calls: Sequence[Call]) -> Forward:
+def _firsts(calls: Sequence[Call], entries: Sequence[Call]) -> Iterator[Call]:
+    """Of each call that the token ids go into the outermost call around it that is of this forward alone."""
+    by_id = {call.id: call for call in calls}
+    last = -1
+    for entry in entries:
+        first = entry
+        while first.inside is not None and first.inside > last and first.inside in by_id:
+            first = by_id[first.inside]
+        yield first
+        last = entry.id
+
+
+def _forward(trace: RankTrace, place: Place, entry: Call, calls: Sequence[Call]) -> Forward:
     values = trace.contents.values
-    number = place.value_of(calls[0])
+    number = place.value_of(entry)
     value = None if number is None else values.get(number)
     ids = None if value is None else trace.tensor(value)
     if ids is None or ids.dtype not in (torch.int64, torch.int32) or ids.dim() not in (1, 2) or not ids.numel():

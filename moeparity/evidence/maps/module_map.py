@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from moeparity import paths
+from moeparity.engine.liveness import widths
 from moeparity.errors import SpecError, TraceError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.trace.records import Call
 from moeparity.plan.address import role
@@ -23,7 +24,7 @@ class Place:
     """Where a program shows a value: the module's path, which side of it, and the slots it may lie in.
 
     `columns`: of a value that stands beside others in the last axis, the first of its own and the one behind its last.
-    `repeated`: how many times side by side the node has it.
+    `repeated`: how many times side by side the node has it. `width`: how many numbers a token has there; None: any.
     """
 
     module: str
@@ -31,6 +32,7 @@ class Place:
     slots: tuple[str, ...]
     columns: tuple[int, int] | None = None
     repeated: int = 1
+    width: int | None = None
 
     def value_of(self, call: Call) -> int | None:
         """The id of the value that a call has here."""
@@ -51,8 +53,17 @@ class ModuleMap:
     @cached_property
     def tokens(self) -> Place:
         """Where the ids of the tokens go in."""
-        shown = self.file.tokens
-        return Place(shown.module, _side(shown), shown.slots)
+        return _plain(self.file.tokens)
+
+    @cached_property
+    def mask(self) -> tuple[Place, ...]:
+        """Where it is said which tokens are no padding, those of a cache included."""
+        return tuple(map(_plain, self.file.mask))
+
+    @cached_property
+    def positions(self) -> tuple[Place, ...]:
+        """Where the positions of the tokens go in."""
+        return tuple(map(_plain, self.file.positions))
 
     def shows(self, calls: Iterable[Call]) -> bool:
         """Whether these calls of modules are of this map's program."""
@@ -64,11 +75,16 @@ class ModuleMap:
 
     def on(self, graph: Graph) -> Mapping[str, tuple[Place, ...]]:
         """By value of a graph, where it may be shown. Raises SpecError for columns of values without a known width."""
-        return {
-            value: places
+        numbers, _ = widths(graph)
+        shown_at = {
+            value: tuple(self._place(shown, value, node, graph) for shown in self._shown(value, node, graph))
             for node in graph.nodes
             for value in node.values
-            if (places := tuple(self._place(shown, value, node, graph) for shown in self._shown(value, node, graph)))
+        }
+        return {
+            value: tuple(replace(place, width=numbers[value] // place.repeated) for place in places)
+            for value, places in shown_at.items()
+            if places
         }
 
     def every(self, layers: int) -> Iterator[tuple[str, str, str]]:
@@ -152,6 +168,10 @@ def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
     names = listed([shipped.file.program for shipped in fitting or maps])
     fault = f"its modules fit the maps of {names}" if fitting else f"its modules are none that the maps of {names} know"
     raise TraceError(f"{where}: {fault}. Name one with `map:`, or a YAML file of your own (docs/traces.md).")
+
+
+def _plain(shown: Shown) -> Place:
+    return Place(shown.module, _side(shown), shown.slots)
 
 
 def _path(module: str, layer: int) -> str:

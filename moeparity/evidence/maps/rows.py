@@ -11,9 +11,10 @@ from moeparity.plan.graph import Graph, Node
 
 
 def token_rows(
-    tensor: torch.Tensor, size: tuple[int, int], columns: tuple[int, int] | None = None
+    tensor: torch.Tensor, size: tuple[int, int], columns: tuple[int, int] | None = None, width: int | None = None
 ) -> torch.Tensor | None:
-    """A value as [b, k, N], of `size` b sequences with t tokens each; None where its shape is of no such tokens.
+    """A value as [b, k, N], of `size` b sequences with t tokens each, N the `width`; None where its shape is of no such
+    tokens.
 
     The axes of the tokens come first, as [b, t, ...] or as [b * t, ...]. One row for all sequences, [1, t, ...], is of
     each of them. Of a head that sees each sequence's last k tokens alone, [b, k, V], k is less than t.
@@ -24,13 +25,20 @@ def token_rows(
             return None
         tensor = tensor[..., columns[0] : columns[1]]
     for axes in range(tensor.dim()):
-        if math.prod(tensor.shape[:axes]) == sequences * length:
+        if math.prod(tensor.shape[:axes]) == sequences * length and _fits(tensor, axes, width):
             return tensor.reshape(sequences, length, -1)
-    if tensor.dim() > 2 and tensor.shape[:2] == (1, length):
+    if tensor.dim() > 2 and tensor.shape[:2] == (1, length) and _fits(tensor, 2, width):
         return tensor.expand(sequences, *tensor.shape[1:]).flatten(2)
     if tensor.dim() == 3 and tensor.shape[0] == sequences and 0 < tensor.shape[1] < length:
         return tensor
     return None
+
+
+def _fits(tensor: torch.Tensor, axes: int, width: int | None) -> bool:
+    """Whether what lies behind so many axes may be a token's own: several axes may be those of other tokens, as of what
+    a step of decoding makes of all keys.
+    """
+    return axes + 1 == tensor.dim() or width in (None, math.prod(tensor.shape[axes:]))
 
 
 def heads(graph: Graph) -> Mapping[str, int]:

@@ -212,7 +212,9 @@ def _tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> in
     for place in places:
         value = way.value(place, trace.contents.values)
         if value is not None and _is_kept(trace, value):
-            rows = token_rows(torch.empty(value.shape, device="meta"), (len(way.ids), way.ids.shape[1]), place.columns)
+            rows = token_rows(
+                torch.empty(value.shape, device="meta"), (len(way.ids), way.ids.shape[1]), place.columns, place.width
+            )
             return 0 if rows is None else rows.shape[1]
     return 0
 

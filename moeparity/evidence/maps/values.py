@@ -41,13 +41,7 @@ def values_at(
     called several times in the forward, is unknown. Raises TraceError and SpecError.
     """
     module_map = module_map or map_of(module_calls(trace), Where(trace.folder))
-    way = forwards(trace, module_map)[forward]
-    cut, makers = heads(graph), {value: node for node in graph.nodes for value in node.values}
-    by_value: dict[str, torch.Tensor] = {"tokens": way.ids}
-    for value, places in module_map.on(graph).items():
-        rows = shown_rows(trace, way, places)
-        if rows is not None:
-            by_value[value] = laid_out(rows, makers[value], cut[value]).contiguous()
+    by_value = values_by_name(trace, graph, module_map, forwards(trace, module_map)[forward])
     at = {
         node.name: NodeValues(tuple(map(by_value.get, node.inputs)), tuple(map(by_value.get, node.values)))
         for node in graph.nodes
@@ -57,6 +51,17 @@ def values_at(
     }
 
 
+def values_by_name(trace: RankTrace, graph: Graph, module_map: ModuleMap, way: Forward) -> dict[str, torch.Tensor]:
+    """What a trace shows of a graph's values in a forward, laid out as kernels give them, `tokens` among them."""
+    cut, makers = heads(graph), {value: node for node in graph.nodes for value in node.values}
+    by_value: dict[str, torch.Tensor] = {"tokens": way.ids}
+    for value, places in module_map.on(graph).items():
+        rows = shown_rows(trace, way, places)
+        if rows is not None:
+            by_value[value] = laid_out(rows, makers[value], cut[value]).contiguous()
+    return by_value
+
+
 def shown_rows(trace: RankTrace, way: Forward, places: tuple[Place, ...]) -> torch.Tensor | None:
     """A value in a forward as rows [b, k, N], at the first place that the trace has; whole numbers in int64."""
     for place in places:
@@ -64,7 +69,7 @@ def shown_rows(trace: RankTrace, way: Forward, places: tuple[Place, ...]) -> tor
         tensor = None if value is None else trace.tensor(value)
         if tensor is not None:
             sequences, length = way.ids.shape
-            rows = token_rows(tensor, (sequences, length), place.columns)
+            rows = token_rows(tensor, (sequences, length), place.columns, place.width)
             if rows is None:
                 return None
             rows = rows.repeat(1, 1, place.repeated) if place.repeated > 1 else rows

@@ -53,12 +53,15 @@ class MapFile(Model):
     """`kind: map`: where the modules of a program show the values of nodes.
 
     `shown_by`: modules of which one must be there, for a trace to be taken for this program's. `tokens`: the ids that
-    go in. `values`: by value of a node, with `layers[*]` for every layer, where it is shown: the first of several
-    places that a trace has. What is not named stays unknown.
+    go in. `mask`: the attention mask, which says what is padding, and `positions`, those of the tokens that go
+    in: the first of several places that a trace has. `values`: by value of a node, with `layers[*]` for every layer,
+    where it is shown: the first of several places that a trace has. What is not named stays unknown.
     """
 
     kind: Literal["map"]
     program: str
     shown_by: list[Module] = []
     tokens: Shown
+    mask: list[Shown] = []
+    positions: list[Shown] = []
     values: dict[str, Shown | Annotated[list[Shown], Field(min_length=1)]]

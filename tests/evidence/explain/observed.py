@@ -141,6 +141,7 @@ def told(*answers: Explanation) -> Explained:
         profile="hf-eager",
         dtype="bf16",
         forwards=1,
+        taken=(),
         whole=True,
         asked=True,
         nodes=answers,

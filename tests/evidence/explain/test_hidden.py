@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from moeparity.evidence.explain.report import Explanation
+from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace
 from tests.bisection.trace.test_hidden import cancelling, chosen_once
 from tests.command import inside
@@ -96,16 +97,15 @@ def test_a_fault_of_an_expert_with_one_token_is_named_with_it(qwen3_moe: Path, t
     assert f"fault: the weights down of expert {expert} are multiplied by 0.75" in answer.stdout
 
 
-def test_a_fault_in_padding_alone_is_not_explained_and_is_told_with_its_extent(qwen3_moe: Path, tmp_path: Path) -> None:
+def test_a_fault_in_padding_alone_decides_nothing_and_is_told_with_its_extent(qwen3_moe: Path, tmp_path: Path) -> None:
     _, _, trace = padding_doubled(qwen3_moe, tmp_path)
-    node = _explained(trace, qwen3_moe, "layers[2].moe.residual")
-    assert not node.explained
-    assert node.left is not None
-    # Three of fourteen tokens, but for elements that are 0.
-    assert 0.2 < node.left.differing <= 3 / 14
-    # What is left is that of what is called nearest: here the profile itself, since nothing tried comes nearer.
-    assert node.as_it_is >= max(match.equal for match in node.matches)
-    assert node.left.differing == pytest.approx(1 - node.as_it_is)
+    result = explain_trace(Request(trace=trace, checkpoint=qwen3_moe, nodes="layers[2].moe.*"))
+    by_name = {node.node: node for node in result.nodes}
+    assert all(node.as_started for node in result.nodes)
+    assert by_name["layers[2].moe.residual"].padding == (3, 3)
+    assert by_name["layers[2].moe.reduce"].padding == (0, 3)
+    text = "\n".join(explained_lines(result))
+    assert text.count("of padding, which decides nothing, 3 of 3 tokens have other bits") == 1
 
 
 def some_exchanged(program: Any) -> None:

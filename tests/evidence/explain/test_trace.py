@@ -250,19 +250,6 @@ def test_a_node_that_is_not_shown_is_inconclusive(model: Model, default: Path) -
     assert "  layers[1].moe.experts: the trace does not show" in "\n".join(explained_lines(result))
 
 
-def test_of_padding_nothing_is_said_at_attention(model: Model, tmp_path: Path) -> None:
-    """Earlier its nodes were searched as if all tokens were seen, and something was named."""
-    program, ids = load(model.folder, "hf-eager", torch.bfloat16), ids_of(model)
-    mask = torch.ones_like(ids)
-    mask[1, :3] = 0
-    with recorded(tmp_path / "t"), torch.no_grad():
-        program(ids, attention_mask=mask, use_cache=False)
-    result = explain_trace(Request(trace=tmp_path / "t", checkpoint=model.folder, nodes="layers[1].attention.*"))
-    assert all(node.as_started for node in result.nodes)
-    reasons = {unseen.node: unseen.reason for unseen in result.unseen}
-    assert "mask" in reasons["layers[1].attention.attend"]
-
-
 def test_a_trace_without_tensors_is_refused(model: Model, tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="whole"):
         explain_trace(Request(trace=traced(model, tmp_path / "t", "hf-eager", save=""), checkpoint=model.folder))

@@ -1,0 +1,79 @@
+"""What each forward of a trace shows of a graph, with the padding, the positions and the keys that its tokens have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from moeparity.evidence.explain.observation import Observation
+from moeparity.evidence.maps.continued import Context, contexts
+from moeparity.evidence.maps.forwards import Forward, forwards
+from moeparity.evidence.maps.module_map import ModuleMap
+from moeparity.evidence.maps.values import values_by_name
+from moeparity.evidence.trace.read import RankTrace
+from moeparity.plan.graph import Graph
+from moeparity.plan.schedule.cases import Case, Sizes, case_of
+from moeparity.plan.schedule.steps import Phase
+
+MASK, POSITIONS = "mask", "positions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """The forwards of a trace, as steps; `taken` is what is supposed of the program, in words."""
+
+    observations: tuple[Observation, ...]
+    sizes: tuple[Sizes, ...]
+    taken: tuple[str, ...]
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases there are, in the order of their first steps."""
+        return tuple(dict.fromkeys(sizes.phase for sizes in self.sizes))
+
+    def in_cases(self, cases: Sequence[Case]) -> tuple[Observation, ...]:
+        """The steps in the cases that a plan was bound for."""
+        steps: list[Observation] = []
+        for step, sizes in zip(self.observations, self.sizes, strict=True):
+            earlier = tuple(steps[before.number] for before in step.earlier)
+            steps.append(replace(step, phase=case_of(cases, sizes) or sizes.phase, earlier=earlier))
+        return tuple(steps)
+
+
+def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
+    """What each forward shows. Raises TraceError for a trace without forwards, SpecError for a map."""
+    ways = forwards(trace, module_map)
+    at = contexts(trace, module_map, ways)
+    steps: list[Observation] = []
+    for number, (way, context) in enumerate(zip(ways, at, strict=True)):
+        values = values_by_name(trace, graph, module_map, way)
+        sources = {MASK: context.mask, POSITIONS: context.positions}
+        steps.append(
+            Observation(
+                values={**values, **{name: value for name, value in sources.items() if value is not None}},
+                phase=context.phase,
+                real=context.mask,
+                earlier=tuple(steps[before] for before in context.earlier),
+                number=number,
+                unknown=context.unknown,
+            )
+        )
+    sizes = tuple(_sizes(way, context, at) for way, context in zip(ways, at, strict=True))
+    return Recorded(observations=tuple(steps), sizes=sizes, taken=_taken(at))
+
+
+def _sizes(way: Forward, context: Context, every: Sequence[Context]) -> Sizes:
+    """What choices may go by; of a flat forward of servers all rows are taken for one sequence."""
+    sequences, length = way.ids.shape
+    before = (every[number].mask for number in context.earlier)
+    keys = length + sum(mask.shape[1] for mask in before if mask is not None)
+    return Sizes(context.phase, sequences * length, longest=keys, keys=keys, queries=length)
+
+
+def _taken(contexts_of: Sequence[Context]) -> tuple[str, ...]:
+    padding = all(context.said or context.mask is None for context in contexts_of)
+    words = ["padding as its attention masks have it" if padding else "that no token is padding"]
+    words.append("that positions count on from one token to the next")
+    if any(context.earlier for context in contexts_of):
+        words.append("that row i of a forward goes on row i of those before it")
+    return tuple(words)

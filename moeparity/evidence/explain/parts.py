@@ -1,0 +1,183 @@
+"""A node explained where its forwards were not all computed alike: which forwards go together, and what gives each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from moeparity.errors import TraceError, listed
+from moeparity.evidence.explain.explain import WORK, Answer, KeptBy, Question
+from moeparity.evidence.explain.inquiry import Memory
+from moeparity.evidence.explain.kernels import Kernels
+from moeparity.evidence.explain.observation import Observation, entering_values, region_of
+from moeparity.evidence.explain.replaced import Choices, read_earlier
+from moeparity.evidence.explain.report import Explanation, Unseen
+from moeparity.evidence.explain.sample import Sample, Values
+from moeparity.evidence.explain.score import Score
+from moeparity.evidence.explain.tries import NOTHING, scored
+from moeparity.inputs.weights.store import Loaded
+from moeparity.plan.address import role
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.graph import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What is said of a node: an explanation for each part of its forwards, and of which it cannot be explained."""
+
+    explanations: tuple[Explanation, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
+
+
+def explained_in_parts(
+    plan: BoundGraph,
+    node: str,
+    observations: Sequence[Observation],
+    loaded: Loaded,
+    memories: dict[tuple[str, ...], Memory],
+    known_nodes: Collection[str] = (),
+    work: float = WORK,
+) -> Parts:
+    """The choices behind a node's recorded values. All forwards are explained together where they can be; else those
+    that the plan itself gives, or those of each phase, apart from the others.
+
+    `memories` are by the names of a region's nodes, layers aside; each may spend `work`.
+    """
+    regions, reasons = _regions(plan, node, observations)
+    answers: list[Answer] = []
+    for region, steps in regions.values():
+        memory = memories.setdefault(tuple(role(member.name) for member in region), Memory(work=work))
+        question = Question(plan=plan, region=region, loaded=loaded, memory=memory, known_nodes=known_nodes)
+        answers += _answers(question, steps)
+    return Parts(
+        explanations=tuple(answer.explanation for answer in answers),
+        unseen=tuple(
+            Unseen(node=node, reason=reason, forwards=tuple(step.number for step in steps))
+            for reason, steps in reasons.items()
+        ),
+    )
+
+
+def _regions(
+    plan: BoundGraph, node: str, observations: Iterable[Observation]
+) -> tuple[dict[tuple[str, ...], tuple[tuple[Node, ...], list[Observation]]], dict[str, list[Observation]]]:
+    """The steps by what has to be computed anew in them, and those in which something is missing, by the reason."""
+    regions: dict[tuple[str, ...], tuple[tuple[Node, ...], list[Observation]]] = {}
+    reasons: dict[str, list[Observation]] = {}
+    for step in observations:
+        try:
+            region = region_of(plan.at_phase(step.phase), node, set(step.values))
+            _refuse_missing_keys(region, step)
+            step.sample(region)
+        except TraceError as error:
+            reasons.setdefault(f"{error} {step.unknown}".rstrip(), []).append(step)
+        else:
+            names = tuple(member.name for member in region)
+            regions.setdefault(names, (region, []))[1].append(step)
+    return regions, reasons
+
+
+def _refuse_missing_keys(region: tuple[Node, ...], step: Observation) -> None:
+    """Raises TraceError where a step before this one has not what its keys are made of."""
+    closing, entering = region[-1], entering_values(region)
+    read = {value for member in region for value in read_earlier(member)}
+    made_of = [value for member in region if not member.op.history for value in member.inputs if value in entering]
+    for earlier in step.earlier:
+        missing = [value for value in (*(v for v in read if v in entering), *made_of) if value not in earlier.values]
+        needed = [value for value in missing if value in step.values]
+        if needed:
+            raise TraceError(
+                f"{closing.name}: the trace has no whole {listed(sorted(needed))} of forward {earlier.number}, whose "
+                "keys this step reads."
+            )
+
+
+def _answers(question: Question, steps: Sequence[Observation]) -> list[Answer]:
+    """What gives the values of steps whose region is one: of all of them together, or of parts."""
+    started, others = _as_started(question, steps)
+    if started and others:
+        return _beside(question, started, others)
+    answer = question.answer(steps)
+    if answer.explains or len({step.phase for step in steps}) == 1:
+        return [answer]
+    by_phase = _by_phase(question, steps)
+    return by_phase if any(part.explains for part in by_phase) else [answer]
+
+
+def _as_started(
+    question: Question, steps: Sequence[Observation], kept_by: KeptBy | None = None
+) -> tuple[list[Observation], list[Observation]]:
+    """The steps whose bits the plan itself gives, and the others."""
+    samples = question.samples(steps, kept_by)
+    kernels = Kernels(question.inquiry(samples).replaced, question.loaded)
+    scores = [scored(kernels, NOTHING, [sample]) for sample in samples]
+    exact = [score is not None and score.exact for score in scores]
+    pairs = list(zip(steps, exact, strict=True))
+    return [step for step, same in pairs if same], [step for step, same in pairs if not same]
+
+
+def _by_phase(question: Question, steps: Sequence[Observation]) -> list[Answer]:
+    """The steps of each phase by themselves, against what those before kept."""
+    kept_by: dict[Observation, Values] = {}
+    answers = []
+    for phase in dict.fromkeys(step.phase for step in steps):
+        answers.append(question.answer([step for step in steps if step.phase == phase], kept_by))
+        kept_by |= answers[-1].kept_by()
+    return answers
+
+
+def _beside(question: Question, started: Sequence[Observation], others: Sequence[Observation]) -> list[Answer]:
+    """Steps that the plan gives, and others that it does not."""
+    plain_answer = question.answer(started)
+    kept_by = plain_answer.kept_by()
+    answer = question.answer(others, kept_by)
+    if answer.explains:
+        together = _together(question, [*started, *others], answer)
+        return [plain_answer, answer] if together is None else [together]
+    return _from_the_first(question, started, others, kept_by) or [plain_answer, answer]
+
+
+def _together(question: Question, steps: Sequence[Observation], answer: Answer) -> Answer | None:
+    """All steps under those of the answer's choices that give them all; None where none does."""
+    in_order = sorted(steps, key=lambda step: step.number)
+    samples = question.samples(in_order)
+    inquiry = question.inquiry(samples)
+    for choices in answer.exact:
+        score = scored(inquiry.kernels, choices, samples)
+        if score is not None and score.exact:
+            inquiry.answers[choices] = score
+    if not inquiry.answers:
+        return None
+    for sample in samples:
+        score = scored(inquiry.kernels, NOTHING, [sample])
+        inquiry.base.add(score or Score.of_refused(sample))
+    inquiry.tried, inquiry.kernels.calls = answer.inquiry.tried, answer.inquiry.kernels.calls + inquiry.kernels.calls
+    return Answer(question=question, observations=tuple(in_order), samples=tuple(samples), inquiry=inquiry)
+
+
+def _from_the_first(
+    question: Question, started: Sequence[Observation], others: Sequence[Observation], kept_by: KeptBy
+) -> list[Answer]:
+    """The first of the other steps by itself: what it kept may be all that is wrong with those behind it. None where
+    that, and what explains it, does not give all of them.
+    """
+    first, *behind = others
+    alone = question.answer([first], kept_by) if behind else None
+    if alone is None or not alone.explains:
+        return []
+    plain, like_it = list(started), [first]
+    kept_values = {**kept_by, **alone.kept_by()}
+    for step in behind:
+        (sample,) = question.samples([step], kept_values)
+        kernels = Kernels(question.inquiry([sample]).replaced, question.loaded)
+        choices = next((c for c in (NOTHING, alone.choices) if _gives(kernels, c, sample)), None)
+        if choices is None:
+            return []
+        (like_it if choices else plain).append(step)
+        kept_values[step] = kernels.kept_by(choices, sample)
+    return [question.answer(plain, kept_values), question.answer(like_it, kept_values)]
+
+
+def _gives(kernels: Kernels, choices: Choices, sample: Sample) -> bool:
+    score = scored(kernels, choices, [sample])
+    return score is not None and score.exact

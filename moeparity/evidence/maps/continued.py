@@ -1,0 +1,157 @@
+"""Which forwards of a program go on from which, which tokens are padding, and at which positions they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import counted
+from moeparity.evidence.maps.forwards import Forward
+from moeparity.evidence.maps.masks import KeyMask, key_mask
+from moeparity.evidence.maps.module_map import ModuleMap
+from moeparity.evidence.trace.read import RankTrace
+from moeparity.plan.schedule.steps import FORWARD, Phase
+
+TOKENS, COLUMNS = "tokens", "columns"
+"""Where positions start: at a sequence's first token that is no padding, or at the batch's first column."""
+BOTH: Final = frozenset({TOKENS, COLUMNS})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a forward's tokens stand in.
+
+    mask: which are no padding, bool [b, t]; None where that is not known. positions: int64 [b, t], as those before go
+    on, whatever the program has there; None where unknown. earlier: the forwards before it whose keys it reads, by
+    number, row i on row i. said: whether an attention mask was recorded. unknown: why the mask, or which keys it reads,
+    is not known; empty where it is.
+    """
+
+    mask: Tensor | None = None
+    positions: Tensor | None = None
+    earlier: tuple[int, ...] = ()
+    said: bool = False
+    phase: Phase = FORWARD
+    unknown: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """Forwards that go on from each other. `mask` [b, S] bool is of all their tokens; `starts` is where their positions
+    may count from.
+    """
+
+    numbers: list[int] = field(default_factory=list)
+    mask: Tensor
+    starts: frozenset[str] = BOTH
+
+
+def contexts(trace: RankTrace, module_map: ModuleMap, ways: Sequence[Forward]) -> list[Context]:
+    """The context of each forward. A forward goes on from the latest of as many sequences whose keys are as many as its
+    attention mask has columns before its own, or its positions count before its own.
+    """
+    runs: list[_Run] = []
+    by_forward: list[Context] = []
+    for number, way in enumerate(ways):
+        mask, positions = key_mask(trace, module_map, way), _positions(trace, module_map, way)
+        by_forward.append(_context(number, way, mask, positions, runs))
+    continued = {number for context in by_forward for number in context.earlier}
+    return [_in_phase(context, number in continued) for number, context in enumerate(by_forward)]
+
+
+def _in_phase(context: Context, goes_on: bool) -> Context:
+    phase: Phase = "prefill" if goes_on else FORWARD
+    if context.earlier and context.mask is not None:
+        phase = "decode" if context.mask.shape[1] == 1 else "chunk"
+    return replace(context, phase=phase)
+
+
+def _context(number: int, way: Forward, mask: KeyMask | None, positions: Tensor | None, runs: list[_Run]) -> Context:
+    """What a forward stands in; the run that it goes on, or begins, is longer by it then."""
+    sequences, length = way.ids.shape
+    own_mask = torch.ones_like(way.ids, dtype=torch.bool) if mask is None else mask.own
+    before = _before(length, mask, positions)
+    run = _run_of(runs, sequences, before, mask) if before else _Run(mask=own_mask.new_empty(sequences, 0))
+    unknown = _unknown(way, mask, positions, own_mask)
+    if run is None and not unknown:
+        unknown = f"it reads {counted(before, 'key')} of earlier tokens, and no recorded forward ends there."
+    if unknown or run is None:
+        return Context(unknown=unknown)
+    joined = torch.cat([run.mask, own_mask], dim=1)
+    if mask is not None and not mask.is_causal(joined):
+        return Context(unknown="its attention mask of four axes hides more than padding and what comes later.")
+    at, starts = _as_counted(joined, length, positions, run.starts)
+    earlier = tuple(run.numbers)
+    if not before:
+        runs.append(run)
+    run.numbers.append(number)
+    run.mask, run.starts = joined, starts
+    return Context(mask=own_mask, positions=at, earlier=earlier, said=mask is not None)
+
+
+def _unknown(way: Forward, mask: KeyMask | None, positions: Tensor | None, own_mask: Tensor) -> str:
+    """Why nothing can be said of a forward by itself; empty where something can."""
+    if mask is not None and mask.unknown:
+        return mask.unknown
+    if mask is None and positions is None and way.ids.shape[1] == 1:
+        return "neither an attention mask nor positions of this step were recorded."
+    if positions is not None:
+        begins = (positions[:, 1:] == 0) & own_mask[:, 1:] & own_mask[:, :-1]
+        if bool(begins.any()):
+            return "positions begin anew inside of a row: several sequences stand behind each other."
+    return ""
+
+
+def _before(length: int, mask: KeyMask | None, positions: Tensor | None) -> int:
+    """How many keys of earlier tokens a forward reads."""
+    if mask is not None:
+        return mask.keys - length
+    return 0 if positions is None else int(positions[:, 0].min())
+
+
+def _run_of(runs: Sequence[_Run], sequences: int, before: int, mask: KeyMask | None) -> _Run | None:
+    """The latest run of so many sequences and keys, of those whose padding is as this forward says, if it does."""
+    fitting = [run for run in runs if run.mask.shape == (sequences, before)]
+    mask_before = None if mask is None else mask.before
+    alike = [run for run in fitting if mask_before is not None and torch.equal(run.mask, mask_before)]
+    return max(alike or fitting, key=lambda run: run.numbers[-1], default=None)
+
+
+def _as_counted(
+    joined: Tensor, length: int, positions: Tensor | None, starts: frozenset[str]
+) -> tuple[Tensor | None, frozenset[str]]:
+    """The positions of the last `length` tokens, counted as the program counts, and from where it may count.
+
+    Padding has the positions that the program gives it. None where padding comes first and no positions were recorded.
+    """
+    real = joined[:, -length:]
+    counted_from = dict(_counted(joined, length))
+    alike = torch.equal(*(at[real] for at in counted_from.values()))
+    if positions is None:
+        return (counted_from[COLUMNS] if alike else None), starts
+    fitting = frozenset(start for start in starts if torch.equal(counted_from[start][real], positions[real]))
+    # Where they are as no start has them, that is for the search to explain.
+    starts = fitting or starts
+    at = counted_from[TOKENS if TOKENS in starts else COLUMNS]
+    return torch.where(real, at, positions), starts
+
+
+def _counted(joined: Tensor, length: int) -> Iterator[tuple[str, Tensor]]:
+    yield TOKENS, (joined.long().cumsum(1) - 1)[:, -length:]
+    yield COLUMNS, torch.arange(joined.shape[1]).expand(joined.shape)[:, -length:].contiguous()
+
+
+def _positions(trace: RankTrace, module_map: ModuleMap, way: Forward) -> Tensor | None:
+    """The positions [b, t] int64 that were recorded at the first place that has them."""
+    for place in module_map.positions:
+        value = way.value(place, trace.contents.values)
+        tensor = None if value is None else trace.tensor(value)
+        if tensor is not None and not tensor.is_floating_point() and tensor.dim() in (1, 2):
+            rows = tensor.long().reshape(-1, tensor.shape[-1])
+            if rows.shape[1] == way.ids.shape[1] and len(rows) in (1, len(way.ids)):
+                return rows.expand(way.ids.shape).contiguous()
+    return None

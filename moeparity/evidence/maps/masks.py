@@ -1,0 +1,86 @@
+"""What a program's attention mask says of padding: as [b, S], or as the [b, 1, t, S] of a static cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from moeparity.evidence.maps.forwards import Forward
+from moeparity.evidence.maps.module_map import ModuleMap
+from moeparity.evidence.trace.read import RankTrace
+
+BY_KEY, BY_QUERY = 2, 4
+"""Axes of a mask that says which keys are padding, and of one that says of each query which keys it sees."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyMask:
+    """Which tokens are no padding.
+
+    own: those of the forward, bool [b, t]. keys: how many keys its last token sees, its own and those before. before:
+    the mask of earlier tokens, bool [b, keys - t], as this forward has it; None where it does not say. visible: where
+    each query has a mask of its own, bool [b, t, places]. unknown: why nothing is known; empty where something is.
+    """
+
+    own: Tensor
+    keys: int
+    before: Tensor | None = None
+    visible: Tensor | None = None
+    unknown: str = ""
+
+    def is_causal(self, joined: Tensor) -> bool:
+        """Whether its queries see all that is no padding up to themselves, and nothing else, where `joined` [b, keys]
+        bool is of all keys.
+        """
+        if self.visible is None:
+            return True
+        length = self.own.shape[1]
+        expected = torch.zeros_like(self.visible)
+        causal = torch.ones(length, self.keys, dtype=torch.bool).tril(self.keys - length)
+        expected[..., : self.keys] = causal & joined[:, None]
+        return torch.equal(self.visible[self.own], expected[self.own])
+
+
+def key_mask(trace: RankTrace, module_map: ModuleMap, way: Forward) -> KeyMask | None:
+    """What is said of a forward's tokens at the first place that says something; None where nothing does."""
+    sequences, length = way.ids.shape
+    unkept = None
+    for place in module_map.mask:
+        calls = way.calls.get(place.module, ())
+        if any(slot.startswith(f"{name}.") for call in calls for slot in call.inputs for name in place.slots):
+            return _unknown(way, "it has an attention mask for each kind of layer, as with a static cache.")
+        value = way.value(place, trace.contents.values)
+        if value is None:
+            continue
+        tensor = trace.tensor(value)
+        if tensor is None:
+            unkept = unkept or _unknown(way, f"its attention mask, {place}, was not kept whole.")
+            continue
+        if tensor.dim() == BY_KEY and tensor.shape[0] == sequences and tensor.shape[1] >= length:
+            mask = tensor.bool()
+            return KeyMask(own=mask[:, -length:], keys=mask.shape[1], before=mask[:, :-length])
+        if tensor.dim() == BY_QUERY and tensor.shape[:3] == (sequences, 1, length):
+            return _by_query(tensor if tensor.dtype == torch.bool else tensor == 0)
+        return _unknown(way, f"its attention mask has the shape {list(tensor.shape)}.")
+    return unkept
+
+
+def _by_query(mask: Tensor) -> KeyMask:
+    """Of a mask [b, 1, t, places] bool: a token that is no padding sees itself."""
+    visible = mask[:, 0]
+    length = visible.shape[1]
+    keys = _keys(visible)
+    own_mask = visible[:, :, keys - length : keys].diagonal(dim1=1, dim2=2)
+    return KeyMask(own=own_mask, keys=keys, visible=visible)
+
+
+def _keys(visible: Tensor) -> int:
+    """How many places the last token sees that sees the most."""
+    places = visible[:, -1].any(0).nonzero().flatten().tolist()
+    return max(visible.shape[1], max(places, default=-1) + 1)
+
+
+def _unknown(way: Forward, reason: str) -> KeyMask:
+    return KeyMask(own=torch.ones_like(way.ids, dtype=torch.bool), keys=way.ids.shape[1], unknown=reason)

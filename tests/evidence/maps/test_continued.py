@@ -104,7 +104,7 @@ def test_columns_are_counted_where_the_program_counts_them(tmp_path: Path) -> No
 
 def test_without_a_mask_positions_say_what_a_step_reads(tmp_path: Path) -> None:
     first, second = met(tmp_path, [(None, at([0, 1, 2], [0, 1, 2]), 3), (None, at([3], [3]), 1)])
-    assert (second.earlier, second.phase, first.said) == ((0,), "decode", False)
+    assert (second.earlier, second.phase, first.has_mask) == ((0,), "decode", False)
 
 
 @pytest.mark.parametrize(

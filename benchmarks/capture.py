@@ -4,7 +4,9 @@
 
 All run one model, forward alone and forward with backward, module paths on all, each in a fork of one process, since
 msprobe leaves torch's functions wrapped. In a fork the step is run twice: the first time pays for what is made once,
-and for the pages of a fresh fork, the second doesn't. Times are of the processor, user's and system's. In each round
+and for the pages of a fresh fork, the second doesn't: the C library is told to keep memory that was freed, since it
+otherwise gives it back and faults it in again, up to 0.05 s that chance lays on one tool or on the bare step. Times are
+of the processor, user's and system's. In each round
 all run in turn; a ratio is taken within a round, to the least of the peers that record the same content and as much of
 stacks, and the table has medians of rounds.
 "Digests" are of inputs and outputs, with statistics where a tool has them; "tensors" are the whole values. Of "modules"
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -45,6 +48,9 @@ import moeparity
 from moeparity.evidence.capture import context  # noqa: F401  so that its import is not measured
 
 ROUNDS = 3
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's `mallopt`."""
 
 Times = tuple[float, float, int]
 """Seconds of the processor for the first step and for the second, and bytes on disk of one."""
@@ -217,6 +223,14 @@ def _ratio(each: dict[Tool | None, Times], tool: Tool, peers: Sequence[Tool], i:
     return (each[tool][i] - bare) / min(each[peer][i] - bare for peer in peers)
 
 
+def keep_freed_memory() -> None:
+    """Let the C library keep what was freed, so that no step pays for the pages of another."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):  # glibc's alone
+        library.mallopt(M_MMAP_THRESHOLD, 1 << 30)
+        library.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
 def compare(rounds: int, passes: Sequence[str], scope: str | None) -> None:
     """Measure all tools in turn, so many times, and print a table for each of the passes."""
     model, tokens = model_and_tokens()
@@ -261,6 +275,7 @@ def main() -> None:
     parser.add_argument("--long", type=int, help="instead: memory over so many steps of training")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     if arguments.long:
         long_run(arguments.long)
         return

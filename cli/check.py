@@ -11,7 +11,7 @@ import typer
 
 from moeparity.cli.failures import CRASH, SKIP, crashed, report_error, told
 from moeparity.cli.markdown import Markdown, files_of, write
-from moeparity.cli.options import Device, Html, MemoryLimit
+from moeparity.cli.options import Device, Html, MemoryLimit, WorkersOption
 from moeparity.cli.outputs import Outputs, outputs
 from moeparity.errors import MoeparityError, display_path
 
@@ -43,6 +43,7 @@ def check(
     ] = False,
     memory_limit: MemoryLimit = None,
     device: Device = "auto",
+    workers: WorkersOption = None,
 ) -> None:
     """Hold recipes to what they expect. A recipe without `expect:` must pass its gate.
 
@@ -58,7 +59,7 @@ def check(
         with outputs(written, unprinted=("--baseline",)) as files:
             lock = lock or _baseline(baseline, update=False)
             limits = {"allow_code": allow_code, "memory_limit": memory_limit}
-            code = _run(recipes, files, device=device, baseline=lock, **limits)
+            code = _run(recipes, files, device=device, workers=workers, baseline=lock, **limits)
     except MoeparityError as error:
         report_error(str(error))
         code = 2

@@ -47,6 +47,7 @@ def explain(
     from moeparity.evidence.explain.profile import profile_text
     from moeparity.evidence.explain.text import explained_lines
     from moeparity.evidence.explain.trace import Request, explain_trace
+    from moeparity.output.words import hanging
 
     request = Request(
         trace=trace, checkpoint=checkpoint, profile=profile, nodes=node, map_name=map_, dtype=dtype, rank=rank
@@ -54,7 +55,8 @@ def explain(
     with outputs({"--profile-out": profile_out, "--json": json}, unprinted=("--profile-out",)) as files:
         with progress_line() as progress:
             result = explain_trace(request, progress)
-        files.print("\n".join(explained_lines(result)))
+        width = files.console().width
+        files.print("\n".join(hanging(line, width) for line in explained_lines(result)))
         files.text("--json", result.to_json)
         files.text("--profile-out", lambda: profile_text(result, profile_out.stem if profile_out else ""))
     raise typer.Exit(result.exit_code)

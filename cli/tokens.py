@@ -1,4 +1,4 @@
-"""`moeparity tokens` and `sample`: what a token file becomes, and the tokens a recipe would generate as such a file."""
+"""`moeparity tokens` and `sample`: what a token file becomes; tokens of a log, or that a recipe samples, as one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from moeparity.cli.options import AllowCode, Device
+from moeparity.errors import MoeparityError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,13 +19,54 @@ if TYPE_CHECKING:
 
 
 def tokens(
-    path: Annotated[Path, typer.Argument(help="A recipe (*.yaml), or a token file.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="A recipe (*.yaml) or a token file; with --out, logs.")
+    ],
     tokenizer: Annotated[str | None, typer.Option(help="With a file: bytes, checkpoint, or a tokenizer.json.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="With a file: the checkpoint it is for.")] = None,
-    sequences: Annotated[int, typer.Option(min=1, help="Sequences to print.")] = 2,
+    sequences: Annotated[
+        int | None, typer.Option(min=1, help="Sequences to print, 2 by default; with --out to write, all by default.")
+    ] = None,
     length: Annotated[int, typer.Option(min=1, help="Tokens to print of each.")] = 64,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the sampler's side of logs as this token file: *.jsonl, or safetensors.")
+    ] = None,
+    format: Annotated[
+        str | None, typer.Option("--format", help="With --out: what the logs are, where contents leave it open.")
+    ] = None,
 ) -> None:
-    """Print token ids beside what they stand for, and what is scored."""
+    """Print token ids beside what they stand for, or make a token file of a log."""
+    if out is not None:
+        _write(files, out, format, sequences)
+        return
+    if len(files) > 1 or format is not None:
+        raise MoeparityError(
+            "tokens: without --out, which makes a token file of logs, one recipe or token file is printed. Name one, "
+            "or add --out."
+        )
+    _print(files[0], tokenizer, checkpoint, sequences or 2, length)
+
+
+def _write(files: list[Path], out: Path, format: str | None, most: int | None) -> None:
+    """Make a token file of logs, and say what is in it."""
+    from moeparity.cli.outputs import outputs
+    from moeparity.inputs.tokens.jsonl import lines
+    from moeparity.inputs.tokens.tensorfile import file_contents
+    from moeparity.logs.opening import open_sampled
+    from moeparity.logs.tokens import about, tokens_of
+    from moeparity.output.writing import write_tensors, write_text
+
+    with outputs({"--out": out}, unprinted=("--out",)) as written:
+        logged = tokens_of(open_sampled(files, format=format), most=most)
+        if out.suffix == ".jsonl":
+            written.file("--out", lambda path: write_text(path, "".join(f"{line}\n" for line in lines(logged.tokens))))
+        else:
+            written.file("--out", lambda path: write_tensors(path, *file_contents(logged.tokens)))
+        for sentence in about(logged, out):
+            written.console().print(sentence)
+
+
+def _print(path: Path, tokenizer: str | None, checkpoint: Path | None, sequences: int, length: int) -> None:
     from moeparity.cli.render import console
 
     token_set, vocabulary = (

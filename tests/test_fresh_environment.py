@@ -35,11 +35,16 @@ def shell(checkout: Path) -> dict[str, str]:
     """The variables of a shell with a new environment activated.
 
     What the project depends on is lent from this one, from all of its site directories, so that torch is not installed
-    again; the project itself is not: an editable install is a .pth file, which only a site directory of its own would
-    read.
+    again, nor pip; the project itself is not: an editable install is a .pth file, which only a site directory of its
+    own would read.
     """
     environment = checkout.parent / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    pip = environment / "bin" / "pip"
+    pip.write_text(
+        f"#!{environment / 'bin' / 'python'}\nfrom pip._internal.cli.main import main\nraise SystemExit(main())\n"
+    )
+    pip.chmod(0o755)
     (site,) = environment.glob("lib/python*/site-packages")
     lent = [folder for folder in sys.path if Path(folder).name == "site-packages"]
     (site / "lent.pth").write_text("\n".join(lent) + "\n", "utf-8")

@@ -68,6 +68,15 @@ def test_show_does_not_import_torch() -> None:
     assert "layers[0:4].moe.combine" in done.stdout
 
 
+def test_what_a_bisection_imports_takes_no_longer_than_torch() -> None:
+    """These take as long again; guards of live ranks need them, and no bisection on simulated ones."""
+    code = "import sys, moeparity.bisection.pipeline\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert {"torch", "moeparity.bisection.observe"} <= loaded
+    assert not {"torch._dynamo", "torch.distributed.tensor", "sympy", "moeparity.ranks.guard"} & loaded
+
+
 def test_nothing_in_the_package_imports_transformers() -> None:
     sources = [*(ROOT / "moeparity").rglob("*.py"), *(ROOT / "cli").rglob("*.py")]
     assert sources

@@ -29,7 +29,12 @@ MOST = 1 << 20
 """Bytes of a request: arguments and variables."""
 
 
-LEFT_OUT = ("moeparity.check.pytest_plugin", "moeparity.cli.__main__", "moeparity.ranks")
+LEFT_OUT = (
+    "moeparity.check.pytest_plugin",
+    "moeparity.cli.__main__",
+    "moeparity.ranks",
+    "moeparity.bisection.real_ranks.run",
+)
 """pytest's own, a program, and what takes as long to load as torch and only jobs of several ranks need."""
 
 
@@ -94,9 +99,11 @@ def _text(number: int, *, open_: bool) -> io.TextIOWrapper:
 
 
 if __name__ == "__main__":
+    # What is loaded stays: neither this process nor a fork that collects garbage need look through it.
+    gc.disable()
     load()
-    # What is loaded stays: a fork that collects garbage, at its end at the latest, need not look through it.
     gc.freeze()
+    gc.enable()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has one thread only"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as _listener:
         _listener.bind(sys.argv[1])

@@ -14,7 +14,6 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.real_ranks.report import REAL
-from moeparity.bisection.real_ranks.run import job, on_real_ranks
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import fingerprint
 from moeparity.bisection.resume.passes import Passes
@@ -87,6 +86,9 @@ def _ready(
     """A recipe made ready; where real ranks are asked for, with what they computed of it."""
     if options.ranks != REAL:
         return ready(recipe, device=device, options=options, progress=progress, opener=opener)
+    # Not above: guards need parts of torch that take as long to import as all the rest together.
+    from moeparity.bisection.real_ranks.run import job, on_real_ranks
+
     with job(device):
         plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
         return replace(plan, real_ranks=on_real_ranks(plan, progress))

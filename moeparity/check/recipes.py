@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,10 @@ def check(
     memory_limit: float | None = None,
     progress: Callback | None = None,
     baseline: Baseline | None = None,
+    workers: str | int | None = None,
 ) -> Checked:
     """Run a recipe as `moeparity.bisect` does, or measure the logs of a `kind: log`, and hold the report to `expect:`
-    and, of a recipe, to what a baseline keeps of it.
+    and, of a recipe, to what a baseline keeps of it. `workers` are those of `moeparity.bisect`; logs are measured here.
 
     What can be wrong with the expectations is found before a run, which alone imports torch; only the names of toggles
     that are split during the run (`split:`) are looked at after it. A user's mistake is part of the result, so that it
@@ -82,7 +83,8 @@ def check(
             report, findings = _logs(path, progress)
         else:
             limits = {"allow_code": allow_code, "memory_limit": memory_limit}
-            report, findings, entry = _recipe(path, device, baseline, progress, **limits)
+            run = {"device": device, "workers": workers, "progress": progress}
+            report, findings, entry = _recipe(path, baseline, run, **limits)
     except MoeparityError as error:
         return Checked(
             recipe=display_path(path),
@@ -102,7 +104,7 @@ def check(
 
 
 def _recipe(
-    path: Path, device: str, baseline: Baseline | None, progress: Callback | None, **limits: Any
+    path: Path, baseline: Baseline | None, run: Mapping[str, Any], **limits: Any
 ) -> tuple[Report, tuple[Finding, ...], Entry | None]:
     outline, recipe = outline_recipe(path), reader.read_recipe(path)
     if baseline is not None:
@@ -111,7 +113,7 @@ def _recipe(
     from moeparity.bisection.pipeline import bisect
 
     options = Options(**limits, digests=baseline is not None)
-    report = bisect(path, device=device, options=options, progress=progress)
+    report = bisect(path, options=options, **run)
     refuse_unknown(recipe.expect, (toggle.name for toggle in report.toggles), Where(path))
     findings = tuple(expectation.finding(report) for expectation in outline.expectations)
     if baseline is None:

@@ -17,7 +17,8 @@ _WORDS = {"ok": "ok", "fail": "**FAIL**", "inconclusive": "**open**", "not judge
 def step_summary(results: Sequence[Checked], status: str, drawn: str | None = None) -> str:
     """A headline, and for every recipe its findings, those that are not met first; `status` is the status in words.
 
-    The one recipe that `shown` picks has its summary too, and its picture, which lies in the file `drawn`.
+    Every recipe that does not meet what it expects has its summary too, folded but for the one that `shown` picks; that
+    one has its picture, which lies in the file `drawn`.
     """
     code = combined(result.exit_code for result in results)
     sections = [f"### moeparity check: {state_of(code).upper()}", escaped(status)]
@@ -28,8 +29,13 @@ def step_summary(results: Sequence[Checked], status: str, drawn: str | None = No
             sections.append(f"could not be checked: {escaped(result.error)}")
         if result.findings:
             sections.append(_findings(result))
-        if result is picked and isinstance(result.report, Report):
-            sections += ["<details open><summary>What was found</summary>", *parts(result.report, drawn), "</details>"]
+        if (result is picked or result.exit_code) and isinstance(result.report, Report):
+            first, picture_of_it = ("<details open>", drawn) if result is picked else ("<details>", None)
+            sections += [
+                f"{first}<summary>What was found</summary>",
+                *parts(result.report, picture_of_it),
+                "</details>",
+            ]
     return "\n\n".join(sections)
 
 

@@ -44,11 +44,17 @@ def choose(name: str) -> torch.device:
 
 def versions() -> dict[str, str]:
     """Python, and those of the packages that read, compute or tokenise that are installed."""
-    installed = {"torch": str(torch.__version__)}
+    return {"python": platform.python_version(), "torch": str(torch.__version__), **_installed()}
+
+
+@cache
+def _installed() -> Mapping[str, str]:
+    """Looked for once: of a report on few tokens this is a twentieth."""
+    installed = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
             installed[package] = version(package)
-    return {"python": platform.python_version(), **installed}
+    return installed
 
 
 def cpu_name() -> str:

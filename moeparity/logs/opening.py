@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from collections.abc import Sequence as Several
+from dataclasses import replace
 from os.path import realpath
 from pathlib import Path
 from typing import Literal
@@ -24,8 +25,11 @@ _PATTERNS = ("train_data_step*.jsonl", "token_exports/step_*/rank_*.jsonl", "ste
 class Log:
     """Sequences of some files, in the files' order; reading them again reads the files again."""
 
-    def __init__(self, rollout: list[Source], trainer: list[Source], join: Join, *, partial: bool) -> None:
+    def __init__(
+        self, rollout: list[Source], trainer: list[Source], join: Join, *, partial: bool, sampled: bool
+    ) -> None:
         self._rollout, self._trainer, self._join, self._partial = rollout, trainer, join, partial
+        self._sampled = sampled
         self._tally = Tally()
 
     @property
@@ -59,13 +63,16 @@ class Log:
         if not scored:
             raise LogError(f"{where}: no token is scored: the masks leave none of {len(ids)} sequences.")
         if not alive and scored >= FEWEST:
+            sides = "the sampler's" if self._sampled else "both sides'"
             raise LogError(
-                f"{where}: both sides' log-probabilities are 0 at all {scored} scored tokens: placeholders, or what a "
+                f"{where}: {sides} log-probabilities are 0 at all {scored} scored tokens: placeholders, or what a "
                 "greedy sampler reports of its own choice, and a trainer that copies it. Log them with raw "
                 "log-probabilities."
             )
 
     def _sequences(self) -> Iterator[Sequence]:
+        if self._sampled:
+            return (_of_sampler(sequence) for source in self._rollout for _, sequence in source.sequences())
         if not self._trainer:
             return (_two_sided(sequence) for source in self._rollout for _, sequence in source.sequences())
         if self._join == "order":
@@ -99,7 +106,21 @@ def open(
         )
     sources = [recognise(path, "rollout", format) for path in _files(paths)]
     trainer_sources = [recognise(path, "trainer", trainer_format) for path in _files(trainer)]
-    return Log(sources, trainer_sources, join, partial=partial)
+    return Log(sources, trainer_sources, join, partial=partial, sampled=False)
+
+
+def open_sampled(paths: Several[Path], *, format: str | None = None) -> Log:
+    """Logs of the sampler's side alone, whatever they hold of the trainer's: its columns are None. As `open`."""
+    if not paths:
+        raise LogError("no log given; expected at least one file.")
+    return Log([recognise(path, "rollout", format) for path in _files(paths)], [], "id", partial=False, sampled=True)
+
+
+def _of_sampler(sequence: Sequence) -> Sequence:
+    """The sequence without the trainer's side. Raises LogError where the file holds none of the sampler's."""
+    if sequence.rollout is None:
+        raise LogError(f"{sequence.where}: no log-probabilities of the sampler. Give the sampler's log.")
+    return replace(sequence, trainer=None)
 
 
 def _two_sided(sequence: Sequence) -> Sequence:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from textwrap import wrap
 
 from moeparity.metrics.verdict import Interval
 
@@ -60,6 +61,25 @@ def fitted(text: str, width: int) -> str:
     return re.sub(r"\S+", lambda match: match[0] if len(match[0]) <= width else _fitted_word(match[0], width), text)
 
 
+def hanging(line: str, width: int) -> str:
+    """The line as lines of this width, those after the first indented four columns more than it; a list of names in
+    its head, as in `trace      a folder`, keeps its column.
+    """
+    head = re.match(r" *(?:[a-z]+(?: [a-z]+)? {2,})?", line)
+    assert head is not None, "it may be empty"
+    named = bool(head[0].strip())
+    indent = " " * (len(head[0]) + (0 if named else _HANGING))
+    texts = wrap(
+        head[0] + fitted(line[len(head[0]) :], width - len(indent)),
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(texts)
+
+
+_HANGING = 4
 _PATH = re.compile(r"[^\s/]*(?:/[^\s/]+)+/?")
 _BREAKS = ".:,/|=_-)]"
 

@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from moeparity.evidence.trace.digest import row_digests
+from moeparity.evidence.weights.weight_layout import is_dtensor
 from moeparity.ranks.difference import Records, ranks_in_words
 
 WHOLE = "whole"
@@ -39,7 +39,7 @@ def fingerprint(
     itself, and so does a parameter with Megatron's `tensor_model_parallel`. One transfer from the device.
     """
     named_tensors = list(_named(modules))
-    local = [tensor.to_local() if isinstance(tensor, DTensor) else tensor for _, tensor in named_tensors]
+    local = [tensor.to_local() if is_dtensor(tensor) else tensor for _, tensor in named_tensors]
     sums = [row_digests(tensor.detach().reshape(1, -1))[0] for tensor in local]
     constants = [bool((flat := tensor.detach().reshape(-1)).numel() < 2 or (flat == flat[0]).all()) for tensor in local]
     numbers = torch.stack([total.cpu() for total in sums]).tolist() if sums else []
@@ -120,7 +120,7 @@ def _part(name: str, tensor: torch.Tensor, rank: int, sharded: Sequence[str], re
         return f"rank {rank}"
     if any(fnmatchcase(name, pattern) for pattern in replicated):
         return WHOLE
-    if isinstance(tensor, DTensor):
+    if is_dtensor(tensor):
         coordinate = tensor.device_mesh.get_coordinate() or ()
         places = zip(tensor.placements, coordinate, strict=False)
         part = " ".join(f"{placement}@{at}" for placement, at in places if not placement.is_replicate())

@@ -129,6 +129,13 @@ def test_a_crash_is_no_divergence_and_stops_no_other_recipe(recipes: dict[int, s
     assert "ZeroDivisionError: in a kernel" in messages[0]
 
 
+def test_workers_are_asked_as_of_a_bisection(recipes: dict[int, str]) -> None:
+    """Their number is looked at where a bisection's is; `tests/bisection/workers` says what they compute."""
+    done = run(recipes[0], "--workers", "0")
+    assert done.exit_code == 2
+    assert "--workers 0: expected a number of processes" in done.stderr
+
+
 def test_junit_says_the_same(recipes: dict[int, str], tmp_path: Path) -> None:
     done = run(*recipes.values(), "--junit", str(tmp_path / "parity.xml"))
     root = ET.parse(tmp_path / "parity.xml").getroot()

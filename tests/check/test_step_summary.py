@@ -30,6 +30,18 @@ def test_what_is_not_met_comes_first_and_everything_is_there() -> None:
     assert text.count("<details open>") == text.count("</details>") == 1
 
 
+def test_every_recipe_that_is_not_met_is_told_of() -> None:
+    """Folded but for the first, which alone has the picture; what is met is not told of."""
+    second = replace(
+        MIXED, recipe="recipes/z.yaml", report=replace(REPORT, summary=replace(SUMMARY, blame="other one"))
+    )
+    text = step_summary([replace(GOOD, report=REPORT), replace(MIXED, report=REPORT), second], "x", "x.svg")
+    assert text.count("<details open>") == text.count("![") == 1
+    assert text.count("<details>") == 1
+    assert text.index("recipes/z.yaml") < text.index("<details>") < text.index("other one")
+    assert text.count("What was found") == 2
+
+
 def test_without_a_report_there_is_no_picture() -> None:
     assert shown([BROKEN]) is None
     assert picture([BROKEN]) is None

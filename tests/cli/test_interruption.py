@@ -40,8 +40,10 @@ main()
 FORKED = """
 import gc, json, os, sys, time
 from tests.warm import load
+gc.disable()
 load()
 gc.freeze()
+gc.enable()
 for line, arguments, out, error in json.loads(sys.argv[1]):
     begun, child = time.monotonic(), os.fork()
     if not child:

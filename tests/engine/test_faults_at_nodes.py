@@ -27,6 +27,7 @@ TESTED = {
     "shared-expert-missing",
     "shared-expert-twice",
     "shared-expert-gate-missing",
+    "shared-expert-gate-twice",
     "residual-missing",
     "temperature-in-the-head",
     "capacity-drop",
@@ -123,6 +124,12 @@ def test_the_shared_expert_twice_is_added_after_each_rounding(
 def test_the_shared_experts_gate_left_out_leaves_its_sum(models: dict[str, Model]) -> None:
     fresh, faulty = both(models["qwen2_moe"], "shared-expert-gate-missing", f"{LAYER}moe")
     assert same_bits(faulty[f"{LAYER}moe.shared"], fresh[f"{LAYER}moe.shared_reduce"])
+
+
+def test_the_shared_experts_gate_applied_twice_rounds_each_time(models: dict[str, Model]) -> None:
+    fresh, faulty = both(models["qwen2_moe"], "shared-expert-gate-twice", f"{LAYER}moe")
+    gate = fresh[f"{LAYER}moe.shared_gate"].sigmoid()
+    assert same_bits(faulty[f"{LAYER}moe.shared"], gate * (gate * fresh[f"{LAYER}moe.shared_reduce"]))
 
 
 def test_a_residual_left_out_leaves_the_stream(models: dict[str, Model]) -> None:

@@ -23,7 +23,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[st
     """By rank and case; none of the ranks outlives this."""
     out = tmp_path_factory.mktemp("live_ranks") / "out"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.engine.live_ranks", str(out)]
+    command = [sys.executable, "-m", "tests.uncollected", "tests.engine.live_ranks", str(out)]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as started:

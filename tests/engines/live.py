@@ -38,6 +38,9 @@ openai==3.54.0 opentelemetry-api==1.45.2 oss-harmony==0.0.11 partial-json-parser
 prometheus_client==0.26.0 py-cpuinfo==9.0.0 sniffio==1.3.1 uvloop==0.23.0 xgrammar==0.2.8
 """
 """What the parsers of servers import."""
+_OF_MSPROBE = """
+absl-py==2.5.1 einops==0.8.2 pandas==3.1.1 protobuf==7.36.2 python-dateutil==4.0.0 pytz==2026.6 tensorboard==2.21.0
+"""
 PACKAGES: dict[str, tuple[str, ...]] = {
     "triton": ("triton==3.7.1",),
     "triton-3.8": ("triton==3.8.0",),
@@ -47,6 +50,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "torchtitan-0.3.0": ("torchtitan==0.3.0", "spmd_types==0.2.3", *_CONFIGURATION),
     "torchtitan-0.2.2": ("torchtitan==0.2.2", *_CONFIGURATION),
     "liger": ("liger-kernel==0.8.5",),
+    "msprobe": ("mindstudio-probe==26.2.0", *_OF_MSPROBE.split()),
     "sglang-needs": ("dill==0.4.1", "msgspec==0.22.0"),
     "megatron-core": ("megatron-core==0.16.1",),
     "verl": ("verl==0.9.1",),
@@ -122,7 +126,8 @@ def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         cases_file, found_file = Path(folder) / "cases.pt", Path(folder) / "found.pt"
         torch.save({name: dict(case) for name, case in cases.items()}, cases_file)
-        command = [sys.executable, "-W", "ignore", "-m", f"tests.engines.{program}", str(cases_file), str(found_file)]
+        command = [sys.executable, "-W", "ignore", "-m", "tests.uncollected", f"tests.engines.{program}"]
+        command += map(str, (cases_file, found_file))
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=False
         )

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from moeparity.evidence.capture.context import capture
 from tests.engines.live import answer
+from tests.engines.live_vllm_hidden_states import write
 
 
 class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -127,4 +128,4 @@ def _experts(self: Any, hidden_states: Tensor, router_logits: Tensor, **_: Any) 
 
 
 if __name__ == "__main__":
-    answer({"names": names, "forward": forward})
+    answer({"names": names, "forward": forward, "write": write})

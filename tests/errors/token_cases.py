@@ -22,6 +22,7 @@ BYTES = f"tokenizer: bytes, {SAMPLED}"
 OWN = f"tokenizer: checkpoint, {SAMPLED}"
 IDS = '"input_ids": [1, 2, 3]'
 TEXT = '{"text": "Hello"}'
+LOGGED = '"logprobs": [null, -1, -1]'
 GOOD = f"{{{IDS}}}\n"
 ROUTED_ONCE = f'{{{IDS}, "routed_experts": [[[0, 1]], null, null]}}'
 ROUTED_TWICE = f'{{{IDS}, "routed_experts": [[[0, 1], [2, 3]], null, null]}}'
@@ -103,6 +104,10 @@ COMMAND_LINES: dict[str, tuple[str, ...]] = {
     "cli-engines-groups-that-do-not-divide": ("engines", "--config", "{tmp}/groups.sh"),
     "cli-engines-replicas-of-groups": ("engines", "--config", "{tmp}/replicas.sh"),
     "cli-init-over-a-file": ("init", "base", "--out", "{tmp}/t.jsonl"),
+    "cli-tokens-two-files-to-print": ("tokens", "{tmp}/t.jsonl", "base/tokens.safetensors"),
+    "cli-tokens-of-a-response-alone": ("tokens", "{tmp}/response.jsonl", "--out", "{tmp}/out.jsonl"),
+    "cli-tokens-of-the-trainer-alone": ("tokens", "{tmp}/trainer.jsonl", "--out", "{tmp}/out.jsonl"),
+    "cli-tokens-of-routes-of-unlike-sequences": ("tokens", "{tmp}/routes.jsonl", "--out", "{tmp}/out.jsonl"),
     "jsonl-a-folder": ("tokens", "{tmp}/folder.jsonl"),
     "jsonl-not-utf8": ("tokens", "{tmp}/latin.jsonl"),
 }
@@ -122,6 +127,12 @@ def prepare(tmp: Path) -> None:
     for name, line in LAUNCHED.items():
         (tmp / f"{name}.sh").write_text(f"{line}\n", "utf-8")
     (tmp / "folder.jsonl").mkdir()
+    (tmp / "response.jsonl").write_text(
+        f'{{"id": "a", {IDS}, "mask": [0, 1, 1], {LOGGED}, "prompt_tokens": 0}}\n', "utf-8"
+    )
+    (tmp / "trainer.jsonl").write_text(f'{{"id": "a", {IDS}, "trainer_{LOGGED[1:]}}}\n', "utf-8")
+    routed = (f'{{"id": "{name}", {LOGGED}, {line[1:]}' for name, line in (("a", ROUTED_ONCE), ("b", ROUTED_TWICE)))
+    (tmp / "routes.jsonl").write_text("\n".join(routed), "utf-8")
     (tmp / "latin.jsonl").write_bytes(b'{"text": "\xfc"}\n')
 
 

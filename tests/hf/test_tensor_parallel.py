@@ -42,7 +42,14 @@ def live(folder: Path) -> None:
         "GLOO_SOCKET_IFNAME": "lo",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
-    command = [sys.executable, "-m", "tests.hf.live_tensor_parallel", str(folder), *map(str, WORLDS)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.uncollected",
+        "tests.hf.live_tensor_parallel",
+        str(folder),
+        *map(str, WORLDS),
+    ]
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as started:

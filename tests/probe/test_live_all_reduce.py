@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("live")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.probe.live_ranks", str(folder)]
+    command = [sys.executable, "-m", "tests.uncollected", "tests.probe.live_ranks", str(folder)]
     process = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
     )

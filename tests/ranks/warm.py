@@ -81,10 +81,12 @@ def _become(request: Mapping[str, Any], streams: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    # What is loaded stays: neither this process nor a fork that collects garbage need look through it.
+    gc.disable()
     for _name in PROGRAMS:
         importlib.import_module(_name)
-    # What is loaded stays: a fork that collects garbage, at its end at the latest, need not look through it.
     gc.freeze()
+    gc.enable()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has one thread only"
     _socket = socket.socket(fileno=os.dup(0))
     _socket.sendall(b"warm")

@@ -19,7 +19,7 @@ _FOR_THE_CAUSE_NAMED = "E[rho]"
 def causes(records: Records, path: Path) -> tuple[LikelyCause, ...]:
     """What the diagnosis of logs names where the record is a log's rollout, and the side that it is of, the trainer.
 
-    `path` is that of the recipe. None where the side's log-probabilities are not finite.
+    `path` is that of the token file. None where the side's log-probabilities are not finite.
     """
     if not bool(records.delta(records.recorder).isfinite().all()):
         return ()
@@ -28,7 +28,12 @@ def causes(records: Records, path: Path) -> tuple[LikelyCause, ...]:
     certain = [finding for finding in observer.diagnosis().findings if finding.verdict == "named"]
     others = [finding for finding in certain if finding.name != _FOR_THE_CAUSE_NAMED]
     return tuple(
-        LikelyCause(name=finding.name, reason=finding.reason, advice=_advice(finding, records.recorder))
+        LikelyCause(
+            name=finding.name,
+            meaning=finding.tier == "semantics",
+            reason=finding.reason,
+            advice=_advice(finding, records.recorder),
+        )
         for finding in others or certain
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,8 +80,16 @@ def _record(plan: Plan, records: Records | None, sides: Recorded | None) -> Reco
     status: Status = "no record" if not verdicts else "reproduced" if all(verdicts) else "not reproduced"
     record = Record(status=status, side=side, logprobs=logprobs, routes=routes, gate=gate)
     if records is not None and sides is not None and logprobs is not None and not logprobs.reproduced:
-        record = replace(record, causes=causes(records, plan.path), rival=_rival(side, logprobs, sides))
+        likely = causes(records, Path(plan.recipe.tokens.file))
+        record = replace(record, causes=likely, rival=_rival(side, logprobs, sides), pads=_pads(plan))
     return replace(record, reading=tuple(record_reading(record)))
+
+
+def _pads(plan: Plan) -> int:
+    """The pads that the side of the record computes beside the tokens: a server's steps, packs and lists have none."""
+    side = plan.candidate if plan.recipe.tokens.sampler == CANDIDATE else plan.reference
+    dense = not side.schedule.is_flat and side.schedule.pack is None and side.schedule.recorded is None
+    return plan.tokens.pads if dense else 0
 
 
 def _rival(side: str, record: LogprobRecord, sides: Recorded) -> RecordedLogprobs | None:

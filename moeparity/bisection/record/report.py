@@ -119,9 +119,13 @@ class RouteRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LikelyCause:
-    """What a record that is not reproduced looks like: a finding of the diagnosis of logs, and what to do about it."""
+    """What a record that is not reproduced looks like: a finding of the diagnosis of logs, and what to do about it.
+
+    meaning: whether it says that the two columns mean different things, rather than where they differ.
+    """
 
     name: str
+    meaning: bool
     reason: str
     advice: str
 
@@ -132,7 +136,8 @@ class Record:
 
     `gate` is the verdict on k3(side against record) where the recipe bounds it; None where it does not. `causes` are
     those that the diagnosis of logs names of log-probabilities that are not reproduced; `rival` is the other side where
-    that one lies at the record. `reading` says it all in sentences.
+    that one lies at the record; `pads` are those that the side computes beside the tokens. `reading` says all of it in
+    sentences.
     """
 
     status: Status
@@ -142,7 +147,13 @@ class Record:
     gate: Verdict | None
     causes: tuple[LikelyCause, ...] = ()
     rival: RecordedLogprobs | None = None
+    pads: int = 0
     reading: tuple[str, ...] = ()
+
+    @property
+    def meanings(self) -> tuple[LikelyCause, ...]:
+        """The causes by which the two columns mean different things."""
+        return tuple(cause for cause in self.causes if cause.meaning)
 
     @property
     def contradicts(self) -> bool:

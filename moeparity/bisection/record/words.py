@@ -10,6 +10,10 @@ from moeparity.metrics.verdict import Verdict
 from moeparity.output.words import after_estimate, enumerated, few, percent, quantity
 
 SIMULATIONS = "What follows compares two simulations"
+_BATCHES = (
+    "`schedule: {rule: vllm-v1, sequences: 1}` is each sequence alone, `{file: batches.jsonl}` any list "
+    "(docs/schedules.md)"
+)
 
 
 def record_reading(record: Record) -> list[str]:
@@ -43,6 +47,11 @@ def _explained(record: Record) -> Iterator[str]:
             f"The {rival.side} lies {rival.mean_abs_delta:.3g} from the record. The record is taken for that of the "
             f"side that sampled, the {side}: check `sampled_from:`."
         )
+    if record.pads:
+        yield (
+            f"The {side} computes {quantity(record.pads, 'pad')} beside the tokens. An engine without them had other "
+            f"shapes, so other bits. Its batches can be stated: {_BATCHES}."
+        )
     if record.logprobs is not None and not record.logprobs.reproduced:
         of = f"of the record (its rollout) and the {side} (its trainer)"
         if not record.causes:
@@ -54,10 +63,16 @@ def _explained(record: Record) -> Iterator[str]:
 
 
 def decided_blame(record: Record) -> str:
-    """What makes the verdict where the record does, in a line: what it looks like, or that no known cause shows."""
+    """What makes the verdict where the record does, in a line: what it looks like, or that no known cause shows; nobody
+    where the record is reproduced, and its gate asks for more.
+    """
+    if record.status == "reproduced":
+        return f"nobody: the record is reproduced, and its gate asks for {_asked(record)}"
     start = "the record, not the difference of both sides"
     if record.rival is not None:
         return f"{start}: it is the {record.rival.side}'s, by the distance"
+    if record.pads and not record.meanings:
+        return f"{start}: the {record.side} computes {quantity(record.pads, 'pad')} that the engine may not have had"
     if record.causes:
         return f"{start}; it looks like {few([cause.name for cause in record.causes], 2)} (--section record)"
     layer = first_layer(record)
@@ -77,19 +92,33 @@ def decided_start(record: Record, between_sides: str) -> str:
         before = f", the {quantity(logprobs.before, 'token')} before it reproduced" if logprobs.before else ""
         place = f"position {logprobs.from_position} of the record{before}; log-probabilities show no layer"
     else:
-        place = "nowhere in the record, which lies within its floor but not below its gate"
+        place = f"nowhere in the record, which is reproduced; its gate asks for {_asked(record)}"
     return f"{place}; between both sides {between_sides}"
 
 
 def decided_step(record: Record) -> str:
     """What to do next where the record makes the verdict, in a line."""
+    if record.status == "reproduced":
+        if record.gate is not None and record.gate.status == "inconclusive":
+            return f"nothing on either side: a record of {_asked(record)} decides"
+        return "a wider gate on the record, or a profile that is nearer: `moeparity sweep RECIPE --over profile=A,B`"
     if record.rival is not None:
         return f"`sampled_from: {record.rival.side}`, if that one's engine made the record"
+    if record.pads and not record.meanings:
+        return f"state the engine's batches, if it had no pads: {_BATCHES}"
     if record.causes:
         return record.causes[0].advice.partition(". ")[0].removesuffix(".")
     routes = "" if record.routes is not None else "; record `routed_experts` too"
     weights = "hold the engine's weights to these (`moeparity weights`)"
     return f"{weights}; try other profiles: `moeparity sweep RECIPE --over profile=A,B`{routes}"
+
+
+def _asked(record: Record) -> str:
+    """What the gate of a record that is reproduced asks for and did not get."""
+    gate = record.gate
+    if gate is None or gate.status != "inconclusive":
+        return f"less than the {record.side} differs from itself"
+    return "more sequences" if gate.needed_sequences is None else f"about {gate.needed_sequences} sequences"
 
 
 def first_layer(record: Record) -> int | None:

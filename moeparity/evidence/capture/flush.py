@@ -89,12 +89,19 @@ def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> 
         sink.note(text)
     for value in _unwritten(calls):
         sink.value(_value(value), rows=value.rows if rows else None, tensor=value.bits)
-    stacks: dict[Frames, int] = {}
+    stacks: dict[tuple[int, ...], int] = {}
     for call in calls:
-        if call.frames is not None and call.frames not in stacks:
-            stacks[call.frames] = sink.stack(lines(call.frames))
-        sink.call(_call(call, None if call.frames is None else stacks[call.frames]))
+        sink.call(_call(call, None if call.frames is None else _stack(sink, call.frames, stacks)))
     sink.flush()
+
+
+def _stack(sink: Sink, frames: Frames, stacks: dict[tuple[int, ...], int]) -> int:
+    """The number of a stack. `stacks`: those of this flush, by identity: the hash of a code object is slow."""
+    key = tuple([number for code, instruction in frames for number in (id(code), instruction)])
+    number = stacks.get(key)
+    if number is None:
+        number = stacks[key] = sink.stack(lines(frames))
+    return number
 
 
 def let_go(calls: list[Running]) -> None:

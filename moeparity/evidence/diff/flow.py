@@ -10,7 +10,7 @@ from typing import Literal
 from moeparity.evidence.diff.align import Aligned
 from moeparity.evidence.diff.compare import Comparer, Comparison
 from moeparity.evidence.diff.pass_pairs import RunPair
-from moeparity.evidence.diff.side import Side
+from moeparity.evidence.diff.side import OWN, Side
 from moeparity.evidence.diff.views import compare_views, memory_rows
 from moeparity.evidence.trace.records import Call
 
@@ -159,9 +159,10 @@ def _given(call: Call) -> dict[str, int]:
 
 
 def _slots(left: dict[str, int], right: dict[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Slots of one name; what remains, one after the other, where either side has as many."""
+    """Slots of one name; what remains of what they were given, one after the other, where either side has as many."""
     for slot in [slot for slot in left if slot in right]:
         yield slot, left.pop(slot), right.pop(slot)
+    left, right = ({slot: n for slot, n in rest.items() if not slot.startswith(OWN)} for rest in (left, right))
     if len(left) == len(right):
         yield from ((slot, a, b) for (slot, a), b in zip(left.items(), right.values(), strict=True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import Protocol
@@ -16,6 +16,9 @@ from moeparity.errors import TraceError, Where
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.read import Contents, RankTrace
 from moeparity.evidence.trace.records import Call, Head, Value
+
+OWN = "weight "
+"""Begins the slots of a module's own weights among what it reads, where no ops were recorded that show them."""
 
 MOST_VIEWS = 100
 """Views of views that are followed: more are a circle."""
@@ -81,7 +84,8 @@ class Side:
     def _of_modules(self) -> frozenset[int]:
         """What modules were given and gave."""
         calls = (call for call in self.calls if call.level == "module")
-        return frozenset(self.root_of(n) for call in calls for n in (*call.inputs.values(), *call.outputs.values()))
+        slots = (entry for call in calls for entry in (*call.inputs.items(), *call.outputs.items()))
+        return frozenset(self.root_of(number) for slot, number in slots if not slot.startswith(OWN))
 
     def is_weight(self, number: int) -> bool:
         """Whether no call made it and no module was given it: ops alone read it, such as weights and buffers."""
@@ -189,7 +193,14 @@ class Side:
 
 def side_of(name: str, rank: RankTrace) -> Side:
     """One rank's trace as a side. Raises TraceError."""
-    return Side(name, str(Where(rank.folder)), rank.head, rank.contents, rank)
+    calls = tuple(_reading_weights(call) if call.weights else call for call in rank.contents.calls)
+    return Side(name, str(Where(rank.folder)), rank.head, replace(rank.contents, calls=calls), rank)
+
+
+def _reading_weights(call: Call) -> Call:
+    """A module's call with its own weights among what it reads."""
+    own_weights = {f"{OWN}{slot}": number for slot, number in call.weights.items()}
+    return replace(call, inputs={**call.inputs, **own_weights}, weights={})
 
 
 def is_contiguous(value: Value) -> bool:

@@ -18,16 +18,22 @@ _LAYER = re.compile(r"layers\[\d+\]")
 
 
 def explained_lines(result: Explained) -> Iterator[str]:
-    """What was explained, node by node, those of several layers of which the same is said together."""
+    """What was explained: the answer, what it is about, then what is not explained, what is otherwise than in the start
+    profile, and how much is as there; nodes of several layers of which the same is said together.
+    """
+    yield summary(result)
     yield f"trace      {result.trace}: {_count(result.forwards, 'forward')} by the map of {result.program}"
     yield f"held to    {result.profile} on {result.checkpoint} in {result.dtype}"
     yield f"taken      {' and '.join(result.taken)}, where attention is explained"
     if not result.whole:
         yield "note       the trace was cut: its program did not get to the end of its recording"
-    yield ""
-    for group in _alike(result.nodes):
-        yield from node_lines(*group, forwards=result.forwards)
-    yield from _unseen_lines(result)
+    yield from _titled("Not explained", [part for part in result.nodes if not part.explained], result.forwards)
+    otherwise = [part for part in result.nodes if part.explained and not part.as_started]
+    yield from _titled("Under other choices", otherwise, result.forwards)
+    yield from _equal(result, [part for part in result.nodes if part.as_started])
+    if result.unseen:
+        yield from ("", "Not shown by this trace")
+        yield from (f"  {line}" for line in _unseen_lines(result))
     yield ""
     yield summary(result)
 
@@ -43,7 +49,7 @@ def _unseen_lines(result: Explained) -> Iterator[str]:
     for words, group in sorted(groups.items(), key=lambda pair: not pair[0]):
         names = pattern(unseen.node for unseen in group)
         where = _forwards(group[0].forwards, result.forwards)
-        yield f"{names}{where}: not shown: {_spread(group[0].reason)}" if words else f"not shown by this trace: {names}"
+        yield f"{names}{where}: {_spread(group[0].reason)}" if words else names
 
 
 def _forwards(numbers: Sequence[int], every: int, phases: Sequence[str] = ()) -> str:
@@ -59,6 +65,41 @@ def _forwards(numbers: Sequence[int], every: int, phases: Sequence[str] = ()) ->
     words = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
     noun = "forward" if len(numbers) == 1 else "forwards"
     return f" in {noun} {words}" + (f" ({', '.join(phases)})" if phases else "")
+
+
+def _titled(title: str, nodes: Sequence[Explanation], forwards: int) -> Iterator[str]:
+    if nodes:
+        yield from ("", title)
+        yield from (f"  {line}" for group in _alike(nodes) for line in node_lines(*group, forwards=forwards))
+
+
+def _equal(result: Explained, nodes: Sequence[Explanation]) -> Iterator[str]:
+    """What the start profile computes: in full where nodes were asked for, else by name and number."""
+    if result.asked:
+        yield from _titled(f"As {result.profile} computes it", nodes, result.forwards)
+        return
+    if not nodes:
+        return
+    yield from ("", f"As {result.profile} computes it")
+    parts: dict[str, list[Explanation]] = {}
+    for node in nodes:
+        parts.setdefault(_forwards(node.forwards, result.forwards, node.phases), []).append(node)
+    for where, alike in parts.items():
+        yield f"  {_count(len(alike), 'node')}{where}, all bits equal: {_names(alike)}"
+    between = dict.fromkeys(role(name) for node in nodes for name in node.nodes if name != node.node)
+    if between:
+        yield f"  computed anew between them, as not shown: {', '.join(between)}"
+    undecided = sum(bool(node.open) for node in nodes)
+    if undecided:
+        choices = sum(len(node.open) for node in nodes)
+        yield (
+            f"  {_count(choices, 'choice')} at {undecided} of them not decided by these values: --node NAME prints "
+            "those of a node, --json all"
+        )
+
+
+def _names(nodes: Iterable[Explanation]) -> str:
+    return pattern(node.node for node in nodes)
 
 
 def summary(result: Explained) -> str:
@@ -77,7 +118,7 @@ def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iter
     """What is said of a node in a few lines; `further` ones say the same of other layers, and all of the same forwards
     of so many.
     """
-    names = pattern(node.node for node in (first, *further)) + _forwards(first.forwards, forwards, first.phases)
+    names = _names((first, *further)) + _forwards(first.forwards, forwards, first.phases)
     inside = ", ".join(role(name) for name in first.nodes if name != first.node)
     through = f" (with {inside})" if inside else ""
     if first.as_started:

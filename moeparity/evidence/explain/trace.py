@@ -74,7 +74,7 @@ def explain_trace(request: Request, progress: Callback | None = None) -> Explain
     if not walk.nodes and request.nodes is None:
         raise TraceError(
             f"{Where(trace.folder)}: no node can be explained: {walk.unseen[0].node}: {walk.unseen[0].reason} "
-            "Capture whole tensors of all modules."
+            "Capture whole tensors of all modules: `moeparity capture --save '*'`."
         )
     return Explained(
         trace=str(request.trace),

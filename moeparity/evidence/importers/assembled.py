@@ -39,6 +39,7 @@ class Event:
     phase: str = "forward"
     inputs: dict[str, Held] = field(default_factory=dict)
     outputs: dict[str, Held] = field(default_factory=dict)
+    weights: dict[str, Held] = field(default_factory=dict)
     scalars: dict[str, Any] = field(default_factory=dict)
 
 
@@ -68,7 +69,9 @@ def write_trace(
         for text in notes:
             writer.note(text)
         for event, call in sorted(calls, key=lambda entry: (entry[0].step, entry[0].last, -entry[0].first)):
-            writer.call(replace(call, inputs=values.numbers(event.inputs), outputs=values.numbers(event.outputs)))
+            slots = (values.numbers(held_values) for held_values in (event.inputs, event.outputs, event.weights))
+            inputs, outputs, weights = slots
+            writer.call(replace(call, inputs=inputs, outputs=outputs, weights=weights))
         writer.close(whole=whole)
 
 

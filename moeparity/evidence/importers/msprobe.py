@@ -2,8 +2,9 @@
 
 Written by `DataWriter` and `PytorchDataProcessor` (mindstudio-probe 26.2.0, msprobe/core/dump/data_dump): keys
 `Module.PATH.CLASS.forward.N`, `Functional|Torch|Tensor....NAME.N.forward`, and the same with `backward`; each
-{input_args, input_kwargs, output} (`input`, `output` of backward), `parameters` of modules; tensors
-lie in `dump_tensor_data` under `data_name`. `construct.json` says in which module each call lies.
+{input_args, input_kwargs, output} (`input`, `output` of backward), `parameters` of modules, whose gradients have keys
+`Module.PATH.CLASS.parameters_grad.N`; tensors lie in `dump_tensor_data` under `data_name`. `construct.json` says in
+which module each call lies.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from moeparity.evidence.importers.files import beside, read_json, read_pt
 from moeparity.evidence.trace.records import Head
 
 _MODULE = re.compile(r"(?:Module|Cell)\.(?P<path>.+)\.(?P<name>\w+)\.(?P<phase>forward|backward)\.\d+")
+_GRADIENTS = re.compile(r"(?:Module|Cell)\.(?P<path>.+)\.(?P<name>\w+)\.parameters_grad\.\d+")
 _API = re.compile(r"(?P<name>\w+\..+)\.\d+\.(?P<phase>forward|backward)")
 _FOLDER = re.compile(r"rank(\d+)")
 _STEP = re.compile(r"step(\d+)")
@@ -41,7 +43,7 @@ def import_msprobe(path: Path, out: Path) -> None:
         missing: list[str] = []
         events = [event for step, file in sorted(files) for event in _events(file, step, missing)]
         notes = [f"{len(missing)} values have statistics alone, such as {missing[0]}."] if missing else []
-        head = Head(rank=rank, ranks=len(by_rank), made_by="msprobe", levels=("op", "module"))
+        head = Head(rank=rank, ranks=len(by_rank), made_by="msprobe", levels=("op", "module", "gradient"))
         write_trace(out, head, events, notes)
 
 
@@ -71,11 +73,15 @@ def _events(file: Path, step: int, missing: list[str]) -> Iterator[Event]:
     events: dict[str, Event] = {}
     for place, (key, entry) in enumerate(data.items()):
         event = _event(key, place, step)
-        if event is None or not isinstance(entry, dict):
+        if not isinstance(entry, dict):
+            continue
+        if event is None:
+            events |= {f"{key}.{gradient.name}": gradient for gradient in _gradients(key, entry, place, step, reading)}
             continue
         slot_groups = _slots(entry.get("input_args", entry.get("input"))), _slots(entry.get("input_kwargs"))
         event.inputs = {slot: slot_value for slots in slot_groups for slot, slot_value in reading.held(slots)}
         event.outputs = dict(reading.held(_slots(entry.get("output"))))
+        event.weights = dict(reading.held(_slots(entry.get("parameters"))))
         event.scalars = {slot: leaf["value"] for slots in slot_groups for slot, leaf in slots if "value" in leaf}
         events[key] = event
     _nest(events, inside)
@@ -83,7 +89,7 @@ def _events(file: Path, step: int, missing: list[str]) -> Iterator[Event]:
 
 
 def _event(key: str, place: int, step: int) -> Event | None:
-    """A call by its key; None for what is no call, as the gradients of parameters."""
+    """A call by its key; None for what is none."""
     match = _MODULE.fullmatch(key)
     level = "module" if match else "op"
     match = match or _API.fullmatch(key)
@@ -91,6 +97,19 @@ def _event(key: str, place: int, step: int) -> Event | None:
         return None
     path = match["path"] if level == "module" else ""
     return Event(level=level, name=match["name"], path=path, first=place, last=place, step=step, phase=match["phase"])
+
+
+def _gradients(key: str, entry: Mapping[str, Any], place: int, step: int, reading: _Reading) -> Iterator[Event]:
+    """The gradients of a module's parameters, each a call as `moeparity capture --level gradient` records it."""
+    match = _GRADIENTS.fullmatch(key)
+    for parameter, leaves in entry.items() if match else ():
+        gradients = dict(reading.held([(parameter, leaf) for _, leaf in _slots(leaves)]))
+        if match and gradients:
+            name = f"{match['name']}.{parameter}.backward"
+            yield Event(
+                level="gradient", name=name, path=match["path"], first=place, last=place, step=step, phase="backward",
+                outputs=gradients,
+            )  # fmt: skip
 
 
 def _nest(events: Mapping[str, Event], inside: Mapping[str, Any]) -> None:

@@ -191,7 +191,8 @@ def _grafts(
     if not grafts:
         raise TraceError(
             f"{Where(trace.folder)}: no whole tensor of any value that the map of {module_map.file.program} names. "
-            "Capture whole tensors: digests alone can't be computed with (docs/traces.md)."
+            "Capture whole tensors, as by `moeparity capture --save '*'`: digests alone can't be computed with "
+            "(docs/traces.md)."
         )
     return grafts
 

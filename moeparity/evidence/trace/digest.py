@@ -91,19 +91,20 @@ def _sums(segments: torch.Tensor, dtype: torch.dtype, watch: Watch | None) -> to
     expert of many, as wide as all, has little else. `watch` is shown elements of that dtype.
     """
     down = max(_WIDEST, (_PIECE if segments.is_cpu else _LATER) // segments.shape[1] // _WIDEST * _WIDEST)
-    if len(segments) <= down:
+    if segments.shape[0] <= down:
         if watch is not None:
             watch(segments.view(-1).view(dtype))
         return _products(segments)
-    sums = torch.zeros(len(segments), _SUMS, dtype=torch.int32, device=segments.device)
-    for at in range(0, len(segments), down):
-        piece = segments[at : at + down]
+    sums = torch.zeros(segments.shape[0], _SUMS, dtype=torch.int32, device=segments.device)
+    for at in range(0, segments.shape[0], down):
+        count = min(down, segments.shape[0] - at)
+        piece = segments.narrow(0, at, count)
         is_zero = _is_zero(piece)
         if watch is not None:
             shown = piece.view(-1).view(dtype)
             watch(shown[:1] if is_zero else shown)
         if not is_zero:
-            _products(piece, out=sums[at : at + down])
+            _products(piece, out=sums.narrow(0, at, count))
     return sums
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from moeparity import paths
 from moeparity.errors import SpecError, WeightsError, Where, did_you_mean, display_path, listed
@@ -21,6 +21,9 @@ from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.layout_schema import WeightRule
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 DTYPES = ("bf16", "fp16", "fp32")
 """What weights may be rounded to before their sums are taken."""
@@ -183,10 +186,18 @@ def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, Kind]]:
         yield own_name(name), buffer, "computed" if name in computed else "buffer"
 
 
+def is_dtensor(tensor: torch.Tensor) -> TypeGuard[DTensor]:
+    """Whether a tensor is one; its module, which takes as long to import as torch, is there where any is."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def _local(tensor: torch.Tensor) -> tuple[torch.Tensor, Shape, Shape]:
     """What this rank holds of a tensor, where that begins, and the shape of the whole."""
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return tensor.detach(), (0,) * tensor.dim(), tuple(tensor.shape)
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tensor.to_local().detach(), tuple(offset), tuple(tensor.shape)
 

@@ -14,6 +14,9 @@ tokens. Engines do not run the last token of a sequence: its routes are null.
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,6 +56,25 @@ def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int)
     if not lines:
         raise TokensError(f"{Where(path)}: holds no sequence; expected one JSON object per line.")
     return _block(lines, padding, pad_id)
+
+
+def lines(tokens: TokenSet) -> Iterator[str]:
+    """The JSON lines that read as these tokens, one per sequence, without its pads."""
+    for row, real in enumerate(tokens.attention_mask):
+        fields: dict[str, Any] = {
+            "input_ids": tokens.input_ids[row][real].tolist(),
+            "mask": tokens.loss_mask[row][real].int().tolist(),
+        }
+        if tokens.labels is not None:
+            fields["labels"] = [tokens.label_names[label] for label in tokens.labels[row][real].tolist()]
+        if tokens.logprobs is not None:
+            values = tokens.logprobs[row][real].tolist()
+            fields["logprobs"] = [None if math.isnan(value) else value for value in values]
+        if tokens.routed_experts is not None:
+            routes = tokens.routed_experts[row][real]
+            absent = routes.eq(-1).flatten(1).all(1).tolist()
+            fields["routed_experts"] = [None if no else ids for no, ids in zip(absent, routes.tolist(), strict=True)]
+        yield json.dumps(fields)
 
 
 def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:

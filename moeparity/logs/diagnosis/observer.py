@@ -39,9 +39,8 @@ BISECT = (
         "the token ids of this log."
     ),
     (
-        "moeparity init CHECKPOINT writes a recipe. Put the sequences into a tokens file, one {input_ids, mask, "
-        "logprobs} per line (docs/tokens.md), and name it in the recipe: tokens: {file: log.jsonl, sampled_from: "
-        "candidate}."
+        "moeparity init CHECKPOINT writes a recipe, moeparity tokens LOG --out tokens.jsonl a token file of this log. "
+        "Name it in the recipe: tokens: {file: tokens.jsonl, sampled_from: candidate}."
     ),
     (
         "moeparity engines --config LAUNCH_FILE reads the profile of each side from its launch configuration; set them "

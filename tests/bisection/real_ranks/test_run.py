@@ -38,7 +38,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"kind: recipe\ncheckpoint: {BASE}\ntokens: {{file: {BASE}/tokens.safetensors, sampled_from: candidate}}\n"
             f"reference: {reference}\ncandidate: {candidate}\ngate: {{metric: k3, below: 1e-4}}\nfloor: false\n"
         )
-    command = [sys.executable, "-m", "tests.bisection.real_ranks.job", str(folder)]
+    command = [sys.executable, "-m", "tests.uncollected", "tests.bisection.real_ranks.job", str(folder)]
     with subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
         start_new_session=True,

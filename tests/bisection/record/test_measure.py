@@ -17,16 +17,28 @@ from torch import Tensor
 
 from moeparity.bisection.observed import Observed, codec
 from moeparity.bisection.options import Options
-from moeparity.bisection.pipeline import passes
+from moeparity.bisection.pipeline import bisect, passes
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.compare import FAR
 from moeparity.bisection.record.report import LogprobRecord
 from moeparity.bisection.report import ON_REQUEST, Report
 from moeparity.bisection.summarise import summarise
 from moeparity.bisection.text import print_report
+from moeparity.engine.forward import forward
 from moeparity.errors import TokensError
 from moeparity.plan.spec.gates import Gate
-from tests.bisection.record.rollout import IDS, MASK, PROMPT, REFERENCE, SEQUENCES, WIDTH, Rollout, engine
+from tests.bisection.record.rollout import (
+    IDS,
+    MASK,
+    MICRO_BATCH,
+    PROFILE,
+    PROMPT,
+    REFERENCE,
+    SEQUENCES,
+    WIDTH,
+    Rollout,
+    engine,
+)
 
 SCORED = SEQUENCES * (WIDTH - PROMPT)
 Record = dict[str, Tensor]
@@ -270,6 +282,25 @@ def test_positions_do_not_count_pads(rollout: Rollout, qwen3_moe: Path, end: str
     assert judged(report) == CONTRADICTED
     record = logprobs_of(report)
     assert (record.largest.sequence, record.largest.position, record.outside_tokens) == (3, 4, 1)
+    assert report.record.pads == 20
+    assert report.summary.blame.endswith("the candidate computes 20 pads that the engine may not have had")
+
+
+def test_what_was_scored_alone_without_pads_can_be_stated(rollout: Rollout, qwen3_moe: Path) -> None:
+    """Every third sequence is shorter than the others, and each went through the model by itself: bit for bit."""
+    mask, logprobs = torch.ones_like(IDS), torch.full(IDS.shape, math.nan, dtype=torch.float64)
+    mask[::3, -2:] = 0
+    for row, length in enumerate(mask.sum(-1).tolist()):
+        ids = IDS[row : row + 1, :length].contiguous()
+        scores = forward(qwen3_moe, ids, profile=PROFILE, device="cpu")["logits"].double().log_softmax(-1)
+        logprobs[row, 1:length] = scores[0, :-1].gather(-1, ids[0, 1:, None]).squeeze(-1)
+    path = rollout.recipe({"logprobs": logprobs, "attention_mask": mask, "loss_mask": MASK * mask})
+    before, candidate = path.read_text("utf-8").split("candidate: {")
+    stated = candidate.replace(f"micro_batch: {MICRO_BATCH}", "schedule: {rule: vllm-v1, sequences: 1}")
+    path.write_text(f"{before}candidate: {{{stated}", "utf-8")
+    report = bisect(path, device="cpu", options=Options(attribution=False))
+    assert report.record.status == "reproduced"
+    assert (logprobs_of(report).mean_abs_delta, report.record.pads) == (0, 0)
 
 
 def test_a_record_of_the_other_side_is_recognised(rollout: Rollout, qwen3_moe: Path) -> None:

@@ -103,7 +103,11 @@ def test_what_contradicts_is_named_and_the_rest_is_not() -> None:
 
 
 RIVAL = RecordedLogprobs(side="reference", tokens=200, mean_abs_delta=0.02, max_abs_delta=0.1, k3=1e-4)
-POWER = LikelyCause(name="temperature", reason="It is to a power.", advice="`set: {}` on the candidate. Or another.")
+POWER = LikelyCause(
+    name="temperature", meaning=True, reason="It is to a power.", advice="`set: {}` on the candidate. Or another."
+)
+
+GROWTH = replace(POWER, name="growth with position", meaning=False)
 
 
 def test_the_other_side_is_named_where_it_gives_the_record() -> None:
@@ -133,7 +137,6 @@ def test_what_may_be_why_is_said_with_what_to_do_and_what_is_missing() -> None:
             "hold the engine's weights to these",
         ),
         (of(OFF), "no routes were recorded", "position 5", "record `routed_experts` too"),
-        (of(NEAR), "no known cause shows", "nowhere in the record", "`moeparity sweep RECIPE --over profile=A,B`"),
     ],
 )
 def test_what_the_record_decides_is_told_of_the_record(record: Record, who: str, where: str, step: str) -> None:
@@ -143,3 +146,24 @@ def test_what_the_record_decides_is_told_of_the_record(record: Record, who: str,
     assert decided_start(record, "HERE").startswith(where)
     assert decided_start(record, "HERE").endswith("; between both sides HERE")
     assert step in decided_step(record)
+
+
+OPEN = made(Verdict, status="inconclusive", needed_sequences=25)
+
+
+@pytest.mark.parametrize(
+    ("gate", "demand", "step"),
+    [
+        (OPEN, "about 25 sequences", "nothing on either side: a record of about 25 sequences decides"),
+        (replace(OPEN, needed_sequences=None), "more sequences", "nothing on either side"),
+        (made(Verdict, status="fail"), "less than the candidate differs from itself", "a wider gate on the record"),
+    ],
+)
+def test_of_a_record_that_is_reproduced_nobody_is_blamed(gate: Verdict, demand: str, step: str) -> None:
+    """Its gate asks for more sequences, or for less than the floor: no weights, and no choice, are suspected of it."""
+    record = of(NEAR, gate=gate)
+    assert decided_blame(record) == f"nobody: the record is reproduced, and its gate asks for {demand}"
+    assert decided_start(record, "HERE").startswith(
+        f"nowhere in the record, which is reproduced; its gate asks for {demand}"
+    )
+    assert decided_step(record).startswith(step)

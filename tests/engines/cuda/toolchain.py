@@ -261,6 +261,7 @@ def _compiled_by_cute_dsl(package: str, kind: str, hidden: int, ptx_file: Path) 
             "-W",
             "ignore",
             "-m",
+            "tests.uncollected",
             "tests.engines.cuda.live_cutedsl",
             package,
             kind,

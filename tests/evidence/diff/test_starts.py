@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from moeparity.evidence.capture.context import capture
 from moeparity.evidence.diff.run import diff
 from tests.evidence.diff.scene import EXPERTS, HIDDEN, IDS, compared, model, record
 
@@ -43,6 +44,18 @@ def test_modules_alone_name_the_innermost_module_with_equal_inputs(tmp_path: Pat
     first = report.starts[0]
     assert (first.kind, first.ops_a) == ("module", ("layers.1.moe.experts Experts",))
     assert 0 < first.tokens == first.differing < IDS.numel()
+
+
+def test_modules_alone_name_their_own_weight_where_it_is_another(tmp_path: Path) -> None:
+    stale_model = model()
+    stale_model.layers[1].moe.gate.weight.data[1, 0] += 0.5
+    for name, program in (("a", model()), ("b", stale_model)):
+        with capture(tmp_path / name, level="module"):
+            program(IDS)
+    report = diff(tmp_path / "a", tmp_path / "b")
+    first = report.starts[0]
+    assert (first.kind, first.path, first.slot) == ("weight", "layers.1.moe.gate", "weight weight of Linear")
+    assert (first.differing, first.rows) == (1, 8)
 
 
 def test_what_lies_between_recorded_modules_is_called_unseen(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
+from moeparity.output.words import hanging
 from moeparity.plan.spec.reader import shipped
 from tests.command import inside
 from tests.evidence.recorded import recorded
@@ -88,8 +89,8 @@ def test_of_its_own_profile_nothing_is_named(model: Model, default: Path) -> Non
     text = "\n".join(explained_lines(result))
     assert "52 nodes: 52 as hf-default computes them, 0 under other choices, 0 not explained; exit 0" in text
     assert "none of the" not in text
-    assert "with layers[*].moe.experts" in text
-    assert "not shown by this trace: layers[0:3].attention.rope" in text
+    assert "as not shown: layers[*].attention.rope, layers[*].attention.cache, layers[*].moe.experts" in text
+    assert "Not shown by this trace\n  layers[0:3].attention.rope" in text
     assert refused("explain", json.loads(result.to_json())) == []
 
 
@@ -141,8 +142,37 @@ def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: py
     text = "\n".join(explained_lines(result))
     assert "layers[1].moe.norm: none of the " in text
     assert "no legal order explains them" in text
+    # What was found stands above what is equal, and nothing is wider than the terminal.
+    titles = [line for line in text.splitlines() if line and line[0].isupper()]
+    assert titles == ["Not explained", "As hf-eager computes it", "Not shown by this trace"]
+    assert max(len(line) for said in explained_lines(result) for line in hanging(said, 80).splitlines()) <= 80
+    first, *_, last = explained_lines(result)
+    assert first == last
+    assert first.endswith("0 under other choices, 1 not explained; exit 1")
     with pytest.raises(TraceError, match=r"no choices give the bits of layers\[1\].moe.norm"):
         profile_text(result, "x")
+
+
+def test_a_shared_experts_gate_applied_twice_has_a_name(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """Qwen2-MoE's block multiplies by its gate, and somebody's shared expert did so already."""
+    small = opened(request.getfixturevalue("qwen2_moe"))
+
+    def patch(program: nn.Module) -> None:
+        block = program.get_submodule("model.layers.1.mlp")
+        gate, scale = block.get_submodule("shared_expert_gate"), torch.sigmoid
+
+        def twice(x: Tensor) -> Tensor:
+            return scale(gate(x)) * plain(x)
+
+        shared = block.get_submodule("shared_expert")
+        plain = shared.forward
+        shared.forward = twice
+
+    trace = traced(small, tmp_path / "trace", "hf-eager", patch)
+    result = explain_trace(Request(trace=trace, checkpoint=small.folder, nodes="layers[1].moe.*"))
+    patched = {node.node: node.matches for node in result.nodes if not node.as_started}
+    assert patched.keys() == {"layers[1].moe.reduce"}
+    assert patched["layers[1].moe.reduce"][0].faults == ("the shared expert's gate is applied twice",)
 
 
 def test_an_eps_is_solved_for_and_stated_by_a_profile(model: Model, tmp_path: Path) -> None:
@@ -250,7 +280,7 @@ def test_zeroed_weights_leave_a_bias(qwen2_moe: Path, tmp_path: Path) -> None:
 def test_a_node_that_is_not_shown_is_inconclusive(model: Model, default: Path) -> None:
     result = explain_trace(Request(trace=default, checkpoint=model.folder, nodes="layers[1].moe.experts"))
     assert result.exit_code == 3
-    assert "layers[1].moe.experts: not shown: " in "\n".join(explained_lines(result))
+    assert "  layers[1].moe.experts: the trace does not show" in "\n".join(explained_lines(result))
 
 
 def test_a_trace_without_tensors_is_refused(model: Model, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The map of vLLM against vLLM 0.33.0's own models, built here: their modules' names, and the values of a forward."""
+"""vLLM 0.33.0's own models, built here, against the map of vLLM: their modules' names, and the values of a forward; and
+its own writer of hidden states against what `moeparity import vllm` makes of the file.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import torch
 from moeparity.bisection.pipeline import bisect
 from moeparity.engine.forward import forward
 from moeparity.errors import Where
+from moeparity.evidence.importers.registry import import_trace
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import LAYER, load_map, map_of
 from moeparity.evidence.maps.values import values_at
@@ -24,6 +27,7 @@ from tests.hf.compare import opened
 pytestmark = pytest.mark.live
 MODELS = ("qwen3_moe", "mixtral", "qwen2_moe", "olmoe", "glm4_moe", "deepseek_v3")
 IDS = torch.randint(0, 300, (1, 11), generator=torch.Generator().manual_seed(4))
+STATES = torch.randn(11, 3, 8, generator=torch.Generator().manual_seed(5)).bfloat16()
 INSIDE = {"rotary.cos", "rotary.sin", "log_probs"} | {
     f"layers{LAYER}.{name}"
     for name in (
@@ -49,7 +53,10 @@ def live_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         name: {"kind": "names", "folder": str(request.getfixturevalue(name))} for name in MODELS
     }
     whole = {"kind": "forward", "folder": cases["qwen3_moe"]["folder"], "trace": str(trace), "ids": IDS[0]}
-    return ask("live_vllm_modules", ("vllm", "vllm-arguments"), {**cases, "forward": whole}), trace
+    hidden = trace.with_name("hidden")
+    hidden.mkdir()
+    written = {"kind": "write", "folder": str(hidden), "states": STATES, "ids": IDS[0], "unfinished": "cmpl-1"}
+    return ask("live_vllm_modules", ("vllm", "vllm-arguments"), {**cases, "forward": whole, "write": written}), trace
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -91,3 +98,19 @@ def test_it_is_a_side_of_a_recipe(qwen3_moe: Path, live_run: tuple[Found, Path],
     report = bisect(recipe(tmp_path, qwen3_moe, IDS, live_run[1], grafts=False), device="cpu")
     assert report.summary.starts.startswith("layers[0].attention"), report.summary.starts
     assert "recorded values at" in report.summary.sure
+
+
+def test_the_hidden_states_that_its_writer_wrote_are_imported(live_run: tuple[Found, Path], tmp_path: Path) -> None:
+    folder, loaded = live_run[1].with_name("hidden"), live_run[0]["write"]
+    assert same_bits(loaded["hidden_states"], STATES)
+    assert sorted(file.name for file in folder.glob("cmpl-1*")) == ["cmpl-1.safetensors.lock"]
+    import_trace("vllm", folder, tmp_path / "t")
+    rank = open_trace(tmp_path / "t").ranks[0]
+    calls = {call.path: call for call in rank.contents.calls}
+    assert calls.keys() == {"", *(f"hidden_states.{layer}" for layer in range(3))}
+    shown = {path: next(iter((*call.outputs.values(), *call.inputs.values()))) for path, call in calls.items()}
+    tensors = {path: rank.tensor(rank.contents.values[number]) for path, number in shown.items()}
+    expected = {"": IDS[0]} | {f"hidden_states.{layer}": STATES[:, layer].contiguous() for layer in range(3)}
+    for path, tensor in tensors.items():
+        assert tensor is not None
+        assert same_bits(tensor, expected[path]), path

@@ -20,8 +20,14 @@ import torch
 import torch.distributed as dist
 
 from tests.numerics.collectives.data import zero_sum
+from tests.numerics.collectives.to_groups import WIDTH, filled, rows_of
 
-Kind = Literal["all_reduce", "average", "reduce_scatter_tensor", "reduce_scatter_list", "log_softmax", "loss_parallel"]
+Kind = Literal[
+    "all_reduce", "average", "reduce_scatter_tensor", "reduce_scatter_list", "log_softmax", "loss_parallel", "sliced",
+    "padded", "reduced",
+]  # fmt: skip
+TO_GROUPS: tuple[Kind, ...] = ("sliced", "padded", "reduced")
+"""The rows of all groups that attend apart, of which each rank gets those of its own group: see `to_groups`."""
 MIB = 1 << 20
 LIMIT = timedelta(seconds=60)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -29,11 +35,14 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Case:
-    """`elements` on each rank, of `loss_parallel` on all; for a reduce-scatter a multiple of the ranks."""
+    """`elements` on each rank, of `loss_parallel` on all; for a reduce-scatter a multiple of the ranks. `rows`: of each
+    group that attends apart.
+    """
 
     kind: Kind
     dtype: torch.dtype
     elements: int
+    rows: tuple[int, ...] = ()
 
     def inputs(self, world: int) -> list[torch.Tensor]:
         return zero_sum(world, self.elements, self.dtype, seed=self.elements)
@@ -63,6 +72,8 @@ def cases(world: int) -> list[Case]:
         result += [Case("reduce_scatter_tensor", dtype, world * block) for block in blocks]
         blocks = [1, 13, 1001, *([limit + 321] if world < 4 and dtype == torch.bfloat16 else [])]
         result += [Case("reduce_scatter_list", dtype, world * block) for block in blocks]
+    for rows in (rows_of(world, even=True), rows_of(world, even=False)):
+        result += [Case(kind, dtype, sum(rows) * WIDTH, rows) for kind in TO_GROUPS for dtype in DTYPES]
     dtypes = (torch.float32, torch.bfloat16)
     result += [Case("log_softmax", dtype, 7 * 501) for dtype in dtypes]
     return [*result, *(Case("loss_parallel", dtype, 37 * 501) for dtype in dtypes)]
@@ -76,12 +87,30 @@ def run(case: Case, shard: torch.Tensor, world: int) -> torch.Tensor:
     if case.kind in {"all_reduce", "average"}:
         dist.all_reduce(shard, op=dist.ReduceOp.AVG if case.kind == "average" else dist.ReduceOp.SUM)
         return shard
+    if case.rows:
+        return own_rows(case, shard.view(-1, WIDTH))
     block = shard.new_empty(case.elements // world)
     if case.kind == "reduce_scatter_tensor":
         dist.reduce_scatter_tensor(block, shard)
     else:
         dist.reduce_scatter(block, list(shard.chunk(world)))
     return block
+
+
+def own_rows(case: Case, rows: torch.Tensor) -> torch.Tensor:
+    """The sum of this rank's group's rows, of rows [T, H] of all groups."""
+    rank = dist.get_rank()
+    if case.kind == "sliced":
+        dist.all_reduce(rows)
+        return rows.split(case.rows)[rank]
+    if case.kind == "padded":
+        block = rows.new_empty(max(case.rows), WIDTH)
+        dist.reduce_scatter_tensor(block, filled(rows, case.rows))
+        return block[: case.rows[rank]]
+    parts = [part.clone() for part in rows.split(case.rows)]
+    for group, part in enumerate(parts):
+        dist.reduce(part, group)
+    return parts[rank]
 
 
 def log_softmax(logits: torch.Tensor) -> torch.Tensor:

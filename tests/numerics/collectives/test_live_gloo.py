@@ -17,6 +17,7 @@ from moeparity.numerics.collectives.execute import all_reduce, reduce_scatter
 from moeparity.numerics.order_map import Rotation, Whole
 from moeparity.ops.kernels.log_softmax import log_softmax
 from tests.numerics.collectives.live_gloo import Case, Kind, cases, digest
+from tests.numerics.collectives.to_groups import WAYS, WIDTH
 from tests.ops.log_softmax import DEFAULTS
 from tests.verified import record
 
@@ -40,6 +41,8 @@ def simulated(case: Case, world: int) -> list[torch.Tensor]:
         log_probs = log_softmax(case.logits(world)[None], w={}, p={}, at=choices(case, world))
         return list(log_probs[0].chunk(world, -1))
     inputs = case.inputs(world)
+    if case.rows:
+        return WAYS[case.kind](gloo.ALL_REDUCE, [x.view(-1, WIDTH) for x in inputs], case.rows)
     if case.kind == "reduce_scatter_tensor":
         return reduce_scatter(gloo.REDUCE_SCATTER_TENSOR, inputs)
     if case.kind == "reduce_scatter_list":
@@ -52,7 +55,14 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a digest of what each rank of each world got in each case."""
     folder = tmp_path_factory.mktemp("live")
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.numerics.collectives.live_gloo", str(folder), *map(str, WORLDS)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.uncollected",
+        "tests.numerics.collectives.live_gloo",
+        str(folder),
+        *map(str, WORLDS),
+    ]
     process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False)
     assert process.returncode == 0, process.stderr
     return folder

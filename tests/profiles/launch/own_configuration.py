@@ -54,7 +54,8 @@ class OwnConfiguration:
                 f"not compared with {trainer}'s own configuration: no {', '.join(absent)} (tests/engines/live.py)"
             )
         self.trainer, self.program = trainer, PROGRAMS[trainer]
-        command = [sys.executable, "-P", "-W", "ignore", str(ROOT / "tests/engines/live_configurations.py"), trainer]
+        programs = (str(ROOT / "tests" / name) for name in ("uncollected.py", "engines/live_configurations.py"))
+        command = [sys.executable, "-P", "-W", "ignore", *programs, trainer]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command,

@@ -65,7 +65,8 @@ class OwnParser:
             does = "python -m tests.engines.live; python -m tests.engines.cuda.toolchain install"
             pytest.skip(f"not compared with {engine}'s own parser: no {', '.join(map(str, absent))} ({does})")
         self.engine, self.program = engine, PROGRAMS[engine]
-        command = [sys.executable, "-P", "-W", "ignore", str(ROOT / "tests/engines/live_arguments.py"), engine]
+        programs = (str(ROOT / "tests" / name) for name in ("uncollected.py", "engines/live_arguments.py"))
+        command = [sys.executable, "-P", "-W", "ignore", *programs, engine]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, _FOLDERS[engine])), "OMP_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             command,

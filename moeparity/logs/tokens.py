@@ -1,0 +1,143 @@
+"""The sampler's side of a log as tokens of a recipe: whole sequences, what is scored, what the engine recorded."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from moeparity.errors import LogError, Where, counted
+from moeparity.inputs.tokens.tokenset import TokenSet, routed_layers
+from moeparity.logs.record import Sampling, Sequence
+
+_ROUTES = "routed_experts"
+_UNLABELLED = "no label"
+"""The class of sequences without a label, where others have one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedTokens:
+    """What became of a log.
+
+    left_out: sequences without a scored token. layers: the numbers of the MoE layers among those recorded; empty
+    without routes. sampling: each that the log states, with how many sequences. versions: each weight version that
+    sampled a scored token, with how many tokens; -1 unknown.
+    """
+
+    tokens: TokenSet
+    left_out: int
+    layers: tuple[int, ...]
+    sampling: tuple[tuple[Sampling, int], ...]
+    versions: tuple[tuple[int, int], ...]
+
+
+def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedTokens:
+    """The first `most` sequences of a log of `open_sampled`, all by default, with their log-probabilities and routes.
+
+    Sequences are padded at the right with 0. Raises LogError: where a log has responses without their prompts, which
+    no forward can score, or routes of unequal shape.
+    """
+    sequences: list[Sequence] = []
+    left_out = 0
+    for sequence in log:
+        if sequence.prompt == 0:
+            raise LogError(
+                f"{sequence.where}: sequence {sequence.id} is a response without its prompt, so no forward can score "
+                "it. Log the prompt's ids too (docs/logs.md says how of each engine)."
+            )
+        if bool(sequence.mask.any()):
+            sequences.append(sequence)
+        left_out += not bool(sequence.mask.any())
+        if len(sequences) == most:
+            break
+    routes, layers = _routes(sequences)
+    groups = [sequence.group or _UNLABELLED for sequence in sequences]
+    names = tuple(dict.fromkeys(groups))
+    labelled = names != (_UNLABELLED,)
+    tokens = TokenSet(
+        input_ids=_block([s.token_ids for s in sequences], 0),
+        loss_mask=_block([s.mask for s in sequences], False),
+        attention_mask=_block([torch.ones_like(s.mask) for s in sequences], False),
+        labels=_labels(sequences, groups, names) if labelled else None,
+        label_names=names if labelled else (),
+        logprobs=_block([_recorded(s) for s in sequences], torch.nan),
+        routed_experts=routes,
+    )
+    return LoggedTokens(
+        tokens=tokens,
+        left_out=left_out,
+        layers=layers,
+        sampling=tuple(Counter(s.sampling for s in sequences).most_common()),
+        versions=tuple(sorted(Counter(_versions(sequences)).items())),
+    )
+
+
+def _labels(sequences: list[Sequence], groups: list[str], names: tuple[str, ...]) -> Tensor:
+    codes = zip(sequences, groups, strict=True)
+    return _block([torch.full_like(sequence.token_ids, names.index(group)) for sequence, group in codes], 0)
+
+
+def _recorded(sequence: Sequence) -> Tensor:
+    """fp64 [n]; NaN wherever nothing is scored: what stands there is whatever the producer fills it with."""
+    assert sequence.rollout is not None, "a log of the sampler's side was opened"
+    return sequence.rollout.double().where(sequence.mask, torch.nan)
+
+
+def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
+    """The routes of all sequences without dense layers, [B, T, MoE layers, K]; which layers these are. Raises LogError
+    for unequal shapes.
+    """
+    by_shape: dict[tuple[int, ...], Where] = {}
+    for sequence in sequences:
+        if _ROUTES in sequence.extra:
+            by_shape.setdefault(tuple(sequence.extra[_ROUTES].shape[1:]), sequence.where)
+    if not by_shape:
+        return None, ()
+    shape, where = next(iter(by_shape.items()))
+    if len(by_shape) > 1:
+        other, at = list(by_shape.items())[1]
+        raise LogError(
+            f"{at}: {_ROUTES} is {list(other)} per token; {where} has {list(shape)}. Expected [layers, top_k], the "
+            "same of every sequence."
+        )
+    rows = [s.extra[_ROUTES] if _ROUTES in s.extra else torch.full((len(s.token_ids), *shape), -1) for s in sequences]
+    routed, layers = routed_layers(where, torch.cat(rows))
+    return _block(list(torch.split(routed, [len(row) for row in rows])), -1), layers
+
+
+def _versions(sequences: list[Sequence]) -> Iterator[int]:
+    for sequence in sequences:
+        if sequence.versions is not None:
+            yield from sequence.versions[sequence.mask].tolist()
+
+
+def _block(rows: list[Tensor], fill: float) -> Tensor:
+    """[B, T, ...] of rows [n, ...], padded at the right."""
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
+
+
+def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
+    """What was written to `path`, in lines, and how a recipe names it."""
+    tokens = logged.tokens
+    rows, width = tokens.input_ids.shape
+    scored = counted(int(tokens.loss_mask.sum()), "token")
+    yield f"{path}: {counted(rows, 'sequence')} of up to {width} tokens, {scored} scored, each with its log-probability"
+    if tokens.routed_experts is not None:
+        recorded = int((tokens.routed_experts >= 0).all(-1).any(-1).sum())
+        yield f"routes of {counted(recorded, 'token')} in {counted(len(logged.layers), 'MoE layer')}"
+    if logged.left_out:
+        yield f"left out: {counted(logged.left_out, 'sequence')} without a scored token"
+    for sampling, count in logged.sampling:
+        if sampling.temperature not in {None, 1.0} and sampling.logprobs_mode != "raw":
+            yield (
+                f"{counted(count, 'sequence')} at temperature {sampling.temperature:g}: processed log-probabilities "
+                f'need `set: {{"log_probs:temperature": {sampling.temperature:g}}}` on that side (docs/log-probs.md)'
+            )
+    if logged.versions:
+        counts = [f"{'unknown' if name < 0 else name}: {counted(count, 'token')}" for name, count in logged.versions]
+        yield f"weight versions that sampled: {', '.join(counts)}; a checkpoint has one"
+    yield f"next: tokens: {{file: {path.name}, sampled_from: candidate}}"

@@ -116,9 +116,13 @@ class Recorder:
         it, so that whole numbers may be ids, a mask or positions, by which tokens are told. `ahead`: torch is about to
         count a write.
         """
-        if tensor.layout != torch.strided or tensor.device.type == "meta":
-            self.note(f"values of layout {tensor.layout} on {tensor.device.type} have no digests")
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.device.type == "meta":
+            layout = "nested" if tensor.is_nested else tensor.layout
+            self.note(f"values of layout {layout} on {tensor.device.type} have no digests")
             return None
+        if tensor.is_conj() or tensor.is_neg():
+            # Torch has only marked it, and its bytes are those of another value.
+            tensor = tensor.detach().resolve_conj().resolve_neg()
         storage, version = self.storages.of(tensor), version_of(tensor) + ahead
         key = (version, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         value = storage.values.get(key)

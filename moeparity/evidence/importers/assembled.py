@@ -117,7 +117,7 @@ class _Values:
             self._writer.value(Value(id=number, dtype=content.dtype, shape=content.shape))
             self._count += 1
             return number
-        tensor = content.detach().cpu().contiguous()
+        tensor = content.detach().cpu().resolve_conj().resolve_neg().contiguous()
         rows, dtype, shape = row_digests(tensor), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
         digest = value_digest(rows, shape, dtype)
         key = digest, dtype, shape
@@ -134,6 +134,7 @@ def is_tensor(value: Any) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and value.layout == torch.strided
+        and not value.is_nested
         and not value.is_quantized
         and not value.is_meta
     )

@@ -120,12 +120,12 @@ def _nest(events: Mapping[str, Event], inside: Mapping[str, Any]) -> None:
         if event.level == "op" and isinstance(parent, str):
             match = _MODULE.fullmatch(parent)
             event.path = match["path"] if match else ""
-        for _ in range(len(events)):
-            outer = events.get(parent) if isinstance(parent, str) else None
-            if outer is None:
-                break
+        around: set[str] = set()
+        while isinstance(parent, str) and parent in events and parent not in around:
+            outer = events[parent]
             outer.first, outer.last = min(outer.first, event.first), max(outer.last, event.last)
-            parent = inside.get(parent) if isinstance(parent, str) else None
+            around.add(parent)
+            parent = inside.get(parent)
 
 
 class _Reading:

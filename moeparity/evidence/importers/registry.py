@@ -29,4 +29,7 @@ def import_trace(kind: str, path: Path, out: Path) -> None:
         raise TraceError(f"{Where(path)}: does not exist. Expected what {kind} wrote.")
     if present(out):
         raise TraceError(f"--out {Where(out)}: there is something already. Name a folder that is not there.")
-    KINDS[kind](path, out)
+    try:
+        KINDS[kind](path, out)
+    except RecursionError:
+        raise TraceError(f"{Where(path)}: it is nested deeper than any program. Expected what {kind} wrote.") from None

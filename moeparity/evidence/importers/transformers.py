@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from moeparity.errors import TraceError, Where
+from moeparity.errors import TraceError, Where, shown, whole_number
 from moeparity.evidence.importers.assembled import Described, Event, Held, write_trace
 from moeparity.evidence.importers.files import beside, read_json, read_safetensors
 from moeparity.evidence.trace.records import Head
@@ -63,7 +63,10 @@ class _Reading:
             self._take(event.inputs, slot, value)
         for slot, value in _slots(arguments.get("kwargs", {}) if isinstance(arguments, dict) else {}):
             self._take(event.inputs, slot, value)
-        for child in node.get("children") or ():
+        children = node.get("children") or []
+        if not isinstance(children, list):
+            raise TraceError(f"{Where(self._file)}: children of {event.path or 'the model'} are no list of nodes.")
+        for child in children:
             yield from self.events(child)
         outputs = node.get("outputs")
         for slot, value in _slots([outputs] if _is_leaf(outputs) else outputs):
@@ -82,7 +85,7 @@ class _Reading:
             yield f"{self._printed} values were kept as printed digits, which are no bits: use_repr=False keeps them."
 
     def _take(self, slots: dict[str, Held], slot: str, leaf: dict[str, Any]) -> None:
-        described = _described(leaf)
+        described = self._described(leaf)
         value = leaf.get("value")
         if not isinstance(value, str):
             self._printed += 1
@@ -90,7 +93,7 @@ class _Reading:
             return
         if value in self._places:
             earlier, place = self._places[value]
-            earlier[place] = _described(leaf)
+            earlier[place] = described
             self._overwritten += 1
         self._places[value] = slots, slot
         file = beside(self._file.parent, value, "value")
@@ -99,14 +102,15 @@ class _Reading:
             raise TraceError(f"{Where(file)}: expected `data` of shape {list(described.shape)}.")
         slots[slot] = tensors["data"]
 
+    def _described(self, leaf: dict[str, Any]) -> Described:
+        sizes = [whole_number(digits) for digits in _NUMBER.findall(str(leaf["shape"]))]
+        if None in sizes:
+            raise TraceError(f"{Where(self._file)}: a value has shape {shown(leaf['shape'])}; expected a torch.Size.")
+        return Described(str(leaf["dtype"]).removeprefix("torch."), tuple(size for size in sizes if size is not None))
+
     def _tick(self) -> int:
         self._clock += 1
         return self._clock
-
-
-def _described(leaf: dict[str, Any]) -> Described:
-    shape = tuple(int(size) for size in _NUMBER.findall(str(leaf["shape"])))
-    return Described(str(leaf["dtype"]).removeprefix("torch."), shape)
 
 
 def _is_leaf(value: Any) -> bool:

@@ -47,6 +47,41 @@ def test_an_op_has_its_inputs_outputs_scalars_and_digests(tmp_path: Path) -> Non
     assert result.stats["absmax"] == expected.abs().max().item()
 
 
+def test_what_torch_has_only_marked_as_conjugate_or_negative_is_a_value_of_its_own(tmp_path: Path) -> None:
+    class Given(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.real + x.imag if x.is_complex() else x + 1
+
+    plain = torch.view_as_complex(torch.randn(3, 2))
+    arguments = (plain, plain.conj(), plain.conj().imag)
+
+    def program() -> None:
+        for x in arguments:
+            Given()(x)
+
+    trace = captured(tmp_path / "t", program, level="module", save="*")
+    numbers = [call.inputs["0"] for call in calls(trace, "Given")]
+    assert len(set(numbers)) == 3
+    for x, number in zip(arguments, numbers, strict=True):
+        tensor = trace.tensor(trace.contents.values[number])
+        assert tensor is not None
+        assert same_bits(tensor, x.resolve_conj().resolve_neg())
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_program_of_nested_tensors_goes_on_and_a_note_says_what_has_no_digest(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(3, 3)
+
+    def program() -> None:
+        nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], requires_grad=True)
+        layer(nested).to_padded_tensor(0.0).sum().backward()
+
+    for levels in ("op,module", "module,gradient"):
+        trace = captured(tmp_path / levels, program, level=levels, save="*")
+        assert any("nested" in note for note in trace.contents.notes)
+        assert calls(trace, "Linear.weight" if "gradient" in levels else "aten")
+
+
 def test_a_view_has_its_base_and_no_digest_and_the_bits_it_looks_at(tmp_path: Path) -> None:
     base = torch.randn(6, 4)
 

@@ -80,19 +80,19 @@ def test_of_an_expert_with_one_token_the_node_the_token_and_the_expert_are_told(
     trace, layer, expert, token = _patched(qwen3_moe, tmp_path, change)
     answer = inside("explain", trace, "--checkpoint", qwen3_moe, "--node", f"layers[{layer}].moe.*")
     assert answer.returncode == 1, answer.stderr
-    # Lines are as wide as the terminal.
-    _, combine, rest = " ".join(answer.stdout.split()).partition(f"layers[{layer}].moe.combine (with")
-    assert combine
-    assert "none of the " in rest
-    assert f"in 1 token of 14, at {token}{words} this token went to expert {expert}, and no other one did" in rest
-    assert rest.endswith(f"1 not explained; exit {answer.returncode}")
+    lines = answer.stdout.splitlines()
+    report = " ".join(answer.stdout.split())
+    node = report[report.index(f"layers[{layer}].moe.combine (with") :]
+    assert "none of the " in node.split("; nearest")[0]
+    assert f" in 1 token of 14, at {token}{words} this token went to expert {expert}, and no other one did" in node
+    assert f"1 not explained; exit {answer.returncode}" in lines[-1]
 
 
 def test_a_fault_of_an_expert_with_one_token_is_named_with_it(qwen3_moe: Path, tmp_path: Path) -> None:
     trace, layer, expert, _ = _patched(qwen3_moe, tmp_path, lambda weight: weight.mul_(0.75))
     answer = inside("explain", trace, "--checkpoint", qwen3_moe, "--node", f"layers[{layer}].moe.combine")
     assert answer.returncode == 0, answer.stderr
-    assert f"fault: the weights down of expert {expert} are multiplied by 0.75" in " ".join(answer.stdout.split())
+    assert f"fault: the weights down of expert {expert} are multiplied by 0.75" in answer.stdout
 
 
 def test_a_fault_in_padding_alone_decides_nothing_and_is_told_with_its_extent(qwen3_moe: Path, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: py
     # What was found stands above what is equal, and nothing is wider than the terminal.
     titles = [line for line in text.splitlines() if line and line[0].isupper()]
     assert titles == ["Not explained", "As hf-eager computes it", "Not shown by this trace"]
-    assert max(len(line) for said in explained_lines(result) for line in hanging(said, 80).splitlines()) <= 80
+    assert max(len(line) for long in explained_lines(result) for line in hanging(long, 80).splitlines()) <= 80
     first, *_, last = explained_lines(result)
     assert first == last
     assert first.endswith("0 under other choices, 1 not explained; exit 1")

@@ -158,12 +158,21 @@ def test_dumps_of_several_ranks_are_ranks(tmp_path: Path) -> None:
 
 
 def test_a_tensor_without_numbers_is_left_out_and_counted(tmp_path: Path) -> None:
-    for index, tensor in enumerate((torch.ones(2), torch.empty(2, device="meta"), torch.eye(2).to_sparse()), start=1):
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    absent = torch.empty(2, device="meta"), torch.eye(2).to_sparse(), nested
+    for index, tensor in enumerate((torch.ones(2), *absent), start=1):
         _dumped(tmp_path / "d", index, f"non_intrusive__model.layers.{index}.output", tensor)
     import_trace("sglang", tmp_path / "d", tmp_path / "t")
     contents = open_trace(tmp_path / "t").ranks[0].contents
     assert len(contents.values) == 1
-    assert contents.notes[0].startswith("2 files hold no tensor and were left out")
+    assert contents.notes[0].startswith("3 files hold no tensor and were left out")
+
+
+def test_a_conjugate_is_its_own_bits(tmp_path: Path) -> None:
+    plain = torch.view_as_complex(torch.randn(3, 2))
+    _dumped(tmp_path / "d", 1, "non_intrusive__rope.output", plain.conj())
+    import_trace("sglang", tmp_path / "d", tmp_path / "t")
+    assert same_bits(_output(open_trace(tmp_path / "t").ranks[0], "rope"), plain.conj().resolve_conj())
 
 
 def test_a_dump_whose_file_is_lost_makes_no_whole_trace(tmp_path: Path) -> None:
@@ -255,9 +264,33 @@ def test_statistics_of_msprobe_are_not_compared(tmp_path: Path) -> None:
     assert (report.status, report.coverage.compared) == ("inconclusive", 0)
 
 
+def test_what_is_nested_too_deeply_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Python 3.12 on `json` reads deeper than functions may call each other."""
+    (tmp_path / "M_debug_tree_FULL_TENSORS.json").touch()
+    outputs: list[Any] = []
+    for _ in range(2000):
+        outputs = [outputs]
+    tree = {"module_path": "M", "outputs": outputs}
+    monkeypatch.setattr("moeparity.evidence.importers.transformers.read_json", lambda *_: tree)
+    with pytest.raises(TraceError, match="nested deeper than any program"):
+        import_trace("transformers", tmp_path, tmp_path / "t")
+
+
 class _Evil:
     def __reduce__(self) -> Any:
         return os.system, ("echo run > ran",)
+
+
+_TREES: dict[str, Any] = {
+    "no tree": [],
+    "no node": {"module_path": "M", "children": [{"inputs": None}]},
+    "no children": {"module_path": "M", "children": 1e308},
+    "digits": {
+        "module_path": "M",
+        "outputs": {"shape": f"torch.Size([{'9' * 5000}])", "dtype": "torch.float32", "value": "x"},
+    },
+}
+"""Trees that the debugger of transformers does not write."""
 
 
 def _broken(folder: Path, kind: str) -> None:
@@ -278,11 +311,8 @@ def _broken(folder: Path, kind: str) -> None:
         leaf = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [1], "data_name": "../x.pt"}
         entry = {"input_args": [leaf], "input_kwargs": {}, "output": []}
         (folder / "dump.json").write_text(json.dumps({"data": {"Torch.relu.0.forward": entry}}))
-    elif kind == "no tree":
-        (folder / "M_debug_tree_FULL_TENSORS.json").write_text("[]")
-    elif kind == "no node":
-        tree = {"module_path": "M", "children": [{"inputs": None}]}
-        (folder / "M_debug_tree_FULL_TENSORS.json").write_text(json.dumps(tree))
+    elif kind in _TREES:
+        (folder / "M_debug_tree_FULL_TENSORS.json").write_text(json.dumps(_TREES[kind]))
     elif kind == "elsewhere":
         save_file({"data": torch.zeros(1)}, folder.parent / "x.safetensors")
         leaf = {"shape": "torch.Size([1])", "dtype": "torch.float32", "value": "./../x.safetensors"}
@@ -313,6 +343,8 @@ def _broken(folder: Path, kind: str) -> None:
         ("msprobe", "", "no dump.json in it"),
         ("transformers", "no tree", "no JSON object"),
         ("transformers", "no node", "a node without module_path"),
+        ("transformers", "no children", "children of the model are no list of nodes"),
+        ("transformers", "digits", "expected a torch.Size"),
         ("transformers", "elsewhere", "leads out of the folder"),
         ("msprobe", "shape", "0 has shape 3; expected a list of sizes"),
         ("msprobe", "header", "no array of numbers that can be read without pickle"),

@@ -39,9 +39,9 @@ Seed 4 ended in a traceback at an eleventh program: a base was tried that yarn t
 was mended. Then faults of one part of an expert's weights and of the softmax scale were added to both lists, and two
 faults at a node to what is tried. With seed 5 90 of 92 were as they should be: `up` of one expert scaled and a
 combination of experts were missed, as they were with seed 6. The causes of both were mended: the factor, 1.125, has
-more digits than were tried beside what is solved for, and of the combination two choices are parts of one order. Seed 7 was
-drawn after that: 99 of 99. Then a rotation of another width, which had been refused as of another checkpoint, was put
-back on the list, and seed 8 drawn.
+more digits than were tried beside what is solved for, and of the combination two choices are parts of one order. Seed 7
+was drawn after that: 99 of 99. Then a rotation of another width, which had been refused as of another checkpoint, was
+put back on the list, and seed 8 drawn.
 """
 
 

@@ -1,21 +1,27 @@
-"""Names of variables that say nothing of what they hold: pronouns, adjectives, participles."""
+"""Names of variables and fields that say nothing of what they hold: pronouns, adjectives, participles."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 WORDS = frozenset(
     {"own", "one", "other", "both", "what", "here", "now", "left"}
     | {"found", "given", "told", "named", "made", "said", "asked", "taken", "held", "kept", "seen", "known"}
 )
-"""A variable or an argument is called by a noun: `own_orders`, `first`, `report`, `digest_of_node`."""
+"""A variable, an argument or a field is called by a noun: `own_orders`, `first`, `report`, `digest_of_node`."""
 
-ALLOWED = frozenset({("tests/engines/triton_kernels/interpreter.py", "other")})
-"""Files with a name that another project's interface prescribes."""
+ALLOWED = frozenset({("tests/engines/triton_kernels/interpreter.py", "other"), ("moeparity/ranks/holding.py", "kept")})
+"""Files with a name that another project's interface prescribes, or that is a word of the glossary."""
+KEYS = frozenset(
+    {"moeparity/output/findings.py", "moeparity/profiles/fidelity.py"}
+    | {"benchmarks/planted/hidden.py", "benchmarks/planted/truth.py"}
+)
+"""Files whose fields are keys of JSON that is kept, as those of every `report.py` are."""
 
 SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef})
+PROPERTIES = frozenset({"property", "cached_property"})
 NAMING = frozenset({ast.ExceptHandler, ast.MatchAs, ast.MatchStar})
 """Nodes that bind their `name`, where they have one."""
 
@@ -23,31 +29,41 @@ Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast
 
 
 def misnamed(file: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and name of each variable and argument of a file that is called by such a word.
+    """Line and name of each variable, argument, field, property and attribute of a file that is called by such a word.
 
-    Fields of classes are none: they are keys of JSON. `other` is the second operand of an operator's method, and `left`
+    Methods are none: they are called by what they do. `other` is the second operand of an operator's method, and `left`
     stands beside a `right`.
     """
     for scope, bound in _scopes(tree):
         names = {name for _, name in bound}
-        for line, name in bound:
+        are_keys = isinstance(scope, ast.ClassDef) and (file in KEYS or file.endswith("/report.py"))
+        for line, name in bound if not are_keys else ():
+            word = name.lstrip("_")
             is_operand = name == "other" and getattr(scope, "name", "").endswith("__")
-            is_side = name == "left" and "right" in names
-            if name in WORDS and not is_operand and not is_side and (file, name) not in ALLOWED:
+            is_side = word == "left" and "right" in names
+            if word in WORDS and not is_operand and not is_side and (file, name) not in ALLOWED:
                 yield line, name
 
 
 def _scopes(scope: Scope) -> Iterator[tuple[Scope, list[tuple[int, str]]]]:
-    """A module, function or class and those within it, each with the names that it binds; of a class none."""
+    """A module, function or class and those within it, each with the names that it binds."""
     inner: list[Scope] = []
     bound = sorted(set(_bound(scope, inner)))
-    yield scope, [] if isinstance(scope, ast.ClassDef) else bound
+    if isinstance(scope, ast.ClassDef):
+        bound += [(node.lineno, node.name) for node in inner if _is_property(node)]
+    yield scope, bound
     for within in inner:
         yield from _scopes(within)
 
 
+def _is_property(node: Scope) -> TypeGuard[ast.FunctionDef]:
+    """Whether a method is read as an attribute."""
+    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else ()
+    return any(isinstance(name, ast.Name) and name.id in PROPERTIES for name in decorators)
+
+
 def _bound(scope: Scope, inner: list[Scope]) -> Iterator[tuple[int, str]]:
-    """Lines and names that a scope binds; scopes within it are put aside."""
+    """Lines and names that a scope binds, attributes of `self` too; scopes within it are put aside."""
     nodes = _children(scope)
     while nodes:
         node = nodes.pop()
@@ -59,7 +75,9 @@ def _bound(scope: Scope, inner: list[Scope]) -> Iterator[tuple[int, str]]:
             if isinstance(node.ctx, ast.Store):
                 yield node.lineno, node.id
             continue
-        if kind is ast.arg:
+        if kind is ast.Attribute and isinstance(node.ctx, ast.Store) and getattr(node.value, "id", "") == "self":
+            yield node.lineno, node.attr
+        elif kind is ast.arg:
             yield node.lineno, node.arg
         elif kind in NAMING and node.name:
             yield node.lineno, node.name

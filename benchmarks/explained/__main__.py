@@ -18,7 +18,7 @@ from moeparity.inputs.machine import cpu_name
 from tests.checkpoint_factory import make_small
 
 GOAL = 0.95
-SEED = 6
+SEED = 8
 
 
 def main() -> int:

@@ -99,9 +99,9 @@ def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
         return None, ()
     shape, where = next(iter(by_shape.items()))
     if len(by_shape) > 1:
-        other, at = list(by_shape.items())[1]
+        second, at = list(by_shape.items())[1]
         raise LogError(
-            f"{at}: {_ROUTES} is {list(other)} per token; {where} has {list(shape)}. Expected [layers, top_k], the "
+            f"{at}: {_ROUTES} is {list(second)} per token; {where} has {list(shape)}. Expected [layers, top_k], the "
             "same of every sequence."
         )
     rows = [s.extra[_ROUTES] if _ROUTES in s.extra else torch.full((len(s.token_ids), *shape), -1) for s in sequences]

@@ -67,8 +67,8 @@ def hanging(line: str, width: int) -> str:
     """
     head = re.match(r" *(?:[a-z]+(?: [a-z]+)? {2,})?", line)
     assert head is not None, "it may be empty"
-    named = bool(head[0].strip())
-    indent = " " * (len(head[0]) + (0 if named else _HANGING))
+    has_names = bool(head[0].strip())
+    indent = " " * (len(head[0]) + (0 if has_names else _HANGING))
     texts = wrap(
         head[0] + fitted(line[len(head[0]) :], width - len(indent)),
         width,

@@ -11,9 +11,9 @@ import moeparity.ptx.instructions  # noqa: F401 (fills the table of instructions
 from moeparity.errors import did_you_mean, listed
 from moeparity.ptx.addresses import Globals, Layout, layout_of
 from moeparity.ptx.approximate import APPROXIMATIONS
-from moeparity.ptx.arguments import Argument, parameter_bytes
 from moeparity.ptx.contraction import contracted, contractible
 from moeparity.ptx.formats import REGISTERS, Array, dtype_of
+from moeparity.ptx.launch_arguments import Argument, parameter_bytes
 from moeparity.ptx.machine import Machine, Segment
 from moeparity.ptx.parser import kernel_of, read
 from moeparity.ptx.program import program_of

@@ -49,12 +49,12 @@ class Clock:
     """
 
     def __init__(self, most: float) -> None:
-        self._most, self._last, self.now = most, time.monotonic(), 0.0
+        self._most, self._last, self.seconds = most, time.monotonic(), 0.0
 
     def turn(self) -> None:
         """It is looked now."""
         now_s = time.monotonic()
-        self.now += min(now_s - self._last, self._most)
+        self.seconds += min(now_s - self._last, self._most)
         self._last = now_s
 
 

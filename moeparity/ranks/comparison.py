@@ -10,7 +10,7 @@ import torch
 
 from moeparity.errors import RankError
 from moeparity.ranks import rng
-from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.counters import ENVELOPE, Counters
 from moeparity.ranks.difference import Records, difference, differing, ranks_in_words
 from moeparity.ranks.exchange import Exchange

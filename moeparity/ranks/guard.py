@@ -21,7 +21,7 @@ from moeparity.errors import RankError
 from moeparity.evidence.weights.weight_layout import WeightLayout
 from moeparity.ranks import environment, fingerprint, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
-from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.comparison import Comparison
 from moeparity.ranks.difference import difference
 from moeparity.ranks.exchange import Exchange

@@ -18,13 +18,13 @@ class Breach:
     section: str
     choice: str
     claimed: str
-    here: str
+    present: str
     by: str = ""
 
     def __str__(self) -> str:
         """`profile: layers[0].moe.experts:implementation: loop in the contract, grouped here, as the process shows`."""
         known_by = f", {self.by}" if self.by else ""
-        return f"{self.section}: {self.choice}: {self.claimed} in the contract, {self.here} here{known_by}"
+        return f"{self.section}: {self.choice}: {self.claimed} in the contract, {self.present} here{known_by}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Holding:
 def differing(section: str, claimed: Mapping[str, str], own_values: Mapping[str, str]) -> list[Breach]:
     """Breaches of claimed fields; what is here and not claimed is none."""
     return [
-        Breach(section=section, choice=name, claimed=value, here=own_values.get(name, "absent"))
+        Breach(section=section, choice=name, claimed=value, present=own_values.get(name, "absent"))
         for name, value in claimed.items()
         if own_values.get(name) != value
     ]

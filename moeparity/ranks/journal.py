@@ -60,8 +60,8 @@ class RankStory:
     """What a rank's journal tells.
 
     calls: by number, the fields it was compared by. last: the last call it finished. difference: what it ended the job
-    for, or was told. left: where it left by an error of its own, and by which. ended: whether it closed its guards
-    itself. environment: its report, empty where it wrote none.
+    for, or was told. fatal_error: where it left by an error of its own, and by which. ended: whether it closed its
+    guards itself. environment: its report, empty where it wrote none.
     """
 
     rank: int
@@ -70,9 +70,8 @@ class RankStory:
     pid: int
     calls: dict[int, dict[str, str]] = field(default_factory=dict)
     last: int | None = None
-    open_call: int | None = None
     difference: str | None = None
-    left: str | None = None
+    fatal_error: str | None = None
     ended: bool = False
     environment: dict[str, str] = field(default_factory=dict)
     at: float = 0.0
@@ -106,14 +105,13 @@ def _tell(story: RankStory, event: dict[str, Any]) -> None:
     story.at = event["at"]
     kind = event["event"]
     if kind == "call":
-        story.open_call = event["call"]
         story.calls[event["call"]] = event["fields"]
     elif kind == "done":
-        story.last, story.open_call = event["call"], None
+        story.last = event["call"]
     elif kind == "difference":
         story.difference = event["text"]
     elif kind == "left":
-        story.left = event["text"]
+        story.fatal_error = event["text"]
     elif kind == "environment":
         story.environment = dict(event["fields"])
     elif kind == "end":

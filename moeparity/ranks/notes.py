@@ -54,10 +54,10 @@ class Notes:
     """
 
     def __init__(self, job: str, rank: int) -> None:
-        self._head, self._own = f"moeparity-ranks-{job}-", f"{rank}-{os.getpid()}"
+        self._head, self._own_name = f"moeparity-ranks-{job}-", f"{rank}-{os.getpid()}"
         self._memory: mmap.mmap | None = None
         self._count = 0
-        with suppress(OSError), self._file(self._own).open("xb+") as file:
+        with suppress(OSError), self._file(self._own_name).open("xb+") as file:
             file.truncate((SLOTS + 1) * SLOT)
             self._memory = mmap.mmap(file.fileno(), (SLOTS + 1) * SLOT)
 
@@ -94,7 +94,7 @@ class Notes:
         """The first verdict that a rank on this host came to, or read in the store: who finds the store gone reads it
         here.
         """
-        own_file, first = (self._file(f"{self._own}.{_VERDICT}"), self._file(_VERDICT))
+        own_file, first = (self._file(f"{self._own_name}.{_VERDICT}"), self._file(_VERDICT))
         with suppress(OSError):
             own_file.write_text(verdict, "utf-8")
             with suppress(FileExistsError):
@@ -125,7 +125,7 @@ class Notes:
         self._memory.close()
         self._memory = None
         with suppress(OSError):
-            self._file(self._own).unlink()
+            self._file(self._own_name).unlink()
         if not list(self._of_ranks()):
             for file in self._files():
                 with suppress(OSError):

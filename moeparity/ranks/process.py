@@ -168,7 +168,7 @@ def _compared(claim: ProfileClaim, shown: Iterable[tuple[str, str, str]], by: st
     for (choice, claimed, value), nodes in apart.items():
         more = f" and at {counted(len(nodes) - 1, 'more node')}" if len(nodes) > 1 else ""
         place = f"{nodes[0]}:{choice}{more}"
-        holding.breaches.append(Breach(section="profile", choice=place, claimed=claimed, here=value, by=by))
+        holding.breaches.append(Breach(section="profile", choice=place, claimed=claimed, present=value, by=by))
     if kept_count:
         holding.keep("profile", f"{counted(kept_count, 'choice')}, {by}")
     return holding
@@ -213,7 +213,7 @@ def _placement(claim: SettingsClaim, layout: WeightLayout, started: Launched | N
             continue
         if ranks % int(value):
             holding.breaches.append(
-                Breach(section="placement", choice=name, claimed=value, here=f"a job of {counted(ranks, 'rank')}")
+                Breach(section="placement", choice=name, claimed=value, present=f"a job of {counted(ranks, 'rank')}")
             )
     rest = [name for name in claim.settings if name not in claimed]
     if rest:

@@ -44,7 +44,7 @@ def hold_weights(claim: WeightsClaim, layout: WeightLayout, modules: Sequence[nn
         return holding
     ranks, failures = _gathered(layout, modules)
     holding.breaches += [
-        Breach(section="weights", choice="layout", claimed="one that fits", here=words) for words in failures
+        Breach(section="weights", choice="layout", claimed="one that fits", present=words) for words in failures
     ]
     if failures:
         return holding
@@ -61,7 +61,7 @@ def hold_weights(claim: WeightsClaim, layout: WeightLayout, modules: Sequence[nn
         if own_sum == _TORN or (parts is None and parallel > len(ranks)):
             torn.append(name)
         elif own_sum is not None:
-            holding.breaches.append(Breach(section="weights", choice=name, claimed=_claimed(tensor), here=own_sum))
+            holding.breaches.append(Breach(section="weights", choice=name, claimed=_claimed(tensor), present=own_sum))
         else:
             same += 1
     if same:
@@ -113,7 +113,7 @@ def _unclaimed(claim: WeightsClaim, by_tensor: dict[str, list[Sum]], holding: Ho
             buffers.append(name)
         elif not whole:
             holding.breaches.append(
-                Breach(section="weights", choice=name, claimed="no such parameter", here="there is one")
+                Breach(section="weights", choice=name, claimed="no such parameter", present="there is one")
             )
     if buffers:
         holding.unchecked.append(

@@ -67,15 +67,15 @@ def job_report(folder: Path) -> JobReport:
 
 
 def _line(story: RankStory) -> RankLine:
-    end = "ended" if story.ended else "left" if story.left else "told" if story.difference else "lost"
-    calls, error = len(story.calls), story.left or ""
+    end = "ended" if story.ended else "left" if story.fatal_error else "told" if story.difference else "lost"
+    calls, error = len(story.calls), story.fatal_error or ""
     return RankLine(rank=story.rank, host=story.host, pid=story.pid, calls=calls, last=story.last, end=end, error=error)
 
 
 def _left(job_stories: list[RankStory]) -> str:
     """The first rank that left by an error of its own."""
-    first = min((story for story in job_stories if story.left), key=lambda story: story.at, default=None)
-    return "" if first is None else f"rank {first.rank} left {first.left}"
+    first = min((story for story in job_stories if story.fatal_error), key=lambda story: story.at, default=None)
+    return "" if first is None else f"rank {first.rank} left {first.fatal_error}"
 
 
 def _compared(job_stories: list[RankStory]) -> str:

@@ -45,7 +45,10 @@ def _distance(usual: bytes, state: bytes, ranks: Mapping[bytes, list[int]]) -> s
     for count, first, second in ((ahead, who, others), (behind, others, who)):
         if count is not None:
             return f"{first} drew {count} number{'s' if count > 1 else ''} more than {second}"
-    return f"{who} and {others} are in states that no {DRAWS:,} draws lead between: another seed, or many more draws"
+    return (
+        f"{who} and {others} are in states that no {DRAWS:,} draws lead between: another seed, or many more draws "
+        '(seed all ranks alike, or guard with rng="broadcast" where noise is broadcast)'
+    )
 
 
 def _draws(state: bytes, target: bytes) -> int | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
 
-from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.difference import Records, ranks_in_words
 from moeparity.ranks.notes import Notes
 
@@ -30,15 +30,15 @@ class Tails:
 
     def __init__(self, store: PrefixStore, job: str, rank: int, ranks: int, log: CollectiveLog) -> None:
         self._store, self._rank, self._ranks, self._log = store, rank, ranks, log
-        self._told = ""
+        self._latest = ""
         self.notes = log.notes = Notes(job, rank)
 
     def tell(self) -> None:
         """Tell the others what this rank called last, where it is something new."""
         tail = json.dumps(self._log.tails())
-        if tail != self._told:
+        if tail != self._latest:
             self._store.set(f"{_TAIL}/{self._rank}", tail)
-            self._told = tail
+            self._latest = tail
 
     def diverged(self, waiting: Mapping[int, Waiting], *, has_store: bool = True) -> str | None:
         """Where control flow diverged, in words: the first collective that ranks called differently. Of ranks that

@@ -18,7 +18,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
 
 from moeparity.ranks.beat import LOST, Beat, Clock, Seen, state
-from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.difference import ranks_in_words
 from moeparity.ranks.exchange import REACHED
 from moeparity.ranks.journal import Journal
@@ -62,7 +62,7 @@ class Watch:
         self._patience_s = max(1.0, min(5.0, watchdog_s / 3))
         self._store.set_timeout(timedelta(seconds=self._patience_s))
         self._has_store = True
-        self._seen: dict[int, Seen] = {}
+        self._sightings: dict[int, Seen] = {}
         self._clock = Clock(watchdog_s / 4)
         self._tails = Tails(self._store, job, rank, ranks, log)
         self._count, self._closed = 0, threading.Event()
@@ -80,7 +80,7 @@ class Watch:
             # A store that is slow to answer, as under load, is asked again.
             with suppress(DistStoreError):
                 self._beat()
-            if self._seen.keys() >= set(self._watched()) or time.monotonic() >= until:
+            if self._sightings.keys() >= set(self._watched()) or time.monotonic() >= until:
                 break
             time.sleep(_PAUSE_S)
         for thread in self._threads:
@@ -108,7 +108,7 @@ class Watch:
         """The first rank that is in its guard, as far as this one knows."""
         awaited = time.monotonic() - self._begun < self._watchdog_s
         for rank in range(self._rank):
-            if not self._seen[rank].beat.closed if rank in self._seen else awaited:
+            if not self._sightings[rank].beat.closed if rank in self._sightings else awaited:
                 return rank
         return self._rank
 
@@ -146,11 +146,11 @@ class Watch:
         texts = self._store.multi_get([f"{_BEAT}/{rank}" for rank in there]) if there else []
         for rank, text in zip(there, texts, strict=True):
             peer = Beat(**json.loads(text))
-            before = self._seen.get(rank)
+            before = self._sightings.get(rank)
             if before is None or before.beat.count != peer.count:
                 stays = before is not None and before.waits is not None and before.beat.since <= peer.since
-                began = before.waits if before is not None and stays else self._clock.now
-                self._seen[rank] = Seen(peer, self._clock.now, began if peer.waits else None)
+                began = before.waits if before is not None and stays else self._clock.seconds
+                self._sightings[rank] = Seen(peer, self._clock.seconds, began if peer.waits else None)
         self._answered, self._has_store = time.monotonic(), True
 
     def lost(self, patience_s: float) -> str | None:
@@ -162,7 +162,7 @@ class Watch:
             self._tails.tell()
         while (waited := time.monotonic() - begun) < allowed:
             verdict = self._told() or self._parted()
-            for rank, watched in list(self._seen.items()) if verdict is None else ():
+            for rank, watched in list(self._sightings.items()) if verdict is None else ():
                 # Other ranks have some time to say what they have called.
                 if rank != self._rank and waited > patience_s * 2 / 3:
                     if watched.beat.closed:
@@ -179,10 +179,10 @@ class Watch:
         """A rank that gives no sign of life: it was killed, stopped, or can't be reached. A stopped one that others
         wait for is lost after half the time. The backend may have killed it for what others called.
         """
-        now_s, (*_, waits, _, since) = self._clock.now, self._position()
+        now_s, (*_, waits, _, since) = self._clock.seconds, self._position()
         half = self._watchdog_s / 2
         # Signs of life of others are not read any more, or not yet.
-        watched = {rank: self._seen[rank] for rank in self._watched() if rank in self._seen}
+        watched = {rank: self._sightings[rank] for rank in self._watched() if rank in self._sightings}
         for rank, member in watched.items():
             if member.beat.closed or rank == self._rank:
                 continue
@@ -197,11 +197,15 @@ class Watch:
 
     def _hang(self) -> str | None:
         """Ranks that wait for longer than the watchdog's time, and what they wait for."""
-        live = {rank: member.beat for rank, member in self._seen.items() if not member.beat.closed}
-        ago = {rank: self._clock.now - member.waits for rank, member in self._seen.items() if member.waits is not None}
+        live = {rank: member.beat for rank, member in self._sightings.items() if not member.beat.closed}
+        ago = {
+            rank: self._clock.seconds - member.waits
+            for rank, member in self._sightings.items()
+            if member.waits is not None
+        }
         if not any(min(ago.get(rank, 0), beat.since) > self._watchdog_s for rank, beat in live.items()):
             return None
-        missing = set(range(self._ranks)) - self._seen.keys()
+        missing = set(range(self._ranks)) - self._sightings.keys()
         if missing:
             return f"{ranks_in_words(missing)} gave no sign of life: not in the guard yet. {self._others(None)}"
         # Half the time is more than a heartbeat: what these have told of their collectives is all there is.
@@ -209,7 +213,7 @@ class Watch:
         still = {rank: beat for rank, beat in live.items() if beat.waits and beat.since > half}
         if words := self._tails.diverged({rank: Waiting(beat.place, beat.within) for rank, beat in still.items()}):
             return words
-        for rank, member in self._seen.items():
+        for rank, member in self._sightings.items():
             if member.beat.closed:
                 return f"rank {rank} is not there any more: it {member.beat.place}. {self._others(rank)}"
         late = {rank: beat for rank, beat in live.items() if not beat.waits}
@@ -222,7 +226,9 @@ class Watch:
     def _parted(self) -> str | None:
         """Where control flow diverged, if it did: the backend may have ended a rank for it."""
         words = self._tails.diverged({}, has_store=self._has_store)
-        gone = [rank for rank, member in self._seen.items() if not member.beat.closed and state(member.beat) == "gone"]
+        gone = [
+            rank for rank, member in self._sightings.items() if not member.beat.closed and state(member.beat) == "gone"
+        ]
         return f"{words}. {ranks_in_words(gone)} was killed" if words and gone else words
 
     def _guard_store(self) -> None:
@@ -231,16 +237,16 @@ class Watch:
         while not self._closed.wait(self._heartbeat_s):
             clock.turn()
             if self._answered != answered:
-                answered, heard = self._answered, clock.now
+                answered, heard = self._answered, clock.seconds
             elif (verdict := self._tails.notes.verdict()) is not None:
                 self._leave(verdict)
-            if clock.now - heard > self._watchdog_s + 2 * self._patience_s:
+            if clock.seconds - heard > self._watchdog_s + 2 * self._patience_s:
                 self._lost_store("it does not answer")
 
     def _lost_store(self, error: str) -> None:
         """The store is gone or silent: who held it, as far as can be told."""
         self._has_store = False
-        member = self._seen.get(0)
+        member = self._sightings.get(0)
         silent = time.monotonic() - self._answered
         how = state(member.beat) if member is not None else "unknown"
         if self._closed.is_set() or (self._told() is None and silent < self._watchdog_s and how != "gone"):
@@ -295,13 +301,13 @@ class Watch:
         while they can be told from ranks that leave, then they are killed.
         """
         self._tails.notes.clear()
-        for rank, member in self._seen.items():
+        for rank, member in self._sightings.items():
             if rank != self._rank and not member.beat.closed and state(member.beat) == "stopped":
                 with suppress(OSError):
                     os.kill(member.beat.pid, signal.SIGKILL)
 
     def _can_speak(self, rank: int) -> bool:
-        member = self._seen.get(rank)
+        member = self._sightings.get(rank)
         return rank == self._rank or (member is not None and state(member.beat) == "running")
 
     def _where(self, rank: int) -> str:
@@ -313,7 +319,7 @@ class Watch:
         """Where a rank was by its last sign of life, or by the latest it has said since: to those who wait at a guard,
         and in notes that others on its host can read.
         """
-        beat, key = self._seen[rank].beat, f"{REACHED}/{rank}"
+        beat, key = self._sightings[rank].beat, f"{REACHED}/{rank}"
         notes = [Note(beat.moves, beat.call, beat.place), self._tails.notes.places().get(rank)]
         with suppress(DistNetworkError, DistStoreError):
             if self._has_store and self._store.check([key]):
@@ -323,6 +329,6 @@ class Watch:
 
     def _others(self, but: int | None) -> str:
         _, call, place = self._position()[:3]
-        last_notes = {rank: self._known(rank) for rank in sorted(self._seen.keys() - {but, self._rank})}
+        last_notes = {rank: self._known(rank) for rank in sorted(self._sightings.keys() - {but, self._rank})}
         words = [f"rank {rank}: {last.place}, {finished(last.call)}" for rank, last in last_notes.items()]
         return "; ".join([*words, f"rank {self._rank}: {place}, {finished(call)}"])

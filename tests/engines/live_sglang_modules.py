@@ -5,12 +5,14 @@ Packages that their imports name and that are not here are left out; none is nee
 
 from __future__ import annotations
 
+import copy
 import importlib
 import os
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig
 from transformers.utils import import_utils
@@ -68,7 +70,45 @@ def names(folder: str) -> dict[str, Tensor]:
             return {name or "model itself": torch.zeros(0) for name, _ in kind(config=config).named_modules()}
 
 
+def loaded(folder: str, rank: int, ranks: int, expert: int, groups: int) -> dict[str, Tensor]:
+    """The parameters that one of so many ranks has of a checkpoint, as SGLang's own loaders cut it: experts over
+    `expert` ranks as wholes and over the rest, attention in `groups` that attend apart. No rank talks to another while
+    it loads.
+    """
+    config = AutoConfig.from_pretrained(folder)
+    (architecture,) = config.architectures
+    with left_out(*LEFT_OUT):
+        if not torch.distributed.is_initialized():
+            _serve(folder)
+        from sglang.srt.runtime_context import get_parallel
+
+        kind = getattr(importlib.import_module(f"sglang.srt.models.{MODULES[architecture]}"), architecture)
+        attention, each = ranks // groups, ranks // expert
+        places = {
+            "tp": (rank, ranks),
+            "attn_tp": (rank % attention, attention),
+            "attn_dp": (rank // attention, groups),
+            "moe_ep": (rank // each, expert),
+            "moe_tp": (rank % each, each),
+        }
+        fields: dict[str, Any] = {}
+        for name, (place, size) in places.items():
+            fields |= {f"{name}_size": size, f"{name}_rank": place}
+            if name != "attn_dp":
+                group = copy.copy(getattr(get_parallel(), f"{name}_group"))
+                group.rank_in_group, group.world_size = place, size
+                fields[f"{name}_group"] = group
+        try:
+            torch.set_default_dtype(torch.bfloat16)
+            with get_parallel().override(**fields):
+                model = kind(config=config)
+                model.load_weights(iter(load_file(Path(folder) / "model.safetensors").items()))
+        finally:
+            torch.set_default_dtype(torch.float32)
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
 if __name__ == "__main__":
     # transformers asks once whether it has torchvision: it has not, whatever is left out later.
     assert not import_utils.is_torchvision_available()
-    answer({"names": names})
+    answer({"names": names, "loaded": loaded})

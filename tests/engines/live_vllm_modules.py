@@ -94,6 +94,32 @@ def forward(folder: str, trace: str, ids: Tensor) -> dict[str, Tensor]:
     return {"logits": logits}
 
 
+def loaded(folder: str, rank: int, ranks: int, experts: bool) -> dict[str, Tensor]:
+    """The parameters that one of so many tensor-parallel ranks has of a checkpoint, as its own loaders cut it; whole
+    experts where they lie on the ranks (`experts`). No rank talks to another while it loads.
+    """
+    from vllm.distributed import parallel_state
+    from vllm.model_executor.layers.fused_moe import unquantized_fused_moe_method as unquantized
+
+    # On a CPU it has no kernel for experts that lie on ranks; what a rank loads does not go by the kernel.
+    unquantized.select_unquantized_moe_backend = lambda moe_config: (unquantized.UnquantizedMoeBackend.TRITON, None)  # noqa: ARG005
+    with _of(folder) as (kind, config):
+        groups = (parallel_state._TP, parallel_state._EP)
+        config.parallel_config.tensor_parallel_size = ranks
+        config.parallel_config.enable_expert_parallel = experts
+        for group in groups:
+            group.rank_in_group, group.world_size = rank, ranks
+        try:
+            torch.set_default_dtype(torch.bfloat16)
+            model = kind(vllm_config=config)
+            model.load_weights(iter(load_file(Path(folder) / "model.safetensors").items()))
+        finally:
+            torch.set_default_dtype(torch.float32)
+            for group in groups:
+                group.rank_in_group, group.world_size = 0, 1
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
 _chosen: list[int] = []
 
 
@@ -128,4 +154,4 @@ def _experts(self: Any, hidden_states: Tensor, router_logits: Tensor, **_: Any) 
 
 
 if __name__ == "__main__":
-    answer({"names": names, "forward": forward, "write": write})
+    answer({"names": names, "forward": forward, "loaded": loaded, "write": write})

@@ -75,14 +75,15 @@ def test_routes_labels_and_what_is_said_of_the_sampler_are_kept(tmp_path: Path) 
     log, out = own(tmp_path / "log.jsonl", routed, unscored, bare), tmp_path / "tokens.jsonl"
     process = inside("tokens", log, "--out", out)
     assert process.returncode == 0, process.stderr
-    said = " ".join(process.stdout.split())
-    assert "2 sequences of up to 3 tokens, 4 tokens scored" in said
-    assert "routes of 2 tokens in 2 MoE layers" in said
-    assert "left out: 1 sequence without a scored token" in said
+    printed = " ".join(process.stdout.split())
+    assert "2 sequences of up to 3 tokens, 4 tokens scored" in printed
+    assert "routes of 2 tokens in 2 MoE layers" in printed
+    assert "left out: 1 sequence without a scored token" in printed
     assert (
-        '1 sequence at temperature 0.7: processed log-probabilities need `set: {"log_probs:temperature": 0.7}`' in said
+        '1 sequence at temperature 0.7: processed log-probabilities need `set: {"log_probs:temperature": 0.7}`'
+        in printed
     )
-    assert "weight versions that sampled: 6: 1 token, 7: 1 token" in said
+    assert "weight versions that sampled: 6: 1 token, 7: 1 token" in printed
     tokens = read_tokens(out)
     assert tokens.routed_experts is not None
     assert tokens.routed_experts[0].tolist() == [[FIRST, SECOND], [SECOND, FIRST], [[-1, -1], [-1, -1]]]

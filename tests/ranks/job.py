@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from moeparity.errors import ContractError, RankError
 from moeparity.evidence.weights.part import part
 from moeparity.ranks import Guard, WeightLayout, hold
-from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.contract import (
     Contract,
     EnvironmentClaim,

@@ -6,7 +6,7 @@ import pytest
 from torch.distributed import DistStoreError, HashStore  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 
-from moeparity.ranks.collectives import CollectiveLog
+from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.watch import Watch
 

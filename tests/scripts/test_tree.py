@@ -143,13 +143,36 @@ def test_a_variable_is_a_noun_wherever_it_is_bound(tmp_path: Path, text: str) ->
 
 def test_what_is_no_variable_or_has_no_better_name(tmp_path: Path) -> None:
     text = (
-        "left, right = 1, 2\n\n\nclass A:\n    found: int\n    own = 1\n\n    def __add__(self, other): ...\n\n\n"
+        "left, right = 1, 2\n\n\nclass A:\n    left: int\n    right: int\n\n    def __add__(self, other): ...\n\n\n"
+        "class B:\n    def told(self): self.x.own = 1; return self.kept\n\n\n"
         "def kept(owned, one_order): return owned.kept(found=one_order)\n"
     )
     assert list(nameless(sources(tree(tmp_path, {"moeparity/lower/two.py": text})))) == []
     text = "def f(left):\n    def g(right): ...\n\n\ndef add(self, other): ...\n"
     lines = list(nameless(sources(tree(tmp_path, {"moeparity/lower/two.py": text}))))
     assert [line.split()[-1] for line in lines[1:]] == ["left", "other"]
+
+
+FIELDS = (
+    "class A:\n    {}: int\n",
+    "class A:\n    _{} = 1\n",
+    "class A:\n    x: int\n\n    def f(self): self.x, self._{} = 1, 2\n",
+    "class A:\n    def f(self): self.{} += 1\n",
+    "class A:\n    def f(self): self.{}: int = 1\n",
+    "class A:\n    @property\n    def {}(self): ...\n",
+    "class A:\n    @cached_property\n    def _{}(self): ...\n",
+)
+
+
+@pytest.mark.parametrize("text", FIELDS)
+def test_a_field_is_a_noun_unless_it_is_a_key_of_json(tmp_path: Path, text: str) -> None:
+    for word in WORDS:
+        for name, lines in (("x.py", 1), ("report.py", 0 if "self" not in text else None)):
+            (tmp_path / "moeparity").mkdir(exist_ok=True)
+            (tmp_path / "moeparity" / name).write_text(text.format(word), "utf-8")
+            complaints = [line.split()[-1] for line in list(nameless(sources(tmp_path)))[1:]]
+            (tmp_path / "moeparity" / name).unlink()
+            assert lines is None or [name.lstrip("_") for name in complaints] == [word] * lines
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from moeparity.engine.walker import Name
 from moeparity.numerics.bits import int_view
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
-CALLS = 2
+WAVES = 2
 """At each node a function is called again on the first micro-batch of so many waves."""
+CALLS = 2
+"""So often on each of them: of two calls in a row one shows a function that alternates, whichever call it met first."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class Repeats:
 
 @dataclass(slots=True)
 class CalledAgain:
-    """Calls the functions of these walkers again, `CALLS` times at each node."""
+    """Calls the functions of these walkers again, `CALLS` times at each node on each of `WAVES` waves."""
 
     sides: Sequence[Name]
     repeats: dict[tuple[Name, str], Repeats] = field(default_factory=dict)
@@ -42,13 +44,14 @@ class CalledAgain:
             if region is None or not view.ran(side):
                 continue
             repeats = self.repeats.setdefault((side, view.node.name), Repeats(call=region.call))
-            if repeats.calls == CALLS:
+            if repeats.calls == WAVES * CALLS:
                 continue
-            repeats.calls += 1
-            first_call = (blocks[0].tensor for blocks in view.outputs[side][: len(view.node.outputs)])
-            for ours, again in zip(first_call, view.again(side), strict=True):
-                repeats.values += _differing(ours, again)
-                repeats.of += ours.numel()
+            first_call = [blocks[0].tensor for blocks in view.outputs[side][: len(view.node.outputs)]]
+            for _ in range(CALLS):
+                repeats.calls += 1
+                for ours, again in zip(first_call, view.again(side), strict=True):
+                    repeats.values += _differing(ours, again)
+                    repeats.of += ours.numel()
 
     @property
     def result(self) -> dict[tuple[Name, str], Repeats]:

@@ -75,7 +75,7 @@ class Question:
             entering = [assemble(value, batch) for value in view.inputs[walker] if value is not None]
             yield Sample(
                 values=dict(zip(self.region.inputs, entering, strict=True)),
-                given=tuple(block.tensor for block in blocks),
+                results=tuple(block.tensor for block in blocks),
                 phase=case_of(self.inquiry.replaced.plan.phases, turn.sizes) or turn.phase,
             )
 

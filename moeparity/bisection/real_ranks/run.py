@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from moeparity.bisection.plan import Plan
+from moeparity.bisection.real_ranks.pass_values import Values
 from moeparity.bisection.real_ranks.report import RealRanks, SideOnRanks, Site
-from moeparity.bisection.real_ranks.values import Values
 from moeparity.bisection.real_ranks.words import real_ranks_reading
 from moeparity.bisection.trials import walker
 from moeparity.engine.live_ranks import LiveRanks, Reduction

@@ -48,7 +48,7 @@ class Built:
     tries: Tries
     exact: list[Choices]
     queues: dict[int, list[tuple[bool, float, int, bool, Choices]]] = field(default_factory=dict)
-    seen: set[Choices] = field(default_factory=set)
+    pushed: set[Choices] = field(default_factory=set)
     variants: Counter[tuple[frozenset[Place], bool]] = field(default_factory=Counter)
     least_at: dict[tuple[frozenset[Place], bool], float] = field(default_factory=dict)
     remainders: set[float] = field(default_factory=set)
@@ -151,8 +151,8 @@ class Built:
 
     def _push(self, choices: Choices) -> None:
         remainder = self.tries.remainder(choices)
-        if choices not in self.seen and math.isfinite(remainder):
-            self.seen.add(choices)
+        if choices not in self.pushed and math.isfinite(remainder):
+            self.pushed.add(choices)
             # Numbers of programs are plain. Others make up for what is still missing, and would hide them.
             at = places(choices), all(figures(x) <= PLAIN for _, x in choices if isinstance(x, float))
             behind = self.variants[at] >= VARIANTS and remainder >= self.least_at[at]
@@ -160,11 +160,11 @@ class Built:
             self.remainders.add(remainder)
             self.variants[at] += 1
             self.least_at[at] = min(remainder, self.least_at.get(at, remainder))
-            heapq.heappush(self.nearest, (remainder, len(choices), len(self.seen), choices))
+            heapq.heappush(self.nearest, (remainder, len(choices), len(self.pushed), choices))
             self._put(choices, late=same, idle=False)
 
     def _put(self, choices: Choices, *, late: bool, idle: bool) -> None:
-        number = sum(map(len, self.queues.values())) + len(self.seen)
+        number = sum(map(len, self.queues.values())) + len(self.pushed)
         entry = (late, self.tries.remainder(choices), number, idle, choices)
         heapq.heappush(self.queues.setdefault(len(choices), []), entry)
 

@@ -91,7 +91,7 @@ class Question:
                 return sample_of(step)
             if step not in by_step:
                 values = {**step.values, **kept_values[step]}
-                by_step[step] = Sample(values=values, given=(), phase=observations[0].phase)
+                by_step[step] = Sample(values=values, results=(), phase=observations[0].phase)
             return by_step[step]
 
         return [sample_of(step) for step in observations]
@@ -182,7 +182,7 @@ def _padding(inquiry: Inquiry, choices: Choices, samples: Sequence[Sample]) -> t
         if sample.real is not None:
             real, axis = sample.real
             trial = inquiry.kernels.with_padding(choices, sample)
-            pairs = zip(sample.given, trial, strict=True)
+            pairs = zip(sample.results, trial, strict=True)
             apart = [(int_view(a) != int_view(b)).movedim(axis, 1).flatten(2).any(-1) for a, b in pairs]
             differing += int((torch.stack(apart).any(0) & ~real).sum())
             every += int((~real).sum())

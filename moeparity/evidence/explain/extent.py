@@ -60,7 +60,8 @@ def extent_of(kernels: Kernels, choices: Choices, samples: Iterable[Sample]) -> 
     counted = _Counted()
     for sample in samples:
         trial = kernels.outputs(choices, sample)
-        differs = None if trial is None else _differs(sample.compared, trial)
+        axis = 1 if sample.real is not None else kernels.replaced.nodes[-1].op.token_axis
+        differs = None if trial is None else _differs(sample.compared, trial, axis)
         if trial is None or differs is None:
             return None
         counted.add(differs, kernels.ids(sample, choices), sample)
@@ -76,15 +77,16 @@ def extent_of(kernels: Kernels, choices: Choices, samples: Iterable[Sample]) -> 
     )
 
 
-def _differs(ports: Ports, trial: Ports) -> Tensor | None:
-    """Whether a token has other bits at any port, [B, T] bool; None where shapes differ or are none of tokens."""
+def _differs(ports: Ports, trial: Ports, axis: int) -> Tensor | None:
+    """Whether a token, which lie along an axis, has other bits at any port, [B, T] bool; None where shapes differ or
+    are none of tokens.
+    """
     differs: Tensor | None = None
-    for value, computed in zip(ports, trial, strict=True):
-        if (
-            value.shape != computed.shape
-            or value.dim() < 2
-            or (differs is not None and value.shape[:2] != differs.shape)
-        ):
+    for recorded, computed_port in zip(ports, trial, strict=True):
+        if min(recorded.dim(), computed_port.dim()) <= axis:
+            return None
+        value, computed = recorded.movedim(axis, 1), computed_port.movedim(axis, 1)
+        if value.shape != computed.shape or (differs is not None and value.shape[:2] != differs.shape):
             return None
         elements = int_view(value) != int_view(computed) if value.dtype == computed.dtype else value != computed
         of_port = elements.reshape(*value.shape[:2], -1).any(-1)

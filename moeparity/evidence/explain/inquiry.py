@@ -64,7 +64,7 @@ class Inquiry:
     replaced: Replaced
     memory: Memory
     kernels: Kernels = field(init=False)
-    kept: list[Sample] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     searched_on: list[Sample] = field(default_factory=list)
     base: Score = field(default_factory=Score)
     answers: dict[Choices, Score] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Inquiry:
     def forget(self) -> None:
         """Keep the answer, and nothing else."""
         self.kernels.loaded = Loaded()
-        self.kept, self.searched_on = [], []
+        self.samples, self.searched_on = [], []
 
     def meet(self, sample: Sample, *, same: bool = False) -> None:
         """Look at a further micro-batch; `same` where the plan's own kernels are known to give its bits."""
@@ -86,8 +86,8 @@ class Inquiry:
         self.base.add(base or Score.of_refused(sample))
         for choices, score in self.answers.items():
             score.add(scored(self.kernels, choices, [sample]) or Score.of_refused(sample))
-        if not self.kept or sum(sample_kept.bytes for sample_kept in self.kept) + sample.bytes <= KEPT:
-            self.kept.append(sample)
+        if not self.samples or sum(sample_kept.bytes for sample_kept in self.samples) + sample.bytes <= KEPT:
+            self.samples.append(sample)
         explained = any(score.exact for score in self.answers.values())
         if not (explained or self.given_up or self.base.exact):
             self._search(sample)
@@ -145,7 +145,7 @@ class Inquiry:
         exact = self._known(tries) or search(tries, self._starts())
         self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}
         self.memory.spent += tries.spent
-        samples = [sample, *(earlier for earlier in self.kept if earlier is not sample)]
+        samples = [sample, *(earlier for earlier in self.samples if earlier is not sample)]
         scores = {choices: scored(self.kernels, choices, samples) for choices in exact or tries.ranked()[:SHOWN]}
         self.answers = {choices: score for choices, score in scores.items() if score is not None}
         self.memory.answers |= dict.fromkeys(relative(self.replaced, choices) for choices in self.answers)
@@ -172,7 +172,7 @@ class Inquiry:
 
     def _starts(self) -> Iterator[Choices]:
         """What the piece's own side sets there, what each engine profile does, and everything in one dtype."""
-        own_choices = [self.replaced.as_chosen(settings) for settings in self.replaced.own]
+        own_choices = [self.replaced.as_chosen(settings) for settings in self.replaced.own_settings]
         whole = (*own_choices, *profiles_choices(self.replaced), *in_one_dtype(self.replaced))
         yield from dict.fromkeys(choices for choices in whole if choices)
 

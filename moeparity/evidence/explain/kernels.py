@@ -50,13 +50,13 @@ class Kernels:
     work: float = 0.0
     _base: dict[int, tuple[Sample, dict[str, Tensor]]] = field(default_factory=dict)
     _inner: dict[tuple[object, ...], dict[str, Tensor]] = field(default_factory=dict)
-    _taken: int = 0
+    _bytes_taken: int = 0
 
     def let_go(self) -> None:
         """Forget what was computed."""
         self._base.clear()
         self._inner.clear()
-        self._taken = 0
+        self._bytes_taken = 0
 
     def values(self, choices: Choices, sample: Sample) -> Values:
         """All values of the nodes with these choices, those on edges too. Raises SpecError where an op refuses them."""
@@ -96,7 +96,7 @@ class Kernels:
         if tail is not None and _touches(choices, tail):
             # Logits that nobody rounds are compared in the dtype in which the function gives them.
             unrounded = plan.active(tail)["form"] == UNROUNDED
-            return (values[tail.name].to(sample.given[0].dtype) if unrounded else values[tail.name],)
+            return (values[tail.name].to(sample.results[0].dtype) if unrounded else values[tail.name],)
         return tuple(_whole(values[value], plan.partials[value]) for value in self.replaced.nodes[-1].values)
 
     def suspects(self, sample: Sample, choices: Choices) -> tuple[int, ...]:
@@ -215,9 +215,9 @@ class Kernels:
     def _keep(self, key: tuple[object, ...], values: dict[str, Tensor]) -> None:
         """Keep what a node gave, and of others the latest that take no more than `KEPT` together."""
         self._inner[key] = values
-        self._taken += _bytes(values)
-        while self._taken > KEPT and len(self._inner) > 1:
-            self._taken -= _bytes(self._inner.pop(next(iter(self._inner))))
+        self._bytes_taken += _bytes(values)
+        while self._bytes_taken > KEPT and len(self._inner) > 1:
+            self._bytes_taken -= _bytes(self._inner.pop(next(iter(self._inner))))
 
     def _call(
         self, plan: BoundGraph, node: Node, rounded: Mapping[str, object], reads: Sequence[Tensor | None]

@@ -61,7 +61,7 @@ def _beyond_orders(remainder: Left, kernels: Kernels, choices: Choices, sample: 
     except SpecError as error:
         return replace(remainder, not_drawn=str(error))
     port = 1 if node.op.routes else 0
-    value, computed = sample.given[port], values[node.values[port]]
+    value, computed = sample.results[port], values[node.values[port]]
     if value.shape != computed.shape or not value.is_floating_point() or plan.partials[node.values[0]] > 1:
         return replace(remainder, not_drawn="the values have another shape, or lie in partial sums")
     slots = computed.shape[2] if node.op.slot_order else 1

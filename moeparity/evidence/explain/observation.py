@@ -51,7 +51,7 @@ class Observation:
             entering = {value: tensor[:, -shown_tokens:] for value, tensor in entering.items()}
             real = None if real is None else real[:, -shown_tokens:]
         at = None if real is None else (real, closing.op.token_axis)
-        return Sample(values=entering, given=outputs, phase=self.phase, real=at, earlier=earlier, number=self.number)
+        return Sample(values=entering, results=outputs, phase=self.phase, real=at, earlier=earlier, number=self.number)
 
 
 def entering_values(region: Sequence[Node]) -> tuple[str, ...]:

@@ -20,11 +20,11 @@ MASK, POSITIONS = "mask", "positions"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The forwards of a trace, as steps; `taken` is what is supposed of the program, in words."""
+    """The forwards of a trace, as steps; `suppositions` is what is supposed of the program, in words."""
 
     observations: tuple[Observation, ...]
     sizes: tuple[Sizes, ...]
-    taken: tuple[str, ...]
+    suppositions: tuple[str, ...]
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -59,7 +59,7 @@ def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
             )
         )
     sizes = tuple(_sizes(way, context, at) for way, context in zip(ways, at, strict=True))
-    return Recorded(observations=tuple(steps), sizes=sizes, taken=_taken(at))
+    return Recorded(observations=tuple(steps), sizes=sizes, suppositions=_taken(at))
 
 
 def _sizes(way: Forward, context: Context, every: Sequence[Context]) -> Sizes:
@@ -71,7 +71,7 @@ def _sizes(way: Forward, context: Context, every: Sequence[Context]) -> Sizes:
 
 
 def _taken(contexts_of: Sequence[Context]) -> tuple[str, ...]:
-    padding = all(context.said or context.mask is None for context in contexts_of)
+    padding = all(context.has_mask or context.mask is None for context in contexts_of)
     words = ["padding as its attention masks have it" if padding else "that no token is padding"]
     words.append("that positions count on from one token to the next")
     if any(context.earlier for context in contexts_of):

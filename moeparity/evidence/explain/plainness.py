@@ -22,7 +22,10 @@ def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tup
         (node, name), value = choice
         attribute = nodes[node].op.attribute(name)
         default = None if attribute is None else attribute.default
-        return value in (default, *(settings[choice[0]].value for settings in replaced.own if choice[0] in settings))
+        return value in (
+            default,
+            *(settings[choice[0]].value for settings in replaced.own_settings if choice[0] in settings),
+        )
 
     def listed_as(choice: Choice) -> int:
         attribute = nodes[choice[0][0]].op.attribute(choice[0][1])

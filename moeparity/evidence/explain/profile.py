@@ -5,13 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 from moeparity.errors import TraceError
 from moeparity.evidence.explain.report import Explained, Explanation
+from moeparity.evidence.explain.statements import Statement, agreed, phases_of
 from moeparity.plan.address import pattern, role
-from moeparity.plan.schedule.cases import parse
 from moeparity.plan.schedule.steps import FORWARD
 
 DECIDED, NOT_DECIDED = "verified: trace", "inferred"
@@ -70,45 +71,51 @@ def _twice(result: Explained) -> Iterator[tuple[str, str]]:
     """The nodes that have several explanations in one phase."""
     places: set[tuple[str, str]] = set()
     for node in result.nodes:
-        for phase in _phases(node):
+        for phase in phases_of(node):
             if (node.node, phase) in places:
                 yield node.node, phase
             places.add((node.node, phase))
 
 
-def _phases(node: Explanation) -> list[str]:
-    return list(dict.fromkeys(parse(case)[0] for case in node.phases))
+class _Rule(NamedTuple):
+    """What is stated at nodes of a role in some phases, and why it is not decided (empty: it is)."""
+
+    role: str
+    why: str
+    values: tuple[tuple[str, object], ...]
+    phases: tuple[str, ...]
 
 
 def _rules(result: Explained) -> Iterator[Mapping[str, object]]:
-    """A rule for the nodes of a role that were made alike, and one for each choice that is not decided."""
-    groups: dict[tuple[object, ...], list[Explanation]] = {}
-    for node in result.nodes:
-        alike = tuple(sorted((role(address), value, why) for address, value, why in _stated(node)))
-        groups.setdefault((role(node.node), alike, node.phases), []).append(node)
-    for nodes in groups.values():
+    """A rule for the nodes of a role at which the same is stated, and one for each choice that is not decided."""
+    places: dict[_Rule, list[tuple[str, int]]] = {}
+    for node, statements in agreed(result.nodes, _stated):
         by_node: dict[tuple[str, str], dict[str, object]] = {}
-        for address, value, why in _stated(nodes[0]):
-            name, _, attribute = address.rpartition(":")
-            by_node.setdefault((name, why), {})[attribute] = _scalar(value)
+        for statement in statements:
+            name, _, attribute = statement.address.rpartition(":")
+            by_node.setdefault((name, statement.why), {})[attribute] = _scalar(statement.value)
         for (name, why), values in by_node.items():
-            places = [name.replace(f"layers[{nodes[0].node_layer}]", f"layers[{node.node_layer}]") for node in nodes]
-            elements = f"{result.trace}: {sum(node.elements for node in nodes)} elements, all bits equal"
-            evidence = {"level": NOT_DECIDED if why else DECIDED, "source": f"{elements}{why}"}
-            # What a forward without a cache showed is stated of all phases, as what profiles say without a phase.
-            phases = {} if _phases(nodes[0]) == [FORWARD] else {"phase": _phases(nodes[0])}
-            for selector in pattern(places).split(", "):
-                yield {"nodes": selector, **phases, "set": values, "evidence": evidence}
+            rule = _Rule(role(name), why, tuple(values.items()), tuple(phases_of(node)))
+            places.setdefault(rule, []).append((name, node.elements))
+    # What a forward without a cache showed is stated of all phases, as what profiles say without a phase; not where
+    # steps of other phases have a say of their own.
+    everywhere = {phase for node in result.nodes for phase in phases_of(node)} == {FORWARD}
+    for rule, nodes in places.items():
+        elements = f"{result.trace}: {sum(count for _, count in nodes)} elements, all bits equal"
+        evidence = {"level": NOT_DECIDED if rule.why else DECIDED, "source": f"{elements}{rule.why}"}
+        phases = {} if everywhere else {"phase": list(rule.phases)}
+        for selector in pattern([name for name, _ in nodes]).split(", "):
+            yield {"nodes": selector, **phases, "set": dict(rule.values), "evidence": evidence}
 
 
-def _stated(node: Explanation) -> Iterator[tuple[str, str, str]]:
-    """The choices in effect that are stated, by address and value, with why one is not decided (empty where it is)."""
+def _stated(node: Explanation) -> Iterator[Statement]:
+    """The choices in effect that are stated."""
     explaining, undecided = _explaining(node), _undecided(node)
     for address, value in node.settings:
         if address not in undecided:
-            yield address, value, ""
+            yield Statement(address, value, "")
         elif address in explaining:
-            yield address, value, f", but {undecided[address]}"
+            yield Statement(address, value, f", but {undecided[address]}")
 
 
 def _explaining(node: Explanation) -> set[str]:
@@ -151,7 +158,7 @@ def _of_roles(choices: Sequence[str]) -> str:
 def _not_stated(result: Explained) -> str:
     undecided: dict[str, dict[str, None]] = {}
     for node in result.nodes:
-        stated = {address for address, _, _ in _stated(node)}
+        stated = {statement.address for statement in _stated(node)}
         for address in _undecided(node):
             name, _, attribute = role(address).rpartition(":")
             if address not in stated:

@@ -35,14 +35,14 @@ class Replaced:
 
     tail: the node that reads the last one's value as logits, whose choices may explain it too; None elsewhere.
     makers: choices of other nodes that these go along with, where it is not known which were made.
-    own: the settings of its side, which its profile makes and nobody runs, phase by phase where they are others.
+    own_settings: those of its side, which its profile makes and nobody runs, phase by phase where they are others.
     segment: all nodes of the last one's.
     """
 
     plan: BoundGraph
     nodes: tuple[Node, ...]
     tail: Node | None
-    own: tuple[Mapping[Place, Setting], ...]
+    own_settings: tuple[Mapping[Place, Setting], ...]
     segment: frozenset[str]
     makers: tuple[Place, ...] = ()
     # A combination is priced, run on every micro-batch and built upon in a row, and binding takes as long as a kernel.
@@ -86,7 +86,7 @@ class Replaced:
             plan=in_phases(plan, settings_of),
             nodes=tuple(node for node in cut.nodes if node.name in region),
             tail=tail,
-            own=tuple(_of_nodes(phase_plan, names) for phase_plan in own_plans),
+            own_settings=tuple(_of_nodes(phase_plan, names) for phase_plan in own_plans),
             segment=frozenset(inside),
             makers=tuple(dict.fromkeys(place for place in _makers(cut.nodes, region) if place[0] in unknown)),
         )

@@ -26,7 +26,7 @@ class Sample:
     """
 
     values: Values
-    given: Ports
+    results: Ports
     phase: Case = FORWARD
     real: tuple[Tensor, int] | None = None
     earlier: tuple[Sample, ...] = ()
@@ -40,7 +40,7 @@ class Sample:
     @property
     def compared(self) -> Ports:
         """What the function gave at tokens that are no padding."""
-        return self.at_real(self.given)
+        return self.at_real(self.results)
 
     def at_real(self, ports: Sequence[Tensor]) -> Ports:
         """Ports at tokens that are no padding: as they are, or as one sequence [1, n, ...] of these."""
@@ -78,7 +78,7 @@ class Sample:
     @property
     def bytes(self) -> int:
         """What keeping it takes, the values that others keep too included."""
-        return sum(tensor.nbytes for tensor in (*self.values.values(), *self.given))
+        return sum(tensor.nbytes for tensor in (*self.values.values(), *self.results))
 
 
 def with_earlier(samples: Sequence[Sample]) -> Iterator[Sample]:

@@ -83,7 +83,7 @@ def explain_trace(request: Request, progress: Callback | None = None) -> Explain
         profile=request.profile,
         dtype=plan.dtype,
         forwards=len(observations),
-        taken=recorded.taken,
+        taken=recorded.suppositions,
         whole=trace.contents.whole,
         asked=request.nodes is not None,
         nodes=tuple(walk.nodes),
@@ -103,7 +103,7 @@ class _Walk:
     nodes: list[Explanation] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
     memories: dict[tuple[str, ...], Memory] = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
+    answered: set[str] = field(default_factory=set)
 
     def explain(self, segment: Segment, loaded: Loaded, selected: set[str]) -> None:
         """Explain the selected nodes of a segment, whose weights are loaded."""
@@ -122,7 +122,7 @@ class _Walk:
                 self.unseen.append(Unseen(node=name, reason=UNSHOWN))
                 continue
             with torch.inference_mode():
-                parts = explained_in_parts(self.plan, name, shown, loaded, self.memories, self.known, WORK)
+                parts = explained_in_parts(self.plan, name, shown, loaded, self.memories, self.answered, WORK)
             self.nodes += parts.explanations
             self.unseen += parts.unseen
             hidden = tuple(step.number for step in self.observations if step not in shown)
@@ -142,7 +142,7 @@ class _Walk:
         if changes:
             self.plan = in_phases(self.plan, changes)
         if answers and all(answer.explained for answer in answers):
-            self.known |= {name for answer in answers for name in answer.nodes}
+            self.answered |= {name for answer in answers for name in answer.nodes}
 
     def _handed_on(self, answer: Explanation) -> dict[Place, Setting]:
         """What an explanation says of choices that other nodes go along with, and of what all layers share."""

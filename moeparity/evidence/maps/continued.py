@@ -25,16 +25,16 @@ BOTH: Final = frozenset({TOKENS, COLUMNS})
 class Context:
     """What a forward's tokens stand in.
 
-    mask: which are no padding, bool [b, t]; None where that is not known. positions: int64 [b, t], as those before go
-    on, whatever the program has there; None where unknown. earlier: the forwards before it whose keys it reads, by
-    number, row i on row i. said: whether an attention mask was recorded. unknown: why the mask, or which keys it reads,
-    is not known; empty where it is.
+    mask: which are no padding, bool [b, t]; None where that is not known. positions: int64 [b, t], as those before
+    go on, whatever the program has there; None where unknown. earlier: the forwards before it whose keys it reads,
+    by number, row i on row i. has_mask: whether an attention mask was recorded. unknown: why the mask, or which
+    keys it reads, is not known; empty where it is.
     """
 
     mask: Tensor | None = None
     positions: Tensor | None = None
     earlier: tuple[int, ...] = ()
-    said: bool = False
+    has_mask: bool = False
     phase: Phase = FORWARD
     unknown: str = ""
 
@@ -73,7 +73,7 @@ def _in_phase(context: Context, goes_on: bool) -> Context:
 def _context(number: int, way: Forward, mask: KeyMask | None, positions: Tensor | None, runs: list[_Run]) -> Context:
     """What a forward stands in; the run that it goes on, or begins, is longer by it then."""
     sequences, length = way.ids.shape
-    own_mask = torch.ones_like(way.ids, dtype=torch.bool) if mask is None else mask.own
+    own_mask = torch.ones_like(way.ids, dtype=torch.bool) if mask is None else mask.own_mask
     before = _before(length, mask, positions)
     run = _run_of(runs, sequences, before, mask) if before else _Run(mask=own_mask.new_empty(sequences, 0))
     unknown = _unknown(way, mask, positions, own_mask)
@@ -90,7 +90,7 @@ def _context(number: int, way: Forward, mask: KeyMask | None, positions: Tensor 
         runs.append(run)
     run.numbers.append(number)
     run.mask, run.starts = joined, starts
-    return Context(mask=own_mask, positions=at, earlier=earlier, said=mask is not None)
+    return Context(mask=own_mask, positions=at, earlier=earlier, has_mask=mask is not None)
 
 
 def _unknown(way: Forward, mask: KeyMask | None, positions: Tensor | None, own_mask: Tensor) -> str:

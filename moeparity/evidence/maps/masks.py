@@ -19,12 +19,13 @@ BY_KEY, BY_QUERY = 2, 4
 class KeyMask:
     """Which tokens are no padding.
 
-    own: those of the forward, bool [b, t]. keys: how many keys its last token sees, its own and those before. before:
-    the mask of earlier tokens, bool [b, keys - t], as this forward has it; None where it does not say. visible: where
-    each query has a mask of its own, bool [b, t, places]. unknown: why nothing is known; empty where something is.
+    own_mask: those of the forward, bool [b, t]. keys: how many keys its last token sees, its own and those before.
+    before: the mask of earlier tokens, bool [b, keys - t], as this forward has it; None where it does not say.
+    visible: where each query has a mask of its own, bool [b, t, places]. unknown: why nothing is known; empty where
+    something is.
     """
 
-    own: Tensor
+    own_mask: Tensor
     keys: int
     before: Tensor | None = None
     visible: Tensor | None = None
@@ -36,11 +37,11 @@ class KeyMask:
         """
         if self.visible is None:
             return True
-        length = self.own.shape[1]
+        length = self.own_mask.shape[1]
         expected = torch.zeros_like(self.visible)
         causal = torch.ones(length, self.keys, dtype=torch.bool).tril(self.keys - length)
         expected[..., : self.keys] = causal & joined[:, None]
-        return torch.equal(self.visible[self.own], expected[self.own])
+        return torch.equal(self.visible[self.own_mask], expected[self.own_mask])
 
 
 def key_mask(trace: RankTrace, module_map: ModuleMap, way: Forward) -> KeyMask | None:
@@ -49,10 +50,10 @@ def key_mask(trace: RankTrace, module_map: ModuleMap, way: Forward) -> KeyMask |
     unkept = None
     for place in module_map.mask:
         calls = way.calls.get(place.module, ())
-        if any(slot.startswith(f"{name}.") for call in calls for slot in call.inputs for name in place.slots):
-            return _unknown(way, "it has an attention mask for each kind of layer, as with a static cache.")
         value = way.value(place, trace.contents.values)
         if value is None:
+            if any(slot.startswith(f"{name}.") for call in calls for slot in call.inputs for name in place.slots):
+                unkept = unkept or _unknown(way, "it has an attention mask for each kind of layer.")
             continue
         tensor = trace.tensor(value)
         if tensor is None:
@@ -60,7 +61,7 @@ def key_mask(trace: RankTrace, module_map: ModuleMap, way: Forward) -> KeyMask |
             continue
         if tensor.dim() == BY_KEY and tensor.shape[0] == sequences and tensor.shape[1] >= length:
             mask = tensor.bool()
-            return KeyMask(own=mask[:, -length:], keys=mask.shape[1], before=mask[:, :-length])
+            return KeyMask(own_mask=mask[:, -length:], keys=mask.shape[1], before=mask[:, :-length])
         if tensor.dim() == BY_QUERY and tensor.shape[:3] == (sequences, 1, length):
             return _by_query(tensor if tensor.dtype == torch.bool else tensor == 0)
         return _unknown(way, f"its attention mask has the shape {list(tensor.shape)}.")
@@ -73,7 +74,7 @@ def _by_query(mask: Tensor) -> KeyMask:
     length = visible.shape[1]
     keys = _keys(visible)
     own_mask = visible[:, :, keys - length : keys].diagonal(dim1=1, dim2=2)
-    return KeyMask(own=own_mask, keys=keys, visible=visible)
+    return KeyMask(own_mask=own_mask, keys=keys, visible=visible)
 
 
 def _keys(visible: Tensor) -> int:
@@ -83,4 +84,4 @@ def _keys(visible: Tensor) -> int:
 
 
 def _unknown(way: Forward, reason: str) -> KeyMask:
-    return KeyMask(own=torch.ones_like(way.ids, dtype=torch.bool), keys=way.ids.shape[1], unknown=reason)
+    return KeyMask(own_mask=torch.ones_like(way.ids, dtype=torch.bool), keys=way.ids.shape[1], unknown=reason)

@@ -91,7 +91,7 @@ def open_weights(path: Path, cast: str | None = None, progress: Callback | None 
     if paths.present(path) and not paths.present(path / "config.json"):
         raise WeightsError(
             f"{Where(path)}: no fingerprint of weights: expected a checkpoint folder, a rank's fingerprint, or a "
-            f"folder of {_FILES}."
+            f"folder of {_FILES}, as FOLDER/weights/at-start is of a guard that had weights=."
         )
     return _of_checkpoint(path, cast, progress)
 

@@ -19,7 +19,7 @@ from moeparity.plan.spec.reader import read_kernel
 from moeparity.probe.kernels.compile import compiled, text_of
 from moeparity.probe.kernels.expressions import value, whole
 from moeparity.probe.kernels.layouts import LAYOUTS, Layout
-from moeparity.ptx.arguments import Argument as Buffer
+from moeparity.ptx.launch_arguments import Argument as Buffer
 
 ENDINGS = (".yaml", ".yml")
 SEEDS = (1, 2, 3)

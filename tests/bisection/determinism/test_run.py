@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from moeparity import bisect
-from moeparity.bisection.determinism.observe import CALLS
+from moeparity.bisection.determinism.observe import CALLS, WAVES
 from moeparity.bisection.determinism.report import NotDeterministic
 from moeparity.bisection.determinism.words import determinism_reading
 from moeparity.bisection.options import Options
@@ -38,13 +38,22 @@ def drifting(x, *, node):
         CALLS.append(node.name)
         out[0, 2, -1] += len(CALLS)
     return out
+
+
+def alternating(x, *, node):
+    """As between two buffers: in layer 1 two calls in a row give one value, the next two another."""
+    out = norm(x, node=node).clone()
+    if node.layer == 1:
+        CALLS.append(node.name)
+        out[0, 2, -1] += (len(CALLS) + ODD) // 2 % 2
+    return out
 '''
 SEQUENCES, TOKENS, WIDTH = 6, 4, 64
 
 
-def report_of(folder: Path, checkpoint: Path, function: str, micro_batch: int) -> Report:
-    module = f"again_{function}_{micro_batch}"
-    (folder / f"{module}.py").write_text(NORM, "utf-8")
+def report_of(folder: Path, checkpoint: Path, function: str, micro_batch: int, odd: int = 0) -> Report:
+    module = f"again_{function}_{micro_batch}_{odd}"
+    (folder / f"{module}.py").write_text(f"{NORM}\nODD = {odd}\n", "utf-8")
     candidate = {
         "micro_batch": micro_batch,
         "impl": [{"nodes": ["layers[*].moe.norm"], "call": f"{module}:{function}"}],
@@ -59,11 +68,11 @@ def test_a_function_that_drifts_is_named_with_its_node_and_how_many_values_diffe
     tmp_path: Path, qwen3_moe: Path, micro_batch: int
 ) -> None:
     report = report_of(tmp_path, qwen3_moe, "drifting", micro_batch)
-    calls = min(CALLS, SEQUENCES // micro_batch)
+    calls = CALLS * min(WAVES, SEQUENCES // micro_batch)
     assert report.not_deterministic == (
         NotDeterministic(
             side="candidate",
-            call=f"again_drifting_{micro_batch}:drifting",
+            call=f"again_drifting_{micro_batch}_0:drifting",
             node="layers[1].moe.norm",
             values=calls,
             of=calls * micro_batch * TOKENS * WIDTH,
@@ -77,6 +86,15 @@ def test_a_function_that_drifts_is_named_with_its_node_and_how_many_values_diffe
     assert "layers[1].moe.norm (candidate) is not deterministic" in shown
     assert shown.index("not deterministic") < shown.index("Where it starts")
     assert '"not_deterministic"' in report.to_json()
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_a_function_that_alternates_is_named_though_there_is_one_wave(
+    tmp_path: Path, qwen3_moe: Path, odd: int
+) -> None:
+    """The call after the one that it is held against may meet the same turn; the one after that does not."""
+    report = report_of(tmp_path, qwen3_moe, "alternating", SEQUENCES, odd)
+    assert [entry.node for entry in report.not_deterministic] == ["layers[1].moe.norm"]
 
 
 def test_a_function_that_gives_the_same_bits_again_is_not(tmp_path: Path, qwen3_moe: Path) -> None:

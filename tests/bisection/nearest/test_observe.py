@@ -193,7 +193,7 @@ def test_kernels_are_called_on_the_micro_batches_of_the_pass(
     outputs = Kernels.outputs
 
     def spied(self: Any, choices: Any, sample: Any) -> Any:
-        shapes.add(tuple(sample.given[0].shape[:2]))
+        shapes.add(tuple(sample.results[0].shape[:2]))
         return outputs(self, choices, sample)
 
     monkeypatch.setattr(Kernels, "outputs", spied)

@@ -11,7 +11,7 @@ import torch
 from moeparity import ptx
 from moeparity.numerics.collectives.execute import all_reduce
 from moeparity.numerics.collectives.registry import COLLECTIVES
-from moeparity.ptx.arguments import Argument, Struct
+from moeparity.ptx.launch_arguments import Argument, Struct
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.combines import zero_sums

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from moeparity import ptx
-from moeparity.ptx.arguments import Argument
+from moeparity.ptx.launch_arguments import Argument
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.compared import BF16, Compared, Timed, compare, timed
 from tests.engines.cuda.norms import EPS, Rows, add_claims, norm_claims, profile_norm

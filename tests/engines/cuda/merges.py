@@ -11,7 +11,7 @@ from moeparity import ptx
 from moeparity.numerics import cuda
 from moeparity.numerics.fma import fma
 from moeparity.ops.kernels import flash
-from moeparity.ptx.arguments import Argument
+from moeparity.ptx.launch_arguments import Argument
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, Compared, compare, timed

@@ -13,7 +13,7 @@ import torch
 from moeparity import ptx
 from moeparity.ops.kernels.elementwise import add
 from moeparity.ops.kernels.norm import rms_norm
-from moeparity.ptx.arguments import Argument
+from moeparity.ptx.launch_arguments import Argument
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, timed

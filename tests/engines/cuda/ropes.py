@@ -10,7 +10,7 @@ import torch
 
 from moeparity import ptx
 from moeparity.ops.kernels.rope import rope
-from moeparity.ptx.arguments import Argument
+from moeparity.ptx.launch_arguments import Argument
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.claims import Claim
 from tests.engines.cuda.compared import BF16, FP32, Compared, compare, plan_values, timed

@@ -13,7 +13,7 @@ import torch
 
 from moeparity import ptx
 from moeparity.ops.kernels.combine import combine
-from moeparity.ptx.arguments import Argument, Struct
+from moeparity.ptx.launch_arguments import Argument, Struct
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.activations import by_node, claims, gates
 from tests.engines.cuda.claims import Claim

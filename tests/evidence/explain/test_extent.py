@@ -12,7 +12,7 @@ IDS = torch.tensor([[[0, 1], [1, 2], [2, 3], [3, 0]], [[1, 3], [0, 2], [2, 0], [
 
 
 def step(number: int, real: torch.Tensor | None = None) -> Sample:
-    return Sample(values={}, given=(), number=number, real=None if real is None else (real, 1))
+    return Sample(values={}, results=(), number=number, real=None if real is None else (real, 1))
 
 
 def counted(*tokens: tuple[int, int]) -> _Counted:

@@ -24,10 +24,13 @@ from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
+from moeparity.numerics.dtypes import torch_dtype
 from moeparity.output.words import hanging
 from moeparity.plan.spec.reader import shipped
 from tests.command import inside
 from tests.evidence.recorded import recorded
+from tests.evidence.traced import captured
+from tests.evidence.traced import tokens as drawn_tokens
 from tests.hf.compare import opened, tokens
 from tests.hf.reference import load
 from tests.test_reports import refused
@@ -142,7 +145,7 @@ def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: py
     # What was found stands above what is equal, and nothing is wider than the terminal.
     titles = [line for line in text.splitlines() if line and line[0].isupper()]
     assert titles == ["Not explained", "As hf-eager computes it", "Not shown by this trace"]
-    assert max(len(line) for said in explained_lines(result) for line in hanging(said, 80).splitlines()) <= 80
+    assert max(len(line) for long in explained_lines(result) for line in hanging(long, 80).splitlines()) <= 80
     first, *_, last = explained_lines(result)
     assert first == last
     assert first.endswith("0 under other choices, 1 not explained; exit 1")
@@ -221,6 +224,36 @@ def test_a_table_of_another_width_is_named_with_it(glm4_moe: Path, tmp_path: Pat
     (node,) = explain_trace(Request(trace=trace, checkpoint=glm4_moe, nodes="rotary")).nodes
     assert [match.choices for match in node.matches] == [(f"rotary:fault=rotary-width(width={width})",)]
     assert node.matches[0].faults == (f"the table of rotations is made for {width} columns of a head",)
+
+
+def turned_in_place(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **_: object) -> tuple[Tensor, Tensor]:
+    """Pairs are rotated and left in their places, as engines do it where transformers writes halves."""
+    half = cos.shape[-1] // 2
+    cos, sin = (x[..., :half].repeat_interleave(2, -1).unsqueeze(1) for x in (cos, sin))
+    q, k = (x * cos + torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) * sin for x in (q, k))
+    return q, k
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_pairs_left_in_their_places_are_found_or_said_to_give_the_same_bits(
+    deepseek_v3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """Queries and keys lie in another order alike, which changes the order of the scores' sums alone: here no bit in
+    bf16.
+    """
+    module = "transformers.models.deepseek_v3.modeling_deepseek_v3"
+    monkeypatch.setattr(f"{module}.apply_rotary_pos_emb_interleave", turned_in_place)
+    trace = captured(deepseek_v3, tmp_path / "trace", drawn_tokens((4, 16)), dtype=torch_dtype(dtype))
+    request = Request(trace=trace, checkpoint=deepseek_v3, nodes="layers[1].attention.attend")
+    (node,) = explain_trace(request).nodes
+    layout = "layers[1].attention.rope:layout"
+    if dtype == "fp32":
+        assert [match.choices for match in node.matches] == [(f"{layout}=pairs",)]
+    else:
+        assert node.as_started
+        assert [(choice.value, choice.others) for choice in node.open if choice.place == layout] == [
+            ("halves", ("pairs",))
+        ]
 
 
 def test_what_is_known_of_the_combine_is_not_doubted_at_the_sum(glm4_moe: Path, tmp_path: Path) -> None:

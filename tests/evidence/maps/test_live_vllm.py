@@ -1,5 +1,5 @@
-"""vLLM 0.33.0's own models, built here, against the map of vLLM: their modules' names, and the values of a forward; and
-its own writer of hidden states against what `moeparity import vllm` makes of the file.
+"""vLLM 0.33.0's own models, built here, against the map and the layout of vLLM: their modules' names, the values of a
+forward, what each rank loads; and its own writer of hidden states against what `moeparity import vllm` makes of it.
 """
 
 from __future__ import annotations
@@ -18,13 +18,17 @@ from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import LAYER, load_map, map_of
 from moeparity.evidence.maps.values import values_at
 from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.weights.compare import compare
+from moeparity.evidence.weights.fingerprint_files import open_weights
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key, role
 from tests.engines.live import Found, ask
 from tests.evidence.traced import recipe
+from tests.evidence.weights.programs import grouped, job
 from tests.hf.compare import opened
 
 pytestmark = pytest.mark.live
+RANKS = 4
 MODELS = ("qwen3_moe", "mixtral", "qwen2_moe", "olmoe", "glm4_moe", "deepseek_v3")
 IDS = torch.randint(0, 300, (1, 11), generator=torch.Generator().manual_seed(4))
 STATES = torch.randn(11, 3, 8, generator=torch.Generator().manual_seed(5)).bfloat16()
@@ -47,16 +51,46 @@ SHARED = {
 
 
 @pytest.fixture(scope="module")
-def live_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Found, Path]:
+def cut_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return grouped(tmp_path_factory.mktemp("cut") / "checkpoint", dense=True)
+
+
+@pytest.fixture(scope="module")
+def live_run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, cut_checkpoint: Path
+) -> tuple[Found, Path]:
     trace = tmp_path_factory.mktemp("vllm") / "trace"
     cases: dict[str, dict[str, Any]] = {
         name: {"kind": "names", "folder": str(request.getfixturevalue(name))} for name in MODELS
     }
     whole = {"kind": "forward", "folder": cases["qwen3_moe"]["folder"], "trace": str(trace), "ids": IDS[0]}
+    loaded: dict[str, dict[str, Any]] = {
+        f"loaded {experts} {rank}": {
+            "kind": "loaded", "folder": str(cut_checkpoint), "rank": rank, "ranks": RANKS, "experts": experts
+        }
+        for experts in (False, True) for rank in range(RANKS)
+    }  # fmt: skip
     hidden = trace.with_name("hidden")
     hidden.mkdir()
     written = {"kind": "write", "folder": str(hidden), "states": STATES, "ids": IDS[0], "unfinished": "cmpl-1"}
-    return ask("live_vllm_modules", ("vllm", "vllm-arguments"), {**cases, "forward": whole, "write": written}), trace
+    cases |= {"forward": whole, "write": written, **loaded}
+    return ask("live_vllm_modules", ("vllm", "vllm-arguments"), cases), trace
+
+
+@pytest.mark.parametrize("experts", [False, True])
+def test_what_each_rank_loads_is_what_the_layout_says(
+    live_run: tuple[Found, Path], cut_checkpoint: Path, experts: bool
+) -> None:
+    """Two heads of keys and values on four ranks, gate and up in one, a filled vocabulary, experts cut or as wholes."""
+    ranks = [live_run[0][f"loaded {experts} {rank}"] for rank in range(RANKS)]
+    report = compare(open_weights(cut_checkpoint), job(ranks, experts=experts, checkpoint=cut_checkpoint))
+    assert (report.exit_code, report.findings, report.aside) == (0, (), ())
+    assert report.equal == report.compared == 35
+    # Heads of keys and values of another rank.
+    ranks[1], ranks[2] = ranks[2], ranks[1]
+    report = compare(open_weights(cut_checkpoint), job(ranks, experts=experts, checkpoint=cut_checkpoint))
+    assert report.exit_code == 1
+    assert {finding.sort for finding in report.findings} >= {"replicas"}, report.findings
 
 
 @pytest.mark.parametrize("name", MODELS)

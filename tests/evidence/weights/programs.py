@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from moeparity.evidence.weights.fingerprint_files import RankWeights, Weights
 from moeparity.evidence.weights.weight_layout import WeightLayout
-from tests.errors.base import BASE, weights
+from tests.errors.base import BASE, WEIGHTS, copy, weights
 
 Tensors = dict[str, torch.Tensor]
 
@@ -61,14 +62,41 @@ def sglang(tensors: Tensors) -> Tensors:
     return {name.replace("routed_experts.", ""): value for name, value in tensors.items()}
 
 
+def grouped(folder: Path, *, dense: bool) -> Path:
+    """A checkpoint whose two heads of keys and values serve four heads of queries; `dense`: its first layer has no
+    experts.
+    """
+    config: dict[str, object] = {"architectures": ["Qwen3MoeForCausalLM"], "num_attention_heads": 4}
+    config |= {"num_key_value_heads": 2, "head_dim": 4}
+    tensors = {
+        name: value[:4].clone() if "self_attn" in name and "norm" in name else value
+        for name, value in weights().items()
+    }
+    if dense:
+        config |= {"mlp_only_layers": [0], "intermediate_size": 8}
+        at = "model.layers.0.mlp."
+        expert = {name: tensors[f"{at}experts.1.{name}_proj.weight"] for name in ("gate", "up", "down")}
+        tensors = {name: value for name, value in tensors.items() if not name.startswith(at)}
+        tensors |= {f"{at}{name}_proj.weight": value for name, value in expert.items()}
+    copy(folder, config=config)
+    save_file(tensors, folder / WEIGHTS)
+    return folder
+
+
 def job(
-    ranks: list[Tensors], *, experts: bool = False, layout: str | Path = "vllm", checkpoint: Path = BASE
+    ranks: list[Tensors],
+    *,
+    experts: bool = False,
+    layout: str | Path = "vllm",
+    checkpoint: Path = BASE,
+    groups: int = 1,
 ) -> Weights:
-    """The fingerprint of a job whose ranks have these parameters."""
-    rank_weights = []
+    """The fingerprint of a job whose ranks have these parameters, in groups that attend apart."""
+    rank_weights, attending = [], len(ranks) // groups
     for rank, tensors in enumerate(ranks):
         place = (rank, len(ranks))
-        layout_of_rank = WeightLayout(checkpoint, layout, tensor=place, expert=place if experts else (0, 1))
+        expert, attention = place if experts else (0, 1), (rank % attending, attending)
+        layout_of_rank = WeightLayout(checkpoint, layout, tensor=place, expert=expert, attention=attention)
         parts = tuple(layout_of_rank.parts([program(tensors)]))
         rank_weights.append(RankWeights(rank=rank, ranks=len(ranks), cast="", parts=parts))
     return Weights(source="job", is_checkpoint=False, by_rank=tuple(rank_weights))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from moeparity.evidence.diff.rerun import attention, rows, sums
-from moeparity.evidence.diff.rerun.arguments import Arguments, arguments, overload
+from moeparity.evidence.diff.rerun.call_arguments import Arguments, arguments, overload
 from moeparity.evidence.diff.rerun.sums import Added
 from moeparity.evidence.diff.rerun.way import PRODUCTS, NotDrawnError, Way
 from moeparity.evidence.diff.side import Side

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from moeparity.evidence.diff.rerun.arguments import Arguments
+from moeparity.evidence.diff.rerun.call_arguments import Arguments
 from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from moeparity.evidence.diff.rerun.arguments import Arguments
+from moeparity.evidence.diff.rerun.call_arguments import Arguments
 from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
 
 

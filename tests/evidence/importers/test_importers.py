@@ -157,6 +157,7 @@ def test_dumps_of_several_ranks_are_ranks(tmp_path: Path) -> None:
     assert "1 files hold no tensor" in ranks[0].contents.notes[0]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_tensor_without_numbers_is_left_out_and_counted(tmp_path: Path) -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     absent = torch.empty(2, device="meta"), torch.eye(2).to_sparse(), nested

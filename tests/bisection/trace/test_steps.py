@@ -220,7 +220,12 @@ def test_tokens_that_are_not_shown_count_in_nothing(qwen3_moe: Path, tmp_path: P
     assert any("It shows 27 of 36 tokens" in sentence for sentence in _traced(report).reading)
 
 
-def test_what_generate_computes_has_the_bits_of_a_reference_that_decodes(qwen3_moe: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+def test_what_generate_computes_has_the_bits_of_a_reference_that_decodes(
+    request: pytest.FixtureRequest, tmp_path: Path, name: str
+) -> None:
+    """What a step makes of all keys, as latents that are expanded anew, is no value of its own tokens."""
+    checkpoint = request.getfixturevalue(name)
     prompts = tokens((3, 5))
     sequences: list[list[int]] = []
 
@@ -229,9 +234,9 @@ def test_what_generate_computes_has_the_bits_of_a_reference_that_decodes(qwen3_m
             program.generate(ids, max_new_tokens=3, min_new_tokens=3, do_sample=False, pad_token_id=0).tolist()
         )
 
-    trace = captured(qwen3_moe, tmp_path / "trace", prompts, run=generated)
+    trace = captured(checkpoint, tmp_path / "trace", prompts, run=generated)
     further = {"reference": {"profile": "hf-eager", "schedule": {"decode": {"from": 5}}}}
-    path = recipe(tmp_path, qwen3_moe, prompts, trace, **further)
+    path = recipe(tmp_path, checkpoint, prompts, trace, **further)
     lines = [f'{{"input_ids": {row}, "mask": {[0] * 5 + [1] * 3}}}' for row in sequences]
     path.with_name("tokens.jsonl").write_text("\n".join(lines))
     report = bisect(path, device="cpu")

@@ -34,14 +34,14 @@ logit is drawn again. What it showed of moeparity was mended. Seeds 20261123 and
 they should be with each, all faults among them. Their misses were combinations, whose causes were mended: two numbers
 that make up for each other, equals that differ in two choices, and, in how this page counts, words for choices that
 changed no bit, and what is undecided.
-With seed 2 then 87 of 88 were, and the cause of the one was mended too. Seed 3 was drawn after that: 88 of 88.
-Seed 4 ended in a traceback at an eleventh program: a base was tried that yarn takes no logarithm of; 88 of 88 when that
-was mended. Then faults of one part of an expert's weights and of the softmax scale were added to both lists, and two
+With seed 2 then 87 of 88 were, and the cause of the one was mended too. Seed 3 was drawn after that: 88 of 88. Seed 4
+ended in a traceback at an eleventh program: a base was tried that yarn takes no logarithm of; 88 of 88 when that was
+mended. Then faults of one part of an expert's weights and of the softmax scale were added to both lists, and two
 faults at a node to what is tried. With seed 5 90 of 92 were as they should be: `up` of one expert scaled and a
 combination of experts were missed, as they were with seed 6. The causes of both were mended: the factor, 1.125, has
-more digits than were tried beside what is solved for, and of the combination two choices are parts of one order. Seed 7
-was drawn after that: 99 of 99. Then a rotation of another width, which had been refused as of another checkpoint, was
-put back on the list, and seed 8 drawn.
+more digits than were tried beside what is solved for, and of the combination two choices are parts of one order. Seed
+7 was drawn after that: 99 of 99. Then a rotation of another width, which had been refused as of another checkpoint,
+was put back on the list, and seed 8 drawn.
 """
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from moeparity.bisection.nearest.report import Nearest
 from moeparity.bisection.report import Report
 from moeparity.bisection.sections import Shown
-from moeparity.evidence.explain.report import ChoiceMatch
+from moeparity.evidence.explain.report import ChoiceMatch, is_near
 from moeparity.output.words import percent
 
 SHOWN_OTHERS = 3
@@ -48,9 +48,12 @@ def nearest_lines(answer: Nearest, *further: Nearest) -> Iterator[str]:
     else:
         none = f"none of the {answer.tried} tried gives its bits"
         yield f"{name}: {none if answer.tried else 'no choice is open where it stands'} ({cost})"
-        if answer.found and answer.found[0].equal > answer.as_it_is:
+        if answer.found and is_near(answer.found[0].equal, answer.as_it_is):
             best = answer.found[0]
             yield f"  nearest: {best}, {percent(best.equal)} of elements equal ({percent(answer.as_it_is)} without it)"
+        elif answer.tried:
+            equal = percent(answer.as_it_is)
+            yield f"  {equal} of elements are equal as it is, and nothing that was tried makes half of the others so"
     if further:
         yield f"  the same at {', '.join(answer.node for answer in further[:SHOWN_OTHERS])}{_more(further)}"
 

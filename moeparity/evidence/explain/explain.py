@@ -12,7 +12,7 @@ from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
 from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.replaced import Choices, Replaced
-from moeparity.evidence.explain.report import Explanation
+from moeparity.evidence.explain.report import Explanation, is_near
 from moeparity.evidence.explain.sample import Sample, Values, with_earlier
 from moeparity.evidence.explain.tries import NOTHING
 from moeparity.evidence.explain.undecided import open_choices
@@ -170,9 +170,9 @@ class Answer:
 
 
 def _nearest(inquiry: Inquiry, best: Choices) -> Choices:
-    """The best that was tried, or the plan itself where that has no fewer equal elements."""
-    is_nearer = best in inquiry.answers and inquiry.answers[best].equal > inquiry.base.equal
-    return best if is_nearer else NOTHING
+    """The best that was tried where it is near, else the plan itself."""
+    has_name = best in inquiry.answers and is_near(inquiry.answers[best].equal, inquiry.base.equal)
+    return best if has_name else NOTHING
 
 
 def _padding(inquiry: Inquiry, choices: Choices, samples: Sequence[Sample]) -> tuple[int, int]:

@@ -216,10 +216,13 @@ def shortest(low: float, high: float) -> list[float]:
 
 
 def figures(x: float) -> int:
-    """How much there is to say of a number: its digits, and of one of few bits no more than of a plain decimal."""
+    """How much there is to say of a number: its digits; of a power of two, and of one of few bits that is written with
+    few digits, such as 1.125, no more than of a plain decimal.
+    """
     numerator = abs(x).as_integer_ratio()[0] if math.isfinite(x) else 0
-    odd_part = numerator // (numerator & -numerator) if numerator else 1
-    return min(digits(x), PLAIN) if odd_part.bit_length() <= PLAIN_BITS else digits(x)
+    bits = (numerator // (numerator & -numerator)).bit_length() if numerator else 1
+    is_plain = bits == 1 or (bits <= PLAIN_BITS and digits(x) <= DIGITS[-1])
+    return min(digits(x), PLAIN) if is_plain else digits(x)
 
 
 def digits(x: float) -> int:

@@ -43,6 +43,13 @@ class ChoiceMatch:
         return " with ".join(self.choices)
 
 
+def is_near(equal: float, as_it_is: float) -> bool:
+    """Whether choices under which the share `equal` of elements is equal are worth a name, beside `as_it_is` without
+    them: they make at least half of the others equal. What makes fewer is the first among strangers.
+    """
+    return equal > as_it_is and 2 * (1 - equal) <= 1 - as_it_is
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenChoice:
     """A choice that these values do not decide beside its `value`, with `/` between those of several phases.

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from moeparity.evidence.explain.report import Explained, Explanation, Extent, Left, OpenChoice, Unseen
+from moeparity.evidence.explain.report import Explained, Explanation, Extent, Left, OpenChoice, Unseen, is_near
 from moeparity.output.words import percent
 from moeparity.plan.address import pattern, role
 
@@ -190,12 +190,13 @@ def _matches(node: Explanation, names: str) -> Iterator[str]:
 
 def _nothing(node: Explanation, names: str) -> Iterator[str]:
     yield f"{names}: none of the {node.tried} tried gives these bits ({node.calls} kernel calls)"
-    if node.matches and node.matches[0].equal > node.as_it_is:
+    if node.matches and is_near(node.matches[0].equal, node.as_it_is):
         best = node.matches[0]
         equal = f"{percent(best.equal)} of elements equal ({percent(node.as_it_is)} without)"
         yield f"  nearest: {_spread(str(best))}, {equal}"
     else:
-        yield f"  nearest: the profile as it is, {percent(node.as_it_is)} of elements equal"
+        equal = f"{percent(node.as_it_is)} of elements equal"
+        yield f"  nearest: the profile as it is, {equal}; nothing that was tried makes half of the others so"
     if node.left is not None:
         yield f"  which leaves {_left(node.left)}"
         yield from () if node.left.extent is None else _extent(node.left.extent)

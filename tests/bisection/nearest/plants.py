@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from moeparity.ops.registry import OPS
 
 SETTINGS = {settings!r}
-seen = 0
+seen = dict[bytes, int]()
 
 
 def chosen(*inputs, node):
@@ -71,10 +71,9 @@ def one_token(x, *, node):
 
 
 def later_batches(x, *, node):
-    """Another choice in all micro-batches but the first two that it is called on in layer 1."""
-    global seen
-    seen += node.layer == 1
-    return rms(x, node, wide=node.layer == 1 and seen > 2)
+    """Another choice on all inputs but the first two that it is called on in layer 1, on equal ones always the same."""
+    number = seen.setdefault(x.float().numpy().tobytes(), len(seen)) if node.layer == 1 else 0
+    return rms(x, node, wide=number >= 2)
 
 
 def not_finite(x, *, node):

@@ -41,7 +41,11 @@ def test_none_of_those_tried_and_how_near_the_best_comes() -> None:
         "mine:norm at norm: none of the 50 tried gives its bits (53 kernel calls)",
         "  nearest: norm:square=bf16, 75.00% of elements equal (50.00% without it)",
     ]
-    assert len([*nearest_lines(answer(close, as_it_is=0.8))]) == 1
+    for as_it_is, percent in ((0.8, "80.00%"), (0.501, "50.10%"), (0.02, "2.00%")):
+        far = match("norm:square=bf16", equal=0.75 if as_it_is > 0.5 else 0.5)
+        assert [*nearest_lines(answer(far, as_it_is=as_it_is))][1:] == [
+            f"  {percent} of elements are equal as it is, and nothing that was tried makes half of the others so"
+        ]
 
 
 def test_layers_of_which_the_same_is_said_are_told_together() -> None:

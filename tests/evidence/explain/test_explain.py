@@ -14,7 +14,7 @@ from moeparity.errors import TraceError
 from moeparity.evidence.explain import explain as explain_module
 from moeparity.evidence.explain.explain import explain
 from moeparity.evidence.explain.observation import Observation, region_of
-from moeparity.evidence.explain.report import Explanation
+from moeparity.evidence.explain.report import Explanation, is_near
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bound import BoundGraph
@@ -140,8 +140,9 @@ def not_named(plan: BoundGraph, node_values: Seen, answer: Explanation) -> dict[
 
 
 def nearest_share(answer: Explanation) -> float:
-    """The share of equal elements of what is called nearest: the first match, or the plan itself."""
-    return max(answer.as_it_is, *(match.equal for match in answer.matches[:1]))
+    """The share of equal elements of what is called nearest: the first match where it is near, or the plan itself."""
+    equal = (match.equal for match in answer.matches[:1])
+    return max(answer.as_it_is, *(share for share in equal if is_near(share, answer.as_it_is)), 0.0)
 
 
 @pytest.mark.usefixtures("_brief")

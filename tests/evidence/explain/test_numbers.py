@@ -121,6 +121,8 @@ def test_plain_numbers_are_binary_ones_and_ratios_too() -> None:
         (1.125, 2),
         (-0.6875, 2),
         (1.1328125, 8),
+        (3 * 2.0**-13, 10),
+        (12288.0, 5),
     ],
 )
 def test_a_number_of_few_bits_is_a_plain_number(x: float, count: int) -> None:

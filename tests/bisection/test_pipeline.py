@@ -324,6 +324,7 @@ def test_json_holds_the_report(tmp_path: Path, qwen3_moe: Path) -> None:
     assert data.pop("digest") == digest(strict(report))
     fields_left = asdict(report)
     assert fields_left.pop("per_token") is not None, "arrays, which no JSON holds"
+    assert fields_left["verdict"].pop("of_record") is False, "the summary says whose the verdict is"
     # How many sequences an interval is from stands with the run.
     intervals = [
         fields_left["verdict"]["value"],

@@ -65,7 +65,8 @@ class Stepwise:
         for name, source in (("tokens", self.ids), ("mask", self.mask), ("positions", self._positions())):
             self.rows[name] = {place: source[place] for place in everywhere}
         self.loaded = [self.model.weights.load(s, self.plan.dtypes) for s in self.model.graph.segments]
-        real = [step.phase for step in schedule.steps if not step.filler]
+        # What fills the grid goes along with the phase whose first step is the last.
+        real = [*dict.fromkeys(step.phase for step in schedule.steps if not step.filler)]
         with torch.inference_mode():
             for step in schedule.steps:
                 phase = real[-1] if step.filler and real else step.phase

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -112,7 +112,9 @@ def test_choices_by_numbers_as_if_step_after_step(request: pytest.FixtureRequest
     """Rows, keys and queries: each step, and each sequence of it, has the choices of its own numbers."""
     model = opened(request.getfixturevalue(name))
 
+    # In the schedule of seed 300 the last step is of a phase that an earlier one is of.
     @EXAMPLES
+    @example(300)
     @given(SEEDS)
     def check(seed: int) -> None:
         draw = Draw(seed, f"{name} {profile} numbers")

@@ -20,6 +20,7 @@ from pyarrow import parquet
 
 from moeparity import logs, paths
 from moeparity.logs.formats import tables
+from moeparity.logs.opening import open_sampled
 from tests.logs import own_files
 from tests.logs.truth import TRUTHS
 
@@ -406,6 +407,18 @@ def _open(*sampled: Path, **options: Any) -> None:
     list(logs.open(list(sampled), **options))
 
 
+def _open_sampled(*sampled: Path) -> None:
+    list(open_sampled(list(sampled)))
+
+
+def _without_sampler(folder: Path) -> None:
+    lines = map(json.loads, (FIXTURES / "moeparity/log.jsonl").read_text("utf-8").splitlines())
+    rows = [{key: value for key, value in line.items() if key != "logprobs"} for line in lines]
+    path = folder / "log.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), "utf-8")
+    _open_sampled(path)
+
+
 def _against(folder: Path, edit: Edit, *, sampled: Edit = lambda _: None, source: str = "moeparity/log.jsonl") -> None:
     """Our own log as the sampler's and, edited, as the trainer's."""
     pair = []
@@ -554,6 +567,8 @@ def _in_parts(folder: Path) -> None:
 
 OTHERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "no file": (lambda _: _open(), "no log given"),
+    "no file of a sampler": (lambda _: _open_sampled(), "no log given"),
+    "a log without the sampler's side": (_without_sampler, "no log-probabilities of the sampler. Give the sampler's"),
     "a damaged tensor": (_damaged, "is not as it was written: its checksum fails"),
     "an archive in parts": (_in_parts, "its directory is not as it was written"),
     "a damaged archive": (_headless, "its checksum fails"),

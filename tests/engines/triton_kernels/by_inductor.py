@@ -87,7 +87,8 @@ def norm_case(*shape: int) -> Case:
     return case(
         "rms_norm", "rms_norm", " x ".join(map(str, shape)), {"x": x, "weight": w, "eps": EPS},
         [Node(op="rms_norm", at=at, outputs=lambda v: [normed(x, w, v)])],
-        ours=lambda: {"output": normed(x, w, at)}, other=lambda: {"output": normed(x, w, {**at, "normalized": BF16})},
+        ours=lambda: {"output": normed(x, w, at)},
+        other_outputs=lambda: {"output": normed(x, w, {**at, "normalized": BF16})},
         says="one rounding, behind the weight", blind="the order of the squares; `rsqrt.approx`, `div.full`",
     )  # fmt: skip
 
@@ -108,7 +109,7 @@ def add_norm_case(*shape: int) -> Case:
         {"x": x, "residual": residual, "weight": w, "eps": EPS},
         [Node(op="rms_norm", at=at, outputs=lambda v: [made(v)]),
          Node(op="add", at=add, outputs=added, further={"output->rms_norm": "fp32"})],
-        ours=lambda: {"output": made(at), "residual": added(add)[0]}, other=lambda: {"output": made(at, BF16)},
+        ours=lambda: {"output": made(at), "residual": added(add)[0]}, other_outputs=lambda: {"output": made(at, BF16)},
         says="the norm is of the unrounded sum", blind="the order of the squares; `rsqrt.approx`, `div.full`",
     )  # fmt: skip
 
@@ -124,7 +125,7 @@ def gated_case(tokens: int, width: int) -> Case:
 
     return case(
         "SiluAndMul", "swiglu", f"{tokens} x {width}", {"x": x}, [Node(op="swiglu", at=at, outputs=made)],
-        ours=lambda: {"output": made(at)[0]}, other=lambda: {"output": made({**at, "activation": BF16})[0]},
+        ours=lambda: {"output": made(at)[0]}, other_outputs=lambda: {"output": made({**at, "activation": BF16})[0]},
         says=f"one rounding, `logistic: {at['logistic']}`", blind="`ex2.approx`, `div.full`",
     )  # fmt: skip
 
@@ -156,7 +157,7 @@ def rotary_case(tokens: int, heads: int, dim: int, *, interleaved: bool) -> Case
     return case(
         "ApplyRotaryEmb", "rotary", f"{tokens} x {heads} x {dim}, {'pairs' if interleaved else 'halves'}",
         {"x": x, "cos": cos, "sin": sin, "interleaved": interleaved}, [Node(op="rope", at=at, outputs=made)],
-        ours=lambda: {"output": made(at)[0]}, other=lambda: {"output": made({**at, "products": BF16})[0]},
+        ours=lambda: {"output": made(at)[0]}, other_outputs=lambda: {"output": made({**at, "products": BF16})[0]},
         says="one rounding", blind="contraction, which products of two numbers of bf16 do not show",
     )  # fmt: skip
 
@@ -185,7 +186,7 @@ def head_norm_case(tokens: int, heads: tuple[int, int], dim: int) -> Case:
          "k_weight": k_weight, "heads": heads, "eps": EPS},
         [Node(op="rms_norm", at=inner, outputs=lambda v: made(v, at), further={"output->rope": "fp32"}),
          Node(op="rope", at=at, outputs=lambda v: made(norm, v))],
-        ours=lambda: named(made(norm, at)), other=lambda: named(made(norm, at, BF16)),
+        ours=lambda: named(made(norm, at)), other_outputs=lambda: named(made(norm, at, BF16)),
         says=f"the norm goes into the rotary embedding unrounded, `contraction: {at['contraction']}`",
         blind="the order of the squares; `rsqrt.approx`, `div.full`",
     )  # fmt: skip
@@ -214,7 +215,7 @@ def shared_case(tokens: int, width: int, scale: float) -> Case:
         "routed scale, shared expert's sum, fused_add_rms_norm", "shared_add", f"{tokens} x {width}, scale {scale}",
         {"x": x, "shared": shared, "residual": residual, "weight": weight(width), "scale": scale, "eps": EPS}, nodes,
         ours=lambda: {"residual": made(at)[0]},
-        other=lambda: {"residual": made({**at, "scaling": "shared_add"} if contracted else at,
+        other_outputs=lambda: {"residual": made({**at, "scaling": "shared_add"} if contracted else at,
                                         handed=FP32 if contracted else BF16)[0]},
         says="one fma" if contracted else "the sum goes into the residual unrounded",
     )  # fmt: skip

@@ -13,14 +13,17 @@ from moeparity.errors import Where
 from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.recorded import _KEYS
 from moeparity.plan.schedule.settings import PARTS, WHOLE, settings
+from moeparity.plan.schedule.steps import Schedule
+from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.scheduling import MOST_SEQUENCES, TOKEN_BUDGET, Decode, Scheduling
 from moeparity.plan.spec.variant_schema import Variant
 from tests.command import ROOT
-from tests.plan.schedule.grids import HERE, grid, told, written
+from tests.plan.schedule.grids import HERE, grid, made, told, written
 
 PAGE = (ROOT / "docs" / "schedules.md").read_text("utf-8")
 TWO = grid((2, 4), (3, 6))
+LISTS = re.findall(r"^```jsonl\n(.*?)```$", PAGE, re.MULTILINE | re.DOTALL)
 EXAMPLES = re.findall(r"^```yaml\n(.*)\n# (.*)\n```$", PAGE, re.MULTILINE)
 
 
@@ -40,12 +43,24 @@ def test_the_sides_of_the_example() -> None:
 
 
 def test_the_recorded_list_is_the_second_example(tmp_path: Path) -> None:
-    (lines,) = re.findall(r"^```jsonl\n(.*?)```$", PAGE, re.MULTILINE | re.DOTALL)
-    (tmp_path / "batches.jsonl").write_text(lines, "utf-8")
+    lines, _ = LISTS
     assert all(set(json.loads(line)) <= set(_KEYS) for line in lines.splitlines())
-    by = settings(reader.read_scheduling({"file": "batches.jsonl"}, HERE), None, 2, Where(tmp_path / "recipe.yaml"))
-    of = schedule(by, grid((2, 4), (2, 5)), HERE)
+    of = _of_list(lines, tmp_path, grid((2, 4), (2, 5)))
     assert told(of) == ["prefill 0:0-2 1:0-2", "decode 0:2-3 1:2-3", "decode 1:3-4 +3"]
+
+
+def test_sequences_scored_alone_are_a_list_or_a_rule(tmp_path: Path) -> None:
+    """As the page says of a record without padding: one after the other, none with pads."""
+    _, lines = LISTS
+    alone = grid((5, 6), (12, 13))
+    by_rule = made({"rule": "vllm-v1", "sequences": 1}, alone)
+    assert told(_of_list(lines, tmp_path, alone)) == told(by_rule) == ["prefill 0:0-6", "prefill 1:0-13"]
+
+
+def _of_list(lines: str, folder: Path, tokens: TokenGrid) -> Schedule:
+    (folder / "batches.jsonl").write_text(lines, "utf-8")
+    by = settings(reader.read_scheduling({"file": "batches.jsonl"}, HERE), None, 2, Where(folder / "recipe.yaml"))
+    return schedule(by, tokens, HERE)
 
 
 def test_every_key_part_and_default_is_told() -> None:

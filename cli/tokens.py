@@ -35,7 +35,7 @@ def tokens(
         str | None, typer.Option("--format", help="With --out: what the logs are, where contents leave it open.")
     ] = None,
 ) -> None:
-    """Token ids beside what they stand for, or the token file of a log."""
+    """Token ids beside their text, or the token file of a log."""
     if out is not None:
         _write(files, out, format, sequences)
         return

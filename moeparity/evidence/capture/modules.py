@@ -117,7 +117,10 @@ class Modules:
                         self._see(call.weights, slot, weight, call)
             call.scalars = {str(place): value for place, value in enumerate(args) if plain(value) is not None}
 
-    def _leaves(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _leaves(self, module: torch.nn.Module, args: tuple[Any, ...], *kwargs_and_result: Any) -> None:
+        # To such a hook torch (2.13, Module._call_impl) hands no keyword arguments where the forward raised.
+        has_raised = len(kwargs_and_result) == 1
+        kwargs, result = ({}, None) if has_raised else kwargs_and_result
         modules = self._places.modules
         if torch.compiler.is_compiling() or not modules or modules[-1][0].name != type(module).__name__:
             return
@@ -138,7 +141,7 @@ class Modules:
             call.scalars |= {name: value for name, value in kwargs.items() if plain(value) is not None}
             for slot, tensor in outputs(result):
                 self._see(call.outputs, slot, tensor, call)
-            if result is None:
+            if has_raised:
                 call.flags.append("raised")
             recorder.returned(call)
 

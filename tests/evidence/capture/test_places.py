@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+import pytest
 import torch
 
 import moeparity
@@ -26,6 +28,29 @@ class Block(torch.nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> dict[str, torch.Tensor]:
         return {"sum": self.experts[0](hidden=hidden) + self.experts[1](hidden=hidden, scale=2.0)}
+
+
+class Guarded(Block):
+    """Its first expert raises, is let go, and the second one computes."""
+
+    def forward(self, hidden: torch.Tensor) -> dict[str, torch.Tensor]:
+        with contextlib.suppress(RuntimeError):
+            self.experts[0](hidden=hidden[:, :1])
+        return {"sum": self.experts[1](hidden=hidden)}
+
+
+@pytest.mark.filterwarnings("error")
+def test_behind_a_forward_that_raised_modules_have_their_own_paths(tmp_path: Path) -> None:
+    model, hidden = Guarded(), torch.randn(3, 6)
+    trace = captured(tmp_path / "t", lambda: model(hidden))
+    modules = [call for call in trace.contents.calls if call.level == "module"]
+    assert {call.path: list(call.flags) for call in modules} == {
+        "": [],
+        "experts.0": ["raised"],
+        "experts.0.up": ["raised"],
+        "experts.1": [],
+        "experts.1.up": [],
+    }
 
 
 def test_modules_have_paths_inputs_by_name_outputs_and_what_is_inside(tmp_path: Path) -> None:

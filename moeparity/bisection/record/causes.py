@@ -19,7 +19,7 @@ _FOR_THE_CAUSE_NAMED = "E[rho]"
 def causes(records: Records, path: Path) -> tuple[LikelyCause, ...]:
     """What the diagnosis of logs names where the record is a log's rollout, and the side that it is of, the trainer.
 
-    `path` is that of the token file. None where the side's log-probabilities are not finite.
+    `path` is that of the token file. Nothing where the side's log-probabilities are not finite.
     """
     if not bool(records.delta(records.recorder).isfinite().all()):
         return ()

@@ -30,12 +30,12 @@ class Joined:
         self._placed: dict[int, Placed] = {}
         self._others: dict[int, tuple[int, ...]] = {}
         self._where: dict[int, str] = {}
-        others = [{_key(call): call for call in part.calls} for part in parts[1:]]
+        others = [{call.key: call for call in part.calls} for part in parts[1:]]
         for role in ("outputs", "inputs"):
             for call in parts[0].calls:
                 if gathered.is_own(call):
                     continue
-                calls = [by_key.get(_key(call)) for by_key in others]
+                calls = [by_key.get(call.key) for by_key in others]
                 for slot, number in _slots(call, role):
                     self._declare(rules, role, call, slot, number, calls)
         whole_values = {number for number, placed in self._placed.items() if placed not in {"partial", "own"}}
@@ -172,10 +172,6 @@ def _slots(call: Call, role: str) -> Iterator[tuple[str, int]]:
     else:
         yield from call.outputs.items()
         yield from ((f"written {slot}", number) for slot, number in call.written.items())
-
-
-def _key(call: Call) -> tuple[object, ...]:
-    return call.step, call.phase, call.level, call.path, call.name, call.nth
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -107,7 +107,7 @@ def _whole(path: str, part: Side, rank: int, rule: ExpertRule) -> str:
 def _merged(parts: Sequence[Side], moved: Sequence[_Moved], apart: int) -> tuple[tuple[Call, ...], Mapping[int, Stack]]:
     """The first rank's calls, with those that were moved at the end of the module that they lie in."""
     first = parts[0]
-    keys = {_key(call): call.id for call in first.calls if call.level == "module"}
+    keys = {call.key: call.id for call in first.calls if call.level == "module"}
     behind: dict[int | None, list[_Moved]] = {}
     ids = {(each.rank, each.call.id) for each in moved}
     for each in moved:
@@ -115,7 +115,7 @@ def _merged(parts: Sequence[Side], moved: Sequence[_Moved], apart: int) -> tuple
         while outer.call.inside is not None and (each.rank, outer.call.inside) in ids:
             outer = replace(outer, call=each.part.by_id[outer.call.inside])
         parent = None if outer.call.inside is None else each.part.by_id.get(outer.call.inside)
-        behind.setdefault(None if parent is None else keys.get(_key(parent)), []).append(each)
+        behind.setdefault(None if parent is None else keys.get(parent.key), []).append(each)
     entered, returned = _orders(first, behind)
     fresh = {key: number for number, key in enumerate(key for _, key in sorted(entered))}
     parents = {(each.rank, each.call.id): parent for parent, moved_calls in behind.items() for each in moved_calls}
@@ -187,7 +187,3 @@ def _shifted(parts: Sequence[Side], number: int, apart: int) -> Value:
     rank = number // apart
     value = parts[rank].value(number % apart)
     return replace(value, id=number, base=None if value.base is None else value.base + rank * apart)
-
-
-def _key(call: Call) -> tuple[object, ...]:
-    return call.step, call.phase, call.level, call.path, call.name, call.nth

@@ -49,18 +49,6 @@ class Tokens:
         return real
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """The tokens that two forward passes share: their flat places, int64 [shared], in either grid.
-
-    `alike`: whether both have one grid with equal sequences at equal places, so that rows are compared as they lie.
-    """
-
-    a: Tensor
-    b: Tensor
-    alike: bool
-
-
 def tokens_of(side: Side, calls: Listed[Call], top: Call | None) -> Tokens | None:
     """The tokens of one forward pass; None where its ids were not recorded whole."""
     ids = _named(side, calls, top, IDS)

@@ -150,11 +150,6 @@ class Explanation:
     left: Left | None = None
 
     @property
-    def node_layer(self) -> str:
-        """The number of the node's layer; empty outside layers."""
-        return self.node.partition("layers[")[2].partition("]")[0]
-
-    @property
     def explained(self) -> bool:
         """Whether some choices give every bit."""
         return self.as_started or (bool(self.matches) and self.matches[0].exact)

@@ -68,6 +68,10 @@ class Value:
     stats: Mapping[str, float] | None = None
 
 
+CallKey = tuple[int, str, str, str, str, int]
+"""Step, phase, level, name, path and number of a call."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """One call of an op, a module or a collective, written when it has returned.
@@ -103,6 +107,11 @@ class Call:
     stack: int | None = None
     flags: tuple[str, ...] = ()
     forward_call: int | None = None
+
+    @property
+    def key(self) -> CallKey:
+        """What tells a call from all others of a run, and has the same value in another run of the program."""
+        return self.step, self.phase, self.level, self.name, self.path, self.nth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,14 +6,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from moeparity.evidence.trace.read import RankTrace
-from moeparity.evidence.trace.records import Call, End, Record, Stack, Value
+from moeparity.evidence.trace.records import Call, CallKey, End, Record, Stack, Value
 
 _AHEAD = 20_000
 """So many recorded calls are read ahead of the program where theirs come in another order."""
 _VALUES = 200_000
 """So many values are remembered on each side."""
-
-Key = tuple[int, str, str, str, str, int]
 
 
 class Values(OrderedDict[int, Value]):
@@ -37,28 +35,28 @@ class Recorded:
         self.is_whole = False
         self.has_ops = "op" in trace.head.levels
         self._records: Iterator[Record] = trace.records()
-        self._waiting: OrderedDict[Key, Call] = OrderedDict()
+        self._waiting: OrderedDict[CallKey, Call] = OrderedDict()
 
-    def of(self, key: Key) -> Call | None:
+    def of(self, key: CallKey) -> Call | None:
         """The recorded call of that step, phase, level, name, path and number; None where there is none."""
         call = self._waiting.pop(key, None)
         while call is None and len(self._waiting) < _AHEAD:
             following = self._next()
             if following is None:
                 return None
-            if key_of(following) == key:
+            if following.key == key:
                 return following
-            self._waiting[key_of(following)] = following
+            self._waiting[following.key] = following
         return call
 
     def left(self, step: int | None) -> list[Call]:
         """Calls of the steps before, which no call of the program was; of all where `step` is None."""
         if step is None:
             while (call := self._next()) is not None:
-                self._waiting[key_of(call)] = call
+                self._waiting[call.key] = call
         unmet = [call for call in self._waiting.values() if step is None or call.step < step]
         for call in unmet:
-            del self._waiting[key_of(call)]
+            del self._waiting[call.key]
         return unmet
 
     def _next(self) -> Call | None:
@@ -72,11 +70,6 @@ class Recorded:
             elif isinstance(record, End):
                 self.is_whole = True
         return None
-
-
-def key_of(call: Call) -> Key:
-    """What tells a call from all others of a run."""
-    return call.step, call.phase, call.level, call.name, call.path, call.nth
 
 
 def base_of(value: Value, values: Values) -> Value | None:

@@ -10,7 +10,7 @@ import torch
 
 from moeparity.errors import MismatchError
 from moeparity.evidence.capture.verify.comparison import Tolerance, near, same
-from moeparity.evidence.capture.verify.recorded import Recorded, Values, base_of, key_of
+from moeparity.evidence.capture.verify.recorded import Recorded, Values, base_of
 from moeparity.evidence.capture.verify.report import Difference, RankReport, Side, text, write
 from moeparity.evidence.trace.read import open_trace
 from moeparity.evidence.trace.records import Call, Value
@@ -77,7 +77,7 @@ class Verifier:
             self._step = call.step
             # A collective of the last step may be waited for in this one.
             self._missing(recorded.left(call.step - 1))
-        partner = recorded.of(key_of(call))
+        partner = recorded.of(call.key)
         if partner is None:
             first = self.report.first_unmatched or _words(call, self._stacks)
             self.report = replace(self.report, unmatched=self.report.unmatched + 1, first_unmatched=first)

@@ -258,7 +258,8 @@ class Guard:
         if self._layout is not None and self.settings.folder is not None:
             moment = self.settings.folder / "weights" / at.replace(" ", "-")
             self._layout.write(moment, self._weights.modules, self.rank, self.ranks)
-        self._journal.write("weights", fields={name: tensor.bits for name, tensor in baseline.items()})
+        bits = {name: tensor.bits for name, tensor in baseline.items()}
+        self._journal.write("weights", fields=bits, undeclared=[name for name in bits if not baseline[name].part])
         records = self._comparison.gathered(fingerprint.bits_of(baseline), f"{at}, looking at weights anew")
         words = fingerprint.misplaced(records)
         if words is not None:

@@ -55,13 +55,24 @@ class Journal:
                 self._file.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """What a rank held at some moment: the bits of each tensor, and the names of which nobody said which ranks must
+    have the same.
+    """
+
+    bits: dict[str, str]
+    undeclared: frozenset[str]
+
+
 @dataclass(slots=True)
 class RankStory:
     """What a rank's journal tells.
 
     calls: by number, the fields it was compared by. last: the last call it finished. difference: what it ended the job
     for, or was told. fatal_error: where it left by an error of its own, and by which. ended: whether it closed its
-    guards itself. environment: its report, empty where it wrote none.
+    guards itself. environment: its report, empty where it wrote none. at_start, latest: its weights when they were
+    first looked at, and after the last of so many updates (`updates`).
     """
 
     rank: int
@@ -74,6 +85,9 @@ class RankStory:
     fatal_error: str | None = None
     ended: bool = False
     environment: dict[str, str] = field(default_factory=dict)
+    at_start: Weights | None = None
+    latest: Weights | None = None
+    updates: int = 0
     at: float = 0.0
 
 
@@ -114,6 +128,10 @@ def _tell(story: RankStory, event: dict[str, Any]) -> None:
         story.fatal_error = event["text"]
     elif kind == "environment":
         story.environment = dict(event["fields"])
+    elif kind == "weights":
+        story.latest = Weights(bits=dict(event["fields"]), undeclared=frozenset(event["undeclared"]))
+        story.updates += story.at_start is not None
+        story.at_start = story.at_start or story.latest
     elif kind == "end":
         story.ended = True
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from moeparity.errors import display_path
 from moeparity.output.json import to_json
+from moeparity.output.words import quantity
 from moeparity.ranks.difference import difference
 from moeparity.ranks.journal import RankStory, stories
 
@@ -30,15 +31,29 @@ class RankLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Undeclared:
+    """Weights that no rank was held to another's for, since nobody declared them sharded or replicated. tensors: how
+    many. apart: those of them whose bits are not alike on all ranks that have them, as shards and faults are. moment:
+    when they were not; when they were looked at, where all are alike.
+    """
+
+    tensors: int
+    apart: tuple[str, ...]
+    moment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
     """A job by its ranks' journals. difference: the first thing in which they were not in step, or the rank that left
-    by an error of its own, in words; empty where there is neither. missing: ranks without a journal.
+    by an error of its own, in words; empty where there is neither. missing: ranks without a journal. undeclared: None
+    where every tensor was declared, none was looked at, or there is one rank.
     """
 
     folder: str
     ranks: tuple[RankLine, ...]
     missing: tuple[int, ...]
     difference: str
+    undeclared: Undeclared | None
 
     @property
     def exit_code(self) -> int:
@@ -63,6 +78,7 @@ def job_report(folder: Path) -> JobReport:
         difference=next((story.difference for story in job_stories if story.difference), "")
         or _left(job_stories)
         or _compared(job_stories),
+        undeclared=_undeclared(job_stories),
     )
 
 
@@ -86,3 +102,24 @@ def _compared(job_stories: list[RankStory]) -> str:
         if words is not None:
             return f"call {call}: {words}"
     return ""
+
+
+def _undeclared(job_stories: list[RankStory]) -> Undeclared | None:
+    if len(job_stories) == 1:
+        return None
+    moments = {"at start": [story.at_start for story in job_stories]}
+    updates = {story.updates for story in job_stories}
+    if len(updates) == 1 and updates != {0}:
+        moments[f"after {quantity(updates.pop(), 'update')}"] = [story.latest for story in job_stories]
+    tensors: set[str] = set()
+    for moment, of_ranks in moments.items():
+        bits: dict[str, set[str]] = {}
+        for weights in of_ranks:
+            if weights is not None:
+                for name in weights.undeclared:
+                    bits.setdefault(name, set()).add(weights.bits[name])
+        tensors |= bits.keys()
+        apart = tuple(sorted(name for name, values in bits.items() if len(values) > 1))
+        if apart:
+            return Undeclared(tensors=len(tensors), apart=apart, moment=moment)
+    return Undeclared(tensors=len(tensors), apart=(), moment=" and ".join(moments)) if tensors else None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.console import Console
 
 from moeparity.output.status import state_of, status_line
-from moeparity.output.tables import word_table
-from moeparity.output.words import quantity
+from moeparity.output.tables import bullets, word_table
+from moeparity.output.words import few, quantity
 from moeparity.ranks.difference import ranks_in_words
-from moeparity.ranks.report import JobReport
+from moeparity.ranks.report import JobReport, Undeclared
 
 _ENDS = {
     "ended": "by itself",
@@ -27,7 +27,20 @@ def print_job(report: JobReport, out: Console) -> None:
         last = "none" if line.last is None else str(line.last)
         table.add_row(str(line.rank), line.host, str(line.pid), str(line.calls), last, _ENDS[line.end])
     out.print(table)
+    if report.undeclared is not None:
+        out.print(bullets([_of_undeclared(report.undeclared)]))
     out.print(opening)
+
+
+def _of_undeclared(weights: Undeclared) -> str:
+    sentence = f"{quantity(weights.tensors, 'weight tensor')} held to no other rank's: nobody declared"
+    sentence += f" {'it' if weights.tensors == 1 else 'them'} sharded or replicated (Guard(sharded=, replicated=))."
+    if not weights.apart:
+        return f"{sentence} {weights.moment.capitalize()} all ranks that have them have the same bits."
+    return (
+        f"{sentence} {weights.moment.capitalize()} ranks have other bits of {len(weights.apart)}, as of shards, or of"
+        f" replicas loaded wrongly: {few(weights.apart, 4)}."
+    )
 
 
 def _verdict(report: JobReport) -> str:

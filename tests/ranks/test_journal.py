@@ -11,7 +11,7 @@ import pytest
 from moeparity.cli.reports import report_schema
 from moeparity.errors import RankError
 from moeparity.ranks.journal import Journal
-from moeparity.ranks.report import job_report
+from moeparity.ranks.report import Undeclared, job_report
 from tests.command import inside
 
 
@@ -38,6 +38,37 @@ def test_ranks_in_step_to_the_end(tmp_path: Path) -> None:
     assert done.stdout.count("PASS") == 2
     assert "2 ranks in step to the end; exit 0" in done.stdout
     jsonschema.validate(json.loads(report.to_json()), report_schema("ranks"))
+
+
+def test_weights_that_nobody_declared_are_named_beside_the_verdict(tmp_path: Path) -> None:
+    for rank in range(3):
+        journal = Journal(tmp_path, rank, 3)
+        journal.write("weights", fields={"a": "1", "b": "2", "c": str(rank)}, undeclared=["a", "b"])
+        journal.write("weights", fields={"a": "3", "b": str(rank // 2), "c": str(rank)}, undeclared=["a", "b"])
+        journal.write("end", last=0)
+        journal.close()
+    report = job_report(tmp_path)
+    assert report.undeclared == Undeclared(tensors=2, apart=("b",), moment="after 1 update")
+    jsonschema.validate(json.loads(report.to_json()), report_schema("ranks"))
+    done = inside("ranks", str(tmp_path))
+    assert (done.returncode, done.stdout.count("PASS")) == (0, 2)
+    words = " ".join(done.stdout.split())
+    assert "2 weight tensors held to no other rank's: nobody declared them sharded or replicated" in words
+    assert "After 1 update ranks have other bits of 1, as of shards, or of replicas loaded wrongly: b." in words
+
+
+@pytest.mark.parametrize(("at_start", "latest"), [("1", "1"), ("1", "2")])
+def test_undeclared_weights_that_are_alike_are_said_to_be(tmp_path: Path, at_start: str, latest: str) -> None:
+    for rank in range(2):
+        journal = Journal(tmp_path, rank, 2)
+        for bits in (at_start, latest):
+            journal.write("weights", fields={"a": bits, "c": str(rank)}, undeclared=["a"])
+        journal.write("end", last=0)
+        journal.close()
+    assert job_report(tmp_path).undeclared == Undeclared(tensors=1, apart=(), moment="at start and after 1 update")
+    words = " ".join(inside("ranks", str(tmp_path)).stdout.split())
+    assert "1 weight tensor held to no other rank's: nobody declared it" in words
+    assert "At start and after 1 update all ranks that have them have the same bits." in words
 
 
 def test_a_difference_nobody_told_is_found_by_comparing_the_journals(tmp_path: Path) -> None:

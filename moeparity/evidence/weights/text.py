@@ -48,7 +48,7 @@ def _verdict(report: WeightsReport) -> str:
     tensors = len({finding.tensor for finding in certain})
     if certain:
         equal = f"{report.equal:,} of {counted(report.compared, 'compared tensor')} equal"
-        return f"{counted(tensors, 'tensor')} not as they should be, {equal}; {code}"
+        return f"{counted(tensors, 'tensor')} not as {'it' if tensors == 1 else 'they'} should be, {equal}; {code}"
     if report.exit_code == 3 and not report.findings:
         return f"{counted(report.compared, 'tensor')} have equal bits, and not all ranks have a file; {code}"
     if report.exit_code == 3:

@@ -190,7 +190,7 @@ def test_the_command_compares_files_of_ranks_with_a_checkpoint(tmp_path: Path) -
         write_rank(logs, rank_weights)
     done = inside("weights", BASE, logs, "--json", tmp_path / "report.json")
     assert done.returncode == 1
-    assert "1 tensor not as they should be, 44 of 45 compared tensors equal; exit 1" in " ".join(done.stdout.split())
+    assert "1 tensor not as it should be, 44 of 45 compared tensors equal; exit 1" in " ".join(done.stdout.split())
     report = json.loads((tmp_path / "report.json").read_text())
     jsonschema.validate(report, report_schema("weights"))
     (finding,) = report["findings"]

@@ -15,7 +15,7 @@ from typing import IO, Any
 from moeparity import paths
 from moeparity.errors import RankError, Where
 
-SCHEMA = "moeparity.journal/1"
+SCHEMA = "moeparity.journal/2"
 
 
 class Journal:

@@ -122,7 +122,7 @@ NEMO_RL = Program(
             rollout="policy.generation.backend",
             fsdp=lambda _: False,
         ),
-        *(embedded(rule, _VLLM_KWARGS_OF_NEMO, "rollout", _vllm_of_nemo_rl) for rule in servers.VLLM.rules[:2]),
+        *(embedded(rule, _VLLM_KWARGS_OF_NEMO, "rollout", _vllm_of_nemo_rl) for rule in server_rules.OF_VLLM),
         server_rules.stored_quantised("rollout"),
     ),
     irrelevant=trainers_unstated.OF_NEMO_RL

@@ -156,7 +156,7 @@ PRIME_RL = Program(
     options=_OPTIONS,
     model=("model.name", f"{_VLLM}model"),
     rules=(
-        *(embedded(rule, _VLLM, "rollout", _parallel) for rule in servers.VLLM.rules[:2]),
+        *(embedded(rule, _VLLM, "rollout", _parallel) for rule in server_rules.OF_VLLM),
         temperatures(_SAMPLER, mode=f"{_VLLM}logprobs_mode", rollout=None, fsdp=lambda _: False),
         _gate,
         server_rules.stored_quantised("rollout"),

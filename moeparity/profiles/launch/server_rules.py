@@ -199,3 +199,8 @@ def stored_quantised(role: str) -> Any:
             yield Decision(role=role, implied=implied, source=model.known_by)
 
     return rule
+
+
+OF_VLLM = (vllm_experts, vllm_compilation)
+OF_SGLANG = (sglang_placement, sglang_fused_all_reduce)
+"""What each of them decides, started alone or by a trainer."""

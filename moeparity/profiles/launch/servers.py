@@ -174,8 +174,7 @@ VLLM = Program(
     options=(*_VLLM_ARGUMENTS, *_VLLM_ENVIRONMENT, *vllm_unstated.ARGUMENTS, *vllm_unstated.ENVIRONMENT),
     model=("model", "model_tag"),
     rules=(
-        server_rules.vllm_experts,
-        server_rules.vllm_compilation,
+        *server_rules.OF_VLLM,
         server_rules.stored_quantised("server"),
         server_stages.listed_stages("VLLM_PP_LAYER_PARTITION", "pipeline_parallel_size", alone=False),
     ),
@@ -289,8 +288,7 @@ SGLANG = Program(
     options=(*_SGLANG_KERNELS, *_SGLANG_MODES, *sglang_unstated.ARGUMENTS, *sglang_unstated.ENVIRONMENT),
     model=("model_path", "model"),
     rules=(
-        server_rules.sglang_placement,
-        server_rules.sglang_fused_all_reduce,
+        *server_rules.OF_SGLANG,
         server_rules.stored_quantised("server"),
         server_stages.listed_stages("SGLANG_PP_LAYER_PARTITION", "pp_size", alone=True),
         server_stages.sglang_groups,

@@ -199,7 +199,7 @@ SLIME = Program(
         placement(),
         megatron_stages.outer_stages,
         _staged,
-        *(embedded(rule, "sglang_", "rollout", _sglang) for rule in SGLANG.rules[:2]),
+        *(embedded(rule, "sglang_", "rollout", _sglang) for rule in server_rules.OF_SGLANG),
         server_rules.stored_quantised("rollout"),
     ),
     irrelevant=megatron.IRRELEVANT | _OF_SGLANG | {"hf_checkpoint"},

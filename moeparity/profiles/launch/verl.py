@@ -158,8 +158,8 @@ VERL = Program(
             rollout=f"{_ROLLOUT}name",
             fsdp=lambda s: not _on_megatron(s),
         ),
-        *(embedded(rule, _VLLM_KWARGS, "rollout", _vllm_of_verl) for rule in servers.VLLM.rules[:2]),
-        *(embedded(rule, _SGLANG_KWARGS, "rollout", _sglang_of_verl) for rule in servers.SGLANG.rules[:2]),
+        *(embedded(rule, _VLLM_KWARGS, "rollout", _vllm_of_verl) for rule in server_rules.OF_VLLM),
+        *(embedded(rule, _SGLANG_KWARGS, "rollout", _sglang_of_verl) for rule in server_rules.OF_SGLANG),
         server_rules.stored_quantised("rollout"),
     ),
     irrelevant=trainers_unstated.OF_VERL

@@ -128,7 +128,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RankError, match="empty; expected the journal of a rank"):
         job_report(tmp_path)
     path.write_text(json.dumps({"event": "start", "schema": "other/1"}) + "\n")
-    with pytest.raises(RankError, match=r"schema 'other/1'; expected moeparity\.journal/1"):
+    with pytest.raises(RankError, match=r"schema 'other/1'; expected moeparity\.journal/2"):
         job_report(tmp_path)
 
 

@@ -15,7 +15,7 @@ from moeparity.ops.memory import Call, Memory, Shapes
 Family = Literal["norms", "router", "experts", "combine", "head", "embedding"]
 
 
-def _one(values: Mapping[str, Value]) -> int:
+def _one_piece(values: Mapping[str, Value]) -> int:
     return 1
 
 
@@ -137,7 +137,7 @@ class Op:
     choices_elsewhere: Mapping[str, Told] = field(default_factory=dict)
     reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     refuses: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
-    pieces: Callable[[Mapping[str, Value]], int] = _one
+    pieces: Callable[[Mapping[str, Value]], int] = _one_piece
     partials: Callable[[int, Mapping[str, Value], Mapping[str, Any], Sequence[int]], int] = _none
     takes_partials: tuple[str, ...] = ()
     family: Family | None = None

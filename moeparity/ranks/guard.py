@@ -19,11 +19,11 @@ from torch.utils.hooks import RemovableHandle
 
 from moeparity.errors import RankError
 from moeparity.evidence.weights.weight_layout import WeightLayout
-from moeparity.ranks import environment, fingerprint, rng
+from moeparity.ranks import environment, parameter_digests, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
 from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.comparison import Comparison
-from moeparity.ranks.difference import difference
+from moeparity.ranks.differing_fields import difference
 from moeparity.ranks.exchange import Exchange
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.settings import settings
@@ -259,8 +259,8 @@ class Guard:
             moment = self.settings.folder / "weights" / at.replace(" ", "-")
             self._layout.write(moment, self._weights.modules, self.rank, self.ranks)
         self._journal.write("weights", fields={name: tensor.bits for name, tensor in baseline.items()})
-        records = self._comparison.gathered(fingerprint.bits_of(baseline), f"{at}, looking at weights anew")
-        words = fingerprint.misplaced(records)
+        records = self._comparison.gathered(parameter_digests.bits_of(baseline), f"{at}, looking at weights anew")
+        words = parameter_digests.misplaced(records)
         if words is not None:
             self._comparison.differ(f"{at}: {words}.")
 

@@ -28,6 +28,12 @@ def always(values: Mapping[str, Value]) -> bool:
     return True
 
 
+def in_pieces(values: Mapping[str, Value], rows: int, length: int) -> float:
+    """`turns` of a kernel that goes through the pieces that its values cut it into, one after the other."""
+    counts = (values.get(name, 1) for name in ("splits", "blocks", "tensor", "expert", "channels"))
+    return max(1.0, *(count for count in counts if not isinstance(count, str)))
+
+
 def _none(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
     return 1
 
@@ -118,6 +124,10 @@ class Op:
         that each step would have by itself.
     keeps_heads: each output is cut into heads as the input in its place. joins_heads: none is, whatever its inputs are.
     integers: inputs that are whole numbers.
+    turns: how many turns of a loop over pieces or tiles a call makes, by the values in effect, on so many rows of
+        sequences of a length; those over experts are not counted.
+    inside: attributes that say what happens inside of a kernel that goes through tensor cores, whose adder no document
+        fixes.
     misfit: looks at a node's parameters and says why they cannot be.
     memory: how large its values are, and what its kernel needs beside them.
     """
@@ -159,6 +169,8 @@ class Op:
     keeps_heads: bool = False
     joins_heads: bool = False
     integers: tuple[str, ...] = ()
+    turns: Callable[[Mapping[str, Value], int, int], float] = in_pieces
+    inside: frozenset[str] = frozenset()
     misfit: Callable[[Mapping[str, Any]], str | None] | None = None
     memory: Memory = field(default_factory=Memory)
 

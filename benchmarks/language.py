@@ -157,7 +157,7 @@ def _draw(
     if setting.drift:
         scored += setting.drift * stale[:, None] * torch.randn(count, vocabulary, generator=generator)
     sampled = (logits / setting.temperature).log_softmax(-1)
-    likely = _kept(sampled, setting)
+    likely = _likely(sampled, setting)
     drawn = torch.multinomial(sampled.masked_fill(~likely, -math.inf).exp(), 1, generator=generator)
     rollout, trainer = (
         _reported(values, side, likely) for values, side in ((logits, setting.rollout), (scored, setting.trainer))
@@ -172,7 +172,7 @@ def _reported(logits: Tensor, side: Side, likely: Tensor) -> Tensor:
     return (scaled.masked_fill(~likely, -math.inf) if side.truncated else scaled).log_softmax(-1)
 
 
-def _kept(sampled: Tensor, setting: Setting) -> Tensor:
+def _likely(sampled: Tensor, setting: Setting) -> Tensor:
     """The tokens that truncation leaves, bool [N, vocabulary].
 
     The least set of mass top_p, the top_k greatest, those of at least min_p of the greatest's probability.

@@ -99,7 +99,7 @@ CASES = (
 )  # fmt: skip
 
 
-def named(diagnosis: Diagnosis) -> set[str]:
+def named_causes(diagnosis: Diagnosis) -> set[str]:
     """The causes named: of tier 1 all, and of the others those that a case plants."""
     names = set(diagnosis.names("named", "semantics")) - {"E[rho]"}
     return names | (set(diagnosis.names("named")) & {"stale weights", "few sequences"})
@@ -107,7 +107,7 @@ def named(diagnosis: Diagnosis) -> set[str]:
 
 def outcome(case: Case, diagnosis: Diagnosis) -> str:
     """right, open or wrong."""
-    names = named(diagnosis)
+    names = named_causes(diagnosis)
     if names == case.expected:
         return "right"
     missing = case.expected - names
@@ -129,7 +129,7 @@ def run(case: Case, size: tuple[int, int], seeds: range) -> tuple[Counter[str], 
         result = outcome(case, diagnosis)
         counts[result] += 1
         if result == "wrong" or (result == "open" and size not in case.may_be_open):
-            words = f"named {sorted(named(diagnosis))}, open {diagnosis.names('undecided')}"
+            words = f"named {sorted(named_causes(diagnosis))}, open {diagnosis.names('undecided')}"
             wrong.append(f"{case.name}, {style}, {noise} noise, {size}, seed {seed}: {result}: {words}")
     return counts, wrong
 

@@ -30,7 +30,7 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready, workforce_of
 from moeparity.bisection.sweep.points import Points
 from moeparity.bisection.workers.crew import Crew
-from moeparity.bisection.workers.word import Wanted, crew_of
+from moeparity.bisection.workers.request import Wanted, crew_of
 from moeparity.plan.spec.overrides import axes
 
 LEAST = 1.7

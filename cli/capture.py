@@ -51,11 +51,11 @@ def capture(
     The exit code is the program's own. Where that is 0: 1 if --verify finds a difference, 2 if nothing was recorded
     or compared.
     """
-    from moeparity.evidence.capture.launch import run
+    from moeparity.evidence.capture.program import run
     from moeparity.evidence.capture.settings import settings_of
     from moeparity.evidence.capture.verify.comparison import Tolerance
     from moeparity.evidence.capture.verify.verifier import Verification
-    from moeparity.evidence.trace.read import open_trace
+    from moeparity.evidence.trace.reader import open_trace
 
     settings = settings_of(
         level=level, save=tuple(save or ()), budget=budget, steps=steps, rows=rows, stats=stats, stacks=stacks
@@ -69,13 +69,13 @@ def capture(
             open_trace(verify)
             verification = Verification(verify, Tolerance(rtol, atol), stop, Path(reports))
         code = run(command, folder, settings, verification)
-        verdict_code = _told(folder, verification)
+        verdict_code = _tell(folder, verification)
     raise typer.Exit(code or verdict_code)
 
 
-def _told(folder: Path | None, verification: Verification | None) -> int:
+def _tell(folder: Path | None, verification: Verification | None) -> int:
     """Say what was written and what was found; the exit code of that."""
-    from moeparity.evidence.capture.launch import parts
+    from moeparity.evidence.capture.program import parts
     from moeparity.evidence.capture.verify import report
 
     codes = [0]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from moeparity.cli.failures import CRASH, SKIP, crashed, report_error, told
+from moeparity.cli.failures import CRASH, SKIP, crashed, in_words, report_error
 from moeparity.cli.markdown import Markdown, files_of, write
 from moeparity.cli.options import Device, Html, MemoryLimit, WorkersOption
 from moeparity.cli.outputs import Outputs, outputs
@@ -150,7 +150,7 @@ def _check_recipe(recipe: Path, *, baseline: Baseline | None, **settings: Any) -
         with progress_line() as progress:
             return run(recipe, baseline=baseline, progress=progress, **settings)
     except Exception as error:  # noqa: BLE001  it stops no other recipe
-        message, code = told(error)
+        message, code = in_words(error)
         return Checked(
             recipe=display_path(recipe), findings=(), error=message, report=None, seconds=0.0, error_code=code
         )

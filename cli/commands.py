@@ -13,7 +13,7 @@ import typer
 import typer.core
 
 from moeparity.cli import failures
-from moeparity.cli.bisect import bisect
+from moeparity.cli.bisection import bisect
 from moeparity.cli.capture import capture
 from moeparity.cli.check import check
 from moeparity.cli.contract import contract

@@ -44,7 +44,7 @@ def explain(
     """
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
-    from moeparity.evidence.explain.profile import profile_text
+    from moeparity.evidence.explain.explained_profile import profile_text
     from moeparity.evidence.explain.text import explained_lines
     from moeparity.evidence.explain.trace import Request, explain_trace
     from moeparity.output.words import hanging

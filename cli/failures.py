@@ -53,12 +53,12 @@ def crashed(error: BaseException) -> int:
     """Tell what nobody foresaw in one line, and return the exit code for it: 2 for too little memory, else 70."""
     if debug:
         traceback.print_exception(error)
-    message, code = told(error)
+    message, code = in_words(error)
     report_error(message)
     return code
 
 
-def told(error: BaseException) -> tuple[str, int]:
+def in_words(error: BaseException) -> tuple[str, int]:
     """The line and the exit code for an exception that nobody foresaw."""
     text = next(iter(str(error).splitlines()), "")[:_LONGEST]
     if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):

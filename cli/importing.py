@@ -20,7 +20,7 @@ def import_files(
     from moeparity.cli.render import console
     from moeparity.errors import counted, display_path
     from moeparity.evidence.importers.registry import import_trace
-    from moeparity.evidence.trace.read import open_trace
+    from moeparity.evidence.trace.reader import open_trace
 
     import_trace(kind, path, out)
     parts = [rank.contents for rank in open_trace(out).ranks]

@@ -118,7 +118,7 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
         report, undrawn = error.report, error
     written.text("--json", report.to_json)
     state = state_of(report.exit_code, bounded=report.verdict is not None)
-    about = ("metrics", _named(files), state)
+    about = ("metrics", _subject(files), state)
     written.page(about, partial(print_log, report, sets=request.sets), partial(pictures, report))
     print_log(report, written.console(), sets=request.sets)
     if undrawn is not None:
@@ -126,7 +126,7 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
     return report.exit_code
 
 
-def _named(files: list[Path]) -> str:
+def _subject(files: list[Path]) -> str:
     """What a page is called after."""
     return " ".join(display_path(file) for file in files)
 
@@ -148,7 +148,7 @@ def _print_repeats(files: list[Path], format: str | None, plot: Path | None, wri
     with progress_line() as progress:
         runs = measure_repeats(files, format=format, progress=progress, plot=plot)
     written.text("--json", runs.to_json)
-    about: tuple[str, str, State] = ("metrics --repeats", _named(files), "done")
+    about: tuple[str, str, State] = ("metrics --repeats", _subject(files), "done")
     written.page(about, partial(_print_lines, runs), partial(pictures_of_runs, runs))
     _print_lines(runs, written.console())
 

@@ -49,13 +49,13 @@ class Outputs:
         """Write what `show` prints as a page to --html, where it was given, with `pictures`; `about` it: the command,
         what it was run on, the verdict. Raises MoeparityError.
         """
-        from moeparity.output.html.record import Recorder
+        from moeparity.output.html.transcript import Transcript
 
         def to_html() -> str:
-            recorder = Recorder()
-            show(cast("Console", recorder))
+            transcript = Transcript()
+            show(cast("Console", transcript))
             command, subject, state = about
-            return recorder.page(command, str(subject), state, pictures()).to_html()
+            return transcript.page(command, str(subject), state, pictures()).to_html()
 
         self.text("--html", to_html)
 

@@ -25,7 +25,7 @@ def ranks(
     """
     from moeparity.cli.outputs import outputs
     from moeparity.output.status import state_of
-    from moeparity.ranks.profile import profile_text
+    from moeparity.ranks.job_profile import profile_text
     from moeparity.ranks.report import job_report
     from moeparity.ranks.text import print_job
 

@@ -84,7 +84,7 @@ def _print(path: Path, tokenizer: str | None, checkpoint: Path | None, sequences
 
 def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
     from moeparity.errors import Where
-    from moeparity.inputs.tokens.read import recipe_tokens
+    from moeparity.inputs.tokens.reader import recipe_tokens
     from moeparity.inputs.tokens.tokenizer import open_tokenizer
     from moeparity.plan.spec import reader
 

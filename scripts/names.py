@@ -1,16 +1,18 @@
-"""Names of variables and fields that say nothing of what they hold: pronouns, adjectives, participles."""
+"""Names that say nothing of what a variable, a field or a function is: pronouns, adjectives, participles."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Any, TypeGuard
+from typing import Any
 
 WORDS = frozenset(
     {"own", "one", "other", "both", "what", "here", "now", "left"}
     | {"found", "given", "told", "named", "made", "said", "asked", "taken", "held", "kept", "seen", "known"}
 )
-"""A variable, an argument or a field is called by a noun: `own_orders`, `first`, `report`, `digest_of_node`."""
+"""A variable, an argument or a field is called by a noun: `own_orders`, `first`, `report`, `digest_of_node`; a function
+by what it gives or does.
+"""
 
 ALLOWED = frozenset({("tests/engines/triton_kernels/interpreter.py", "other"), ("moeparity/ranks/holding.py", "kept")})
 """Files with a name that another project's interface prescribes, or that is a word of the glossary."""
@@ -21,7 +23,7 @@ KEYS = frozenset(
 """Files whose fields are keys of JSON that is kept, as those of every `report.py` are."""
 
 SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef})
-PROPERTIES = frozenset({"property", "cached_property"})
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 NAMING = frozenset({ast.ExceptHandler, ast.MatchAs, ast.MatchStar})
 """Nodes that bind their `name`, where they have one."""
 
@@ -29,10 +31,9 @@ Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef | ast
 
 
 def misnamed(file: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and name of each variable, argument, field, property and attribute of a file that is called by such a word.
+    """Line and name of each variable, argument, field, function and attribute of a file that is called by such a word.
 
-    Methods are none: they are called by what they do. `other` is the second operand of an operator's method, and `left`
-    stands beside a `right`.
+    `other` is the second operand of an operator's method, and `left` stands beside a `right`.
     """
     for scope, bound in _scopes(tree):
         names = {name for _, name in bound}
@@ -49,17 +50,10 @@ def _scopes(scope: Scope) -> Iterator[tuple[Scope, list[tuple[int, str]]]]:
     """A module, function or class and those within it, each with the names that it binds."""
     inner: list[Scope] = []
     bound = sorted(set(_bound(scope, inner)))
-    if isinstance(scope, ast.ClassDef):
-        bound += [(node.lineno, node.name) for node in inner if _is_property(node)]
+    bound += [(node.lineno, node.name) for node in inner if isinstance(node, FUNCTIONS)]
     yield scope, bound
     for within in inner:
         yield from _scopes(within)
-
-
-def _is_property(node: Scope) -> TypeGuard[ast.FunctionDef]:
-    """Whether a method is read as an attribute."""
-    decorators = node.decorator_list if isinstance(node, ast.FunctionDef) else ()
-    return any(isinstance(name, ast.Name) and name.id in PROPERTIES for name in decorators)
 
 
 def _bound(scope: Scope, inner: list[Scope]) -> Iterator[tuple[int, str]]:

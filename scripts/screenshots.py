@@ -72,13 +72,13 @@ def main() -> None:
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
         for shot in SHOTS:
-            size = _taken(browser, file, shot)
+            size = _shoot(browser, file, shot)
             print(f"{shot.name}: {size / 1000:.0f} kB")
             assert size <= LARGEST, "make the window smaller"
         browser.close()
 
 
-def _taken(browser: Any, file: Path, shot: Shot) -> int:
+def _shoot(browser: Any, file: Path, shot: Shot) -> int:
     """Take one picture; its bytes."""
     tab = browser.new_page(viewport={"width": shot.width, "height": shot.height}, color_scheme=shot.colours)
     tab.goto(file.as_uri())

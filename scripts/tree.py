@@ -3,7 +3,7 @@
 With `--check` it exits with 1 where files import each other in a circle (wherever in a file the import stands), where a
 public function, method or class has no docstring, where a function has more than 50 lines or a file more than 350,
 where an op is told by its name outside `moeparity/ops`, whose declarations say what others need to know of it, or where
-a variable or a field (of a test too) is called by a word that says nothing of what it holds (`scripts/names.py`).
+a variable, a field or a function is called by a word that says nothing of it (`scripts/names.py`).
 """
 
 from __future__ import annotations
@@ -232,12 +232,12 @@ def broken(files: list[Source]) -> Iterator[str]:
 
 
 def nameless(files: Iterable[Source]) -> Iterator[str]:
-    """Variables that are no nouns, as lines to print."""
+    """Names that say nothing, as lines to print."""
     lines = [
         f"  {file.path}:{line} {name}" for file in files for line, name in sorted(misnamed(str(file.path), file.tree))
     ]
     if lines:
-        yield from ("\nvariables that do not say what they hold: a noun is wanted (scripts/names.py)", *lines)
+        yield from ("\nnames that do not say what they hold, give or do (scripts/names.py)", *lines)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ PYTHON = {"moeparity.sweep", "moeparity.forward", "moeparity.bisect", "moeparity
 """Names that `moeparity` exports, and the command line's name in an installation."""
 
 
-def named(page: Path) -> set[str]:
+def quoted(page: Path) -> set[str]:
     """What stands in backticks or links on a page, code blocks left out."""
     text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     return {*re.findall(r"`([^`\n]+)`", text), *re.findall(r"\]\(([^)#:]+)\)", text)}
@@ -31,7 +31,7 @@ def named(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_and_modules_named_are_there(page: Path) -> None:
-    words = {word for text in named(page) for word in text.split()}
+    words = {word for text in quoted(page) for word in text.split()}
     files = {word.rstrip("/") for word in words if FILE.fullmatch(word) and word.partition("/")[0] in TOPS}
     assert [name for name in files if not list(ROOT.glob(name))] == []
     bare = {word for word in words if re.fullmatch(r"\w+\.py", word)} - ELSEWHERE

@@ -19,7 +19,7 @@ from benchmarks.explained.program import Change, Program
 from benchmarks.explained.unlisted import UNLISTED
 from moeparity.bisection.pipeline import bisect
 from moeparity.errors import MoeparityError
-from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.numerics.bits import same_bits

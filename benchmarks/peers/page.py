@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from benchmarks.peers.cases import Case
-from benchmarks.peers.result import Result, named, named_attributes
+from benchmarks.peers.result import Result, culprits_named, named_attributes
 
 COLUMNS = (
     "tool",
@@ -99,8 +99,8 @@ def table(results: list[tuple[Case, list[Result]]]) -> str:
 def _cells(case: Case, row: Result) -> tuple[str, ...]:
     ran = row.code is not None or row.seconds > 0
     counts = (
-        named(case, row.places),
-        named(case, row.first_places),
+        culprits_named(case, row.places),
+        culprits_named(case, row.first_places),
         named_attributes(case, row.attributes),
     )
     return (

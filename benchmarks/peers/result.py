@@ -30,7 +30,7 @@ class Result:
     lines: tuple[str, ...] = ()
 
 
-def named(case: Case, places: Iterable[str]) -> str:
+def culprits_named(case: Case, places: Iterable[str]) -> str:
     """How many culprits are among the places, as `1 of 2`; `-` or `false alarm` in a clean pair.
 
     A place inside the module that holds a culprit counts, as does the input of a module inside it (`before ...`).

@@ -54,7 +54,7 @@ def answer_of(case: Case, folder: Path) -> decoys.Answer:
     file = folder / "answer.json"
     if not file.exists():
         file.write_text(json.dumps(asdict(decoys.ask(case, folder)), indent=1), "utf-8")
-    return decoys.kept(json.loads(file.read_text("utf-8")))
+    return decoys.answer_of(json.loads(file.read_text("utf-8")))
 
 
 def run_hidden(folder: Path, cases: range) -> Iterator[str]:
@@ -66,7 +66,7 @@ def run_hidden(folder: Path, cases: range) -> Iterator[str]:
             (case_folder / "answer.json").write_text(
                 json.dumps(asdict(hidden.ask(case, case_folder)), indent=1), "utf-8"
             )
-        answer = hidden.kept(json.loads((case_folder / "answer.json").read_text("utf-8")))
+        answer = hidden.answer_of(json.loads((case_folder / "answer.json").read_text("utf-8")))
         answer_words = (
             ", ".join(answer.named)
             or f"none of the {answer.tried} tried (nearest {answer.nearest}, {answer.equal:.1%})"

@@ -39,12 +39,12 @@ class Answer:
     seconds: float
     bytes: int
 
-    def named(self, role: str) -> frozenset[str]:
+    def with_role(self, role: str) -> frozenset[str]:
         """The toggles with that role."""
         return frozenset(key for key, of_key in self.roles.items() if of_key == role)
 
 
-def kept(data: dict[str, Any]) -> Answer:
+def answer_of(data: dict[str, Any]) -> Answer:
     """The inverse of `asdict`."""
     shares = {key: tuple(interval) for key, interval in data["shares"].items()}
     return Answer(**{**data, "shares": shares, "roots": tuple(data["roots"])})

@@ -61,7 +61,7 @@ class Answer:
         return "another" if words else "none"
 
 
-def kept(data: dict[str, Any]) -> Answer:
+def answer_of(data: dict[str, Any]) -> Answer:
     """The inverse of `asdict`."""
     return Answer(**{**data, "roots": tuple(data["roots"]), "named": tuple(data["named"])})
 

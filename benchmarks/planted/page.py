@@ -106,13 +106,13 @@ def page(folder: Path) -> str:
 def _decoys(folder: Path) -> Iterable[Decoy]:
     for path in sorted(folder.glob("*/answer.json")):
         case, truth = load(path.parent)
-        answer = decoys.kept(json.loads(path.read_text("utf-8")))
+        answer = decoys.answer_of(json.loads(path.read_text("utf-8")))
         yield case, truth, answer, score(case, truth, answer)
 
 
 def _hidden(folder: Path) -> list[tuple[Hidden, hidden.Answer]]:
     answers = [(int(p.parent.name), json.loads(p.read_text("utf-8"))) for p in sorted(folder.glob("*/answer.json"))]
-    return [(hidden_case(number), hidden.kept(data)) for number, data in answers]
+    return [(hidden_case(number), hidden.answer_of(data)) for number, data in answers]
 
 
 def _decoy_table(done: Sequence[Decoy]) -> str:

@@ -121,7 +121,7 @@ def sample(program: Program, settings: Mapping[str, Any], *, sequences: int, tok
     return ids
 
 
-def _one(function: Callable[..., Tensor]) -> Run:
+def _single(function: Callable[..., Tensor]) -> Run:
     return lambda *inputs, at: (function(*inputs, at=at),)
 
 
@@ -137,7 +137,7 @@ def _steps(program: Program) -> Iterable[Step]:
 
     table = weights["model.embed_tokens.weight"]
     yield Step("rotary", "rotary", ("tokens",), ("cos", "sin"), turned)
-    yield Step("embed", "embedding", ("tokens",), ("embed",), _one(lambda ids, at: table[ids].to(at["output"])))
+    yield Step("embed", "embedding", ("tokens",), ("embed",), _single(lambda ids, at: table[ids].to(at["output"])))
     x = "embed"
     for layer in range(config["num_hidden_layers"]):
         build = _Layer(program, layer)
@@ -150,7 +150,7 @@ def _steps(program: Program) -> Iterable[Step]:
 
 def _norm(node: str, x: str, weight: Tensor, config: Mapping[str, Any]) -> Step:
     eps = config["rms_norm_eps"]
-    return Step(node, "rms_norm", (x,), (node,), _one(lambda x, at: ops.rms_norm(x, weight, eps, at)))
+    return Step(node, "rms_norm", (x,), (node,), _single(lambda x, at: ops.rms_norm(x, weight, eps, at)))
 
 
 def _linear(node: str, op: str, x: str, weight: Tensor, bias: Tensor | None = None, heads: int | None = None) -> Step:
@@ -160,11 +160,11 @@ def _linear(node: str, op: str, x: str, weight: Tensor, bias: Tensor | None = No
         out = out.view(*x.shape[:-1], -1)
         return out if heads is None else out.view(*out.shape[:-1], heads, -1)
 
-    return Step(node, op, (x,), (node,), _one(run))
+    return Step(node, op, (x,), (node,), _single(run))
 
 
 def _add(node: str, a: str, b: str) -> Step:
-    return Step(node, "add", (a, b), (node,), _one(lambda a, b, at: ops.plus(a, b, at["output"])))
+    return Step(node, "add", (a, b), (node,), _single(lambda a, b, at: ops.plus(a, b, at["output"])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class _Layer:
             return ops.rope(q, cos, sin, at), ops.rope(k, cos, sin, at)
 
         yield Step(f"{at}.rope", "rope", (names["q"], names["k"], "cos", "sin"), rotated, rope)
-        yield Step(f"{at}.attend", "attention", (*rotated, names["v"]), (f"{at}.attend",), _one(ops.attention))
+        yield Step(f"{at}.attend", "attention", (*rotated, names["v"]), (f"{at}.attend",), _single(ops.attention))
         yield _linear(f"{at}.o_proj", "linear", f"{at}.attend", self.weight("self_attn.o_proj"))
         yield _add(f"{at}.residual", x, f"{at}.o_proj")
 
@@ -216,9 +216,9 @@ class _Layer:
         def run(x: Tensor, ids: Tensor, at: At) -> Tensor:
             return ops.experts(x, ids, gate_up, down, at)
 
-        yield Step(f"{at}.experts", "experts", (f"{at}.norm", routed[0]), (f"{at}.experts",), _one(run))
+        yield Step(f"{at}.experts", "experts", (f"{at}.norm", routed[0]), (f"{at}.experts",), _single(run))
         reads = (f"{at}.experts", *routed)
-        yield Step(f"{at}.combine", "combine", reads, (f"{at}.combine",), _one(ops.combine))
+        yield Step(f"{at}.combine", "combine", reads, (f"{at}.combine",), _single(ops.combine))
         yield from self._shared(at)
         last = "combine" if self.config["model_type"] in {"qwen3_moe", "mixtral"} else "shared_add"
         yield _add(f"{at}.residual", x, f"{at}.{last}")
@@ -238,14 +238,14 @@ class _Layer:
         for part in ("gate", "up"):
             yield _linear(f"{at}.shared_{part}_proj", "linear", f"{at}.norm", self.weight(f"{block}.{part}_proj"))
         reads = (f"{at}.shared_gate_proj", f"{at}.shared_up_proj")
-        run = _one(lambda gate, up, at: ops.swiglu(gate, up, at["activation"], at["output"]))
+        run = _single(lambda gate, up, at: ops.swiglu(gate, up, at["activation"], at["output"]))
         yield Step(f"{at}.shared_swiglu", "swiglu", reads, (f"{at}.shared_swiglu",), run)
         down = self.weight(f"{block}.down_proj")
         yield _linear(f"{at}.shared_down_proj", "linear", f"{at}.shared_swiglu", down)
         out = f"{at}.shared_down_proj"
         if kind == "qwen2_moe":
             yield _linear(f"{at}.shared_gate", "linear", f"{at}.norm", self.weight("mlp.shared_expert_gate"))
-            reads, gated = (f"{at}.shared_gate", out), _one(ops.sigmoid_gate)
+            reads, gated = (f"{at}.shared_gate", out), _single(ops.sigmoid_gate)
             yield Step(f"{at}.shared", "sigmoid_gate", reads, (f"{at}.shared",), gated)
             out = f"{at}.shared"
         yield _add(f"{at}.shared_add", f"{at}.combine", out)

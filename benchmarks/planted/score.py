@@ -47,12 +47,12 @@ def score(case: Case, truth: Truth, answer: Answer) -> Score:
     """One answer held to its truth."""
     guilty = [row for row in truth.rows if row.culprit or row.saturated]
     blamed = {key for key, role in answer.roles.items() if role in BLAMED}
-    right_keys = truth.culprits & answer.named("culprit") | truth.saturated & answer.named("saturated")
+    right_keys = truth.culprits & answer.with_role("culprit") | truth.saturated & answer.with_role("saturated")
     rest = {row.key for row in guilty} - right_keys
     return Score(
         toggles_named=tuple(sorted(right_keys)),
-        undecided=tuple(sorted(rest & answer.named("undecided"))),
-        missed=tuple(sorted(rest - answer.named("undecided"))),
+        undecided=tuple(sorted(rest & answer.with_role("undecided"))),
+        missed=tuple(sorted(rest - answer.with_role("undecided"))),
         blamed=tuple(sorted(blamed - truth.culprits - truth.saturated)),
         shares=tuple(_within(answer, row.key, row.share) for row in guilty),
         shares_given=tuple(_within(answer, row.key, row.given) for row in guilty),

@@ -72,7 +72,11 @@ class Scene:
             if own_name in wanted:
                 by_block.setdefault(block, []).append(name)
         ends = (wanted[0], wanted[-1])
-        return [nodes for nodes in by_block.values() if (_own(nodes[0]), _own(nodes[-1])) == ends and len(nodes) > 1]
+        return [
+            nodes
+            for nodes in by_block.values()
+            if (_last_part(nodes[0]), _last_part(nodes[-1])) == ends and len(nodes) > 1
+        ]
 
     def differs(self, name: str, attribute: str, value: Any) -> bool:
         """Whether a choice takes effect at a node, is another than the reference's there, and its op runs it."""
@@ -120,5 +124,5 @@ class Scene:
         return int(torch.where(counts > 0, counts, counts.max() + 1).argmin())
 
 
-def _own(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.rpartition(".")[2]

@@ -56,9 +56,9 @@ def page(results: Sequence[Result]) -> str:
         _by_kind(results),
         HOW.strip(),
         "## Wrong",
-        "\n".join(_told(results, "wrong")) or "None.",
+        "\n".join(_outcome_lines(results, "wrong")) or "None.",
         "## Missed",
-        "\n".join(_told(results, "missed")) or "None.",
+        "\n".join(_outcome_lines(results, "missed")) or "None.",
         "## Drawn again",
         _redrawn(results),
     ]
@@ -106,7 +106,7 @@ def _by_kind(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
-def _told(results: Sequence[Result], outcome: str) -> Iterator[str]:
+def _outcome_lines(results: Sequence[Result], outcome: str) -> Iterator[str]:
     for question in QUESTIONS:
         of_outcome = [(r, m) for r in results for m in r.marks if (m.question, m.outcome) == (question, outcome)]
         silent = [result.seed for result, mark in of_outcome if mark.why.endswith(SILENT)]

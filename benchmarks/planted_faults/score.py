@@ -89,7 +89,7 @@ def _roots(truth: Truth, answer: Answer) -> Iterator[Mark]:
             "sequences", "right" if claimed_size == is_ else "wrong", f"said {claimed_size}, are {is_} at {first}"
         )
         if not truth.same_values:
-            yield _named("tokens", answer.tokens, truth.tokens)
+            yield _compared("tokens", answer.tokens, truth.tokens)
         alike = "equal" if truth.same_values else "other"
         yield _mark("values", "right" if answer.same_values == truth.same_values else "wrong", f"are {alike} values")
 
@@ -106,9 +106,9 @@ def _names(case: Case, truth: Truth, answer: Answer, holds: Holds) -> Iterator[M
         claims = answer.names.get(function.node, ())
         holds_of = {claim: holds(function, claim.choices) for claim in claims}
         false = [claim.choices for claim in claims if claim.whole and not holds_of[claim]]
-        worded, words = bool(function.answers), _told([function.answers])
+        worded, words = bool(function.answers), _claims_in_words([function.answers])
         if false:
-            yield Mark("name", "wrong", f"{function.node}: {_told(false)} claimed, is {words}", worded)
+            yield Mark("name", "wrong", f"{function.node}: {_claims_in_words(false)} claimed, is {words}", worded)
         elif worded and not any(holds_of.values()):
             absent = "" if function.node in answer.names else ", not asked there"
             yield Mark("name", "missed", f"{function.node}: {words}{absent}", worded)
@@ -116,7 +116,7 @@ def _names(case: Case, truth: Truth, answer: Answer, holds: Holds) -> Iterator[M
             yield Mark("name", "right", worded=worded)
 
 
-def _told(claims: list[tuple[str, ...]]) -> str:
+def _claims_in_words(claims: list[tuple[str, ...]]) -> str:
     return " or ".join(" with ".join(claim) or "no known choice" for claim in claims)
 
 
@@ -190,7 +190,7 @@ def _sections(case: Case, truth: Truth, answer: Answer) -> Iterator[Mark]:
     elif answer.not_finite is not None:
         yield Mark("not finite", "wrong", f"{answer.not_finite[0]} is named, and every value is finite")
     if truth.padded:
-        yield _named("padding", answer.padded, expected=True)
+        yield _compared("padding", answer.padded, expected=True)
     elif answer.padded:
         yield Mark("padding", "wrong", "real tokens are touched")
     if case.offset is not None:
@@ -198,7 +198,7 @@ def _sections(case: Case, truth: Truth, answer: Answer) -> Iterator[Mark]:
     elif answer.offset is not None:
         yield Mark("offset", "wrong", f"{', '.join(sorted(answer.offset))} do not cancel")
     if case.unsteady:
-        yield _named("not deterministic", answer.unsteady or None, frozenset({case.unsteady}))
+        yield _compared("not deterministic", answer.unsteady or None, frozenset({case.unsteady}))
     elif answer.unsteady:
         yield Mark("not deterministic", "wrong", f"{', '.join(sorted(answer.unsteady))} always gives the same bits")
 
@@ -211,10 +211,10 @@ def _offset(case: Case, answer: Answer, pair: frozenset[str]) -> Mark:
     ]
     if answer.offset is None and judged:
         return Mark("offset", "wrong", f"not named, and said instead: {', '.join(judged)}")
-    return _named("offset", answer.offset, pair)
+    return _compared("offset", answer.offset, pair)
 
 
-def _named(question: str, claim: object, expected: object) -> Mark:
+def _compared(question: str, claim: object, expected: object) -> Mark:
     if claim is None:
         return Mark(question, "missed", f"{_plain(expected)} {SILENT}")
     return _mark(question, "right" if claim == expected else "wrong", f"said {_plain(claim)}, is {_plain(expected)}")

@@ -101,7 +101,7 @@ class Suite:
             seed=seed,
             kind=kind_of(seed),
             model=fixed.case.model,
-            planted=told(fixed.case),
+            planted=planted_line(fixed.case),
             marks=fixed.marks(answer),
             redrawn=fixed.redrawn,
             seconds=used,
@@ -146,7 +146,7 @@ def unfit_for(case: Case, truth: Truth, runs: Runs) -> str:
     return f"{unspoken[0].answers} is not what {unspoken[0].text} computes" if unspoken else ""
 
 
-def told(case: Case) -> str:
+def planted_line(case: Case) -> str:
     """What is planted, in a line."""
     parts = [f"{f.node} = {f.text}" for f in case.functions if f.faulty]
     parts += [f"{address} = {value}" for address, value in case.semantic.items()]

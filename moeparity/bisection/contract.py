@@ -31,8 +31,8 @@ from moeparity.ranks.contract import (
     schedule_words,
     sealed,
 )
+from moeparity.ranks.job_profile import environment_of
 from moeparity.ranks.launched import placement_words
-from moeparity.ranks.profile import environment_of
 
 _RELEASE = re.compile(r"\d+(\.\d+)+([a-z+.]\w*)*")
 _PACKAGES = {"transformers": "transformers", "vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "tensorrt_llm"}
@@ -108,7 +108,7 @@ def _version(profile: ProfileClaim) -> Mapping[str, str]:
 def _weights(model: Model, plan: BoundGraph, progress: Callback | None) -> WeightsClaim:
     """Every tensor that the graph takes, as the side holds it: rounded to the dtype that it runs in."""
     claims = {}
-    names = _kept(model)
+    names = _tensors(model)
     for done, (name, keeps) in enumerate(names.items(), 1):
         tensor = model.weights.checkpoint.tensor(name).to(torch_dtype("fp32" if keeps else plan.dtype))
         tensor_sum = part(name, tensor)
@@ -120,7 +120,7 @@ def _weights(model: Model, plan: BoundGraph, progress: Callback | None) -> Weigh
     return sealed(WeightsClaim(digest="", tensors=claims))
 
 
-def _kept(model: Model) -> dict[str, bool]:
+def _tensors(model: Model) -> dict[str, bool]:
     """The tensors of a model's graph, and whether they stay fp32 whatever the side runs in."""
     refs = (ref for node in model.graph.nodes for ref in node.weights.values())
     return {name: ref.keep_fp32 for ref in refs for name in ref.names}

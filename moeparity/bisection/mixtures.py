@@ -11,7 +11,7 @@ from dataclasses import replace
 from moeparity.bisection.observed import MixturePass, Observed
 from moeparity.bisection.observers import Changes, Logits
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.trials import TrialKey, alone, restored, walker
 from moeparity.engine.lockstep import Counts
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
@@ -44,7 +44,7 @@ class Mixtures:
         *,
         routes: Routes = NATURAL,
         progress: Callback | None = None,
-        store: Passes | None = None,
+        store: PieceStore | None = None,
         name: str = "mixtures",
     ) -> None:
         """Nothing is evaluated yet but what was kept."""

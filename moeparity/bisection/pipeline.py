@@ -16,18 +16,17 @@ from moeparity.bisection.prepare import prepare
 from moeparity.bisection.real_ranks.report import REAL
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import fingerprint
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import POINT, RunFolder, open_run
 from moeparity.bisection.sample import generate
 from moeparity.bisection.sections import modules
 from moeparity.bisection.shards import SHARD
 from moeparity.bisection.summarise import summarise
-from moeparity.bisection.toggles.measure import measured, total_kl
-from moeparity.bisection.toggles.words import worth_splitting
+from moeparity.bisection.toggles.measure import worth_taking_apart
 from moeparity.bisection.workers.crew import Crew
-from moeparity.bisection.workers.force import HERE, ShardedPass, Workforce
 from moeparity.bisection.workers.job import job_of
-from moeparity.bisection.workers.word import crew_of, wanted_workers
+from moeparity.bisection.workers.request import crew_of, wanted_workers
+from moeparity.bisection.workers.sharded_pass import HERE, ShardedPass, Workforce
 from moeparity.inputs.model import Model, open_model
 from moeparity.output.json import plain
 from moeparity.plan.toggles import Toggle, split
@@ -153,14 +152,14 @@ def first_toggles(plan: Plan) -> list[Toggle]:
 
 
 def passes_over(
-    plan: Plan, store: Passes | None, progress: Callback | None = None, workforce: Workforce = HERE
+    plan: Plan, store: PieceStore | None, progress: Callback | None = None, workforce: Workforce = HERE
 ) -> tuple[Plan, Observed]:
     """The plan with the parts of toggles that were taken apart, and what all passes over it saw."""
     parents: tuple[tuple[str, ...], ...] = ()
     first_pass = ShardedPass(plan=plan, toggles=first_toggles(plan), parents=parents)
     observed = _observed(store, first_pass, workforce, progress)
     for _ in range(plan.recipe.split):
-        worth = _worth_taking_apart(plan, observed)
+        worth = worth_taking_apart(plan, observed)
         parts = [part for toggle in worth for part in split(toggle)]
         if not parts:
             break
@@ -170,13 +169,17 @@ def passes_over(
     return plan, observed
 
 
-def searched(plan: Plan, observed: Observed, progress: Callback | None = None, store: Passes | None = None) -> Observed:
+def searched(
+    plan: Plan, observed: Observed, progress: Callback | None = None, store: PieceStore | None = None
+) -> Observed:
     """With what the sections looked for in passes of their own: shares and fixes."""
     answers = {name: section.search(plan, observed, progress, store) for name, section in modules("search").items()}
     return replace(observed, answers={name: answer for name, answer in answers.items() if answer is not None})
 
 
-def piece_store(plan: Plan, folder: RunFolder | None = None, *results: type) -> AbstractContextManager[Passes | None]:
+def piece_store(
+    plan: Plan, folder: RunFolder | None = None, *results: type
+) -> AbstractContextManager[PieceStore | None]:
     """Where finished passes, and results of these classes, are kept: in a run's folder, else in the user's cache until
     the run is finished.
 
@@ -187,10 +190,12 @@ def piece_store(plan: Plan, folder: RunFolder | None = None, *results: type) -> 
         return folder.pieces(codec(plan.model.graph, *results))
     if plan.functions or not (plan.recipe.split or plan.recipe.attribute):
         return nullcontext()
-    return Passes(fingerprint(plan), codec(plan.model.graph))
+    return PieceStore(fingerprint(plan), codec(plan.model.graph))
 
 
-def _observed(store: Passes | None, wanted: ShardedPass, workforce: Workforce, progress: Callback | None) -> Observed:
+def _observed(
+    store: PieceStore | None, wanted: ShardedPass, workforce: Workforce, progress: Callback | None
+) -> Observed:
     """One pass, or what was kept of it; in shards where others compute, and where some are kept."""
     name = str(wanted.number)
     stored_pass = None if store is None else store.load(name)
@@ -203,9 +208,3 @@ def _observed(store: Passes | None, wanted: ShardedPass, workforce: Workforce, p
     if store is not None:
         store.save(name, observed)
     return observed
-
-
-def _worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
-    """The toggles that are worth a further pass."""
-    effects = [measured(toggle, plan, observed) for toggle in plan.toggles]
-    return list(worth_splitting(effects, total_kl(observed)))

@@ -17,7 +17,7 @@ from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.continuation import widened_grid
 from moeparity.inputs.tokens.grid import token_grid
-from moeparity.inputs.tokens.read import recipe_tokens
+from moeparity.inputs.tokens.reader import recipe_tokens
 from moeparity.inputs.tokens.tokenset import check_fits
 from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.bound import BoundGraph

@@ -24,6 +24,7 @@ from moeparity.bisection.provenance.report import Provenance
 from moeparity.bisection.real_ranks.report import RealRanks
 from moeparity.bisection.record.report import Record, Recorded
 from moeparity.bisection.replay.report import Replay
+from moeparity.bisection.run.report import Cost, Run, Variant
 from moeparity.bisection.schedule.report import Schedule
 from moeparity.bisection.shares.report import Attribution
 from moeparity.bisection.summary.report import Summary
@@ -58,69 +59,12 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """One side as it ran; `placement` as in `tensor 4, expert 2`, empty on one rank.
-
-    schedule: what is computed together, in words; `micro_batch` where it is nothing else.
-    """
-
-    profile: str
-    dtype: str
-    micro_batch: int | None
-    schedule: str
-    placement: str = ""
-
-    def __str__(self) -> str:
-        """`hf-default, bf16, micro-batch 8`, and its placement."""
-        suffix = f", {self.placement}" if self.placement else ""
-        return f"{self.profile}, {self.dtype}, {self.schedule}{suffix}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """What was run, and on what. variants: walkers that are no shadows."""
-
-    recipe: str
-    checkpoint: str
-    model_type: str
-    sequences: int
-    tokens_per_sequence: int
-    scored_tokens: int
-    sampled_from: str
-    device: str
-    cpu: str
-    torch: str
-    threads: int
-    variants: int
-    pads: int = 0
-    sampling: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What a run cost: it differs from run to run, in time and with the memory that is free, and no digest holds it.
-
-    evaluations: kernel calls; `naive_evaluations` are those without sharing. seconds: of the bisection's own passes;
-    search_passes, search_seconds: of what was run beyond these for shares and fixes. Memory is in bytes.
-    """
-
-    evaluations: int
-    naive_evaluations: int
-    weight_bytes_read: int
-    seconds: float
-    memory_estimated: int
-    memory_peak: int | None
-    search_passes: int = 0
-    search_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything one bisection found. This is the list of its sections: a line for every part, with its folder."""
 
     run: Annotated[Run, Section("run", screen=2)]
-    reference: Variant
-    candidate: Variant
+    reference: Annotated[Variant, Section("run")]
+    candidate: Annotated[Variant, Section("run")]
     record: Annotated[
         Record, Section("record", screen=5, asked="record", holds="what was recorded, beside what each side computes")
     ]

@@ -20,7 +20,7 @@ from xml.etree import ElementTree as ET
 from moeparity.bisection.expectations import refuse_unknown
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.report import Report
-from moeparity.check.baseline.baseline import Baseline, now, updated
+from moeparity.check.baseline.baseline import Baseline, present_run, updated
 from moeparity.check.baseline.lock import Entry
 from moeparity.errors import MoeparityError, Where, display_path
 from moeparity.logs.expectations import log_findings
@@ -119,7 +119,7 @@ def _recipe(
     if baseline is None:
         return report, findings, None
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
-    present = now(report, outline, folder, sampled=recipe.tokens.sample is not None)
+    present = present_run(report, outline, folder, sampled=recipe.tokens.sample is not None)
     lock_entry = baseline.lock.recipes.get(baseline.key(path))
     return report, (*findings, *baseline.findings(path, present)), updated(lock_entry, present)
 

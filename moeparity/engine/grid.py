@@ -12,7 +12,7 @@ import torch
 from moeparity.engine.batch import Batch, Batches, Rows
 from moeparity.numerics.joined_steps import Steps
 from moeparity.plan.schedule.cases import Sizes
-from moeparity.plan.schedule.groups import dealt, of_group
+from moeparity.plan.schedule.rank_groups import dealt, of_group
 from moeparity.plan.schedule.steps import FORWARD, Groups, MicroBatches, Phase, Schedule, Span, Step
 
 

@@ -61,7 +61,7 @@ class LiveRanks(Ranks):
         }
         self._reductions: list[Reduction] = []
 
-    def taken(self) -> tuple[Reduction, ...]:
+    def take(self) -> tuple[Reduction, ...]:
         """What was reduced since this was asked last."""
         reductions, self._reductions = tuple(self._reductions), []
         return reductions

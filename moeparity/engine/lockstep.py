@@ -29,7 +29,7 @@ from moeparity.engine.visit import Visit
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
-from moeparity.plan.apart import computed_apart
+from moeparity.plan.attention_groups import computed_apart
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
@@ -152,7 +152,7 @@ class _Lockstep:
             source = self.sources[walker.name]
             inputs[walker.name] = self._inputs(source, todo.reads_of_all, wave)
             ports = partial(self._ports, visit, todo, source)
-            visit.on_part = partial(self._told, ticks, place)
+            visit.on_part = partial(self._report_part, ticks, place)
             computed = visit.walked(self._turns(walker.name, visit, todo), ports)
             recorded, handed_on = visit.grafted(computed, walker.grafts)
             outputs[walker.name] = recorded if walker.shows == "recorded" else computed
@@ -184,7 +184,7 @@ class _Lockstep:
         for schedule, names in self.names_on.items():
             yield from zip(names, repeat(of_schedule(schedule, *place)), strict=False)
 
-    def _told(self, ticks: Ticks, place: int, part: float) -> None:
+    def _report_part(self, ticks: Ticks, place: int, part: float) -> None:
         ticks.within((place + part) / len(self.walkers))
 
     def _turns(self, walker: Name, visit: Visit, todo: Task) -> Sequence[Turn]:

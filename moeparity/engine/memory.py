@@ -41,7 +41,7 @@ class Peak:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.before = self.bytes = _held(device)
+        self.before = self.bytes = _held_bytes(device)
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
@@ -66,5 +66,5 @@ class Peak:
             self.bytes = max(self.bytes or 0, anonymous_bytes() or 0) or None
 
 
-def _held(device: torch.device) -> int | None:
+def _held_bytes(device: torch.device) -> int | None:
     return torch.cuda.memory_allocated(device) if device.type == "cuda" else anonymous_bytes()

@@ -116,6 +116,11 @@ def matmul_precision() -> str:
     return f"cuda {of['cuda.matmul']}, cpu {of['mkldnn.matmul']}"
 
 
+def device_name(device: torch.device) -> str:
+    """`cpu`, or what the GPU is called."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+
+
 def numerics_key(device: torch.device) -> dict[str, str]:
     """What of this machine and process decides bits, in words by name: results of two that agree in it are equal."""
     return {
@@ -123,7 +128,7 @@ def numerics_key(device: torch.device) -> dict[str, str]:
         "torch": str(torch.__version__),
         "torch build": hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:16],
         "threads": str(torch.get_num_threads()),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "device": device_name(device),
         "matmul precision": matmul_precision(),
         "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
     }

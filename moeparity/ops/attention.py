@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, LAYOUT, SDPA, SHARED, TILES
+from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, INSIDE, LAYOUT, SDPA, SHARED, TILES, turns
 from moeparity.ops.attention_memory import (
     scratch,
 )
@@ -161,6 +161,8 @@ ATTENTION = Op(
     refuses=_refuses,
     pieces=cut,
     mixes_tokens=True,
+    turns=turns,
+    inside=INSIDE,
     history=("k", "v", "mask"),
     varlen=varlen,
     copies_history=_copies_history,

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE
-from moeparity.ops.attribute import ABOVE_1, Attribute, site, sum_order
+from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
+from moeparity.ops.declaration import in_pieces
 from moeparity.ops.linear import ROWS, TF32
 from moeparity.ops.placement import BLOCKS, TENSOR
 
@@ -243,3 +248,27 @@ LAYOUT = (
     ),
 )
 """How keys and values of every head lie that come from a cache."""
+
+
+INSIDE: Final = frozenset(
+    {"implementation", "scores", "softmax", "tf32", "kv_block", "rows", "kv_order", "exponential", "row_sum"}
+    | {"normalize", "splits", "probabilities", "output", "blocks"}
+)
+"""What happens between and in the two products, inside of one kernel; runs of keys are merged by another."""
+
+
+def turns(values: Mapping[str, Value], rows: int, length: int) -> float:
+    """`turns` of an attention: of an online softmax over its tiles of keys too."""
+    return in_pieces(values, rows, length) * _tiles(values, rows, length)
+
+
+def _tiles(values: Mapping[str, Value], rows: int, length: int) -> float:
+    """How many tiles of keys an online softmax goes through, one after the other: of queries that are taken block by
+    block only those that they see, half of them.
+    """
+    if values.get("implementation") != FLASH:
+        return 1.0
+    tiles = max(1.0, length / min(int(values["kv_block"]), int(values.get("split_keys", length))))
+    if values["rows"] != ALL:
+        return rows / length * math.ceil(length / int(values["rows"])) * max(1.0, tiles / 2)
+    return math.ceil(length / int(values["q_block"])) * max(1.0, tiles / 2) if "q_block" in values else tiles

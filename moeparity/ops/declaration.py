@@ -15,7 +15,7 @@ from moeparity.ops.memory import Call, Memory, Shapes
 Family = Literal["norms", "router", "experts", "combine", "head", "embedding"]
 
 
-def _one(values: Mapping[str, Value]) -> int:
+def _one_piece(values: Mapping[str, Value]) -> int:
     return 1
 
 
@@ -26,6 +26,12 @@ def _never(values: Mapping[str, Value]) -> bool:
 def always(values: Mapping[str, Value]) -> bool:
     """Whatever the values in effect are."""
     return True
+
+
+def in_pieces(values: Mapping[str, Value], rows: int, length: int) -> float:
+    """`turns` of a kernel that goes through the pieces that its values cut it into, one after the other."""
+    counts = (values.get(name, 1) for name in ("splits", "blocks", "tensor", "expert", "channels"))
+    return max(1.0, *(count for count in counts if not isinstance(count, str)))
 
 
 def _none(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
@@ -118,6 +124,10 @@ class Op:
         that each step would have by itself.
     keeps_heads: each output is cut into heads as the input in its place. joins_heads: none is, whatever its inputs are.
     integers: inputs that are whole numbers.
+    turns: how many turns of a loop over pieces or tiles a call makes, by the values in effect, on so many rows of
+        sequences of a length; those over experts are not counted.
+    inside: attributes that say what happens inside of a kernel that goes through tensor cores, whose adder no document
+        fixes.
     misfit: looks at a node's parameters and says why they cannot be.
     memory: how large its values are, and what its kernel needs beside them.
     """
@@ -137,7 +147,7 @@ class Op:
     choices_elsewhere: Mapping[str, Told] = field(default_factory=dict)
     reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     refuses: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
-    pieces: Callable[[Mapping[str, Value]], int] = _one
+    pieces: Callable[[Mapping[str, Value]], int] = _one_piece
     partials: Callable[[int, Mapping[str, Value], Mapping[str, Any], Sequence[int]], int] = _none
     takes_partials: tuple[str, ...] = ()
     family: Family | None = None
@@ -159,6 +169,8 @@ class Op:
     keeps_heads: bool = False
     joins_heads: bool = False
     integers: tuple[str, ...] = ()
+    turns: Callable[[Mapping[str, Value], int, int], float] = in_pieces
+    inside: frozenset[str] = frozenset()
     misfit: Callable[[Mapping[str, Any]], str | None] | None = None
     memory: Memory = field(default_factory=Memory)
 

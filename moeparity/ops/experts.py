@@ -10,7 +10,7 @@ from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.ops import measured
 from moeparity.ops.attribute import LOGISTIC, Attribute, Value, site
 from moeparity.ops.declaration import Op, Parameter, WeightPort, sees_rows_by_sigmoid
-from moeparity.ops.linear import COLUMN, FORMS, ROW, ROWS, TF32, refuses_form, sees_rows
+from moeparity.ops.linear import COLUMN, FORMS, INSIDE, ROW, ROWS, TF32, refuses_form, sees_rows
 from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 from moeparity.ops.placement import BLOCKS, PARTIAL, TENSOR, cut, refuse_pieces
 
@@ -242,6 +242,7 @@ EXPERTS = Op(
     partials=_partials,
     family="experts",
     gemm=True,
+    inside=INSIDE,
     joins=_joins,
     slot_order=True,
     integers=("ids",),

@@ -66,6 +66,9 @@ FORMS = (
 )
 """The forms of a GEMM, which `numerics.gemm` computes."""
 
+INSIDE = frozenset(form.name for form in (*FORMS, BLOCKS))
+"""What these and its blocks are called: all of it happens inside of one kernel."""
+
 _WEIGHT = WeightPort(name="weight", says="[N, K]")
 _BIAS = WeightPort(name="bias", says="[N], added inside the GEMM kernel", required=False)
 
@@ -173,6 +176,7 @@ LINEAR = Op(
     pieces=cut,
     partials=_partials,
     gemm=True,
+    inside=INSIDE,
     joins=always,
     joins_heads=True,
     memory=_MEMORY,
@@ -191,6 +195,7 @@ GATE = Op(
     refuses=_refuses_whole,
     family="router",
     gemm=True,
+    inside=INSIDE,
     joins=always,
     gates=True,
     memory=_MEMORY,
@@ -209,6 +214,7 @@ LM_HEAD = Op(
     pieces=cut,
     family="head",
     gemm=True,
+    inside=INSIDE,
     joins=always,
     memory=_MEMORY,
     kernel="linear:lm_head",

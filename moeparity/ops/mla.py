@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from moeparity.numerics.collectives.declaration import Evidence
+from moeparity.ops import linear
 from moeparity.ops.attention import SCALE, refuses_orders, sees_rows, varlen
-from moeparity.ops.attention_forms import FORMS, LAYOUT
+from moeparity.ops.attention_forms import FORMS, INSIDE, LAYOUT, turns
 from moeparity.ops.attention_memory import (
     expanded_bytes,
     expanded_scratch,
@@ -18,8 +19,6 @@ from moeparity.ops.attention_memory import (
 from moeparity.ops.attribute import Attribute, Value, site
 from moeparity.ops.declaration import Op, Parameter, WeightPort
 from moeparity.ops.kv_cache import COMPUTED, READ_AS_STORED, own_keys
-from moeparity.ops.linear import ROWS, TF32
-from moeparity.ops.linear import sees_rows as _sees_rows_of_gemm
 from moeparity.ops.memory import Memory, Shapes
 from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
 
@@ -50,22 +49,23 @@ MLA_EXPAND = Op(
     attributes=(
         site("kv_b", "inputs and result of the GEMM"),
         replace(
-            TF32,
+            linear.TF32,
             name="kv_b_tf32",
             when={"kv_b": ("fp32",)},
             says="the fp32 operands of the GEMM are rounded to TF32, to nearest, ties away",
         ),
-        replace(ROWS, when={}),
+        replace(linear.ROWS, when={}),
         own_keys("a step expands the latents of its own tokens as stored; or as they were computed", "own_latent"),
         TENSOR,
         BLOCKS,
     ),
-    sees_rows=_sees_rows_of_gemm,
+    sees_rows=linear.sees_rows,
     refuses=_refuses_heads,
     pieces=cut,
     input_token_axes={"latent": 2},
     contracted=(("latent", "own_latent", "kv_b"),),
     gemm=True,
+    inside=linear.INSIDE,
     joins_heads=True,
     memory=Memory(widths=expanded_widths, output_bytes=expanded_bytes, scratch=expanded_scratch),
     kernel="mla:mla_expand",
@@ -112,7 +112,7 @@ MLA = Op(
             when=_WITH_LATENT,
         ),
         replace(
-            TF32,
+            linear.TF32,
             name="kv_b_tf32",
             when={"kv_b": ("fp32",), **_WITH_LATENT},
             says="the fp32 operands of the GEMMs with kv_b are rounded to TF32, to nearest, ties away",
@@ -132,6 +132,8 @@ MLA = Op(
     refuses=_refuses,
     pieces=cut,
     mixes_tokens=True,
+    turns=turns,
+    inside=INSIDE,
     history=("latent", "k_rope", "mask", "expanded"),
     varlen=varlen,
     input_token_axes={"q_rope": 2, "latent": 2, "k_rope": 2, "own_k_rope": 2},

@@ -13,7 +13,7 @@ from moeparity.plan.borders import in_effect
 from moeparity.plan.faults.apply import applied
 from moeparity.plan.faults.fault import Planted
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.partials import Known, NodeValues, Partials, Told, inputs_read, partials, sizes, told
+from moeparity.plan.partials import Known, NodeValues, Partials, Told, choices_told, inputs_read, partials, sizes
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import FORWARD
@@ -67,7 +67,7 @@ class BoundGraph:
             otherwise = self._set_otherwise(like, self.settings if anew is None else anew)
             earlier_plan = Known(otherwise=otherwise, choices_elsewhere=like.choices_elsewhere, partials=like.partials)
         values = NodeValues(self.graph, self._values)
-        object.__setattr__(self, "choices_elsewhere", told(self.graph, values, earlier_plan))
+        object.__setattr__(self, "choices_elsewhere", choices_told(self.graph, values, earlier_plan))
         object.__setattr__(
             self, "partials", partials(self.graph, values, replacements, self.choices_elsewhere, earlier_plan)
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from moeparity.errors import GraphError, SpecError, Where
 from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.address import select
-from moeparity.plan.apart import computed_apart
+from moeparity.plan.attention_groups import computed_apart
 from moeparity.plan.borders import closing
 from moeparity.plan.engine_profile import check_value, edge_of
 from moeparity.plan.graph import Graph, Node

@@ -43,7 +43,7 @@ class NodeValues(dict[str, Mapping[str, Value]]):
         return values
 
 
-def told(graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: Known | None = None) -> Told:
+def choices_told(graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: Known | None = None) -> Told:
     """The choices of others that nodes go along with, from the values set on all nodes; what is so of an `earlier_plan`
     is not worked out again where nothing is otherwise.
     """

@@ -18,7 +18,7 @@ from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
 from moeparity.plan.resting import going_along
 from moeparity.plan.schedule.cases import Case
-from moeparity.plan.schedule.settings import GROUPS, is_semantic, said
+from moeparity.plan.schedule.settings import GROUPS, is_semantic, part_in_words
 from moeparity.plan.schedule.settings import mixed as mixed_schedule
 from moeparity.plan.schedule.settings import parts as schedule_parts
 from moeparity.plan.setting import Place
@@ -71,8 +71,8 @@ def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Togg
             Toggle(
                 name=part,
                 kind=_kind_of_part(reference, candidate, part),
-                reference=said(reference.schedule, part),
-                candidate=said(candidate.schedule, part),
+                reference=part_in_words(reference.schedule, part),
+                candidate=part_in_words(candidate.schedule, part),
                 reference_origin="the recipe's reference",
                 candidate_origin="the recipe's candidate",
             )
@@ -198,10 +198,10 @@ def _label(difference: Difference) -> str:
 def _by_attribute(difference: Difference) -> tuple[str, ...]:
     label, values = _label(difference), (difference.reference, difference.candidate)
     is_one_choice = difference.rule is None or difference.rule.is_overlay
-    return (label,) if is_one_choice else (f"{label}:{_said(difference)}", *values)
+    return (label,) if is_one_choice else (f"{label}:{_stated_choice(difference)}", *values)
 
 
-def _said(difference: Difference) -> str:
+def _stated_choice(difference: Difference) -> str:
     """The choice as its rule has it: of a site on edges, the readers that it names, which may be some of their op."""
     edge, rule = edge_of(difference.attribute), difference.rule
     if edge is None or rule is None:

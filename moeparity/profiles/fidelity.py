@@ -263,7 +263,7 @@ def _finding(key: Key) -> Finding:
     if proofs:
         surest = min((proof.level for proof in proofs), key=LEVELS.index)
         return Finding(op=op, attribute=attribute, value=value, level=surest, proofs=proofs)
-    statements = [*_declared(key), *_said().get(key, ())]
+    statements = [*_declared(key), *_profile_evidence().get(key, ())]
     levels = {evidence.level for evidence in statements}
     level: Level = next((level for level in LEVELS if level in levels), "inferred")
     sources = tuple(dict.fromkeys(e.source for e in statements if e.level == level))
@@ -275,7 +275,7 @@ def _level(name: str) -> Level:
 
 
 @cache
-def _said() -> Mapping[Key, tuple[Evidence, ...]]:
+def _profile_evidence() -> Mapping[Key, tuple[Evidence, ...]]:
     """What profiles say but for levels that are the data file's to give."""
     evidence_of: dict[Key, tuple[Evidence, ...]] = {}
     for claim in claims():

@@ -14,7 +14,7 @@ from types import MappingProxyType
 import numpy as np
 
 from moeparity.ptx.formats import Array, canonical, narrow, widen
-from moeparity.ptx.instructions.packed import both
+from moeparity.ptx.instructions.packed import on_both_halves
 
 _PLACES = 60
 _ERROR = 2.0**-50
@@ -91,7 +91,11 @@ APPROXIMATIONS: Mapping[str, Callable[..., Array]] = MappingProxyType({
     "lg2.approx.f32": _f32(np.log2, _logarithm),
     "tanh.approx.f32": _f32(*_EXACT["tanh"]),
     **{f"{root}.approx.{type_}": _half(type_, *_EXACT[root]) for root in _EXACT for type_ in ("f16", "bf16")},
-    **{f"{root}.approx.{type_}x2": both(_half(type_, *_EXACT[root])) for root in _EXACT for type_ in ("f16", "bf16")},
+    **{
+        f"{root}.approx.{type_}x2": on_both_halves(_half(type_, *_EXACT[root]))
+        for root in _EXACT
+        for type_ in ("f16", "bf16")
+    },
     "rcp.approx.f32": lambda x: _divide(np.ones(1, np.float32), x),
     "sqrt.approx.f32": lambda x: canonical(np.sqrt(x)),
     # No fp32 number's lies nearer than 2^-51.7 to a tie, so fp64 decides (moeparity/ops/kernels/norm.py).

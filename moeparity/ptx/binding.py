@@ -8,7 +8,6 @@ import numpy as np
 
 from moeparity.ptx.addresses import Layout
 from moeparity.ptx.formats import REGISTERS, TYPES, Array, dtype_of
-from moeparity.ptx.machine import Active, Machine
 from moeparity.ptx.special import SPECIAL
 from moeparity.ptx.syntax import (
     Address,
@@ -20,6 +19,7 @@ from moeparity.ptx.syntax import (
     Statement,
     innermost,
 )
+from moeparity.ptx.threads import Active, Machine
 
 Read = Callable[[Machine, Active], Array]
 Write = Callable[[Machine, Active, Array], None]

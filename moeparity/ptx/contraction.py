@@ -65,7 +65,7 @@ def contracted(kernel: Kernel) -> Contraction:
                     fusable.setdefault(reader, {})[key] = at
     statements, pairs = list(kernel.statements), []
     for at, products in fusable.items():
-        fused = _one(kernel, statements[at], products)
+        fused = _contracted(kernel, statements[at], products)
         statements[at] = fused[0]
         pairs.append((kernel.statements[fused[1]].line, statements[at].line))
     return Contraction(replace(kernel, statements=tuple(statements)), tuple(sorted(pairs)))
@@ -99,7 +99,7 @@ def _changed(kernel: Kernel, product: int, until: int) -> bool:
     return any(read & set(_names(kernel, step, step.operands[:1])) for step in between)
 
 
-def _one(kernel: Kernel, total: Statement, products: dict[_Register, int]) -> tuple[Statement, int]:
+def _contracted(kernel: Kernel, total: Statement, products: dict[_Register, int]) -> tuple[Statement, int]:
     """The sum as an fma, and which statement its product was."""
     root, *parts = total.opcode.split(".")
     result, left, right = total.operands

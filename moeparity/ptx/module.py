@@ -14,12 +14,12 @@ from moeparity.ptx.approximate import APPROXIMATIONS
 from moeparity.ptx.contraction import contracted, contractible
 from moeparity.ptx.formats import REGISTERS, Array, dtype_of
 from moeparity.ptx.launch_arguments import Argument, parameter_bytes
-from moeparity.ptx.machine import Machine, Segment
 from moeparity.ptx.parser import kernel_of, read
 from moeparity.ptx.program import program_of
 from moeparity.ptx.spaces import Buffers, Memory, Sizes
 from moeparity.ptx.special import Shape, by_cluster
 from moeparity.ptx.syntax import Kernel, PtxError, Variable
+from moeparity.ptx.threads import Machine, Segment
 
 Extent = int | Sequence[int]
 
@@ -81,7 +81,7 @@ class Module:
         """Who made it, with the version, as the comments at its top say: `CUDA 13.5.37`."""
         return self._source.compiler
 
-    def named(self, kernel: str) -> str:
+    def full_name(self, kernel: str) -> str:
         """The full name of the one kernel that is called so, or that has these words in its mangled name."""
         words = kernel.split()
         names = [name for name in self.kernels if name == kernel]
@@ -94,18 +94,18 @@ class Module:
 
     def parameters(self, kernel: str) -> tuple[Variable, ...]:
         """What a kernel takes, in order."""
-        return self._layout(self.named(kernel)).kernel.parameters
+        return self._layout(self.full_name(kernel)).kernel.parameters
 
     def contractible(self, kernel: str) -> tuple[tuple[int, int], ...]:
         """Lines of each product and sum that the assembler may make one fma (`contraction`)."""
-        name = self.named(kernel)
+        name = self.full_name(kernel)
         if name not in self._contractible:
             self._contractible[name] = contractible(self._kernel(name))
         return self._contractible[name]
 
     def fused(self, kernel: str) -> tuple[tuple[int, int], ...]:
         """Lines of each product and sum that are run as one fma."""
-        return contracted(self._kernel(self.named(kernel))).pairs if self._contract else ()
+        return contracted(self._kernel(self.full_name(kernel))).pairs if self._contract else ()
 
     def launch(
         self,
@@ -149,7 +149,7 @@ class Module:
         kernel uses a `.global` variable, of which each device has its own.
         """
         extents = _Extents.of(grid, block, cluster, ranks=len(args))
-        layout = self._layout(self.named(kernel))
+        layout = self._layout(self.full_name(kernel))
         if layout.globals_used:
             raise PtxError(f"Ranks would share {listed(layout.globals_used)}, of which every device has its own.")
         return self._launched(kernel, extents, args, shared, seed, limit, together=True)
@@ -165,7 +165,7 @@ class Module:
         *,
         together: bool,
     ) -> Run:
-        layout = self._layout(self.named(kernel))
+        layout = self._layout(self.full_name(kernel))
         program = self._program(layout, interleaved=seed is not None)
         buffers = Buffers()
         self._globals.place(buffers)

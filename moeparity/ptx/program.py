@@ -15,9 +15,9 @@ import numpy as np
 from moeparity.ptx.addresses import Layout
 from moeparity.ptx.binding import Read, operands_of, reader, writer
 from moeparity.ptx.formats import Array
-from moeparity.ptx.machine import Active, Lanes, Machine, Segment, Step, chosen
 from moeparity.ptx.syntax import Name, PtxError, Statement, innermost
 from moeparity.ptx.table import Operation, Sync, UnknownInstruction, operation_of
+from moeparity.ptx.threads import Active, Lanes, Machine, Segment, Step, chosen
 
 _JUMPS = ("bra", "brx", "ret", "exit", "trap", "call")
 

@@ -63,7 +63,7 @@ class Lanes(Protocol):
     def some(self, chosen: Array) -> Lanes:
         """Those at some positions."""
 
-    def named(self, at: int) -> str:
+    def name_of(self, at: int) -> str:
         """One of them as an error names it."""
 
 
@@ -193,7 +193,7 @@ class Memory:
     def _error(problem: str, space: str, addresses: Array, wrong: Array, lanes: Lanes) -> PtxError:
         at = int(np.flatnonzero(np.broadcast_to(wrong, lanes.index.shape))[0])
         address = int(np.broadcast_to(addresses, lanes.index.shape)[at])
-        return PtxError(f"{lanes.named(at)}: the {space or 'generic'} address {address:#x} {problem}.")
+        return PtxError(f"{lanes.name_of(at)}: the {space or 'generic'} address {address:#x} {problem}.")
 
 
 def view(memory: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> Array:

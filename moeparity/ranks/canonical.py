@@ -96,10 +96,10 @@ def _plain(value: object, where: str) -> Any:
         return sorted((_plain(item, where) for item in value), key=json.dumps)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return [_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
-    return _named(value, where)
+    return _spelled(value, where)
 
 
-def _named(value: object, where: str) -> Any:
+def _spelled(value: object, where: str) -> Any:
     if isinstance(value, bytes):
         return f"bytes {blake2b(value, digest_size=8).hexdigest()}"
     if isinstance(value, torch.dtype | torch.device):

@@ -12,7 +12,7 @@ from moeparity.errors import RankError
 from moeparity.ranks import rng
 from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.counters import ENVELOPE, Counters
-from moeparity.ranks.difference import Records, difference, differing, ranks_in_words
+from moeparity.ranks.differing_fields import Records, difference, differing, ranks_in_words
 from moeparity.ranks.exchange import Exchange
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.tails import Waiting, first_disagreement

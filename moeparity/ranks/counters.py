@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from moeparity.output.words import quantity
-from moeparity.ranks.difference import Records, difference, ranks_in_words
+from moeparity.ranks.differing_fields import Records, difference, ranks_in_words
 
 ENVELOPE = "envelope."
 _OWN = "envelope.call_id"

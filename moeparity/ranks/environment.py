@@ -16,7 +16,7 @@ from torch import _dynamo
 from torch._dynamo.eval_frame import OptimizedModule
 
 from moeparity.inputs.machine import instruction_set, precisions, set_precision, versions
-from moeparity.ranks.difference import Records, difference
+from moeparity.ranks.differing_fields import Records, difference
 
 _VARIABLES = re.compile(
     r"(CUBLAS|CUDNN|CUDA|NVIDIA|TORCH|PYTORCH|TORCHINDUCTOR|NCCL|NVTE|GLOO|OMP|MKL|ONEDNN|DNNL|KMP|VLLM|SGLANG|SGL"

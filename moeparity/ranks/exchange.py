@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from moeparity.errors import RankError
 from moeparity.ranks.canonical import digest
-from moeparity.ranks.difference import GROUPED, Records, difference
+from moeparity.ranks.differing_fields import GROUPED, Records, difference
 from moeparity.ranks.notes import Note
 
 Judge = Callable[[Records], str | None]
@@ -112,16 +112,16 @@ class Exchange:
         It asks again and again: a wait of the store's own that runs out writes a warning each time.
         """
         pause, begun = _PAUSES[0], time.monotonic()
-        while not self._asked(keys, at):
+        while not self._present(keys, at):
             if time.monotonic() - begun > _SLICE_S:
                 begun = time.monotonic()
-                reason = self._ended() or self._left(keys, at)
+                reason = self._ended() or self._departure(keys, at)
                 if reason is not None:
                     raise RankError(reason)
             time.sleep(pause)
             pause = min(2 * pause, _PAUSES[1])
 
-    def _asked(self, keys: list[str], at: str) -> bool:
+    def _present(self, keys: list[str], at: str) -> bool:
         try:
             return bool(self._store.check(keys))
         except (DistNetworkError, DistStoreError) as error:
@@ -129,7 +129,7 @@ class Exchange:
             time.sleep(self._patience_s)
             raise RankError(f"{at}: the job's store is gone, and the process that held it: {error}.") from None
 
-    def _left(self, keys: list[str], at: str) -> str | None:
+    def _departure(self, keys: list[str], at: str) -> str | None:
         """Why a rank that has not written its key never will."""
         for rank in range(self.ranks):
             missing = f"{keys[0].rpartition('/')[0]}/{rank}" in keys and not self._store.check([keys[rank]])

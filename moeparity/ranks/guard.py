@@ -19,11 +19,11 @@ from torch.utils.hooks import RemovableHandle
 
 from moeparity.errors import RankError
 from moeparity.evidence.weights.weight_layout import WeightLayout
-from moeparity.ranks import environment, fingerprint, rng
+from moeparity.ranks import environment, parameter_digests, rng
 from moeparity.ranks.canonical import flat, manifest, named_tensors
 from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.comparison import Comparison
-from moeparity.ranks.difference import difference
+from moeparity.ranks.differing_fields import difference
 from moeparity.ranks.exchange import Exchange
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.settings import settings
@@ -260,8 +260,8 @@ class Guard:
             self._layout.write(moment, self._weights.modules, self.rank, self.ranks)
         bits = {name: tensor.bits for name, tensor in baseline.items()}
         self._journal.write("weights", fields=bits, undeclared=[name for name in bits if not baseline[name].part])
-        records = self._comparison.gathered(fingerprint.bits_of(baseline), f"{at}, looking at weights anew")
-        words = fingerprint.misplaced(records)
+        records = self._comparison.gathered(parameter_digests.bits_of(baseline), f"{at}, looking at weights anew")
+        words = parameter_digests.misplaced(records)
         if words is not None:
             self._comparison.differ(f"{at}: {words}.")
 

@@ -138,7 +138,7 @@ def _profile(claim: ProfileClaim, fields: Mapping[str, str], started: Launched |
         "as its trace shows": [
             (node, name, value) for node, choices in traced.items() for name, value in choices.items()
         ],
-        "as the launch file asks": list(_asked(claim, started)),
+        "as the launch file asks": list(_disagreements(claim, started)),
     }
     for by, triples in sources.items():
         holding.add(_compared(claim, triples, by))
@@ -186,7 +186,7 @@ def _shown(claim: ProfileClaim, fields: Mapping[str, str]) -> Iterator[tuple[str
                 yield node, choice.attribute, choice.value
 
 
-def _asked(claim: ProfileClaim, started: Launched | None) -> Iterator[tuple[str, str, str]]:
+def _disagreements(claim: ProfileClaim, started: Launched | None) -> Iterator[tuple[str, str, str]]:
     """Choices of the plan that a launch file implies, and those of the contract that it has not."""
     if started is None:
         return

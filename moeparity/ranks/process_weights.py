@@ -57,7 +57,7 @@ def hold_weights(claim: WeightsClaim, layout: WeightLayout, modules: Sequence[nn
     same = 0
     for name, tensor in claim.tensors.items():
         parts = by_tensor.get(name)
-        own_sum = "no rank has it" if parts is None else _here(tensor, parts)
+        own_sum = "no rank has it" if parts is None else _mismatch(tensor, parts)
         if own_sum == _TORN or (parts is None and parallel > len(ranks)):
             torn.append(name)
         elif own_sum is not None:
@@ -75,7 +75,7 @@ def hold_weights(claim: WeightsClaim, layout: WeightLayout, modules: Sequence[nn
 _TORN = "torn"
 
 
-def _here(claim: TensorClaim, parts: Sequence[Sum]) -> str | None:
+def _mismatch(claim: TensorClaim, parts: Sequence[Sum]) -> str | None:
     """What is another than claimed; None where nothing is, `_TORN` where the parts do not make a whole."""
     first = parts[0]
     if (first.dtype, first.shape) != (claim.dtype, claim.shape):

@@ -8,7 +8,7 @@ from pathlib import Path
 from moeparity.errors import display_path
 from moeparity.output.json import to_json
 from moeparity.output.words import quantity
-from moeparity.ranks.difference import difference
+from moeparity.ranks.differing_fields import difference
 from moeparity.ranks.journal import RankStory, stories
 
 SCHEMA = "moeparity.ranks/1"
@@ -76,7 +76,7 @@ def job_report(folder: Path) -> JobReport:
         ranks=tuple(_line(story) for story in job_stories),
         missing=tuple(sorted(set(range(expected)) - {story.rank for story in job_stories})),
         difference=next((story.difference for story in job_stories if story.difference), "")
-        or _left(job_stories)
+        or _first_departure(job_stories)
         or _compared(job_stories),
         undeclared=_undeclared(job_stories),
     )
@@ -88,7 +88,7 @@ def _line(story: RankStory) -> RankLine:
     return RankLine(rank=story.rank, host=story.host, pid=story.pid, calls=calls, last=story.last, end=end, error=error)
 
 
-def _left(job_stories: list[RankStory]) -> str:
+def _first_departure(job_stories: list[RankStory]) -> str:
     """The first rank that left by an error of its own."""
     first = min((story for story in job_stories if story.fatal_error), key=lambda story: story.at, default=None)
     return "" if first is None else f"rank {first.rank} left {first.fatal_error}"

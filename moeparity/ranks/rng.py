@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import torch
 
-from moeparity.ranks.difference import ranks_in_words
+from moeparity.ranks.differing_fields import ranks_in_words
 
 DRAWS = 4096
 """So many numbers a generator is taken ahead to find where another one stands."""

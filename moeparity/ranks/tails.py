@@ -11,7 +11,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
 
 from moeparity.ranks.collective_log import CollectiveLog
-from moeparity.ranks.difference import Records, ranks_in_words
+from moeparity.ranks.differing_fields import Records, ranks_in_words
 from moeparity.ranks.notes import Notes
 
 _TAIL = "tail"

@@ -7,7 +7,7 @@ from rich.console import Console
 from moeparity.output.status import state_of, status_line
 from moeparity.output.tables import bullets, word_table
 from moeparity.output.words import few, quantity
-from moeparity.ranks.difference import ranks_in_words
+from moeparity.ranks.differing_fields import ranks_in_words
 from moeparity.ranks.report import JobReport, Undeclared
 
 _ENDS = {

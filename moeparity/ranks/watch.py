@@ -19,7 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from moeparity.ranks.beat import LOST, Beat, Clock, Seen, state
 from moeparity.ranks.collective_log import CollectiveLog
-from moeparity.ranks.difference import ranks_in_words
+from moeparity.ranks.differing_fields import ranks_in_words
 from moeparity.ranks.exchange import REACHED
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.notes import Note, finished, note
@@ -102,7 +102,7 @@ class Watch:
 
     def ended(self) -> str | None:
         """Why the job has been ended, if it has, by this rank or another."""
-        return self.verdict or self._told()
+        return self.verdict or self._verdict_of_others()
 
     def _leads(self) -> int:
         """The first rank that is in its guard, as far as this one knows."""
@@ -130,7 +130,7 @@ class Watch:
     def _turn(self) -> None:
         self._clock.turn()
         self._beat()
-        verdict = self._told()
+        verdict = self._verdict_of_others()
         if verdict is None:
             reason = self._lost_rank() or (self._hang() if self._leads() == self._rank else None)
             verdict = None if reason is None else self._elected(reason)
@@ -161,7 +161,7 @@ class Watch:
         with suppress(DistNetworkError, DistStoreError):
             self._tails.tell()
         while (waited := time.monotonic() - begun) < allowed:
-            verdict = self._told() or self._parted()
+            verdict = self._verdict_of_others() or self._parted()
             for rank, watched in list(self._sightings.items()) if verdict is None else ():
                 # Other ranks have some time to say what they have called.
                 if rank != self._rank and waited > patience_s * 2 / 3:
@@ -249,7 +249,7 @@ class Watch:
         member = self._sightings.get(0)
         silent = time.monotonic() - self._answered
         how = state(member.beat) if member is not None else "unknown"
-        if self._closed.is_set() or (self._told() is None and silent < self._watchdog_s and how != "gone"):
+        if self._closed.is_set() or (self._verdict_of_others() is None and silent < self._watchdog_s and how != "gone"):
             return
         if member is None:
             reason = f"the job's store does not answer for {silent:.0f} s, and rank 0 was not in its guard: {error}"
@@ -261,7 +261,7 @@ class Watch:
             reason = f"the job's store does not answer for {silent:.0f} s: {error}"
         self._leave(self._elected(reason))
 
-    def _told(self) -> str | None:
+    def _verdict_of_others(self) -> str | None:
         """What another rank ended the job for."""
         with suppress(DistNetworkError, DistStoreError):
             if self._has_store:
@@ -312,10 +312,10 @@ class Watch:
 
     def _where(self, rank: int) -> str:
         """Where a rank was when it last said so, and where the others are."""
-        last = self._known(rank)
+        last = self._last_place(rank)
         return f"Its last sign of life: {last.place}; {finished(last.call)}. {self._others(rank)}"
 
-    def _known(self, rank: int) -> Note:
+    def _last_place(self, rank: int) -> Note:
         """Where a rank was by its last sign of life, or by the latest it has said since: to those who wait at a guard,
         and in notes that others on its host can read.
         """
@@ -329,6 +329,6 @@ class Watch:
 
     def _others(self, but: int | None) -> str:
         _, call, place = self._position()[:3]
-        last_notes = {rank: self._known(rank) for rank in sorted(self._sightings.keys() - {but, self._rank})}
+        last_notes = {rank: self._last_place(rank) for rank in sorted(self._sightings.keys() - {but, self._rank})}
         words = [f"rank {rank}: {last.place}, {finished(last.call)}" for rank, last in last_notes.items()]
         return "; ".join([*words, f"rank {self._rank}: {place}, {finished(call)}"])

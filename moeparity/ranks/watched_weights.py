@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from moeparity.ranks import fingerprint
-from moeparity.ranks.difference import CHANGES
+from moeparity.ranks.differing_fields import CHANGES
+from moeparity.ranks.parameter_digests import Held, changed, parameter_digests
 
 
 class WatchedWeights:
-    """Fingerprints of a rank's modules, held to a baseline every so many calls (`every`; 0: never).
+    """Digests of a rank's modules, held to a baseline every so many calls (`every`; 0: never).
 
-    `sharded` and `replicated` are globs of names, as `fingerprint` takes them. `updated`: weights may have changed
-    since the baseline was taken.
+    `sharded` and `replicated` are globs of names, as `parameter_digests` takes them. `updated`: weights may have
+    changed since the baseline was taken.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class WatchedWeights:
         self.modules = modules
         self.updated = False
         self._rank, self._every, self._sharded, self._replicated = rank, every, sharded, replicated
-        self._baseline: dict[str, fingerprint.Held] = {}
+        self._baseline: dict[str, Held] = {}
         self._looked = 0
 
     @property
@@ -31,10 +31,10 @@ class WatchedWeights:
         """Whether there are weights to look at."""
         return bool(self.modules and self._every)
 
-    def take(self, number: int) -> Mapping[str, fingerprint.Held]:
+    def take(self, number: int) -> Mapping[str, Held]:
         """What this rank holds before call `number`, its baseline from now on."""
         self.updated, self._looked = False, number
-        self._baseline = self._now()
+        self._baseline = self._current()
         return self._baseline
 
     def due(self, number: int) -> bool:
@@ -46,9 +46,9 @@ class WatchedWeights:
 
     def changes(self) -> dict[str, str]:
         """The tensors that are others than at the baseline, by `weights.NAME`, and what became of them."""
-        current = self._now()
-        names = fingerprint.changed(self._baseline, current)
+        current = self._current()
+        names = changed(self._baseline, current)
         return {f"{CHANGES}{name}": f"changed to {current[name].bits}" if name in current else "gone" for name in names}
 
-    def _now(self) -> dict[str, fingerprint.Held]:
-        return fingerprint.fingerprint(self.modules, self._rank, sharded=self._sharded, replicated=self._replicated)
+    def _current(self) -> dict[str, Held]:
+        return parameter_digests(self.modules, self._rank, sharded=self._sharded, replicated=self._replicated)

@@ -38,7 +38,7 @@ class FixSet:
     spoiled_by: Players
     supersets: int
 
-    def named(self, names: Names) -> FixSet:
+    def renamed(self, names: Names) -> FixSet:
         """The same with its toggles under other names, for people."""
         return replace(self, toggles=tuple(map(names, self.toggles)), spoiled_by=tuple(map(names, self.spoiled_by)))
 
@@ -62,9 +62,9 @@ class Fixes:
     refused: int
     effort: Effort
 
-    def named(self, names: Names) -> Fixes:
+    def renamed(self, names: Names) -> Fixes:
         """The same with its toggles under other names, for people."""
-        sets = tuple(fix.named(names) for fix in self.sets)
+        sets = tuple(fix.renamed(names) for fix in self.sets)
         return replace(self, players=tuple(map(names, self.players)), sets=sets)
 
 
@@ -81,9 +81,9 @@ class Kept:
     cost: float
     certain: bool
 
-    def named(self, names: Names) -> Kept:
+    def renamed(self, names: Names) -> Kept:
         """The same with its toggles under other names, for people."""
-        return replace(self, toggles=tuple(map(names, self.toggles)), restored=self.restored.named(names))
+        return replace(self, toggles=tuple(map(names, self.toggles)), restored=self.restored.renamed(names))
 
 
 def fix_sets(memo: Memo, gate: float, *, limit: int = LIMIT, budget: int = BUDGET) -> Fixes:

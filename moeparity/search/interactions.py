@@ -30,7 +30,7 @@ class Interaction:
     in_candidate: Fraction | None
     in_candidate_interval: tuple[float, float]
 
-    def named(self, names: Names) -> Interaction:
+    def renamed(self, names: Names) -> Interaction:
         """The same with its cells under other names, for people."""
         return replace(self, first=names(self.first), second=names(self.second))
 

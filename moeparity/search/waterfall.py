@@ -77,7 +77,7 @@ class Waterfall:
     effort: Effort
     pairs: tuple[OffsettingPair, ...] = ()
 
-    def named(self, names: Names) -> Waterfall:
+    def renamed(self, names: Names) -> Waterfall:
         """The same with its cells under other names, for people."""
         return replace(
             self,

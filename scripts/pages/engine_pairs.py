@@ -19,7 +19,7 @@ from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.tokens import TokenSet
-from moeparity.inputs.tokens.read import read_tokens
+from moeparity.inputs.tokens.reader import read_tokens
 from moeparity.numerics.bits import same_bits
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind

@@ -27,7 +27,7 @@ def data(text: str) -> str:
     """The data file with what the tests see on this machine in place of what it held of this machine's devices."""
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder))
-        return as_text(merged(json.loads(text), seen(Path(folder)), today()))
+        return as_text(merged(json.loads(text), written_lines(Path(folder)), today()))
 
 
 def today() -> str:
@@ -51,7 +51,7 @@ def run(folder: Path) -> None:
         sys.exit(f"{done.stdout}\nNothing was written: tests {outcome}, and their evidence would be missing.")
 
 
-def seen(folder: Path) -> list[dict[str, Any]]:
+def written_lines(folder: Path) -> list[dict[str, Any]]:
     """The lines that the tests wrote."""
     texts = [file.read_text("utf-8") for file in sorted(folder.glob("*.jsonl"))]
     return [json.loads(line) for text in texts for line in text.splitlines()]

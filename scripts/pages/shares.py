@@ -9,6 +9,7 @@ from pathlib import Path
 
 from moeparity.errors import Where
 from moeparity.ops.attribute import EDGE
+from moeparity.ops.registry import OPS
 from moeparity.plan.address import role
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
@@ -30,18 +31,6 @@ DECIDES = ("rounding", "order", "form")
 """Kinds of choices that are counted: those that compute the same model."""
 LEVELS = tuple(reversed(LOWEST_FIRST))
 
-_GEMM = frozenset({"order", "splits", "split", "splits_order", "rows", "blocks", "tf32"})
-_SOFTMAX = {"exponential", "normalize", "probabilities", "row_sum", "scores", "softmax"}
-_ATTENTION = frozenset(
-    {"implementation", "kv_block", "kv_order", "output", "splits", "rows", "blocks", "tf32"} | _SOFTMAX
-)
-TENSOR_CORES: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(("linear", "gate", "lm_head", "mla_expand", "experts"), _GEMM),
-    **dict.fromkeys(("attention", "mla"), _ATTENTION),
-}
-"""By op, the attributes that say what happens inside of a kernel that goes through tensor cores."""
-INSIDE = (("linear", "gate", "lm_head", "mla_expand", "experts"), ("attention", "mla"))
-"""Ops that are GEMMs, and those of attention."""
 WITHOUT_A_RUN = """
 What no run verifies, of all choices, by why:
 
@@ -96,6 +85,11 @@ class Choice:
     def by_run(self) -> bool:
         """Whether it rests on a run."""
         return self.level in fidelity.PROVED
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it says what happens inside of a kernel that goes through tensor cores."""
+        return self.attribute in OPS[self.op].inside
 
 
 def page(_: str = "") -> str:
@@ -153,7 +147,7 @@ def _choice(node: str, op: str, name: str, stands: Sequence[tuple[str, str, str]
 def _row(profile: str, model: str, choices: Sequence[Choice]) -> str:
     levels = Counter(choice.level for choice in choices)
     stated = [choice for choice in choices if choice.level != UNKNOWN]
-    outside = [choice for choice in stated if choice.attribute not in TENSOR_CORES.get(choice.op, ())]
+    outside = [choice for choice in stated if not choice.is_inside]
     counts = " | ".join(str(levels[level]) for level in LEVELS)
     shares = " | ".join(f"{100 * _by_run(of) / len(of):.0f} %" for of in (choices, stated, outside))
     return f"| `{profile}` | {model} | {len(choices)} | {counts} | {shares} |"
@@ -166,8 +160,8 @@ def _by_run(choices: Sequence[Choice]) -> int:
 def _without(profile: str, model: str, choices: Sequence[Choice]) -> str:
     """How many choices rest on no run, by why."""
     open_choices = [choice for choice in choices if not choice.by_run]
-    inside = [choice for choice in open_choices if choice.attribute in TENSOR_CORES.get(choice.op, ())]
-    kernels = [sum(choice.op in ops for choice in inside) for ops in INSIDE]
+    inside = [choice for choice in open_choices if choice.is_inside]
+    kernels = [sum(OPS[choice.op].gemm for choice in inside), sum(OPS[choice.op].mixes_tokens for choice in inside)]
     opaque = sum(choice.level == "opaque" for choice in open_choices)
     silent = sum(choice.level == UNKNOWN and choice not in inside for choice in open_choices)
     further = len(open_choices) - len(inside) - opaque - silent

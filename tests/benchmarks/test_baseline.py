@@ -13,7 +13,7 @@ from tests.check.baseline.project import Project
 
 
 def test_the_cost_is_of_the_lock_that_is_written(tmp_path: Path) -> None:
-    project = Project.made(tmp_path / "project")
+    project = Project.create(tmp_path / "project")
     costs = cost(project.folder / "a.parity.yaml", project.lock, runs=1)
     data = project.lock.read_bytes()
     assert (costs.lock, costs.packed) == (len(data), len(zlib.compress(data)))

@@ -24,7 +24,7 @@ def drawn(kind: str, name: str, model: str) -> Case:
     return replace(case, model=model)
 
 
-def said(case: Case) -> tuple[str, ...]:
+def case_key(case: Case) -> tuple[str, ...]:
     return case.kind, case.name, case.model, case.seed
 
 
@@ -36,8 +36,8 @@ def test_of_each_seed_half_are_faults_and_a_quarter_combinations() -> None:
         assert patched >= 60
         assert kinds["fault"] + kinds["unlisted"] >= patched / 2
         assert kinds["combination"] >= patched / 4
-        assert list(map(said, every)) == list(map(said, cases(seed)))
-    assert list(map(said, cases(1))) != list(map(said, cases(2)))
+        assert list(map(case_key, every)) == list(map(case_key, cases(seed)))
+    assert list(map(case_key, cases(1))) != list(map(case_key, cases(2)))
 
 
 @pytest.mark.parametrize(

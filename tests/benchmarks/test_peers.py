@@ -13,7 +13,7 @@ from benchmarks.peers import debug_mode, moeparity_bisect, moeparity_traces, msp
 from benchmarks.peers.cases import CASES, SIDES, Case, case
 from benchmarks.peers.page import megabytes, table
 from benchmarks.peers.programs import build, forward
-from benchmarks.peers.result import Result, named, named_attributes
+from benchmarks.peers.result import Result, culprits_named, named_attributes
 from moeparity.numerics.bits import same_bits
 
 CHECKPOINT = Path(__file__).parents[2] / "checkpoints" / "quickstart"
@@ -40,7 +40,10 @@ def test_comparator_first_failed_and_first_nonzero_are_told_apart() -> None:
     )
     assert result.verdict == "exit 1, 2 passed, 1 failed"
     assert result.location == "first failed: model.layers.3.mlp.gate.output.2"
-    assert (named(ROUNDING, result.places), named(ROUNDING, result.first_places)) == ("0 of 1", "1 of 1")
+    assert (culprits_named(ROUNDING, result.places), culprits_named(ROUNDING, result.first_places)) == (
+        "0 of 1",
+        "1 of 1",
+    )
 
 
 def test_comparator_a_shape_mismatch_is_a_difference_and_an_input_is_no_module_of_its_own() -> None:
@@ -88,7 +91,7 @@ def test_msprobe_analysis_a_call_is_placed_in_its_module() -> None:
     result = msprobe_compare.read_analysis(analysis, compared, {call: parent}, tool="msprobe", code=0)
     assert result.verdict == "exit 0, 1 diff node"
     assert result.location == "diff node: Tensor.index_add_.48 in model.layers.2.mlp.experts"
-    assert named(ROUNDING, result.places) == named(ROUNDING, result.first_places) == "1 of 1"
+    assert culprits_named(ROUNDING, result.places) == culprits_named(ROUNDING, result.first_places) == "1 of 1"
 
 
 def test_msprobe_analysis_without_a_file_is_no_node() -> None:
@@ -101,7 +104,7 @@ def test_debug_mode_an_error_is_no_verdict() -> None:
     result = debug_mode.read({"raised": "ValueError: lengths", "difference": difference}, tool="DebugMode")
     assert (result.verdict, result.location) == ("no verdict: ValueError: lengths", "-")
     assert result.first == "aten::to in model.norm (m.py:3)"
-    assert named(TWO, result.first_places) == "1 of 2"
+    assert culprits_named(TWO, result.first_places) == "1 of 2"
 
 
 def test_debug_mode_counts_mismatches() -> None:
@@ -128,8 +131,8 @@ def test_moeparity_blames_what_restoring_lowers_largest_first() -> None:
     result = moeparity_bisect.read(report(*toggles), code=1)
     assert result.attributes == ("layers[1].moe.router:renormalize_eps", "norm:eps")
     assert "renormalize_eps (restoring it removes 75%)" in result.attribute
-    assert named(TWO, result.places) == named_attributes(TWO, result.attributes) == "2 of 2"
-    assert named(TWO, result.first_places) == "0 of 2"
+    assert culprits_named(TWO, result.places) == named_attributes(TWO, result.attributes) == "2 of 2"
+    assert culprits_named(TWO, result.first_places) == "0 of 2"
 
 
 def test_moeparity_without_a_culprit_says_how_many_toggles_act() -> None:
@@ -149,7 +152,7 @@ def test_traces_say_where_differences_begin_and_in_what_way() -> None:
     assert ours.attribute == "another weight is read; an op gives other bits of equal inputs"
     only = moeparity_traces.read({"status": "fail", "reason": "1 of 9", "starts": [added]})
     assert only.first == f"aten.index_add_.default in {path}"
-    assert named(case("no such attribute"), only.places) == "1 of 1"
+    assert culprits_named(case("no such attribute"), only.places) == "1 of 1"
     unread = moeparity_traces.read({"status": "fail", "reason": "1 of 9", "starts": [{**added, "unread": 1}]})
     assert unread.attribute.endswith("equal inputs, or another weight is read (1 not compared)")
     none = moeparity_traces.read({"status": "pass", "reason": "equal bits", "starts": []})
@@ -157,16 +160,16 @@ def test_traces_say_where_differences_begin_and_in_what_way() -> None:
 
 
 def test_a_clean_pair_has_false_alarms_only() -> None:
-    assert (named(CLEAN, ()), named(CLEAN, ("model.norm",))) == ("-", "false alarm")
+    assert (culprits_named(CLEAN, ()), culprits_named(CLEAN, ("model.norm",))) == ("-", "false alarm")
     assert (named_attributes(CLEAN, ()), named_attributes(CLEAN, ("norm:eps",))) == ("-", "false alarm")
 
 
 def test_a_place_inside_the_culprit_s_module_counts_and_one_before_it_does_not() -> None:
     inside = "model.layers.2.mlp.experts.act_fn"
     for place in (inside, f"before {inside}"):
-        assert named(ROUNDING, (place,)) == "1 of 1"
+        assert culprits_named(ROUNDING, (place,)) == "1 of 1"
     for place in ("before model.layers.2.mlp.experts", "model.layers.2.mlp", "model.layers.2.mlp.experts2"):
-        assert named(ROUNDING, (place,)) == "0 of 1"
+        assert culprits_named(ROUNDING, (place,)) == "0 of 1"
 
 
 def test_a_tool_that_failed_keeps_its_row() -> None:

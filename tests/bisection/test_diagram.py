@@ -88,8 +88,8 @@ def test_dot_boxes_groups_and_arrows() -> None:
     ]
     assert "dotted" in arrows[2][3]
     assert "constraint=false" in arrows[3][3]
-    filled = re.findall(r"^ *(\w+) \[label=<.*> fillcolor=", text, re.MULTILINE)
-    assert filled == ["kind0MoeGate"]
+    fill = re.findall(r"^ *(\w+) \[label=<.*> fillcolor=", text, re.MULTILINE)
+    assert fill == ["kind0MoeGate"]
 
 
 def test_nothing_is_marked_where_nothing_differs() -> None:

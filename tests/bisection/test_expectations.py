@@ -21,7 +21,7 @@ from moeparity.output.findings import Finding, combined
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
 from moeparity.plan.spec.expect import DistributionBounds, Expect, MetricBounds
-from tests.bisection.reports import REPORT, grown, made
+from tests.bisection.reports import REPORT, fill, grown
 from tests.errors.base import BASE, copy
 
 WHERE = Where(Path("recipe.yaml"))
@@ -64,7 +64,7 @@ def with_record(record: Record) -> Report:
     return replace(with_verdict("pass"), record=record)
 
 
-CONTRADICTED = made(Record, status="not reproduced", side="candidate", reading=("",))
+CONTRADICTED = fill(Record, status="not reproduced", side="candidate", reading=("",))
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,19 @@ from xml.etree import ElementTree as ET
 from moeparity.bisection.markdown import drawing, markdown
 from moeparity.bisection.shares.report import Attribution, ShareRow, Shares
 from moeparity.bisection.summary.report import Summary
-from tests.bisection.reports import REPORT, grown, made
+from tests.bisection.reports import REPORT, fill, grown
 from tests.output.test_markdown import shown
 
-SUMMARY = made(Summary, verdict="k3 0.0013, above gate", starts="layers[1].moe.combine", blame="<b>@me</b> | *all*")
-SHARED = made(
+SUMMARY = fill(Summary, verdict="k3 0.0013, above gate", starts="layers[1].moe.combine", blame="<b>@me</b> | *all*")
+SHARED = fill(
     Attribution,
-    shares=made(
+    shares=fill(
         Shares,
         total=1e-3,
         rows=(
-            made(ShareRow, name="op combine:accumulate", share=8e-4, of_whole=0.8, role="culprit", evidence="read"),
-            made(ShareRow, name="a part", share=7e-4, of_whole=0.7, depth=1),
-            made(ShareRow, name="op lm_head:output", share=-1e-4, of_whole=-0.1, role="helps", evidence="read"),
+            fill(ShareRow, name="op combine:accumulate", share=8e-4, of_whole=0.8, role="culprit", evidence="read"),
+            fill(ShareRow, name="a part", share=7e-4, of_whole=0.7, depth=1),
+            fill(ShareRow, name="op lm_head:output", share=-1e-4, of_whole=-0.1, role="helps", evidence="read"),
         ),
     ),
 )

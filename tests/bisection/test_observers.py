@@ -88,7 +88,7 @@ SAME = blocks([([1.0, 1.0], 0), ([2.0, 2.0], 0)])
 OTHER = blocks([([1.0, 1.0], 0), ([9.0, 9.0], 1)])
 
 
-def seen(*views: NodeView) -> NodeRecord:
+def record_of(*views: NodeView) -> NodeRecord:
     observer = Divergence(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW))
     for each_view in views:
         observer.see(each_view)
@@ -102,7 +102,7 @@ def test_carried_error_is_the_candidates_own_and_local_that_of_its_numerics_alon
         CANDIDATE: block([([1.0, 2.5], 1), ([7.0, 4.0], 1)]),
         SHADOW: block([([1.0, 2.5], 1), ([3.0, 4.0], 0)]),
     }
-    record = seen(view(outputs, {REFERENCE: SAME, CANDIDATE: OTHER, SHADOW: SAME}))
+    record = record_of(view(outputs, {REFERENCE: SAME, CANDIDATE: OTHER, SHADOW: SAME}))
     assert record.carried is not None
     assert record.local is not None
     assert (record.carried.sum_abs, record.carried.max_abs, record.carried.equal_share) == (4.5, 4.0, 0.5)
@@ -117,7 +117,7 @@ def test_a_root_is_equal_inputs_and_unequal_output() -> None:
         CANDIDATE: block([([2.0], 1), ([7.0], 1)]),
         SHADOW: block([([2.0], 1), ([3.0], 0)]),
     }
-    record = seen(view(outputs, {REFERENCE: SAME, CANDIDATE: OTHER, SHADOW: SAME}))
+    record = record_of(view(outputs, {REFERENCE: SAME, CANDIDATE: OTHER, SHADOW: SAME}))
     assert record.root_cells.sequences == 1
 
 
@@ -127,7 +127,7 @@ def test_an_input_that_one_side_does_not_read_makes_no_difference() -> None:
         CANDIDATE: block([([2.0], 1), ([7.0], 1)]),
         SHADOW: block([([2.0], 1), ([7.0], 1)]),
     }
-    record = seen(view(outputs, {REFERENCE: None, CANDIDATE: OTHER, SHADOW: None}))
+    record = record_of(view(outputs, {REFERENCE: None, CANDIDATE: OTHER, SHADOW: None}))
     assert record.root_cells.sequences == 2
 
 
@@ -147,7 +147,7 @@ def test_waves_and_micro_batches_add_up() -> None:
         }
         return view(outputs, inputs, first=first)
 
-    record = seen(wave(0), wave(2))
+    record = record_of(wave(0), wave(2))
     assert record.root_cells.sequences == 2
     assert record.carried is not None
     assert (record.carried.elements, record.carried.sum_abs, record.carried.max_abs) == (8, 4.0, 2.0)
@@ -155,7 +155,7 @@ def test_waves_and_micro_batches_add_up() -> None:
 
 def test_integers_have_no_error() -> None:
     ids = block([([1.0], 0), ([3.0], 0)], dtype=torch.int64)
-    record = seen(
+    record = record_of(
         view(dict.fromkeys((REFERENCE, CANDIDATE, SHADOW), ids), dict.fromkeys((REFERENCE, CANDIDATE, SHADOW), SAME))
     )
     assert (record.carried, record.local) == (None, None)
@@ -207,12 +207,16 @@ def test_logits_are_scored_wave_by_wave(sampled_from: Literal["candidate", "refe
 
     cut = grid(2, 0, 1, 2)
 
-    def given(x: torch.Tensor, rows: Rows, identity: int) -> tuple[list[Block]]:
+    def cell_block(x: torch.Tensor, rows: Rows, identity: int) -> tuple[list[Block]]:
         return ([placed(x[rows[0] : rows[1]], rows[0], [identity], cut)],)
 
     logits = Logits("lm_head", REFERENCE, [CANDIDATE, "same"], ids, mask, sampled_from)
     for rows in CELLS:
-        outputs = {REFERENCE: given(ours, rows, 0), CANDIDATE: given(theirs, rows, 1), "same": given(ours, rows, 0)}
+        outputs = {
+            REFERENCE: cell_block(ours, rows, 0),
+            CANDIDATE: cell_block(theirs, rows, 1),
+            "same": cell_block(ours, rows, 0),
+        }
         logits.see(NodeView(node("lm_head"), rows, cut, outputs, {}, {}, {}, {}, unasked))
         logits.see(NodeView(node("add"), rows, cut, outputs, {}, {}, {}, {}, unasked))
     sums = logits.sums(CANDIDATE)
@@ -248,7 +252,7 @@ def test_logits_in_place_of_log_probs_have_no_error() -> None:
     """What differs there differs at the head already; a root is a root all the same."""
     ours, theirs = some_logits(0), some_logits(1)
     shown = at_log_probs({REFERENCE: (ours, 0, LOGITS), CANDIDATE: (theirs, 1, LOGITS), SHADOW: (ours, 0, LOGITS)})
-    record = seen(shown)
+    record = record_of(shown)
     assert (record.carried, record.local, record.root_cells.sequences) == (None, None, 2)
 
 
@@ -264,7 +268,7 @@ def test_the_error_of_log_probs_is_of_what_is_reported(monkeypatch: pytest.Monke
         ({REFERENCE: (first, 0, REPORTED), CANDIDATE: (second, 1, REPORTED)}, first, second),
     ]
     for by_side, ours, theirs in cases:
-        record = seen(at_log_probs({**by_side, SHADOW: by_side[CANDIDATE]}))
+        record = record_of(at_log_probs({**by_side, SHADOW: by_side[CANDIDATE]}))
         assert record.carried is not None
         assert record.local is not None
         expected = compare(ours, theirs)
@@ -282,7 +286,7 @@ def test_logits_over_another_temperature_are_other_log_probs() -> None:
     logits = some_logits()
     cold = logits.double() / 0.5
     shown = {REFERENCE: (logits, 0, LOGITS), CANDIDATE: (cold, 1, LOGITS | {"temperature": 0.5})}
-    record = seen(at_log_probs({**shown, SHADOW: shown[CANDIDATE]}))
+    record = record_of(at_log_probs({**shown, SHADOW: shown[CANDIDATE]}))
     assert record.carried is not None
     exact = (logits.double().log_softmax(-1).float(), cold.log_softmax(-1).float())
     assert record.carried.max_abs == compare(*exact).max_abs > 0.1

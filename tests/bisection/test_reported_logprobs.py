@@ -22,7 +22,7 @@ DTYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 IDS, MASK = torch.tensor([[1, 0]]), torch.tensor([[True, True]])
 
 
-def told(x: torch.Tensor, dtype: torch.dtype, reported: bool) -> torch.Tensor:
+def handed_on(x: torch.Tensor, dtype: torch.dtype, reported: bool) -> torch.Tensor:
     """What a side hands on: logits, or their log-softmax, rounded."""
     return (x.double().log_softmax(-1) if reported else x).to(dtype)
 
@@ -53,7 +53,7 @@ def test_equals_scalar_loop(
     sampled_from: Literal["candidate", "reference"],
 ) -> None:
     x, y, ids, mask = block(seed, 2, 4, v)
-    reference, candidate = told(x, dtypes[0], reported[0]), told(y, dtypes[1], reported[1])
+    reference, candidate = handed_on(x, dtypes[0], reported[0]), handed_on(y, dtypes[1], reported[1])
     metrics = token_metrics(reference, candidate, ids, mask, sampled_from=sampled_from, reported=reported)
     for b, t in metrics.scored.nonzero().tolist():
         ours, theirs = of(reference[b, t - 1], reported[0]), of(candidate[b, t - 1], reported[1])
@@ -109,7 +109,7 @@ def test_reported_values_are_not_normalised() -> None:
 def test_mass_that_is_off_makes_no_kl_negative(dtype: torch.dtype) -> None:
     x, y, ids, _ = block(3, 4, 30, 257)
     near = x + (y - x) * 1e-4
-    reference, candidate = told(x, dtype, reported=True), told(near, dtype, reported=True)
+    reference, candidate = handed_on(x, dtype, reported=True), handed_on(near, dtype, reported=True)
     mask = torch.ones(4, 30, dtype=torch.bool)
     metrics = token_metrics(reference, candidate, ids, mask, reported=(True, True))
     for kl in (metrics.kl_candidate_reference, metrics.kl_reference_candidate):
@@ -125,7 +125,7 @@ def test_of_distributions_it_is_the_usual_kl() -> None:
     x, y, ids, mask = block(5, 3, 20, 301)
     logits = token_metrics(x, y, ids, mask)
     for reported in KINDS[1:]:
-        ours, theirs = (told(values, torch.float64, kind) for values, kind in zip((x, y), reported, strict=True))
+        ours, theirs = (handed_on(values, torch.float64, kind) for values, kind in zip((x, y), reported, strict=True))
         metrics = token_metrics(ours, theirs, ids, mask, reported=reported)
         for name in ("delta", "kl_candidate_reference", "kl_reference_candidate"):
             assert torch.allclose(getattr(metrics, name), getattr(logits, name), rtol=0, atol=1e-13), name
@@ -134,7 +134,7 @@ def test_of_distributions_it_is_the_usual_kl() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_equal_bits_of_one_kind_give_exactly_zero(dtype: torch.dtype) -> None:
     x, _, ids, mask = block(1, 4, 40, 3001)
-    values = told(x, dtype, reported=True)
+    values = handed_on(x, dtype, reported=True)
     metrics = token_metrics(values, values.clone(), ids, mask, reported=(True, True))
     for name in ("delta", "kl_candidate_reference", "kl_reference_candidate"):
         assert torch.equal(getattr(metrics, name), torch.zeros(4, 40, dtype=torch.float64)), name
@@ -165,7 +165,7 @@ def test_a_probability_that_underflowed_is_finite_and_far() -> None:
 
 def test_chunks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y, ids, mask = block(9, 3, 17, 29)
-    sides: Rows = (told(x, torch.float32, reported=True), y, ids, mask)
+    sides: Rows = (handed_on(x, torch.float32, reported=True), y, ids, mask)
     whole = token_metrics(*sides, reported=(True, False))
     monkeypatch.setattr(logprobs, "CHUNK", 1)
     rows = token_metrics(*sides, reported=(True, False))
@@ -176,7 +176,7 @@ def test_chunks_do_not_change_bits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reported_values_of_chosen_tokens(dtype: torch.dtype) -> None:
     x, _, ids, _ = block(4, 2, 6, 13)
-    values = told(x, dtype, reported=True)
+    values = handed_on(x, dtype, reported=True)
     where = torch.tensor([[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 1]], dtype=torch.bool)
     chosen = chosen_logprobs(values, ids, where, reported=True)
     places = [(0, 1), (0, 3), (1, 2), (1, 5)]

@@ -15,14 +15,15 @@ from moeparity.bisection.degeneracy.report import Degeneracy
 from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
 from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
 from moeparity.bisection.record.report import Record
-from moeparity.bisection.report import ON_REQUEST, PARTS, SCREEN, Cost, Report, Run, Variant
+from moeparity.bisection.report import ON_REQUEST, PARTS, SCREEN, Report
+from moeparity.bisection.run.report import Cost, Run, Variant
 from moeparity.bisection.summary.report import Summary
 from moeparity.bisection.text import asked_for, print_report
 from moeparity.bisection.toggles.report import Swap, ToggleResult, TrialResult
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.errors import MoeparityError
 from moeparity.metrics.verdict import Interval, Verdict
-from tests.bisection.reports import made
+from tests.bisection.reports import fill
 
 RUN = Run(
     recipe="recipes/quickstart.yaml",
@@ -147,7 +148,7 @@ FAIL = Report(
         reading=("of an engine that ran these tokens.",),
     ),
     degeneracy=SOUND,
-    summary=made(Summary, verdict="k3 0.0013", record="none given", starts="layers[0]", blame="a", to_set="b"),
+    summary=fill(Summary, verdict="k3 0.0013", record="none given", starts="layers[0]", blame="a", to_set="b"),
     verdict=VERDICT,
     metrics=METRICS,
     roots=ROOTS,

@@ -31,7 +31,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 def fresh(tmp_path_factory: pytest.TempPathFactory, shell: Shell) -> Path:
     """A project as the page has it: recipes in a folder, the lock above it, both committed."""
     folder = tmp_path_factory.mktemp("fresh") / "project"
-    Project.made(folder / "recipes")
+    Project.create(folder / "recipes")
     (update,) = (text for text in blocks("") if "--update" in text)
     git_of(folder, shell, "init", "--quiet")
     done = run(update, folder, shell)

@@ -31,7 +31,7 @@ def _loaded() -> None:
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> Project:
-    return Project.made(pytester.path / "project")
+    return Project.create(pytester.path / "project")
 
 
 def run(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
@@ -125,7 +125,7 @@ for folder in sys.argv[1:3]:
 
 
 def test_collecting_imports_no_torch_and_costs_nothing_where_no_recipe_is(tmp_path: Path) -> None:
-    project = Project.made(tmp_path / "project")
+    project = Project.create(tmp_path / "project")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "test_a.py").write_text("def test_a(): pass\n")
     command = [sys.executable, "-c", COLLECTS, str(tmp_path / "other"), str(project.folder), *PLUGIN]

@@ -70,7 +70,7 @@ def run(*arguments: str, columns: int = 400) -> Result:
     return CliRunner().invoke(app, ["check", "--device", "cpu", *arguments], env={"COLUMNS": str(columns)})
 
 
-def told(done: Result, recipe: str) -> list[str]:
+def finding_lines(done: Result, recipe: str) -> list[str]:
     """The words of a recipe's findings: below its line, up to the next recipe's or the last line."""
     lines = done.stdout.splitlines()[:-1]
     below = lines[lines.index(recipe) + 1 :] if recipe in lines else []
@@ -84,7 +84,7 @@ def test_exit_codes(recipes: dict[int, str], codes: tuple[int, ...]) -> None:
     done = run(*files)
     assert done.exit_code == expected, done.output
     for code, recipe in zip(codes, files, strict=True):
-        assert told(done, recipe) == {0: ["ok", "ok"], 1: ["FAIL", "FAIL"], 2: [], 3: ["inconclusive"]}[code]
+        assert finding_lines(done, recipe) == {0: ["ok", "ok"], 1: ["FAIL", "FAIL"], 2: [], 3: ["inconclusive"]}[code]
     assert ("names 'nobody', which is no toggle" in done.stderr) == (2 in codes)
 
 
@@ -123,7 +123,7 @@ def test_a_crash_is_no_divergence_and_stops_no_other_recipe(recipes: dict[int, s
     assert done.exit_code == 70
     assert "Traceback" not in done.stderr
     assert "error: moeparity failed, which is a mistake of its own: ZeroDivisionError: in a kernel (" in done.stderr
-    assert told(done, recipes[0]) == ["ok", "ok"]
+    assert finding_lines(done, recipes[0]) == ["ok", "ok"]
     messages = [str(error.get("message")) for error in ET.parse(tmp_path / "x.xml").iter("error")]
     assert len(messages) == 1
     assert "ZeroDivisionError: in a kernel" in messages[0]

@@ -50,7 +50,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Shell:
 def origin(tmp_path: Path, shell: Shell) -> Path:
     """A repository as the page has it: recipes in a folder, requirements, a lock, all committed."""
     folder = tmp_path / "origin"
-    Project.made(folder / "recipes")
+    Project.create(folder / "recipes")
     (folder / "requirements.txt").write_text("moeparity\ntorch\n", "utf-8")
     git(folder, shell, "init", "--quiet")
     (update,) = (block for block in blocks("") if "--update" in block)

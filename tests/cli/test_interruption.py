@@ -280,8 +280,8 @@ def test_an_ignored_signal_stays_ignored(ends: dict[str, tuple[Ended, Path]]) ->
 def test_the_line_says_what_was_kept(tmp_path: Path) -> None:
     code = (
         "import os, signal\nfrom pathlib import Path\nfrom moeparity.cli.signals import listen\n"
-        "from moeparity.bisection.resume.codec import Codec\nfrom moeparity.bisection.resume.passes import Passes\n"
-        f"listen()\nwith Passes('f' * 64, Codec([]), Path({str(tmp_path)!r})) as store:\n"
+        "from moeparity.bisection.resume.codec import Codec\nfrom moeparity.bisection.resume.pieces import PieceStore\n"
+        f"listen()\nwith PieceStore('f' * 64, Codec([]), Path({str(tmp_path)!r})) as store:\n"
         "    store.save('0', [1])\n    os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -143,7 +143,7 @@ def run(case: Case, model: Model, simulated: Mapping[str, torch.Tensor]) -> dict
         for name, value in simulated.items()
         if value.dtype != real[name].dtype or not torch.equal(int_view(value), int_view(real[name]))
     ]
-    reductions = [{**asdict(reduction), "orders": sorted(reduction.orders)} for reduction in live.taken()]
+    reductions = [{**asdict(reduction), "orders": sorted(reduction.orders)} for reduction in live.take()]
     return {"unequal": unequal, "values": len(simulated), "reductions": reductions, "received": received}
 
 

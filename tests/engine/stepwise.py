@@ -152,13 +152,13 @@ class Stepwise:
             for value in plan.read_inputs(node)
         ]
         operands = [
-            None if name is None else self._given(plan, node, port, name, call)
+            None if name is None else self._input(plan, node, port, name, call)
             for port, name in zip(node.ports, names, strict=False)
         ]
         settings = {**plan.told_to(node), **plan.active(node)}
         handed: dict[str | None, dict[str, Any]] = {None: {}, **{r: dict([site]) for r, site in edges.items()}}
         for reader, changed in handed.items():
-            out = kernel(*operands, w=w, p=node.params, at=_taken(node, {**settings, **changed}))
+            out = kernel(*operands, w=w, p=node.params, at=_kernel_settings(node, {**settings, **changed}))
             for value, tensor in zip(node.values, out if isinstance(out, tuple) else (out,), strict=False):
                 partials = plan.partials[node.values[0]] > 1
                 axis = node.op.token_axis + partials
@@ -170,7 +170,7 @@ class Stepwise:
                 by_token = rows.movedim(axis, 1).flatten(0, 1)
                 self.rows.setdefault(name, {}).update(zip(call.tokens, by_token.unbind(), strict=True))
 
-    def _given(self, plan: BoundGraph, node: Node, port: str, name: str, call: Call) -> Tensor:
+    def _input(self, plan: BoundGraph, node: Node, port: str, name: str, call: Call) -> Tensor:
         """One input of a call: the step's own tensor, or rows put together as the op that made them lays them out."""
         earlier = port in node.op.history
         tokens, size = (call.keys, call.key_size) if earlier else (call.tokens, call.size)
@@ -199,7 +199,7 @@ def _laid_out_as(x: Tensor, template: Tensor) -> Tensor:
     return moved.permute([order.index(axis) for axis in range(x.dim())])
 
 
-def _taken(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
+def _kernel_settings(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
     sites = {attribute.name for attribute in node.op.attributes if attribute.kind == "rounding"}
     return {n: torch_dtype(str(v)) if n in sites and v != UNROUNDED else v for n, v in values.items()}
 

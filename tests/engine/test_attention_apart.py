@@ -12,10 +12,10 @@ from moeparity.engine.forward import forward
 from moeparity.errors import SpecError, Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.apart import computed_apart
+from moeparity.plan.attention_groups import computed_apart
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, placement_rules
-from moeparity.plan.schedule.groups import dealt
+from moeparity.plan.schedule.rank_groups import dealt
 from moeparity.plan.schedule.steps import Span, Step, rectangle
 from moeparity.plan.spec.variant_schema import Placement
 

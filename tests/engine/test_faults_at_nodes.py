@@ -57,7 +57,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
     return {name: opened(make_random(of, tmp_path_factory.mktemp(name))) for name, of in fields.items()}
 
 
-def both(
+def plan_and_fault(
     model: Model, name: str, nodes: str, values: Mapping[str, float] | None = None, ids: Tensor = IDS
 ) -> tuple[Values, Values]:
     """What a fresh plan and one with a fault compute, in one pass."""
@@ -80,7 +80,7 @@ def weight_of(model: Model, node: str) -> Tensor:
 )
 def test_a_norm_left_out_hands_on_what_it_reads(models: dict[str, Model], name: str, node: str, read: str) -> None:
     node = f"{LAYER}attention.{node}"
-    fresh, faulty = both(models["qwen3_moe"], name, node)
+    fresh, faulty = plan_and_fault(models["qwen3_moe"], name, node)
     before = fresh[f"{LAYER}attention.{read}"] if read else fresh["layers[0].moe.residual"]
     assert same_bits(faulty[node], before)
     assert not same_bits(fresh[node], before)
@@ -96,19 +96,19 @@ def test_a_norm_left_out_hands_on_what_it_reads(models: dict[str, Model], name: 
 )
 def test_a_norm_applied_twice_norms_its_own_result(models: dict[str, Model], model: str, name: str, node: str) -> None:
     node = f"{LAYER}attention.{node}"
-    fresh, faulty = both(models[model], name, node)
+    fresh, faulty = plan_and_fault(models[model], name, node)
     eps = next(n for n in models[model].graph.nodes if n.name == node).params["eps"]
     assert same_bits(faulty[node], rms_norm(fresh[node], weight_of(models[model], node), eps))
 
 
 def test_a_clip_left_out_hands_on_what_it_reads(models: dict[str, Model]) -> None:
-    fresh, faulty = both(models["clipped"], "clip-missing", f"{LAYER}attention.v_clip")
+    fresh, faulty = plan_and_fault(models["clipped"], "clip-missing", f"{LAYER}attention.v_clip")
     assert same_bits(faulty[f"{LAYER}attention.v_clip"], fresh[f"{LAYER}attention.v_proj"])
     assert float(faulty[f"{LAYER}attention.v_clip"].abs().max()) > 0.5
 
 
 def test_the_shared_expert_left_out_leaves_the_routed_sum(models: dict[str, Model]) -> None:
-    fresh, faulty = both(models["deepseek_v3"], "shared-expert-missing", f"{LAYER}moe")
+    fresh, faulty = plan_and_fault(models["deepseek_v3"], "shared-expert-missing", f"{LAYER}moe")
     assert same_bits(faulty[f"{LAYER}moe.shared_add"], fresh[f"{LAYER}moe.combine_reduce"])
 
 
@@ -116,35 +116,35 @@ def test_the_shared_expert_left_out_leaves_the_routed_sum(models: dict[str, Mode
 def test_the_shared_expert_twice_is_added_after_each_rounding(
     models: dict[str, Model], model: str, shared: str
 ) -> None:
-    fresh, faulty = both(models[model], "shared-expert-twice", f"{LAYER}moe")
+    fresh, faulty = plan_and_fault(models[model], "shared-expert-twice", f"{LAYER}moe")
     routed, shared_rows = fresh[f"{LAYER}moe.combine_reduce"], fresh[f"{LAYER}moe.{shared}"]
     assert same_bits(faulty[f"{LAYER}moe.shared_add"], (routed + shared_rows) + shared_rows)
 
 
 def test_the_shared_experts_gate_left_out_leaves_its_sum(models: dict[str, Model]) -> None:
-    fresh, faulty = both(models["qwen2_moe"], "shared-expert-gate-missing", f"{LAYER}moe")
+    fresh, faulty = plan_and_fault(models["qwen2_moe"], "shared-expert-gate-missing", f"{LAYER}moe")
     assert same_bits(faulty[f"{LAYER}moe.shared"], fresh[f"{LAYER}moe.shared_reduce"])
 
 
 def test_the_shared_experts_gate_applied_twice_rounds_each_time(models: dict[str, Model]) -> None:
-    fresh, faulty = both(models["qwen2_moe"], "shared-expert-gate-twice", f"{LAYER}moe")
+    fresh, faulty = plan_and_fault(models["qwen2_moe"], "shared-expert-gate-twice", f"{LAYER}moe")
     gate = fresh[f"{LAYER}moe.shared_gate"].sigmoid()
     assert same_bits(faulty[f"{LAYER}moe.shared"], gate * (gate * fresh[f"{LAYER}moe.shared_reduce"]))
 
 
 def test_a_residual_left_out_leaves_the_stream(models: dict[str, Model]) -> None:
-    fresh, faulty = both(models["qwen3_moe"], "residual-missing", f"{LAYER}attention")
+    fresh, faulty = plan_and_fault(models["qwen3_moe"], "residual-missing", f"{LAYER}attention")
     assert same_bits(faulty[f"{LAYER}attention.residual"], fresh["layers[0].moe.residual"])
 
 
 def test_a_temperature_in_the_head_divides_logits(models: dict[str, Model]) -> None:
-    fresh, faulty = both(models["gpt_oss"], "temperature-in-the-head", "lm_head", {"temperature": 0.7})
+    fresh, faulty = plan_and_fault(models["gpt_oss"], "temperature-in-the-head", "lm_head", {"temperature": 0.7})
     assert same_bits(faulty["lm_head"], (fresh["lm_head"].float() / 0.7).to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("capacity", [1, 4])
 def test_beyond_its_capacity_an_expert_drops_tokens(models: dict[str, Model], capacity: int) -> None:
-    fresh, faulty = both(models["qwen3_moe"], "capacity-drop", f"{LAYER}moe.router", {"capacity": capacity})
+    fresh, faulty = plan_and_fault(models["qwen3_moe"], "capacity-drop", f"{LAYER}moe.router", {"capacity": capacity})
     ids, weights = (fresh[f"{LAYER}moe.router.{port}"] for port in ("ids", "weights"))
     expected, counts = weights.clone(), dict[int, int]()
     for row in range(2):
@@ -162,7 +162,7 @@ def test_beyond_its_capacity_an_expert_drops_tokens(models: dict[str, Model], ca
 def test_positions_counted_from_another_number_turn_further(models: dict[str, Model]) -> None:
     longer = random_tokens(2, 14, vocab=300)
     fresh, _ = walk(models["qwen3_moe"], {"fresh": plan_of(models["qwen3_moe"])}, longer)
-    _, faulty = both(models["qwen3_moe"], "rope-offset", "rotary", {"offset": 3}, longer[:, :11])
+    _, faulty = plan_and_fault(models["qwen3_moe"], "rope-offset", "rotary", {"offset": 3}, longer[:, :11])
     assert same_bits(faulty["rotary.cos"], fresh["fresh"]["rotary.cos"][:, 3:])
 
 
@@ -183,7 +183,7 @@ def test_a_wrong_share_of_a_head_is_rotated(models: dict[str, Model], name: str,
     model = models["qwen3_moe"]
     rotary = next(n for n in model.graph.nodes if n.name == "rotary")
     dim, base = rotary.params["dim"], rotary.params["rope"]["rope_theta"]
-    fresh, faulty = both(model, name, node, {"width": dim // 2}, IDS[:, :10])
+    fresh, faulty = plan_and_fault(model, name, node, {"width": dim // 2}, IDS[:, :10])
     q = faulty[f"{LAYER}attention.q_norm"]
     by_hand = turned(q, dim // 2, base, dim // 2 if name == "rotary-width" else dim)
     assert same_bits(faulty[f"{LAYER}attention.rope.q"], by_hand)
@@ -194,7 +194,7 @@ def test_a_wrong_share_of_a_head_is_rotated(models: dict[str, Model], name: str,
 def test_what_cannot_be_rotated_is_refused(models: dict[str, Model], node: str, width: int) -> None:
     name = "rotary-width" if node == "rotary" else "rope-width"
     with pytest.raises(SpecError, match="columns"):
-        both(models["qwen3_moe"], name, node if node == "rotary" else f"{LAYER}{node}", {"width": width})
+        plan_and_fault(models["qwen3_moe"], name, node if node == "rotary" else f"{LAYER}{node}", {"width": width})
 
 
 def eager(values: Values, real: Tensor, window: int | None, ahead: int = 0, scale: float | None = None) -> Tensor:
@@ -222,7 +222,7 @@ def test_attention_sees_what_the_mask_says(
     models: dict[str, Model], model: str, name: str, values: dict[str, int], real: Tensor
 ) -> None:
     node = f"{LAYER}attention.attend"
-    fresh, faulty = both(models[model], name, node, values)
+    fresh, faulty = plan_and_fault(models[model], name, node, values)
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
     assert same_bits(faulty[node], eager(faulty, real, window))
     assert not same_bits(faulty[node], fresh[node])
@@ -231,7 +231,7 @@ def test_attention_sees_what_the_mask_says(
 @pytest.mark.parametrize(("model", "ahead"), [("qwen3_moe", 1), ("qwen3_moe", -1), ("qwen2_moe", 2)])
 def test_a_causal_mask_that_is_moved_shows_other_keys(models: dict[str, Model], model: str, ahead: int) -> None:
     node = f"{LAYER}attention.attend"
-    fresh, faulty = both(models[model], "causal-shifted", node, {"ahead": ahead})
+    fresh, faulty = plan_and_fault(models[model], "causal-shifted", node, {"ahead": ahead})
     window = next(n for n in models[model].graph.nodes if n.name == node).params["window"]
     assert same_bits(faulty[node], eager(faulty, MASK, window, ahead))
     assert not same_bits(faulty[node], fresh[node])
@@ -250,7 +250,7 @@ def test_scores_are_scaled_by_another_number(
     models: dict[str, Model], name: str, values: dict[str, float], scale: Callable[[int], float]
 ) -> None:
     node = f"{LAYER}attention.attend"
-    fresh, faulty = both(models["qwen3_moe"], name, node, values)
+    fresh, faulty = plan_and_fault(models["qwen3_moe"], name, node, values)
     assert same_bits(faulty[node], eager(faulty, MASK, None, scale=scale(faulty[f"{LAYER}attention.rope.q"].shape[-1])))
     assert not same_bits(faulty[node], fresh[node])
 
@@ -259,17 +259,17 @@ def test_scores_are_scaled_by_another_number(
 def test_the_scale_of_latent_attention_is_made_of_both_parts_of_a_query(models: dict[str, Model], name: str) -> None:
     """Missing as if each query were one wide; twice as if it were the square of that."""
     node = f"{LAYER}attention.attend"
-    fresh, faulty = both(models["deepseek_v3"], name, node)
+    fresh, faulty = plan_and_fault(models["deepseek_v3"], name, node)
     width = sum(fresh[f"{LAYER}attention.{part}"].shape[-1] for part in ("q_split.nope", "rope.q"))
     square = {"width": 1 if name.endswith("missing") else width**2}
-    _, same = both(models["deepseek_v3"], "softmax-scale-of-another-width", node, square)
+    _, same = plan_and_fault(models["deepseek_v3"], "softmax-scale-of-another-width", node, square)
     assert same_bits(faulty[node], same[node])
     assert not same_bits(faulty[node], fresh[node])
 
 
 def test_a_sink_counted_twice_is_two_columns(models: dict[str, Model]) -> None:
     node = f"{LAYER}attention.attend"
-    fresh, faulty = both(models["gpt_oss"], "sinks-twice", node)
+    fresh, faulty = plan_and_fault(models["gpt_oss"], "sinks-twice", node)
     loaded = models["gpt_oss"].weights.node(next(n for n in models["gpt_oss"].graph.nodes if n.name == node), "bf16")
     q, k, v = (fresh[f"{LAYER}attention.{name}"] for name in ("rope.q", "cache.k", "cache.v"))
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))

@@ -99,7 +99,7 @@ def _unequal(a: Tensor, b: Tensor) -> int:
     return int((bits(a) != bits(b)).sum())
 
 
-def other(at: At, change: Mapping[str, Any]) -> At:
+def changed_settings(at: At, change: Mapping[str, Any]) -> At:
     """`at` with other choices."""
     changed = {op: dict(values) for op, values in at.items()}
     for address, value in change.items():

@@ -39,12 +39,12 @@ def _verl() -> Made:
 
     folder = _folder("verl") / "trainer/config"
 
-    def made(words: Sequence[str]) -> Any:
+    def make(words: Sequence[str]) -> Any:
         with initialize_config_dir(str(folder), version_base=None):
             config = compose("ppo_trainer", overrides=["actor_rollout_ref.rollout.name=vllm", *words])
             return OmegaConf.to_container(config, resolve=True)
 
-    return made
+    return make
 
 
 def _nemo_rl() -> Made:
@@ -54,11 +54,11 @@ def _nemo_rl() -> Made:
 
     register_omegaconf_resolvers()
 
-    def made(words: Sequence[str]) -> Any:
+    def make(words: Sequence[str]) -> Any:
         file, *overrides = words
         return OmegaConf.to_container(parse_hydra_overrides(load_config(file), overrides), resolve=True)
 
-    return lambda words: made(words) if words else {}
+    return lambda words: make(words) if words else {}
 
 
 def _skyrl() -> Made:

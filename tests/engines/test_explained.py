@@ -28,7 +28,7 @@ def by_node(result: Explained) -> dict[str, Explanation]:
     return {node.node: node for node in result.nodes}
 
 
-def said(node: Explanation) -> set[str]:
+def answer_of(node: Explanation) -> set[str]:
     """The first answer, or the nearest, without the node's name."""
     return {choice.rpartition(":")[2] for choice in node.matches[0].choices}
 
@@ -43,16 +43,16 @@ def test_sites_of_norms_and_sums_of_liger_are_named_and_nothing_innocent(liger: 
         "layers[2].moe.combine",
     ]
     assert nodes["layers[0].moe.norm"].explained
-    assert said(nodes["layers[0].moe.norm"]) == {"normalized=fp32"}
+    assert answer_of(nodes["layers[0].moe.norm"]) == {"normalized=fp32"}
     assert nodes["layers[1].moe.combine"].explained
-    assert said(nodes["layers[1].moe.combine"]) >= {"accumulate=fp32", "weighted=fp32"}
+    assert answer_of(nodes["layers[1].moe.combine"]) >= {"accumulate=fp32", "weighted=fp32"}
 
 
 def test_all_sites_of_ligers_fused_experts_are_named(liger: Explained) -> None:
     """Projections stay in fp32 until the product of gate and up is rounded; weighted rows are added in fp32."""
     node = by_node(liger)["layers[2].moe.combine"]
     assert node.explained
-    assert said(node) >= {"projections=fp32", "accumulate=fp32", "weighted=fp32"}
+    assert answer_of(node) >= {"projections=fp32", "accumulate=fp32", "weighted=fp32"}
 
 
 def test_what_is_no_choice_of_a_node_is_said_to_be_none(liger: Explained) -> None:
@@ -61,6 +61,6 @@ def test_what_is_no_choice_of_a_node_is_said_to_be_none(liger: Explained) -> Non
     assert not node.explained
     assert node.left is not None
     assert node.left.beyond_orders
-    assert said(node) >= {"normalized=fp32"}
+    assert answer_of(node) >= {"normalized=fp32"}
     assert liger.exit_code == 1
     assert "layers[2].moe.norm: none of the " in "\n".join(explained_lines(liger))

@@ -43,7 +43,7 @@ def explained(traces: dict[Path, Path], checkpoint: Path, nodes: str) -> Explain
     return explain_trace(Request(trace=traces[checkpoint], checkpoint=checkpoint, nodes=nodes))
 
 
-def said(result: Explained) -> dict[str, set[str]]:
+def answers_by_role(result: Explained) -> dict[str, set[str]]:
     """By role, the first answer of every node that hf-eager does not compute, without the names of layers."""
     otherwise = (node for node in result.nodes if not node.as_started)
     return {role(node.node): {short(choice, node) for choice in node.matches[0].choices} for node in otherwise}
@@ -62,7 +62,7 @@ def test_qwen3s_sites_are_named_and_nothing_innocent(traces: dict[Path, Path], q
     fp32; rows weighted and rounded by expert, added in fp32. Experts and cache are looked through.
     """
     result = explained(traces, qwen3_moe, f"layers[{FP32_GATE}].**")
-    assert said(result) == {
+    assert answers_by_role(result) == {
         "layers[*].attention.norm": NORMS,
         "layers[*].attention.q_norm": NORMS,
         "layers[*].attention.k_norm": NORMS,
@@ -80,9 +80,9 @@ def test_qwen3s_sites_are_named_and_nothing_innocent(traces: dict[Path, Path], q
 def test_deepseeks_sites_are_named_and_nothing_innocent(traces: dict[Path, Path], deepseek_v3: Path) -> None:
     """Where autocast does nothing, as on CPU, all of the router is in bf16, in contrast to transformers' fp32."""
     result = explained(traces, deepseek_v3, f"layers[{FP32_GATE}].**")
-    attend = said(result).pop("layers[*].attention.attend")
+    attend = answers_by_role(result).pop("layers[*].attention.attend")
     assert attend >= {"rotary:output=fp32", "layers[*].attention.rope:products=fp32", "implementation=sdpa"}
-    assert {**said(result), "layers[*].attention.attend": set[str]()} == {
+    assert {**answers_by_role(result), "layers[*].attention.attend": set[str]()} == {
         "layers[*].attention.norm": NORMS,
         "layers[*].attention.q_a_norm": NORMS,
         "layers[*].attention.kv_a_norm": NORMS,

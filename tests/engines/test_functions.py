@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.engines.all_engines import ENGINES
-from tests.engines.function import Case, Engine, Function, compared, other, unequal
+from tests.engines.function import Case, Engine, Function, changed_settings, compared, unequal
 from tests.verified import record
 
 pytestmark = pytest.mark.live
@@ -47,7 +47,7 @@ def test_another_choice_gives_other_bits(engine: Engine, function: Function, cha
     live = engine.live(function)
 
     def differs(label: str, case: Case) -> bool:
-        theirs, ours = live[label], function.ours(case, other(function.at(case), change))
+        theirs, ours = live[label], function.ours(case, changed_settings(function.at(case), change))
         return any(not torch.equal(theirs[name].double(), ours[name].double()) for name in theirs)
 
     assert any(differs(label, case) for label, case in function.cases.items())

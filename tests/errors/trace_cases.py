@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from moeparity.evidence.trace.records import Head
-from moeparity.evidence.trace.write import TraceWriter
+from moeparity.evidence.trace.writer import TraceWriter
 from moeparity.inputs.model import Model, open_model
 from tests.errors.base import BASE, TOKENS
 from tests.evidence.written import written

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.records import Call, Head, Value
-from moeparity.evidence.trace.write import TraceWriter
+from moeparity.evidence.trace.writer import TraceWriter
 
 Change = Callable[[str, Any, Any], Any]
 """Of an op's name, its arguments and its output, what it gives instead."""

@@ -13,7 +13,7 @@ from moeparity.errors import Where
 from moeparity.evidence.maps.module_map import Place, load_map
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.records import Call, Head, Value
-from moeparity.evidence.trace.write import TraceWriter
+from moeparity.evidence.trace.writer import TraceWriter
 from moeparity.inputs.model import Model
 from moeparity.plan.address import file_key
 
@@ -73,7 +73,7 @@ def _write(
 ) -> None:
     numbers = iter(range(1 << 30))
 
-    def kept(module: str, side: str) -> dict[str, int]:
+    def slots_of(module: str, side: str) -> dict[str, int]:
         return {
             slot: _value(writer, next(numbers), tensor, change(f"{module} {side}", tensor))
             for slot, tensor in slots.get(module, {}).get(side, {}).items()
@@ -82,7 +82,7 @@ def _write(
     modules = [first, *(module for module in slots if module != first), *further]
     for number, module in enumerate(modules):
         module_name = name if module == first else "Module"
-        inputs, outputs = kept(module, "input"), kept(module, "output")
+        inputs, outputs = slots_of(module, "input"), slots_of(module, "output")
         writer.call(Call(id=number, level="module", name=module_name, path=module, inputs=inputs, outputs=outputs))
 
 

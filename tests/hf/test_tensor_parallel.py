@@ -106,14 +106,14 @@ def test_the_cases_would_show_other_ranks_or_another_plan(folder: Path) -> None:
         worlds = [world for world in WORLDS if name in of[world]]
         assert worlds[:2] == [2, 4]
         assert all(not same_bits(of[first][name], of[second][name]) for first, second in pairwise(worlds)), name
-        assert all(not same_bits(of[world][name], of[world][named(name, "stable")]) for world in worlds), name
-        if named(name, "sequence") in of[2]:
+        assert all(not same_bits(of[world][name], of[world][renamed(name, "stable")]) for world in worlds), name
+        if renamed(name, "sequence") in of[2]:
             scattered = [
-                world for world in worlds if not same_bits(of[world][name], of[world][named(name, "sequence")])
+                world for world in worlds if not same_bits(of[world][name], of[world][renamed(name, "sequence")])
             ]
             assert scattered == worlds[1:], name
     assert any(case.plan == "sequence" for case in cases(MOST))
 
 
-def named(name: str, plan: Plan) -> str:
+def renamed(name: str, plan: Plan) -> str:
     return name.replace("default", plan)

@@ -130,7 +130,7 @@ def _block(options: argparse.Namespace, kind: str, seeds: range) -> record.Block
         parts=dict(parts),
         broken=broken,
         seconds=_processor_seconds() - before,
-        **record.here(),
+        **record.surroundings(),
     )
 
 

@@ -48,23 +48,23 @@ _WHOLE = (
     *(("pathlib", "Path.chmod"), ("pathlib", "Path.replace"), ("pathlib", "Path.unlink")),
 )
 _PASSES = (
-    *(("moeparity.bisection.resume.passes", name) for name in ("prepared", "Passes.save", "Passes.load")),
-    *(("moeparity.bisection.resume.passes", name) for name in ("Codec.encode", "Passes._sign", "write_tensors")),
+    *(("moeparity.bisection.resume.pieces", name) for name in ("prepared", "PieceStore.save", "PieceStore.load")),
+    *(("moeparity.bisection.resume.pieces", name) for name in ("Codec.encode", "PieceStore._sign", "write_tensors")),
     *(("moeparity.bisection.resume.cache", "_evict"), ("secrets", "token_bytes"), ("os", "link")),
     *(("shutil", "rmtree"), ("os", "rmdir"), ("os", "unlink")),
 )
 _AFTER_ONE = (
-    *(("moeparity.bisection.resume.passes", name) for name in ("Codec.encode", "Passes._sign", "write_tensors")),
-    *(("moeparity.bisection.resume.passes", "Passes.save"), ("shutil", "rmtree"), ("pathlib", "Path.replace")),
+    *(("moeparity.bisection.resume.pieces", name) for name in ("Codec.encode", "PieceStore._sign", "write_tensors")),
+    *(("moeparity.bisection.resume.pieces", "PieceStore.save"), ("shutil", "rmtree"), ("pathlib", "Path.replace")),
 )
 """Of a run that has kept a pass: its second calls."""
 _FOLDER = (
     *(("moeparity.bisection.runs.folder", name) for name in ("write_text", "write_whole", "RunFolder._write_file")),
     *(("moeparity.bisection.runs.folder", name) for name in ("RunFolder._tidy", "plan_record", "open_run")),
-    *(("moeparity.bisection.runs.hold", "_held"), ("moeparity.bisection.resume.passes", "Passes.save")),
+    *(("moeparity.bisection.runs.hold", "_lock_descriptor"), ("moeparity.bisection.resume.pieces", "PieceStore.save")),
 )
 """Steps of writing a run's folder."""
-WRITTEN = {"Path.write_text", "save_file", "write_tensors", "Passes.save", "write_text", "write_whole"}
+WRITTEN = {"Path.write_text", "save_file", "write_tensors", "PieceStore.save", "write_text", "write_whole"}
 _COST = re.compile(rb'time="[0-9.]+"|"(\w*seconds|memory_\w+)": [0-9.e+-]+|[0-9.]+ (s|GB)\b')
 """What no two runs have in common: seconds, and the memory of a process."""
 
@@ -167,14 +167,14 @@ def _usual(job: str) -> Usual:
     seconds = time.monotonic() - begun
     assert ended.code in {0, 3}, ended.errors
     files = {name: _contents(folder / name) for name in JOBS[job][1]}
-    pieces = _kept(folder)
+    pieces = _kept_files(folder)
     for name in files:
         (folder / name).unlink()
     shutil.rmtree(folder / KEPT, ignore_errors=True)
     return Usual(folder, home, ended.code, _printed(ended), files, seconds, untouched, pieces)
 
 
-def _kept(folder: Path) -> dict[str, bytes]:
+def _kept_files(folder: Path) -> dict[str, bytes]:
     """What a run's folder holds, but for what the run cost, when and in which process it ran."""
     pieces: dict[str, bytes] = {}
     for path in sorted(path for path in (folder / KEPT).rglob("*") if path.is_file()):
@@ -210,10 +210,10 @@ def _moment(random: Random, job: str, seconds: float) -> Moment | float:
     kind = random.random()
     if job == "split" and kind < 0.6:
         module, name = random.choice(_AFTER_ONE)
-        first = name == "rmtree" or (name == "Passes.save" and random.random() < 0.5)
+        first = name == "rmtree" or (name == "PieceStore.save" and random.random() < 0.5)
         when = random.choice(("before", "after", "midway")) if name in WRITTEN and not first else "before"
         delay = random.choice((0.0, random.uniform(0, seconds / 4)))
-        return Moment(module, name, "after" if name == "Passes.save" else when, 1 if first else 2, delay)
+        return Moment(module, name, "after" if name == "PieceStore.save" else when, 1 if first else 2, delay)
     if kind < 0.8:
         return random.uniform(0, seconds)
     module, name = random.choice((*_WHOLE, *_PASSES) if job == "split" else _WHOLE)
@@ -275,7 +275,7 @@ def _after_rerun(job: str, usual: Usual, ended: Ended) -> str | None:
     for name, whole in usual.files.items():
         if _contents(usual.folder / name) != whole:
             return f"run again, other bytes in {name}"
-    if _kept(usual.folder) != usual.kept_files:
+    if _kept_files(usual.folder) != usual.kept_files:
         return "run again, the run's folder holds something else"
     outputs = [usual.folder / name for name in usual.files]
     beside = {name: data for name, data in scene.state(usual.folder).items() if Path(name) not in _below(usual)}

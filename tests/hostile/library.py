@@ -36,7 +36,7 @@ def run_kernels() -> None:
     try:
         module = ptx.load(raw.decode("utf-8", "replace"))
     except ptx.PtxError as error:
-        failed = _told(error)
+        failed = _report(error)
     for kernel in module.kernels if module else ():
         try:
             sizes = [(parameter.size, parameter.type) for parameter in module.parameters(kernel)]
@@ -45,7 +45,7 @@ def run_kernels() -> None:
             run = module.launch(kernel, 1, 64, args, shared=1024, limit=_STEPS)
             print(printable(f"{kernel}: {run.instructions} instructions"))
         except ptx.PtxError as error:
-            failed = _told(error)
+            failed = _report(error)
     sys.exit(2 if failed else 0)
 
 
@@ -62,6 +62,6 @@ def expand_graph() -> None:
     sys.exit(0)
 
 
-def _told(error: ptx.PtxError) -> bool:
+def _report(error: ptx.PtxError) -> bool:
     report_error(str(error))
     return True

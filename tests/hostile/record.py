@@ -38,7 +38,7 @@ class Block:
     day: str = field(default_factory=lambda: dt.datetime.now(dt.UTC).date().isoformat())
 
 
-def here() -> dict[str, str]:
+def surroundings() -> dict[str, str]:
     """What a block was tried on."""
     return {"commit": _commit(), "versions": f"torch {torch.__version__}", "machine": _processor()}
 

@@ -55,7 +55,7 @@ def leave_root() -> None:
         os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
-def _own(folder: Path) -> Path:
+def _owned_folder(folder: Path) -> Path:
     """A folder that who has left root may write to."""
     folder.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
@@ -127,7 +127,7 @@ def _environment(name: str, prepare: Act = nothing, **variables: str | None) -> 
                 os.environ[key] = value.format(folder=folder)
 
     def everything(folder: Path) -> None:
-        _own(folder / "mine")
+        _owned_folder(folder / "mine")
         prepare(folder)
 
     for variable, words in {"split": SPLIT[:-1], "plot": WRITERS["metrics plot"].words[:-1]}.items():
@@ -148,7 +148,7 @@ def _homes() -> Iterator[Situation]:
         (folder / "circle").symlink_to("circle")
         _lock(folder / "locked", 0)
         _lock(folder / "read-only")
-        _own(folder / "open").chmod(0o777)
+        _owned_folder(folder / "open").chmod(0o777)
 
     for name, value in {
         "no HOME": None,
@@ -183,7 +183,7 @@ def _folders() -> Iterator[Situation]:
     """Commands of an unprivileged user in folders of others."""
 
     def theirs(folder: Path) -> None:
-        _own(folder / "mine")
+        _owned_folder(folder / "mine")
         _lock(folder / "read-only")
         _lock(folder / "locked", 0)
         (folder / "unread.yaml").write_text((folder / "recipe.yaml").read_text("utf-8"), "utf-8")
@@ -287,7 +287,7 @@ def _locales() -> Iterator[Situation]:
     """In a process of its own: what Python takes for the encoding of names and streams is settled as it starts."""
     name = "schön → 模型"
 
-    def named(folder: Path) -> None:
+    def write_files(folder: Path) -> None:
         for file in ("recipe.yaml", "broken.yaml", "log.jsonl"):
             (folder / f"{name}.{file}").write_bytes((folder / file).read_bytes())
 
@@ -309,7 +309,7 @@ def _locales() -> Iterator[Situation]:
                 command=words,
                 codes=right,
                 outputs=outputs,
-                prepare=named,
+                prepare=write_files,
                 inside=_fresh(words, variables),
             )
 

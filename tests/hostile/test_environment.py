@@ -117,14 +117,14 @@ def test_what_a_command_may_not_do_is_seen(tmp_path: Path) -> None:
     scene.make(tmp_path)
     before, output = scene.state(tmp_path), tmp_path / "report.json"
 
-    def seen() -> str:
+    def difference() -> str:
         return str(scene.difference(before, scene.state(tmp_path), [output]))
 
-    assert seen() == "None"
+    assert difference() == "None"
     output.write_text("{}\n", "utf-8")
-    assert seen() == f"{output} is not whole: it holds nothing"
+    assert difference() == f"{output} is not whole: it holds nothing"
     output.write_text('{"a": ', "utf-8")
-    assert "is not whole: JSONDecodeError" in seen()
+    assert "is not whole: JSONDecodeError" in difference()
     page = tmp_path / "page.html"
     page.write_text('<script id="data">{"a"</script></html>', "utf-8")
     assert "is not whole: JSONDecodeError" in str(scene.difference(before, scene.state(tmp_path), [output, page]))
@@ -132,14 +132,14 @@ def test_what_a_command_may_not_do_is_seen(tmp_path: Path) -> None:
     assert "no end of the page" in str(scene.difference(before, scene.state(tmp_path), [output, page]))
     page.unlink()
     output.write_text('{"a": 1}', "utf-8")
-    assert seen() == "None"
+    assert difference() == "None"
     (tmp_path / ".moeparity-x.json").touch()
-    assert seen() == f"{tmp_path}/.moeparity-x.json is left"
+    assert difference() == f"{tmp_path}/.moeparity-x.json is left"
     (tmp_path / ".moeparity-x.json").unlink()
     (tmp_path / "config.json").unlink()
-    assert seen() == f"{tmp_path}/config.json is gone"
+    assert difference() == f"{tmp_path}/config.json is gone"
     (tmp_path / "config.json").write_text("{}", "utf-8")
-    assert seen() == f"{tmp_path}/config.json is changed"
+    assert difference() == f"{tmp_path}/config.json is changed"
     assert scene.leavings(tmp_path) is None
     (tmp_path / "moeparity" / "passes").mkdir(parents=True)
     (tmp_path / "moeparity" / "passes" / "0.safetensors").touch()

@@ -19,7 +19,7 @@ import torch
 from pyarrow import parquet
 
 from moeparity import logs, paths
-from moeparity.logs.formats import tables
+from moeparity.logs.formats import parquet_files
 from moeparity.logs.opening import open_sampled
 from tests.logs import own_files
 from tests.logs.truth import TRUTHS
@@ -484,7 +484,7 @@ def _packed_dump(folder: Path) -> None:
 
 
 def _run_lengths(folder: Path) -> None:
-    with mock.patch.object(tables, "_MOST_VALUES", 2):
+    with mock.patch.object(parquet_files, "_MOST_VALUES", 2):
         _open(FIXTURES / "moeparity/log.parquet")
 
 

@@ -36,7 +36,7 @@ from moeparity.metrics.verdict import Gate
 from tests.metrics.made import noisy, records
 
 
-def given(column: Tensor | None) -> Tensor:
+def present(column: Tensor | None) -> Tensor:
     assert column is not None
     return column
 
@@ -113,7 +113,7 @@ def test_intervals_move_with_the_offset(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["k1", "areal/behave_approx_kl", "verl/log_ppl_diff", "verl/chi2_token"])
 def test_far_below_parity_is_no_parity(name: str) -> None:
-    distant = [replace(sequence, trainer=given(sequence.trainer) - 1) for sequence in records(30, 60, 0.02)]
+    distant = [replace(sequence, trainer=present(sequence.trainer) - 1) for sequence in records(30, 60, 0.02)]
     swapped = [replace(sequence, rollout=sequence.trainer, trainer=sequence.rollout) for sequence in distant]
     statuses = [measure(log, Request(gate=read_gate(f"{name}<0.01"))).verdict.status for log in (distant, swapped)]
     assert statuses == ["fail", "fail"]
@@ -121,7 +121,7 @@ def test_far_below_parity_is_no_parity(name: str) -> None:
 
 
 def test_a_ratio_below_1_is_as_far_as_one_above() -> None:
-    shifted = [replace(each, trainer=given(each.trainer) - 1) for each in records(30, 60, 0.02)]
+    shifted = [replace(each, trainer=present(each.trainer) - 1) for each in records(30, 60, 0.02)]
     for name in ("mean_ratio", "nemo-rl/sampling_importance_ratio", "verl/ppl_ratio"):
         assert measure(shifted, Request(gate=read_gate(f"{name}<1.05"))).verdict.status == "fail"
 
@@ -169,7 +169,7 @@ def test_chunks_of_any_size_give_the_same_report() -> None:
 
 def test_the_worst_sequences_are_found_in_any_chunk() -> None:
     sequences = records(12, 10, 0.01)
-    spoilt = replace(sequences[7], trainer=given(sequences[7].trainer) - 1)
+    spoilt = replace(sequences[7], trainer=present(sequences[7].trainer) - 1)
     sequences[7] = spoilt
     report = measure(sequences, Request())
     assert report.outliers[0].id == "s7"
@@ -180,7 +180,7 @@ def test_the_worst_sequences_are_found_in_any_chunk() -> None:
 def test_unscored_tokens_and_sequences_do_not_count() -> None:
     sequences = records(3, 10, 0.1)
     half = torch.arange(10) < 5
-    spoilt = torch.where(half, given(sequences[0].trainer), torch.nan)
+    spoilt = torch.where(half, present(sequences[0].trainer), torch.nan)
     sequences[0] = replace(sequences[0], mask=half, trainer=spoilt)
     sequences[1] = replace(sequences[1], mask=torch.zeros(10, dtype=torch.bool))
     report = measure(sequences, Request())
@@ -294,7 +294,7 @@ def test_a_mark_is_explained_where_it_stands_and_nowhere_else() -> None:
 def test_what_is_bounded_on_one_side_says_which_and_why() -> None:
     """One sequence of thirty differs: no resample of the others bounds the mean from above."""
     sequences = records(30, 20, 0.0)
-    rollout = given(sequences[4].rollout)
+    rollout = present(sequences[4].rollout)
     sequences[4] = replace(sequences[4], trainer=rollout - 0.2 * (torch.arange(len(rollout)) == 7))
     output = text(measure(sequences, Request()))
     assert re.search(r"^  k3 +\S+ +at least ", output, re.MULTILINE)
@@ -397,7 +397,7 @@ def test_a_log_is_checked_as_a_recipe_is(log: Path, expect: str, code: int) -> N
 
 
 def test_a_cause_that_is_named_is_found(tmp_path: Path) -> None:
-    shifted = [replace(each, trainer=given(each.trainer).roll(1)) for each in records(40, 60, 0.02)]
+    shifted = [replace(each, trainer=present(each.trainer).roll(1)) for each in records(40, 60, 0.02)]
     write(tmp_path / "log.jsonl", shifted)
     assert check(write_check(tmp_path, "expect: {causes: [misaligned]}")).exit_code == 0
     assert check(write_check(tmp_path, "expect: {causes: none}")).exit_code == 1

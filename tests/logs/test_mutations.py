@@ -49,7 +49,7 @@ DEFECTS: tuple[Any, ...] = (
 """
 
 
-def known(column: Tensor | None) -> Tensor:
+def present(column: Tensor | None) -> Tensor:
     assert column is not None
     return column
 
@@ -59,8 +59,8 @@ def numbers(sampled: Path, scored: Path | None) -> Result:
     return {
         sequence.id: (
             sequence.token_ids[sequence.mask].tolist(),
-            known(sequence.rollout)[sequence.mask].tolist(),
-            known(sequence.trainer)[sequence.mask].tolist(),
+            present(sequence.rollout)[sequence.mask].tolist(),
+            present(sequence.trainer)[sequence.mask].tolist(),
         )
         for sequence in read
     }

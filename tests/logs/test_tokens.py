@@ -51,7 +51,7 @@ def test_what_a_log_holds_is_read_back(name: str, ending: str, tmp_path: Path) -
         assert bool(values[~mask].isnan().all())
 
 
-def own(path: Path, *records: Mapping[str, object]) -> Path:
+def own_log(path: Path, *records: Mapping[str, object]) -> Path:
     path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
     return path
 
@@ -72,7 +72,7 @@ def test_routes_labels_and_what_is_said_of_the_sampler_are_kept(tmp_path: Path) 
     routed = {**RECORD, "routed_experts": routes, "versions": [-1, 6, 7], "sampling_params": cold}
     unscored = {**RECORD, "id": "b", "mask": [0, 0, 0]}
     bare = {key: RECORD[key] for key in ("input_ids", "logprobs")} | {"id": "c"}
-    log, out = own(tmp_path / "log.jsonl", routed, unscored, bare), tmp_path / "tokens.jsonl"
+    log, out = own_log(tmp_path / "log.jsonl", routed, unscored, bare), tmp_path / "tokens.jsonl"
     process = inside("tokens", log, "--out", out)
     assert process.returncode == 0, process.stderr
     printed = " ".join(process.stdout.split())
@@ -110,7 +110,7 @@ def test_so_many_sequences_are_written(tmp_path: Path) -> None:
 
 def test_lines_of_labelled_tokens_read_as_they_were(tmp_path: Path) -> None:
     """Also where a sequence has several labels, which no log gives."""
-    logged = tokens_of(open_sampled([own(tmp_path / "log.jsonl", RECORD)])).tokens
+    logged = tokens_of(open_sampled([own_log(tmp_path / "log.jsonl", RECORD)])).tokens
     several = replace(logged, labels=torch.tensor([[0, 1, 0]]), label_names=("maths", "text"))
     out = tmp_path / "tokens.jsonl"
     out.write_text("".join(f"{line}\n" for line in lines(several)), "utf-8")
@@ -140,13 +140,13 @@ def test_lines_of_labelled_tokens_read_as_they_were(tmp_path: Path) -> None:
 def test_what_no_forward_can_score_is_refused(
     records: list[Mapping[str, object]], message: str, tmp_path: Path
 ) -> None:
-    log = open_sampled([own(tmp_path / "log.jsonl", *records)])
+    log = open_sampled([own_log(tmp_path / "log.jsonl", *records)])
     with pytest.raises(LogError, match=message):
         tokens_of(log)
 
 
 def test_several_files_are_logs_alone(tmp_path: Path) -> None:
-    log = own(tmp_path / "log.jsonl", RECORD)
+    log = own_log(tmp_path / "log.jsonl", RECORD)
     process = inside("tokens", log, log)
     assert process.returncode == 2
     assert "one recipe or token file is printed" in " ".join(process.stderr.split())

@@ -52,7 +52,7 @@ def step_of(at: dict[str, Any]) -> torch.dtype:
     return FP64 if FP64 in (last, at["output"]) else FP32
 
 
-def kept(x: float, step: torch.dtype) -> float:
+def rounded(x: float, step: torch.dtype) -> float:
     return x if step == FP64 else float(np.float32(x))
 
 
@@ -95,7 +95,7 @@ def rounded_temperature(temperature: float, step: torch.dtype) -> tuple[Fraction
 def in_turn(terms: Row, step: torch.dtype) -> float:
     total = terms[0]
     for term in terms[1:]:
-        total = kept(total + term, step)
+        total = rounded(total + term, step)
     return total
 
 
@@ -104,16 +104,16 @@ def folded(terms: Row, step: torch.dtype, *, neighbours: bool) -> float:
     while len(row) > 1:
         half = len(row) // 2
         pairs = zip(row[::2], row[1::2], strict=True) if neighbours else zip(row[:half], row[half:], strict=True)
-        row = [kept(a + b, step) for a, b in pairs]
+        row = [rounded(a + b, step) for a, b in pairs]
     return row[0]
 
 
 def kahan(terms: Row, step: torch.dtype) -> float:
     total, lost = terms[0], 0.0
     for term in terms[1:]:
-        mended = kept(term - lost, step)
-        new = kept(total + mended, step)
-        total, lost = new, kept(kept(new - total, step) - mended, step)
+        mended = rounded(term - lost, step)
+        new = rounded(total + mended, step)
+        total, lost = new, rounded(rounded(new - total, step) - mended, step)
     return total
 
 
@@ -130,7 +130,7 @@ def in_threads(terms: Row, step: torch.dtype) -> float:
     per_thread = [0.0] * 32
     for i, term in enumerate(terms):
         thread = i // 4 % 32
-        per_thread[thread] = kept(per_thread[thread] + term, step)
+        per_thread[thread] = rounded(per_thread[thread] + term, step)
     return folded(per_thread, step, neighbours=False)
 
 
@@ -161,7 +161,7 @@ COLLECTIVES: dict[str, Sequence[tuple[int, ...]]] = {
 def over_ranks(row: Row, at: dict[str, Any], token: int) -> Row:
     """(x - max) - log sum, the vocabulary cut as torch.chunk cuts it."""
     step, size, highest = step_of(at), -(-len(row) // at["tensor"]), max(row)
-    shifted = [kept(x - highest, step) for x in row]
+    shifted = [rounded(x - highest, step) for x in row]
     sums = [SUMS[at["order"]](exp(shifted[i : i + size], step), step) for i in range(0, len(row), size)]
     if at["tensor"] == 1:
         (total,) = sums
@@ -170,7 +170,7 @@ def over_ranks(row: Row, at: dict[str, Any], token: int) -> Row:
     else:
         total = in_turn([sums[rank] for rank in COLLECTIVES[at["collective"]][token // 4]], step)
     added = log(total, step)
-    return [kept(x - added, step) for x in shifted]
+    return [rounded(x - added, step) for x in shifted]
 
 
 def block_by_block(row: Row, at: dict[str, Any]) -> Row:
@@ -179,14 +179,14 @@ def block_by_block(row: Row, at: dict[str, Any]) -> Row:
     for start in range(0, len(row), size):
         block = row[start : start + size]
         new = max(highest, *block)
-        block_sum = SUMS[at["order"]](exp([kept(x - new, step) for x in block], step), step)
-        (shrunk,) = exp([kept(highest - new, step)], step)
-        added = kept(kept(shrunk * added, step) + block_sum, step) if start else block_sum
+        block_sum = SUMS[at["order"]](exp([rounded(x - new, step) for x in block], step), step)
+        (shrunk,) = exp([rounded(highest - new, step)], step)
+        added = rounded(rounded(shrunk * added, step) + block_sum, step) if start else block_sum
         highest = new
     if at["form"] == "shifted":
-        return [kept(kept(x - highest, step) - log(added, step), step) for x in row]
-    log_sum = kept(log(added, step) + highest, step)
-    return [kept(x - log_sum, step) for x in row]
+        return [rounded(rounded(x - highest, step) - log(added, step), step) for x in row]
+    log_sum = rounded(log(added, step) + highest, step)
+    return [rounded(x - log_sum, step) for x in row]
 
 
 def expected(x: Tensor, **choices: Any) -> Tensor:
@@ -203,7 +203,7 @@ def expected(x: Tensor, **choices: Any) -> Tensor:
         rows = [block_by_block(row, at) for row in rows]
     else:
         sums = wide.logsumexp(-1).tolist()
-        rows = [[kept(x - total, step_of(at)) for x in row] for row, total in zip(rows, sums, strict=True)]
+        rows = [[rounded(x - total, step_of(at)) for x in row] for row, total in zip(rows, sums, strict=True)]
     least = torch.finfo(at["output"]).min if at["form"] == "log_of_softmax" else -math.inf
     done = [[max(least, into(value, at["output"])) for value in row] for row in rows]
     return torch.tensor(done, dtype=FP64).to(at["output"]).view(x.shape)

@@ -123,16 +123,16 @@ def test_padding_and_window(dtype: torch.dtype, window: int | None, lengths: tup
     real = [range(11 - n, 11) if side == "left" else range(n) for n in lengths]
     mask = torch.tensor([[i in row for i in range(11)] for row in real])
 
-    def seen(sequence: int, query: int, key: int) -> bool:
+    def is_visible(sequence: int, query: int, key: int) -> bool:
         return key in real[sequence] and (window is None or query - key < window)
 
     at: dict[str, Any] = {**EAGER, "kv_layout": "projected"}
     at |= dict.fromkeys(("scores", "probabilities", "output"), dtype)
     ours = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": window}, at=at)
-    assert_bits(ours, eager(q, k, v.transpose(1, 2), 12**-0.5, at, seen))
+    assert_bits(ours, eager(q, k, v.transpose(1, 2), 12**-0.5, at, is_visible))
     by_sdpa = attention(q, k, v.transpose(1, 2), mask, w={}, p={"window": window}, at=at | {"implementation": "sdpa"})
     # Another order of the same sums, except in rows without a key: those are torch's own business.
-    rows = torch.tensor([[any(seen(b, i, j) for j in range(i + 1)) for i in range(11)] for b in range(2)])
+    rows = torch.tensor([[any(is_visible(b, i, j) for j in range(i + 1)) for i in range(11)] for b in range(2)])
     assert torch.allclose(by_sdpa[rows].float(), ours[rows].float(), atol=0.05)
 
 

@@ -63,7 +63,7 @@ class Token:
         return [bf16(in_turn([F32(0), *(self.rows[k] for k in slots)])) for slots in self.ranks(count)]
 
 
-def kept(x: F32) -> F32:
+def unrounded(x: F32) -> F32:
     return x
 
 
@@ -120,12 +120,12 @@ def with_shared(t: Token, routed: F32) -> F32:
 S = F32(SCALE)
 BY_HAND: dict[str, Callable[[Token], F32]] = {
     "C1": lambda t: in_bf16(of(t, t.weighted(bf16), t.by_expert)),
-    "C2": lambda t: bf16(from_zero(of(t, t.weighted(kept), t.by_expert))),
+    "C2": lambda t: bf16(from_zero(of(t, t.weighted(unrounded), t.by_expert))),
     "C3": lambda t: bf16(from_zero(t.rows)),
     "C3s": lambda t: with_shared(t, bf16(from_zero(t.rows) * S)),
     "C3o": lambda t: with_shared(t, bf16(bf16(from_zero(t.rows)) * S)),
     "C4": lambda t: bf16(four_lanes(t.weighted(bf16))),
-    "C5": lambda t: bf16(four_lanes(t.weighted(kept))),
+    "C5": lambda t: bf16(four_lanes(t.weighted(unrounded))),
     "C6": lambda t: bf16(t.fused(F32(0))),
     "C7": lambda t: bf16(t.fused(F32(0))),
     "C8": lambda t: in_bf16(of(t, t.rows, arrival(TOP_K))),
@@ -143,11 +143,11 @@ BY_HAND: dict[str, Callable[[Token], F32]] = {
     "S1": lambda t: with_shared(t, bf16(from_zero(t.rows))),
     "S2": lambda t: bf16(t.fused(F32(0)) + t.shared),
     "S3": lambda t: bf16(t.fused(t.shared)),
-    "S4": lambda t: bf16(from_zero([*t.weighted(kept), t.shared])),
-    "S5": lambda t: bf16(from_zero([*t.weighted(kept), t.shared * (F32(1) / S)]) * S),
+    "S4": lambda t: bf16(from_zero([*t.weighted(unrounded), t.shared])),
+    "S5": lambda t: bf16(from_zero([*t.weighted(unrounded), t.shared * (F32(1) / S)]) * S),
     "S6": scaled_shared,
     "F1": lambda t: in_bf16(of(t, t.weighted(bf16), t.by_expert)),
-    "F2": lambda t: bf16(from_zero(t.weighted(kept))),
+    "F2": lambda t: bf16(from_zero(t.weighted(unrounded))),
     "F3": lambda t: in_bf16(of(t, t.weighted(bf16), t.by_expert)),
 }
 

@@ -88,7 +88,7 @@ MATH: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] =
 """exp and tanh; tanh.approx is taken to be correctly rounded, as math.tanh is when it is stored in fp32."""
 
 
-def taken(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> Tensor:
+def from_torch(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> Tensor:
     """What is taken from torch, of all logits [N, n] at once: its vectors and their rest may round differently."""
     exp, tanh = MATH[at["math"]]
     if p["score"] == "softmax":
@@ -135,7 +135,7 @@ def numbers(x: Tensor) -> list[list[F32]]:
 
 def after_topk(logits: Tensor, p: dict[str, Any], at: dict[str, Any]) -> tuple[list[list[int]], list[list[F32]]]:
     ids = [best(row, p["top_k"], at["tie_break"]) for row in logits.tolist()]
-    rows = numbers(taken(logits.gather(1, torch.tensor(ids)), p, at))
+    rows = numbers(from_torch(logits.gather(1, torch.tensor(ids)), p, at))
     return ids, [[ROUND[at["weights"]](w * F32(p["scale"])) for w in scored(row, p, at)] for row in rows]
 
 
@@ -169,7 +169,7 @@ def routed(
     return ids, [ROUND[at["weights"]](w) for w in weights]
 
 
-def both(p: dict[str, Any], at: dict[str, Any], *, bias: bool = False, logits: torch.dtype = FP32) -> Tensor:
+def compared(p: dict[str, Any], at: dict[str, Any], *, bias: bool = False, logits: torch.dtype = FP32) -> Tensor:
     """Compare ids and weights with the loop's; returns the weights in fp32, with the ids below them."""
     p, at = PARAMETERS | p, AT | at
     experts = p["experts"]
@@ -185,7 +185,7 @@ def both(p: dict[str, Any], at: dict[str, Any], *, bias: bool = False, logits: t
         expected_ids, expected = after_topk(flat, p, at)
     else:
         biases = [F32(b) for b in correction.numpy()] if bias else []
-        scores = [scored(row, p, at) for row in numbers(taken(flat, p, at))]
+        scores = [scored(row, p, at) for row in numbers(from_torch(flat, p, at))]
         routes_there = [routed(row, s, biases, p, at) for row, s in zip(numbers(flat), scores, strict=True)]
         expected_ids, expected = [ids for ids, _ in routes_there], [w for _, w in routes_there]
     assert ids.flatten(0, 1).tolist() == expected_ids
@@ -195,7 +195,7 @@ def both(p: dict[str, Any], at: dict[str, Any], *, bias: bool = False, logits: t
 
 def changes(p: dict[str, Any], at: dict[str, Any], **options: Any) -> bool:
     """As the loop has it, which `both` asserts; whether it is something else than what the defaults give."""
-    return not torch.equal(both(p, at, **options), both(p, {}, **options))
+    return not torch.equal(compared(p, at, **options), compared(p, {}, **options))
 
 
 @pytest.mark.parametrize("order", SUMS)
@@ -208,15 +208,15 @@ def test_softmax(form: str, order: str, renormalize: bool) -> None:
 
 @pytest.mark.parametrize("order", SUMS)
 def test_renormalisation_order(order: str) -> None:
-    weights = both({}, {"renormalize_order": order})
-    assert order == "sequential" or not torch.equal(weights, both({}, {}))
+    weights = compared({}, {"renormalize_order": order})
+    assert order == "sequential" or not torch.equal(weights, compared({}, {}))
 
 
 @pytest.mark.parametrize("form", ["exp", "tanh"])
 def test_sigmoid(form: str) -> None:
     """torch's own kernel on CPU is the form by exp, so that only the other one differs from it."""
-    weights = both({"score": "sigmoid"}, {"sigmoid": form}, bias=True)
-    assert torch.equal(weights, both({"score": "sigmoid"}, {}, bias=True)) == (form == "exp")
+    weights = compared({"score": "sigmoid"}, {"sigmoid": form}, bias=True)
+    assert torch.equal(weights, compared({"score": "sigmoid"}, {}, bias=True)) == (form == "exp")
 
 
 @pytest.mark.parametrize("whose", ["cuda", "cuda_fast"])
@@ -228,14 +228,14 @@ def test_sigmoid(form: str) -> None:
 )  # fmt: skip
 def test_a_gpus_exp_and_tanh(whose: str, p: dict[str, Any], at: dict[str, Any]) -> None:
     """tanh.approx, correctly rounded, is torch's own here."""
-    same = torch.equal(both(p, at | {"math": whose}), both(p, at))
+    same = torch.equal(compared(p, at | {"math": whose}), compared(p, at))
     assert not same or (whose, at.get("sigmoid")) == ("cuda_fast", "tanh")
 
 
 def test_weights_from_which_the_bias_is_subtracted_again() -> None:
     p = {"score": "sigmoid"}
-    assert not torch.equal(both(p, {"chosen": "unbiased"}, bias=True), both(p, {}, bias=True))
-    assert torch.equal(both(p, {"chosen": "unbiased"}), both(p, {}))
+    assert not torch.equal(compared(p, {"chosen": "unbiased"}, bias=True), compared(p, {}, bias=True))
+    assert torch.equal(compared(p, {"chosen": "unbiased"}), compared(p, {}))
 
 
 @pytest.mark.parametrize("form", ["reciprocal", "scale_first", "scale_over_sum"])
@@ -244,12 +244,12 @@ def test_weights_from_which_the_bias_is_subtracted_again() -> None:
 def test_renormalisation(form: str, eps: float, at: str) -> None:
     choices = {"renormalize_eps": eps, "renormalize_eps_at": at}
     p = {"score": "sigmoid", "scale": 2.5}
-    assert not torch.equal(both(p, choices | {"renormalize": form}), both(p, choices))
+    assert not torch.equal(compared(p, choices | {"renormalize": form}), compared(p, choices))
 
 
 def test_eps_as_the_start_of_the_sum() -> None:
     at = {"renormalize_eps": 1e-2}
-    assert not torch.equal(both({}, at), both({}, at | {"renormalize_eps_at": "start"}))
+    assert not torch.equal(compared({}, at), compared({}, at | {"renormalize_eps_at": "start"}))
 
 
 @pytest.mark.parametrize("timing", ["before_topk", "after_topk"])
@@ -266,15 +266,15 @@ def test_softmax_over_the_chosen_logits(timing: str, scores: str, weights: str) 
 
 def test_ranked_on_logits() -> None:
     """Scores that saturate in bf16 are equal where their logits are not."""
-    scores = both({}, {"scores": "bf16"})
-    assert not torch.equal(both({}, {"rank_on": "logits", "scores": "bf16"}), scores)
+    scores = compared({}, {"scores": "bf16"})
+    assert not torch.equal(compared({}, {"rank_on": "logits", "scores": "bf16"}), scores)
 
 
 @pytest.mark.parametrize("tie_break", ["lowest_index", "highest_index"])
 @pytest.mark.parametrize("logits", [BF16, FP32])
 def test_ties(tie_break: str, logits: torch.dtype) -> None:
-    weights = both({}, {"tie_break": tie_break, "scores": "bf16"}, logits=logits)
-    assert torch.equal(weights, both({}, {"scores": "bf16"}, logits=logits)) == (tie_break == "lowest_index")
+    weights = compared({}, {"tie_break": tie_break, "scores": "bf16"}, logits=logits)
+    assert torch.equal(weights, compared({}, {"scores": "bf16"}, logits=logits)) == (tie_break == "lowest_index")
 
 
 GROUPED = {"experts": 12, "score": "sigmoid", "groups": 4, "top_groups": 2, "top_k": 4, "scale": 2.5}
@@ -285,9 +285,9 @@ GROUPED = {"experts": 12, "score": "sigmoid", "groups": 4, "top_groups": 2, "top
 def test_groups(score: str, mask: str) -> None:
     """Half of the biased scores are negative, so that a mask of 0 lets experts of other groups in."""
     p = GROUPED | ({"top_k": 6} if score == "topk_share_sum" else {})
-    weights = both(p, {"group_score": score, "group_mask": mask}, bias=True)
+    weights = compared(p, {"group_score": score, "group_mask": mask}, bias=True)
     default = score == "top2_sum" and mask == "neg_inf"
-    assert torch.equal(weights, both(p, {}, bias=True)) == default
+    assert torch.equal(weights, compared(p, {}, bias=True)) == default
 
 
 @pytest.mark.parametrize(
@@ -305,9 +305,9 @@ def test_ties_of_groups(tie_break: str, group_ids: tuple[int, ...]) -> None:
 def test_sites(site: str) -> None:
     p = {"score": "sigmoid", "scale": 2.5}
     for dtype in ("bf16", "fp16", "fp32"):
-        both(p, {site: dtype, "renormalize_eps": 1e-2}, bias=True)
-    narrow = both(p, {site: "bf16"}, bias=True)
-    assert not torch.equal(narrow, both(p, {}, bias=True))
+        compared(p, {site: dtype, "renormalize_eps": 1e-2}, bias=True)
+    narrow = compared(p, {site: "bf16"}, bias=True)
+    assert not torch.equal(narrow, compared(p, {}, bias=True))
 
 
 @pytest.mark.parametrize("form", ["divide", "reciprocal"])
@@ -317,7 +317,7 @@ def test_the_quotient_is_rounded_before_it_is_scaled(form: str, scale: float, qu
     """In bf16 throughout it is what transformers' DeepSeek-V3 does under autocast: tests/hf/test_autocast.py."""
     p, at = {"score": "sigmoid", "scale": scale}, {"renormalize": form, "quotient": quotient}
     narrow = {"scores": "bf16", "total": "bf16", "weights": "bf16"}
-    assert not torch.equal(both(p, at | narrow, bias=True), both(p, narrow | {"renormalize": form}, bias=True))
+    assert not torch.equal(compared(p, at | narrow, bias=True), compared(p, narrow | {"renormalize": form}, bias=True))
 
 
 @pytest.mark.parametrize("scaling", ["accumulator", "output", "shared_add", "shared_fma"])

@@ -46,7 +46,7 @@ HOSTILE = [
 ]
 
 
-def seen(text: str) -> str:
+def visible_text(text: str) -> str:
     """What a reader sees of a text."""
     return " ".join(printable(text).split())
 
@@ -61,17 +61,17 @@ def shown(markdown: str) -> tuple[set[str], str]:
 def test_hostile_words_are_shown_as_they_are(text: str) -> None:
     tags, words = shown(escaped(text))
     assert tags <= {"p", "/p"}
-    assert words.strip() == seen(text)
+    assert words.strip() == visible_text(text)
     tags, words = shown(table(["a", "b"], [[text, text]]))
     assert tags == {f"{end}{tag}" for tag in ("table", "thead", "tbody", "tr", "th", "td") for end in ("", "/")}
-    assert words.split() == ["a", "b", *seen(text).split(), *seen(text).split()]
+    assert words.split() == ["a", "b", *visible_text(text).split(), *visible_text(text).split()]
 
 
 @given(st.text(max_size=40))
 def test_any_words_are(text: str) -> None:
     tags, words = shown(f"### {escaped(text)} end")
     assert tags == {"h3", "/h3"}
-    assert words.split() == [*seen(text).split(), "end"]
+    assert words.split() == [*visible_text(text).split(), "end"]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from moeparity.metrics.verdict import Interval, Verdict
 from moeparity.output.status import estimated, judged, state_of, status, status_line
-from tests.bisection.reports import made
+from tests.bisection.reports import fill
 
-VALUE = made(Interval, estimate=0.000271, low=0.000214, high=0.000372, level=0.95, method="bootstrap-t")
-FAILED = made(Verdict, status="fail", metric="k3", reduce="token", below=1e-4, value=VALUE, reason="it lies above")
+VALUE = fill(Interval, estimate=0.000271, low=0.000214, high=0.000372, level=0.95, method="bootstrap-t")
+FAILED = fill(Verdict, status="fail", metric="k3", reduce="token", below=1e-4, value=VALUE, reason="it lies above")
 
 
 @pytest.mark.parametrize(

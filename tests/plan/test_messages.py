@@ -36,7 +36,7 @@ def plan(address: str, *, dtype: str = "bf16", tensor: int = 4, **settings: str)
     return bind(OF, load_profile("hf-eager", HERE), dtype, overrides(values, HERE), placement=placed, phases=phases)
 
 
-def taken(bound: BoundGraph, rows: int, phase: Phase = "prefill") -> bool:
+def is_taken(bound: BoundGraph, rows: int, phase: Phase = "prefill") -> bool:
     at = bound.at(Sizes(phase, rows, longest=rows, keys=rows, queries=rows))
     return at.settings["layers[0].moe.reduce", "collective"].value == RING
 
@@ -44,18 +44,18 @@ def taken(bound: BoundGraph, rows: int, phase: Phase = "prefill") -> bool:
 @pytest.mark.parametrize(("dtype", "row_bytes"), [("bf16", 2 * HIDDEN), ("fp32", 4 * HIDDEN)])
 def test_bytes_are_rows_of_the_models_width_in_the_sides_dtype(dtype: str, row_bytes: int) -> None:
     bound = plan(f"{COLLECTIVE}@prefill[bytes {3 * row_bytes}:{7 * row_bytes}]", dtype=dtype)
-    assert [rows for rows in range(1, 12) if taken(bound, rows)] == [3, 4, 5, 6]
+    assert [rows for rows in range(1, 12) if is_taken(bound, rows)] == [3, 4, 5, 6]
     # A message that is a byte short of three rows has two.
     bound = plan(f"{COLLECTIVE}@prefill[bytes {3 * row_bytes - 1}:{7 * row_bytes + 1}]", dtype=dtype)
-    assert [rows for rows in range(1, 12) if taken(bound, rows)] == [3, 4, 5, 6, 7]
-    assert not any(taken(bound, rows, "decode") for rows in range(1, 12))
+    assert [rows for rows in range(1, 12) if is_taken(bound, rows)] == [3, 4, 5, 6, 7]
+    assert not any(is_taken(bound, rows, "decode") for rows in range(1, 12))
 
 
 @pytest.mark.parametrize(("tensor", "holds"), [(2, False), (4, True), (8, False)])
 def test_ranks_are_those_of_the_placement(tensor: int, holds: bool) -> None:
     address = f"{COLLECTIVE}@prefill[ranks 4:5]"
     if holds:
-        assert taken(plan(address, tensor=tensor), 5)
+        assert is_taken(plan(address, tensor=tensor), 5)
         return
     with pytest.raises(SpecError, match=r"is set for steps of prefill\[ranks 4:5\]"):
         plan(address, tensor=tensor)
@@ -68,7 +68,7 @@ def test_on_one_rank_there_is_no_message() -> None:
 
 def test_rows_and_bytes_of_one_rule_hold_both() -> None:
     bound = plan(f"{COLLECTIVE}@prefill[rows 2:6, bytes {4 * 2 * HIDDEN}:]")
-    assert [rows for rows in range(1, 9) if taken(bound, rows)] == [4, 5]
+    assert [rows for rows in range(1, 9) if is_taken(bound, rows)] == [4, 5]
 
 
 def test_partial_sums_of_another_size_are_refused() -> None:

@@ -181,7 +181,7 @@ def plant(planted: Planted, model: Model) -> Sides:
     settings_there |= planted_ranks.background(planted.attribute, planted.place, planted.value, node, model.graph)
     settings_there |= {f"{node.inputs[0]}:output": "fp32"} if {planted.place, planted.label} & {*FED_FP32} else {}
     address = f"{node.name}:{planted.attribute.name}"
-    reference = REFERENCE_VALUE.get(planted.label, _other(planted, base, node))
+    reference = REFERENCE_VALUE.get(planted.label, _another_value(planted, base, node))
     of_value = {} if reference == base.settings[node.name, planted.attribute.name].value else {address: reference}
     return Sides(
         node=node.name,
@@ -211,7 +211,7 @@ def _nodes(planted: Planted, model: Model) -> list[Node]:
     ]
 
 
-def _other(planted: Planted, base: BoundGraph, node: Node) -> Value:
+def _another_value(planted: Planted, base: BoundGraph, node: Node) -> Value:
     """The profile's value where it is another one, else a value that is."""
     usual = base.settings[node.name, planted.attribute.name].value
     for value in (usual, *reversed(values_of(planted.op, planted.attribute))):

@@ -122,11 +122,11 @@ class _Restricted:
     def see(self, view: NodeView) -> None:
         own_view = replace(
             view,
-            outputs=self._own(view.outputs),
-            inputs=self._own(view.inputs),
-            active=self._own(view.active),
-            regions=self._own(view.regions),
-            turns=self._own(view.turns),
+            outputs=self._own_values(view.outputs),
+            inputs=self._own_values(view.inputs),
+            active=self._own_values(view.active),
+            regions=self._own_values(view.regions),
+            turns=self._own_values(view.turns),
             # Asked for at regions only, and there are as many as candidates.
             entered={
                 (self.own_names[walker], value): ids
@@ -138,5 +138,5 @@ class _Restricted:
         for observer in self.observers:
             observer.see(own_view)
 
-    def _own(self, of_walkers: Mapping[Name, T]) -> dict[Name, T]:
+    def _own_values(self, of_walkers: Mapping[Name, T]) -> dict[Name, T]:
         return {name: of_walkers[full] for name, full in self.names.items() if full in of_walkers}

@@ -48,7 +48,7 @@ def kernel(name: str) -> Kernel:
     return open_kernel(FOLDER / f"{name}.yaml")
 
 
-def held(name: str, node: str, model: str = "quickstart", /, **settings: Value) -> NodeVerdict:
+def verdict_on(name: str, node: str, model: str = "quickstart", /, **settings: Value) -> NodeVerdict:
     return certify_node(kernel(name), *bound(node, settings, model), (1, 24), 64)
 
 
@@ -71,7 +71,7 @@ SHARED = "layers[0].moe.shared.act"
     ],
 )
 def test_a_kernel_with_all_bits_of_a_node_is_certified(name: str, node: str, settings: dict[str, Value]) -> None:
-    verdict = held(name, node, **settings)
+    verdict = verdict_on(name, node, **settings)
     assert verdict.holds
     assert sum(comparison.numbers for _, comparisons in verdict.cases for comparison in comparisons) > 1000
     orders = [dict(change_tried)["order"] for change_tried in verdict.tried.differing if "order" in change_tried]
@@ -92,7 +92,7 @@ def test_a_kernel_with_all_bits_of_a_node_is_certified(name: str, node: str, set
 def test_where_bits_differ_the_choice_that_gives_them_is_named(
     name: str, node: str, settings: dict[str, Value], expected: dict[str, Value]
 ) -> None:
-    verdict = held(name, node, **settings)
+    verdict = verdict_on(name, node, **settings)
     assert not verdict.holds
     assert change(verdict) == {"out": expected}
 
@@ -102,22 +102,22 @@ WEIGHED: dict[str, Value] = {"layers[0].moe.experts:score_site": "combine", "wei
 
 def test_the_contraction_of_weighted_rows_is_a_choice_of_its_order() -> None:
     """nvcc's default makes fma of the row's product and the sum."""
-    verdict = held("combine_weighted", COMBINE, **WEIGHED)
+    verdict = verdict_on("combine_weighted", COMBINE, **WEIGHED)
     assert not verdict.holds
     assert change(verdict) == {"out": {"order": "sequential(fma)"}}
-    assert held("combine_weighted", COMBINE, **WEIGHED, order="sequential(fma)").holds
+    assert verdict_on("combine_weighted", COMBINE, **WEIGHED, order="sequential(fma)").holds
 
 
 def test_a_fault_that_no_choice_explains_is_not_given_the_name_of_one() -> None:
     """A tail that is one short."""
-    verdict = held("norm_short_tail", "norm", **NORM)
+    verdict = verdict_on("norm_short_tail", "norm", **NORM)
     assert not verdict.holds
     assert verdict.gives == {}
     assert any(comparison.ulp > 1 for _, comparisons in verdict.cases for comparison in comparisons)
 
 
 def test_a_missing_barrier_is_a_race_and_nothing_else() -> None:
-    verdict = held("norm_missing_barrier", "norm", **NORM)
+    verdict = verdict_on("norm_missing_barrier", "norm", **NORM)
     assert "depends on which threads go first" in verdict.race
     assert not verdict.holds
     assert verdict.cases == ()
@@ -125,12 +125,12 @@ def test_a_missing_barrier_is_a_race_and_nothing_else() -> None:
 
 def test_a_tail_that_is_one_too_long_is_an_error_that_says_where() -> None:
     with pytest.raises(MoeparityError, match=r"norm_long_tail, grid 1, block 32: Line \d+, block .*, thread .*address"):
-        held("norm_long_tail", "norm", **NORM)
+        verdict_on("norm_long_tail", "norm", **NORM)
 
 
 def test_a_router_that_breaks_ties_otherwise_computes_another_model() -> None:
     """Its weights are of other forms than the node's, and with them of the same bits."""
-    right, later = held("router", ROUTER), held("router_later", ROUTER)
+    right, later = verdict_on("router", ROUTER), verdict_on("router_later", ROUTER)
     for verdict, ids in ((right, 0), (later, 1)):
         assert {comparison.name: bool(comparison.differ) for comparison in verdict.cases[-1][1]} == {
             "ids": bool(ids),
@@ -143,18 +143,18 @@ def test_a_router_that_breaks_ties_otherwise_computes_another_model() -> None:
 
 def test_a_router_without_its_nodes_bias_is_not_compared() -> None:
     with pytest.raises(MoeparityError, match=r"layers\[3\].moe.router: has a bias that no argument is, and .* logits"):
-        held("router", "layers[3].moe.router", "deepseek_v3")
+        verdict_on("router", "layers[3].moe.router", "deepseek_v3")
 
 
 def test_swiglu_with_one_rounding_or_two() -> None:
     node = next(node.name for node in graph("qwen2_moe").nodes if node.op.name == "swiglu")
-    once = held("swiglu", node, "qwen2_moe", activation="fp32")
-    twice = held("swiglu_twice", node, "qwen2_moe", activation="fp32")
+    once = verdict_on("swiglu", node, "qwen2_moe", activation="fp32")
+    twice = verdict_on("swiglu_twice", node, "qwen2_moe", activation="fp32")
     assert not twice.holds
     assert change(twice) == {"out": {"activation": "bf16"}}
     assert once.holds
     assert {"activation": "bf16"} in once.tried.differing
-    assert held("swiglu_in_place", node, "qwen2_moe", activation="fp32").holds
+    assert verdict_on("swiglu_in_place", node, "qwen2_moe", activation="fp32").holds
 
 
 def command(*arguments: str | Path) -> Done:

@@ -57,11 +57,11 @@ def _arithmetic(root: str, format: str, modifiers: tuple[str, ...], count: int, 
 
 
 def _packed(root: str, format: str, modifiers: tuple[str, ...], count: int) -> Template:
-    def both(values: Sequence[int]) -> int:
+    def halves(values: Sequence[int]) -> int:
         low, high = (scalar.arithmetic(root, format, modifiers, [v >> at & 0xFFFF for v in values]) for at in (0, 16))
         return high << 16 | low
 
-    return Template(".".join((root, *modifiers, f"{format}x2")), ("r",), ("r",) * count, both)
+    return Template(".".join((root, *modifiers, f"{format}x2")), ("r",), ("r",) * count, halves)
 
 
 def _integers() -> list[Template]:

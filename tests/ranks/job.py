@@ -51,8 +51,8 @@ def main() -> None:
             dist.distributed_c10d._get_default_store().set("nobody waits any more", "")
         else:
             print(f"{fault}: done", flush=True)
-    seen()
-    held()
+    see_collectives()
+    hold_to_a_contract()
     after = torch.ones(2)
     dist.all_reduce(after)
     print(f"after: {after.tolist()}", flush=True)
@@ -69,7 +69,7 @@ def left_open(args: argparse.Namespace) -> None:
     print("left open: done", flush=True)
 
 
-def seen() -> None:
+def see_collectives() -> None:
     """What a log of collectives sees that Python's own calls do not show: DDP's bucket, a functional one; then one in
     inference mode.
     """
@@ -82,7 +82,7 @@ def seen() -> None:
     print("seen: " + ", ".join(call for group in log.groups.values() for _, call, _ in group.last), flush=True)
 
 
-def held() -> None:
+def hold_to_a_contract() -> None:
     """A contract that claims a parameter which lies over the ranks in rows: kept, then broken by a bit and a switch of
     one rank.
     """

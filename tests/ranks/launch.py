@@ -44,7 +44,7 @@ class Ended:
         lines = (line for error in self.errors for line in error.splitlines())
         return "\n".join(line for line in lines if line.startswith("moeparity ranks: "))
 
-    def said(self, fault: str) -> set[str]:
+    def words(self, fault: str) -> set[str]:
         """What the ranks said of a fault."""
         lines = (line for output in self.outputs for line in output.splitlines())
         return {line.removeprefix(f"{fault}: ") for line in lines if line.startswith(f"{fault}: ")}

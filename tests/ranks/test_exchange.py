@@ -18,7 +18,7 @@ def agree(*records: dict[str, str]) -> list[str | None]:
     """What each rank was told; None where it may go on."""
     store = HashStore()
 
-    def one(rank: int) -> str | None:
+    def verdict(rank: int) -> str | None:
         exchange = Exchange(PrefixStore("test", store), rank, len(records), lambda: None, 1)
         try:
             exchange.agree(records[rank], "call 0")
@@ -27,7 +27,7 @@ def agree(*records: dict[str, str]) -> list[str | None]:
         return None
 
     with ThreadPoolExecutor(len(records)) as ranks:
-        return list(ranks.map(one, range(len(records)), timeout=20))
+        return list(ranks.map(verdict, range(len(records)), timeout=20))
 
 
 def test_ranks_of_several_process_groups_are_in_step() -> None:

@@ -71,14 +71,14 @@ def test_the_job_ends_by_itself(in_step: tuple[Ended, Path]) -> None:
     ended, _ = in_step
     assert ended.codes == (0, 0, 0), ended.errors
     assert ended.leftovers == ()
-    assert ended.said("after") == {"[3.0, 3.0]"}, "torch.distributed is as it was"
-    assert ended.said("seen") == {"allreduce(float32[12]), all_reduce(float32[3], sum), allreduce(float32[3], sum)"}
+    assert ended.words("after") == {"[3.0, 3.0]"}, "torch.distributed is as it was"
+    assert ended.words("seen") == {"allreduce(float32[12]), all_reduce(float32[3], sum), allreduce(float32[3], sum)"}
 
 
 @pytest.mark.parametrize("fault", IN_STEP)
 def test_all_ranks_say_the_same_of_a_fault_and_name_rank_and_call(in_step: tuple[Ended, Path], fault: str) -> None:
     ended, _ = in_step
-    (words,) = ended.said(fault)
+    (words,) = ended.words(fault)
     assert re.search(IN_STEP[fault], words), words
 
 
@@ -90,7 +90,7 @@ def test_journals_tell_the_same_afterwards(in_step: tuple[Ended, Path], fault: s
     if fault == "none":
         assert [(story.ended, story.last, story.difference) for story in job_stories] == [(True, 5, None)] * 3
     else:
-        assert {story.difference for story in job_stories} == ended.said(fault)
+        assert {story.difference for story in job_stories} == ended.words(fault)
         assert [(story.ended, story.last) for story in job_stories] == [(False, 2)] * 3
 
 
@@ -120,13 +120,13 @@ def apart(stopped: Path) -> Callable[[str], Ended]:
 
 def test_ranks_are_held_to_a_contract_together(in_step: tuple[Ended, Path]) -> None:
     ended, _ = in_step
-    assert ended.said("hold") == {"{'weights': ['1 tensor, by the sums of 3 ranks'], 'environment': ['1 field']}"}
-    (broken,) = ended.said("hold broken")
+    assert ended.words("hold") == {"{'weights': ['1 tensor, by the sums of 3 ranks'], 'environment': ['1 field']}"}
+    (broken,) = ended.words("hold broken")
     assert re.search(
         r"broken\. weights: weight: float32 \[6, 4\], bits \w{16} in the contract, bits \w{16} here; ", broken
     )
     assert "; rank 1: environment: switch.deterministic_algorithms: False in the contract, True here." in broken
-    assert ended.said("hold unread") == {"rank 1: no.json: can't be read: No such file or directory. Check the path."}
+    assert ended.words("hold unread") == {"rank 1: no.json: can't be read: No such file or directory. Check the path."}
 
 
 def test_fingerprints_are_written_at_start_and_after_an_update(in_step: tuple[Ended, Path]) -> None:
@@ -143,7 +143,7 @@ def test_a_rank_that_is_lost_ends_the_job(apart: Callable[[str], Ended], fault: 
     ended = apart(fault)
     assert ended.leftovers == ()
     assert ended.codes[1] != 0
-    words = ended.verdict or "\n".join(ended.said(fault))
+    words = ended.verdict or "\n".join(ended.words(fault))
     assert re.search(APART[fault], words), (words, ended.errors)
     assert ended.seconds < 30, "the backend's own limit is 300 seconds"
 
@@ -155,7 +155,7 @@ def test_the_rank_that_holds_the_store_is_named_by_the_others(apart: Callable[[s
     words = job_report(stopped / "stopped").difference
     assert words.startswith("rank 0 is stopped. Its last sign of life: in call 0; no call finished. rank ")
     assert [story.difference for story in stories(stopped / "stopped")] == [None, words, words, words]
-    assert {*ended.verdict.splitlines(), *ended.said("stopped")} <= {words, f"moeparity ranks: {words}"}
+    assert {*ended.verdict.splitlines(), *ended.words("stopped")} <= {words, f"moeparity ranks: {words}"}
 
 
 def test_a_rank_that_is_lost_between_signs_of_life_is_named_with_its_call(apart: Callable[[str], Ended]) -> None:
@@ -168,7 +168,7 @@ def test_a_rank_that_is_lost_between_signs_of_life_is_named_with_its_call(apart:
 def test_a_rank_that_ends_early_is_named_by_those_who_wait_for_it(apart: Callable[[str], Ended]) -> None:
     ended = apart("ends")
     assert ended.leftovers == ()
-    assert ended.said("ends") == {"call 3: ranks are not in step. at: rank 0 call 3, rank 1 the end"}
+    assert ended.words("ends") == {"call 3: ranks are not in step. at: rank 0 call 3, rank 1 the end"}
 
 
 def test_a_rank_that_does_not_come_is_named(apart: Callable[[str], Ended]) -> None:
@@ -179,12 +179,12 @@ def test_a_rank_that_does_not_come_is_named(apart: Callable[[str], Ended]) -> No
 
 def test_a_guard_that_is_never_left_ends_with_its_program(apart: Callable[[str], Ended]) -> None:
     ended = apart("left open")
-    assert (ended.codes, ended.leftovers, ended.said("left open")) == ((0, 0), (), {"done"}), ended.errors
+    assert (ended.codes, ended.leftovers, ended.words("left open")) == ((0, 0), (), {"done"}), ended.errors
 
 
 def test_checked_collectives_are_compared_before_they_run(apart: Callable[[str], Ended]) -> None:
     ended = apart("checked order")
-    (words,) = ended.said("order")
+    (words,) = ended.words("order")
     assert re.search(
         r"^in call 3, collective 6 of 0: .*rank 0 .*allreduce.*, rank 1 .*broadcast.*"
         r"called by rank 0 at job\.py:\d+ in call 3; rank 1 at job\.py:\d+ in call 3",

@@ -36,7 +36,7 @@ def rows() -> dict[tuple[str, str], list[str]]:
     return cells_by_pair
 
 
-def named(cell: str) -> str:
+def bare_choice(cell: str) -> str:
     """A most guilty choice without its figures and doubts."""
     return cell.partition("%")[0].rpartition(" ")[0]
 
@@ -54,7 +54,7 @@ def test_a_part_measured_again_says_the_same(bench: Bench) -> None:
     for pair in measured:
         *_, first, most, _ = page[pair.first, pair.second]
         assert first == root(pair)
-        assert named(most) == named(guilty(pair)) != ""
+        assert bare_choice(most) == bare_choice(guilty(pair)) != ""
 
 
 def test_the_same_engine_twice_is_bit_identical(bench: Bench) -> None:

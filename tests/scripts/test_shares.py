@@ -76,11 +76,7 @@ def test_every_choice_without_a_run_has_a_reason_that_is_counted() -> None:
     row = shares._without("vllm", "qwen3_moe", unproved)
     gemm, attention, opaque, stated, silent = (int(cell) for cell in row.split("|")[3:-1])
     assert gemm + attention + opaque + stated + silent == len(unproved)
-    inside = [
-        choice
-        for choice in unproved
-        if choice.op == "attention" and choice.attribute in shares.TENSOR_CORES["attention"]
-    ]
+    inside = [choice for choice in unproved if choice.op == "attention" and choice.is_inside]
     assert attention == len(inside) > 0
     assert gemm > 0
     assert stated + opaque < sum(choice.level != "unknown" for choice in unproved)

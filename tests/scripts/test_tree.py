@@ -144,13 +144,30 @@ def test_a_variable_is_a_noun_wherever_it_is_bound(tmp_path: Path, text: str) ->
 def test_what_is_no_variable_or_has_no_better_name(tmp_path: Path) -> None:
     text = (
         "left, right = 1, 2\n\n\nclass A:\n    left: int\n    right: int\n\n    def __add__(self, other): ...\n\n\n"
-        "class B:\n    def told(self): self.x.own = 1; return self.kept\n\n\n"
-        "def kept(owned, one_order): return owned.kept(found=one_order)\n"
+        "class B:\n    def tell(self): self.x.own = 1; return self.kept\n\n\n"
+        "def keep(owned, one_order): return owned.kept(found=one_order)\n"
     )
     assert list(nameless(sources(tree(tmp_path, {"moeparity/lower/two.py": text})))) == []
     text = "def f(left):\n    def g(right): ...\n\n\ndef add(self, other): ...\n"
     lines = list(nameless(sources(tree(tmp_path, {"moeparity/lower/two.py": text}))))
     assert [line.split()[-1] for line in lines[1:]] == ["left", "other"]
+
+
+FUNCTIONS = (
+    "def {}(): ...\n",
+    "async def _{}(): ...\n",
+    "class A:\n    def {}(self): ...\n",
+    "def f():\n    def {}(): ...\n",
+)
+
+
+@pytest.mark.parametrize("text", FUNCTIONS)
+def test_a_function_says_what_it_gives_or_does(tmp_path: Path, text: str) -> None:
+    (tmp_path / "moeparity").mkdir()
+    for word in WORDS:
+        (tmp_path / "moeparity/x.py").write_text(text.format(word), "utf-8")
+        _, *lines = nameless(sources(tmp_path))
+        assert [line.split()[-1].lstrip("_") for line in lines] == [word]
 
 
 FIELDS = (

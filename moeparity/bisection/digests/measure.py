@@ -11,7 +11,7 @@ from moeparity.bisection.digests.inputs import of_tokens, of_weights
 from moeparity.bisection.digests.report import Digests
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.inputs.machine import instruction_set
+from moeparity.inputs.machine import device_name, instruction_set
 from moeparity.output.words import quantity
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
@@ -34,4 +34,4 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
 def machine(device: torch.device) -> str:
     """What of this machine decides bits: `AuthenticAMD AVX512 avx512_bf16, torch 2.13.0+cpu, 1 thread`."""
     words = [instruction_set(), f"torch {torch.__version__}", quantity(torch.get_num_threads(), "thread")]
-    return ", ".join([*words, torch.cuda.get_device_name(device)] if device.type == "cuda" else words)
+    return ", ".join([*words, device_name(device)] if device.type == "cuda" else words)

@@ -17,7 +17,7 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes_over, piece_store, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import open_run
 from moeparity.bisection.summarise import summarise
 from moeparity.errors import SpecError, TokensError, Where, display_path
@@ -107,7 +107,7 @@ def flips(
     return result
 
 
-def _flipped(plan: Plan, store: Passes | None = None, progress: Callback | None = None) -> Flipped:
+def _flipped(plan: Plan, store: PieceStore | None = None, progress: Callback | None = None) -> Flipped:
     plan, observed = passes_over(plan, store, progress)
     report, graph = summarise(plan, observed), plan.model.graph
     if report.flips is None:

@@ -83,7 +83,7 @@ def _sections(flips: RoutingFlips) -> Iterator[tuple[str, RenderableType]]:
     if detail.origin is not None:
         yield "Root or inherited", _origin(detail.origin)
     if detail.left_at:
-        yield "Where the tokens that flip left the reference's bits", _left(detail)
+        yield "Where the tokens that flip left the reference's bits", _departures(detail)
     if detail.choices:
         yield "Choices", _choices(detail)
     if detail.margins is not None:
@@ -180,7 +180,7 @@ def _origin(origin: Origin) -> RenderableType:
     return table
 
 
-def _left(detail: FlipDetail) -> RenderableType:
+def _departures(detail: FlipDetail) -> RenderableType:
     table = plain_table("tokens", names="node", names_first=True)
     for place in detail.left_at[:_ROWS]:
         through = ", reads earlier tokens that had left before" if place.through_others else ""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from moeparity.bisection.init.write import Starter, write_starter
+from moeparity.bisection.init.recipe import Starter, write_starter
 
 __all__ = ["Starter", "write_starter"]

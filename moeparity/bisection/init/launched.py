@@ -94,10 +94,10 @@ def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dty
         unset = (
             ()
             if name == "candidate" and launched.launch.file == launched_sides[0].launch.file
-            else _left(launched.launch)
+            else _unused_lines(launched.launch)
         )
         blocks.append(
-            _block(name, [*_taken(role, launched), *unset], launched.side, profile, launched.side.dtype or dtype)
+            _block(name, [*_used_lines(role, launched), *unset], launched.side, profile, launched.side.dtype or dtype)
         )
         reason = _obstacle(launched, profiles.get(profile_file(out, role)), graph, dtype, out)
         obstacles += [f"{name}: {reason}"] if reason else []
@@ -140,7 +140,7 @@ def _block(name: str, words: Sequence[str], side: LaunchSide, profile: str, dtyp
     return "\n".join([*lines, f"  dtype: {dtype}", "  micro_batch: 8"])
 
 
-def _taken(role: str, launched: Launched) -> Iterator[str]:
+def _used_lines(role: str, launched: Launched) -> Iterator[str]:
     launch = launched.launch
     yield f"The {role}: {launch.engine} {launch.version}, as {launch.file} starts it."
     for setting in launch.settings:
@@ -151,7 +151,7 @@ def _taken(role: str, launched: Launched) -> Iterator[str]:
             yield f"{launch.engine} decides: {decision.says} [{decision.source}]"
 
 
-def _left(launch: Launch) -> Iterator[str]:
+def _unused_lines(launch: Launch) -> Iterator[str]:
     for key in launch.irrelevant:
         yield f"{key.where}: left {key.name}: {key.hint or 'it changes no log-probability'}"
     for key in launch.ignored:

@@ -26,7 +26,7 @@ def nonfinite_reading(
         clean_side = "candidate" if sides == {"reference"} else "reference"
         yield f"The {clean_side} has neither NaN nor infinities at any node."
     if len(real) > 1:
-        yield _both(*real)
+        yield _on_both_sides(*real)
     if not scored:
         yield "No scored token has logits that are not finite."
         return
@@ -58,7 +58,7 @@ def _kinds(entry: FirstNonfinite) -> str:
     return "NaN" if entry.nan else "infinities"
 
 
-def _both(first: FirstNonfinite, second: FirstNonfinite) -> str:
+def _on_both_sides(first: FirstNonfinite, second: FirstNonfinite) -> str:
     """What it means that both sides have some."""
     where = [(entry.node, entry.sequence, entry.position, entry.expert) for entry in (first, second)]
     if where[0] == where[1]:

@@ -15,7 +15,7 @@ from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.provenance.report import FileDigest, Provenance
 from moeparity.errors import Where, display_path
-from moeparity.inputs.machine import cpu_name, versions
+from moeparity.inputs.machine import cpu_name, device_name, versions
 from moeparity.plan.spec import reader
 
 WHOLE = 1 << 30
@@ -26,7 +26,6 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
     """What this run was made with."""
     recipe = plan.recipe
     tokens = reader.find_file(recipe.tokens.file, Where(plan.path, recipe.tokens.line_of("file")), "token file")
-    device = plan.model.device
     return {
         "provenance": Provenance(
             recipe=_whole(plan.path),
@@ -36,7 +35,7 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
             system=f"{platform.system()} {platform.machine()}",
             cpu=cpu_name(),
             capability=torch.backends.cpu.get_cpu_capability(),
-            device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            device=device_name(plan.model.device),
             threads=torch.get_num_threads(),
             trace=tuple(_trace(plan)),
         )

@@ -26,7 +26,7 @@ class Values:
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
         if self.live is not None:
-            self.reductions[view.node.name] += self.live.taken()
+            self.reductions[view.node.name] += self.live.take()
         if not view.ran(self.side):
             return
         whole = [block for port in view.outputs[self.side] for block in port if block.partials == 1]

@@ -21,7 +21,7 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.kernels.pieces import computing
 from moeparity.ops.placement import NONE
 from moeparity.plan.address import role
-from moeparity.plan.apart import computed_apart
+from moeparity.plan.attention_groups import computed_apart
 from moeparity.plan.borders import ends, stage_of
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side

@@ -67,7 +67,7 @@ def decided_blame(record: Record) -> str:
     where the record is reproduced, and its gate asks for more.
     """
     if record.status == "reproduced":
-        return f"nobody: the record is reproduced, and its gate asks for {_asked(record)}"
+        return f"nobody: the record is reproduced, and its gate asks for {_shortfall(record)}"
     start = "the record, not the difference of both sides"
     if record.rival is not None:
         return f"{start}: it is the {record.rival.side}'s, by the distance"
@@ -92,7 +92,7 @@ def decided_start(record: Record, between_sides: str) -> str:
         before = f", the {quantity(logprobs.before, 'token')} before it reproduced" if logprobs.before else ""
         place = f"position {logprobs.from_position} of the record{before}; log-probabilities show no layer"
     else:
-        place = f"nowhere in the record, which is reproduced; its gate asks for {_asked(record)}"
+        place = f"nowhere in the record, which is reproduced; its gate asks for {_shortfall(record)}"
     return f"{place}; between both sides {between_sides}"
 
 
@@ -100,7 +100,7 @@ def decided_step(record: Record) -> str:
     """What to do next where the record makes the verdict, in a line."""
     if record.status == "reproduced":
         if record.gate is not None and record.gate.status == "inconclusive":
-            return f"nothing on either side: a record of {_asked(record)} decides"
+            return f"nothing on either side: a record of {_shortfall(record)} decides"
         return "a wider gate on the record, or a profile that is nearer: `moeparity sweep RECIPE --over profile=A,B`"
     if record.rival is not None:
         return f"`sampled_from: {record.rival.side}`, if that one's engine made the record"
@@ -113,7 +113,7 @@ def decided_step(record: Record) -> str:
     return f"{weights}; try other profiles: `moeparity sweep RECIPE --over profile=A,B`{routes}"
 
 
-def _asked(record: Record) -> str:
+def _shortfall(record: Record) -> str:
     """What the gate of a record that is reproduced asks for and did not get."""
     gate = record.gate
     if gate is None or gate.status != "inconclusive":

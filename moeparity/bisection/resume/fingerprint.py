@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from moeparity import paths
 from moeparity.bisection.plan import Plan
-from moeparity.inputs.machine import cpu_name, matmul_precision
+from moeparity.inputs.machine import cpu_name, device_name, matmul_precision
 from moeparity.inputs.weights.source import Source
 from moeparity.plan.sides import Side
 
@@ -112,7 +112,7 @@ def _machine(device: torch.device) -> dict[str, Any]:
     return {
         "torch": [torch.__version__, torch.__config__.show(), torch.backends.cpu.get_cpu_capability()],
         "settings": [matmul_precision(), torch.are_deterministic_algorithms_enabled()],
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "device": device_name(device),
         "cpu": cpu_name(),
         "threads": [torch.get_num_threads(), os.cpu_count()],
         "variables": variables(),

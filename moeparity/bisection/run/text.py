@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from moeparity.bisection.report import Report, Run
+from moeparity.bisection.report import Report
+from moeparity.bisection.run.report import Run
 from moeparity.bisection.sections import Shown
 from moeparity.output.tables import Words, plain_grid
 from moeparity.output.words import quantity

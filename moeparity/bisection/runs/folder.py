@@ -14,9 +14,9 @@ from moeparity import paths
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.resume.fingerprint import joined, parts
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.file import LOCK, NAME, PLAN, RECIPE, REPORT, Kind, Outcome, RunFile, read_run
-from moeparity.bisection.runs.hold import locked, now
+from moeparity.bisection.runs.hold import locked, utc_time
 from moeparity.bisection.runs.surroundings import environment, plan_record
 from moeparity.errors import RunError, Where, display_path, listed
 from moeparity.output.writing import write_text, write_whole
@@ -95,16 +95,16 @@ class RunFolder:
             plan, {name: of_plan[name] for name in _SHARED} | {f"point {point}": point_parts}, progress, of_plan
         )
 
-    def pieces(self, codec: Codec) -> Passes:
+    def pieces(self, codec: Codec) -> PieceStore:
         """Where the pieces of what was admitted last lie."""
-        return Passes(self._fingerprint, codec, run=self.folder)
+        return PieceStore(self._fingerprint, codec, run=self.folder)
 
-    def together(self, codec: Codec) -> Passes:
+    def together(self, codec: Codec) -> PieceStore:
         """Where what was made of all that was admitted lies."""
         assert self.file is not None
-        return Passes(joined(self.file.parts), codec, run=self.folder)
+        return PieceStore(joined(self.file.parts), codec, run=self.folder)
 
-    def once(self, pieces: Passes, name: str, make: Callable[[], Made]) -> Made:
+    def once(self, pieces: PieceStore, name: str, make: Callable[[], Made]) -> Made:
         """What is kept under that name; else what `make` makes, which is kept then.
 
         Raises RunError where a finished run does not have it: nothing of that is computed again.
@@ -146,7 +146,7 @@ class RunFolder:
         result_files = (RECIPE, PLAN, REPORT, name)
         files = {path: hashlib.sha256((self.folder / path).read_bytes()).hexdigest() for path in result_files}
         outcome = _outcome(result)
-        update = {"finished": now(), "outcome": outcome, "result": name, "files": files}
+        update = {"finished": utc_time(), "outcome": outcome, "result": name, "files": files}
         self._write_file(self.file.model_copy(update=update))
 
     def _admit(
@@ -205,7 +205,7 @@ class RunFolder:
             request=self.request,
             parts={},
             environment=environment(plan.model.device),
-            begun=now(),
+            begun=utc_time(),
         )
         if not identity.items() <= file.parts.items():
             self._write_file(file.model_copy(update={"parts": {**file.parts, **identity}}))

@@ -21,7 +21,7 @@ _TRIES, _PAUSE = 4, 0.05
 """Whoever only looks at a lock (`holder`) holds it for a moment, too. Seconds."""
 
 
-def now() -> str:
+def utc_time() -> str:
     """The time, ISO 8601 in UTC, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -44,7 +44,7 @@ def locked(folder: Path) -> Iterator[None]:
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        number = _held(folder)
+        number = _lock_descriptor(folder)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(
@@ -67,7 +67,7 @@ def holder(folder: Path) -> str | None:
     try:
         fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _told(os.pread(number, 1000, 0))
+        return _holder_words(os.pread(number, 1000, 0))
     except OSError:
         return None
     finally:
@@ -75,7 +75,7 @@ def holder(folder: Path) -> str | None:
     return None
 
 
-def _held(folder: Path) -> int:
+def _lock_descriptor(folder: Path) -> int:
     """The descriptor of the folder's lock, held, with who holds it written in."""
     path, tries = folder / LOCK, 0
     while True:
@@ -84,7 +84,7 @@ def _held(folder: Path) -> int:
             fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
             there = path.stat() if path.exists() else None
         except BlockingIOError:
-            words, tries = _told(os.pread(number, 1000, 0)), tries + 1
+            words, tries = _holder_words(os.pread(number, 1000, 0)), tries + 1
             os.close(number)
             if tries < _TRIES:
                 time.sleep(_PAUSE)
@@ -100,11 +100,11 @@ def _held(folder: Path) -> int:
         # Another run has let go of it, and removed it, in between.
         os.close(number)
     os.ftruncate(number, 0)
-    os.pwrite(number, json.dumps({"process": os.getpid(), "host": platform.node(), "since": now()}).encode(), 0)
+    os.pwrite(number, json.dumps({"process": os.getpid(), "host": platform.node(), "since": utc_time()}).encode(), 0)
     return number
 
 
-def _told(text: bytes) -> str:
+def _holder_words(text: bytes) -> str:
     try:
         data = json.loads(text)
         return f"process {int(data['process'])} on {data['host']}, since {data['since']},"

@@ -8,7 +8,7 @@ from moeparity.bisection.flips.run import Flipped
 from moeparity.bisection.mine.report import Mined
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.codec import Codec, CodecError, classes_of
-from moeparity.bisection.resume.passes import read_piece
+from moeparity.bisection.resume.pieces import read_piece
 from moeparity.bisection.runs.file import Kind, finished_run, kept_bytes
 from moeparity.bisection.sweep.report import Sweep
 from moeparity.errors import RunError, Where

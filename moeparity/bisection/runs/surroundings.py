@@ -13,7 +13,7 @@ from moeparity.bisection.digests.inputs import of_tokens, of_weights
 from moeparity.bisection.digests.observe import joined
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.fingerprint import source, variables
-from moeparity.inputs.machine import cpu_name, matmul_precision, versions
+from moeparity.inputs.machine import cpu_name, device_name, matmul_precision, versions
 from moeparity.plan.schedule.settings import described
 from moeparity.plan.sides import Side
 from moeparity.progress import Callback
@@ -31,7 +31,7 @@ def environment(device: torch.device) -> dict[str, str]:
         "cpu": cpu_name(),
         "instruction set": torch.backends.cpu.get_cpu_capability(),
         "cores": str(os.cpu_count()),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "device": device_name(device),
         "threads": str(torch.get_num_threads()),
         "torch build": hashlib.sha256(build.encode()).hexdigest()[:_DIGITS],
         "matmul precision": matmul_precision(),

@@ -24,10 +24,10 @@ def schedule_reading(
         after = ", although the schedules differ" if differs else ""
         return [f"{CANNOT_MATTER} here{after}: no op of either side goes by which tokens are computed together."]
     if reference == candidate:
-        return [*mixed, f"On both sides {_seen(reference)}."]
+        return [*mixed, f"On both sides {_clause(reference)}."]
     sides = (("reference", reference), ("candidate", candidate))
     return mixed + [
-        f"In the {name} {_seen(ops)}." if ops else f"{CANNOT_MATTER} in the {name}: none of its ops goes by it."
+        f"In the {name} {_clause(ops)}." if ops else f"{CANNOT_MATTER} in the {name}: none of its ops goes by it."
         for name, ops in sides
         if ops or name not in mixing
     ]
@@ -65,6 +65,6 @@ def _mixed(side: str) -> str:
     )
 
 
-def _seen(ops: Mapping[str, int]) -> str:
+def _clause(ops: Mapping[str, int]) -> str:
     verb = "goes" if len(ops) == 1 else "go"
     return f"{enumerated(list(ops))} {verb} by which tokens are computed together"

@@ -19,9 +19,9 @@ from moeparity.bisection.shares.report import (
 )
 from moeparity.bisection.shares.search import Blame, parts_of
 from moeparity.plan import evidence as levels
-from moeparity.search.apart import Apart
 from moeparity.search.fixes import FixSet, Kept
 from moeparity.search.interactions import Interaction
+from moeparity.search.judged_apart import Apart
 from moeparity.search.memo import Outcome
 from moeparity.search.waterfall import Share, Waterfall
 
@@ -55,7 +55,7 @@ def _attribution(blame: Blame, evidence: Evidence) -> Attribution:
         complete=blame.fixes.complete,
         exhaustive=blame.fixes.exhaustive,
         refused=blame.fixes.refused,
-        kept=None if blame.may_stay is None else _kept(blame.may_stay, evidence),
+        kept=None if blame.may_stay is None else _kept_row(blame.may_stay, evidence),
         in_fp32=blame.in_fp32,
         mixtures=blame.mixtures,
     )
@@ -135,7 +135,7 @@ def _fix_set(fix: FixSet, evidence: Evidence) -> FixSetRow:
     )
 
 
-def _kept(allowed: Kept, evidence: Evidence) -> KeptRow:
+def _kept_row(allowed: Kept, evidence: Evidence) -> KeptRow:
     return KeptRow(
         toggles=allowed.toggles,
         evidence=tuple(evidence[name] for name in allowed.toggles),

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from moeparity.bisection.legal import is_legal
+from moeparity.bisection.envelope.legal import is_legal
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.trials import walker
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError, Where
@@ -23,9 +23,9 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import variant_schema
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
-from moeparity.search.apart import Apart, judged_apart
 from moeparity.search.fixes import Fixes, Kept, fix_sets, keep
 from moeparity.search.interactions import Interaction, interactions
+from moeparity.search.judged_apart import Apart, judged_apart
 from moeparity.search.localise import localise
 from moeparity.search.memo import Coalition, Evaluate, Memo, Outcome
 from moeparity.search.roles import Role
@@ -65,13 +65,13 @@ class Blame:
     seconds: float
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, store: Passes | None) -> Blame | None:
+def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Blame | None:
     """What the searches of a recipe with `attribute:` find; None for others."""
     return blame(plan, observed, progress=progress, store=store) if plan.recipe.attribute else None
 
 
 def blame(
-    plan: Plan, observed: Observed, *, progress: Callback | None = None, store: Passes | None = None
+    plan: Plan, observed: Observed, *, progress: Callback | None = None, store: PieceStore | None = None
 ) -> Blame | None:
     """Share the divergence out, take the shares apart, and look for the smallest fixes; None without toggles.
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from moeparity.bisection.report import Cost, Report
+from moeparity.bisection.report import Report
+from moeparity.bisection.run.report import Cost
 from moeparity.bisection.sections import Shown
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
 from moeparity.output.tables import plain_table

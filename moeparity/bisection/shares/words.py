@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 from moeparity.output.words import enumerated, quantity
-from moeparity.search.apart import Apart
 from moeparity.search.contrast import surely_above, surely_below
 from moeparity.search.fixes import Fixes, FixSet, Kept
 from moeparity.search.interactions import Interaction
+from moeparity.search.judged_apart import Apart
 from moeparity.search.roles import LEAST_HELP, LEAST_SATURATION, SATURATION, SHARE, Role
 from moeparity.search.waterfall import Share, Waterfall
 
@@ -76,7 +76,7 @@ def fix_reading(fixes: Fixes, allowed: Kept | None, *, costs: bool) -> list[str]
             f"Restoring more can undo it: it passes with {enumerated(spoiled.toggles)} restored, and no longer with "
             f"{enumerated(spoiled.spoiled_by)} restored as well."
         )
-    return [*sentences, *_kept(allowed, fixes, costs=costs)]
+    return [*sentences, *_staying(allowed, fixes, costs=costs)]
 
 
 def _saturated(
@@ -269,7 +269,7 @@ def _scope(fixes: Fixes) -> Iterator[str]:
         yield f"An op refuses {fixes.refused} of the mixtures; they count as no fix."
 
 
-def _kept(allowed: Kept | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
+def _staying(allowed: Kept | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
     if allowed is None:
         return
     if not allowed.toggles:

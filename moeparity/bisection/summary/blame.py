@@ -54,13 +54,13 @@ def _by_trials(acting: Sequence[ToggleResult], total: float) -> str:
     if len(alike) > 1:
         parts = [_alone(toggle, total) for toggle in alike]
         return f"{len(alike)} choices, interchangeable: each alone makes {_span(parts)} (noise, saturated)"
-    enough = [toggle for toggle in acting if toggle.restored_change_high < 0 and _left(toggle, total) < _HARDLY]
+    enough = [toggle for toggle in acting if toggle.restored_change_high < 0 and _remaining(toggle, total) < _HARDLY]
     if len(enough) > 1:
-        least = max(_left(toggle, total) for toggle in enough)
+        least = max(_remaining(toggle, total) for toggle in enough)
         return f"{_either(enough)}: restoring one of them removes {_percent(1 - least)}"
-    most = min(acting, key=lambda toggle: _left(toggle, total))
+    most = min(acting, key=lambda toggle: _remaining(toggle, total))
     if most.restored_change_high < 0:
-        return f"{most.name}: restoring it alone removes {_percent(1 - _left(most, total))}"
+        return f"{most.name}: restoring it alone removes {_percent(1 - _remaining(most, total))}"
     return f"not decided with these sequences: most is {most.name}, {_alone(most, total):.0%} alone"
 
 
@@ -104,8 +104,8 @@ def to_set(
         return f"{_flags(ends[:1])}, which ends what is not finite"
     lowering = [toggle for toggle in acting if toggle.restored_change_high < 0]
     if lowering:
-        best = min(lowering, key=lambda toggle: _left(toggle, total))
-        return f"{_flags([best])}, which leaves {_percent(_left(best, total))}"
+        best = min(lowering, key=lambda toggle: _remaining(toggle, total))
+        return f"{_flags([best])}, which leaves {_percent(_remaining(best, total))}"
     # Also what another choice hides: it would wake where the other is restored.
     return f"none alone surely lowers it; all {len(acting)}, for equal bits: {_flags(acting)}"
 
@@ -140,14 +140,14 @@ def _acting(toggles: Iterable[ToggleResult]) -> list[ToggleResult]:
 
 
 def _seems_large(toggle: ToggleResult, total: float) -> bool:
-    return _alone(toggle, total) >= SATURATION and _left(toggle, total) >= SATURATION
+    return _alone(toggle, total) >= SATURATION and _remaining(toggle, total) >= SATURATION
 
 
 def _alone(toggle: ToggleResult, total: float) -> float:
     return 0.0 if toggle.alone is None else toggle.alone.kl / total
 
 
-def _left(toggle: ToggleResult, total: float) -> float:
+def _remaining(toggle: ToggleResult, total: float) -> float:
     return 1.0 if toggle.restored is None else toggle.restored.kl / total
 
 

@@ -13,7 +13,7 @@ from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import POINT, RunFolder
 from moeparity.bisection.sweep.report import Point
 from moeparity.bisection.workers.crew import Crew, computed
@@ -105,7 +105,7 @@ class _PointPiece:
     plan: Plan
     options: Options
     folder: RunFolder | None
-    store: Passes | None
+    store: PieceStore | None
     progress: Callback | None
 
     def compute(self) -> Report:

@@ -36,7 +36,7 @@ def sweep(
     from moeparity.bisection.resume.codec import Codec, classes_of
     from moeparity.bisection.runs.folder import open_run
     from moeparity.bisection.sweep.points import Points
-    from moeparity.bisection.workers.word import crew_of, wanted_workers
+    from moeparity.bisection.workers.request import crew_of, wanted_workers
 
     value_axes, wanted = axes(over), wanted_workers(workers)
     with open_run(run, "sweep", recipe, {"device": device, "over": list(over)}) as folder:

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from moeparity.bisection.legal import is_legal
+from moeparity.bisection.envelope.legal import is_legal
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.search import Blame
 from moeparity.bisection.shares.words import fix_reading, share_reading
+from moeparity.bisection.toggles.effect import Effect, worth_splitting
 from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult, TrialResult
-from moeparity.bisection.toggles.words import Effect, reading
+from moeparity.bisection.toggles.words import reading
 from moeparity.bisection.trials import TrialKey, alone, restored
 from moeparity.metrics.interval import tail_mean
 from moeparity.metrics.tokens import SequenceSums
@@ -39,6 +40,11 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         "reading": tuple(reading(effects, total_kl(observed), sentences, offsets)),
         "offsets": offsets,
     }
+
+
+def worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
+    """The toggles that are worth a further pass."""
+    return worth_splitting([measured(toggle, plan, observed) for toggle in plan.toggles], total_kl(observed))
 
 
 def measured(toggle: Toggle, plan: Plan, observed: Observed) -> Effect:
@@ -134,12 +140,12 @@ def _share_sentences(plan: Plan, blame: Blame, labels: Mapping[str, str]) -> lis
     dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate)))
     label = labels.__getitem__
     shares = share_reading(
-        blame.shares.named(label),
-        None if blame.forced is None else blame.forced.named(label),
-        [pair.named(label) for pair in blame.interactions],
+        blame.shares.renamed(label),
+        None if blame.forced is None else blame.forced.renamed(label),
+        [pair.renamed(label) for pair in blame.interactions],
         blame.in_fp32,
         dtype,
-        None if blame.apart is None else blame.apart.named(label),
+        None if blame.apart is None else blame.apart.renamed(label),
     )
-    allowed = None if blame.may_stay is None else blame.may_stay.named(label)
-    return [*shares, *fix_reading(blame.fixes.named(label), allowed, costs=bool(plan.recipe.costs))]
+    allowed = None if blame.may_stay is None else blame.may_stay.renamed(label)
+    return [*shares, *fix_reading(blame.fixes.renamed(label), allowed, costs=bool(plan.recipe.costs))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.shares.search import over_sequences
 from moeparity.bisection.toggles.measure import measured, total_kl
 from moeparity.bisection.trials import restored
@@ -16,7 +16,7 @@ from moeparity.search.offsetting import OffsettingPair, offsetting
 
 
 def search(
-    plan: Plan, observed: Observed, progress: Callback | None, store: Passes | None
+    plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None
 ) -> tuple[OffsettingPair, ...] | None:
     """The pairs; None for a recipe with `attribute:`, whose shares know them, and where no two raise the KL when
     restored. It takes a pass only where two surely do.

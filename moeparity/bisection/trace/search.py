@@ -10,7 +10,7 @@ from typing import Final
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.observers import Logits
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.trials import candidate, walker
 from moeparity.engine.grafts import Graft
 from moeparity.engine.routes import REPLAYED, Forced, Replayed
@@ -46,7 +46,7 @@ class Grafted:
     routes: tuple[tuple[Replayed, SequenceSums], ...]
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, store: Passes | None) -> Grafted | None:
+def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Grafted | None:
     """What the grafts gave; None where the candidate is no trace, or nothing of it differs."""
     if plan.recorded is None or not plan.recipe.grafts or not plan.attribution:
         return None

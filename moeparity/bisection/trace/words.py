@@ -22,9 +22,9 @@ def trace_reading(
     """What was seen, where it starts, who makes it and what was not seen. `steps`: what the reference computes
     together, said as `traced.forwards` says it; None where no schedule could compute the program's forwards.
     """
-    yield from _found(traced, roots, metrics)
+    yield from _root_sentences(traced, roots, metrics)
     if metrics.unequal_tokens:
-        yield from _made(traced, grafts=grafts)
+        yield from _graft_sentences(traced, grafts=grafts)
     if not traced.together:
         yield _apart(traced, steps)
     yield from _unseen(traced)
@@ -45,7 +45,7 @@ def _apart(traced: Traced, steps: str | None) -> str:
     )
 
 
-def _found(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> Iterator[str]:
+def _root_sentences(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> Iterator[str]:
     if not roots:
         yield (
             f"At each of the {traced.shown} nodes that the trace shows, the reference gives the recorded bits when it "
@@ -72,7 +72,7 @@ def _found(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> Iterator[
         )
 
 
-def _made(traced: Traced, *, grafts: bool) -> Iterator[str]:
+def _graft_sentences(traced: Traced, *, grafts: bool) -> Iterator[str]:
     yield (
         "A trace has no choices: nothing can be tried on the program, so no choice, share or fix is named. What each "
         "part of it makes is told by grafts alone." + ("" if grafts else " They were switched off (`grafts: false`).")
@@ -80,7 +80,7 @@ def _made(traced: Traced, *, grafts: bool) -> Iterator[str]:
     whole = traced.segments[-1].kl if traced.segments else 0.0
     if not whole > 0:
         return
-    yield f"Of the candidate's KL {made(traced.segments, whole)}."
+    yield f"Of the candidate's KL {makers_in_words(traced.segments, whole)}."
     against = [segment for segment in traced.segments if segment.high < 0]
     if against:
         names = few([segment.name for segment in against], NAMED)
@@ -90,7 +90,7 @@ def _made(traced: Traced, *, grafts: bool) -> Iterator[str]:
         yield f"The recorded expert ids alone, forced upon the reference, make {ids:.0%} of that KL."
 
 
-def made(segments: Sequence[Segment], whole: float, most: int = NAMED) -> str:
+def makers_in_words(segments: Sequence[Segment], whole: float, most: int = NAMED) -> str:
     """`layers[1] makes 80 %, layers[2] 19 %`, the largest first; what rounds to nothing is left out."""
     by_size = sorted(segments, key=lambda segment: -segment.made)
     large = [segment for segment in by_size if segment.made / whole >= _LEAST][:most]
@@ -137,7 +137,7 @@ def blame(traced: Traced, roots: Sequence[Root], metrics: Metrics) -> str:
     """Who makes the divergence of a recorded candidate, in a line."""
     whole = traced.segments[-1].kl if traced.segments else 0.0
     if whole > 0:
-        return f"{made(traced.segments, whole, 2)}, by grafts; a trace has no choices"
+        return f"{makers_in_words(traced.segments, whole, 2)}, by grafts; a trace has no choices"
     if not roots:
         return "nobody: nothing that the trace shows differs"
     if metrics.nonfinite_tokens:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moeparity.bisection.degeneracy.report import Degeneracy
-from moeparity.bisection.report import Cost, Run, Variant
+from moeparity.bisection.run.report import Cost, Run, Variant
 from moeparity.output.json import to_json
 from moeparity.plan.schedule.steps import FORWARD
 

@@ -8,19 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from moeparity.bisection.degeneracy.measure import degeneracy
 from moeparity.bisection.degeneracy.observe import FlatLogits
 from moeparity.bisection.degeneracy.words import reasons
 from moeparity.bisection.options import Options
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
-from moeparity.bisection.report import Cost, Run
+from moeparity.bisection.run.measure import run_of, variant
+from moeparity.bisection.run.report import Cost, Run
 from moeparity.bisection.sample import generate
 from moeparity.bisection.schedule.measure import seeing
-from moeparity.bisection.summarise import device_name, variant
-from moeparity.bisection.tokens.measure import sampling
 from moeparity.bisection.trials import walker
 from moeparity.bisection.variance.compositions import Group, groups
 from moeparity.bisection.variance.measure import group_variance
@@ -29,8 +26,7 @@ from moeparity.bisection.variance.report import SideVariance, VarianceReport
 from moeparity.bisection.variance.words import reading
 from moeparity.engine.passes import Pass
 from moeparity.engine.walker import Walker
-from moeparity.errors import MoeparityError, Where, counted, did_you_mean, display_path, listed
-from moeparity.inputs.machine import cpu_name
+from moeparity.errors import MoeparityError, Where, counted, did_you_mean, listed
 from moeparity.plan.schedule.steps import PHASES
 from moeparity.plan.sides import CANDIDATE, REFERENCE, SIDES, Side, walked
 from moeparity.plan.spec import variant_schema
@@ -200,22 +196,6 @@ def _cost(plan: Plan, walkers: Sequence[Walker], finished: Pass, seconds: float)
 
 
 def _of_run(plan: Plan, walkers: Sequence[Walker]) -> Run:
-    sequences, length = plan.tokens.input_ids.shape
     scored = plan.tokens.loss_mask.clone()
     scored[:, 0] = False
-    return Run(
-        recipe=display_path(plan.path),
-        checkpoint=display_path(plan.model.folder),
-        model_type=plan.model.graph.model_type,
-        sequences=sequences,
-        tokens_per_sequence=length,
-        scored_tokens=int(scored.sum()),
-        sampled_from=plan.recipe.tokens.sampler,
-        device=device_name(plan.model.device),
-        cpu=cpu_name(),
-        torch=str(torch.__version__),
-        threads=torch.get_num_threads(),
-        variants=len(walkers),
-        pads=plan.tokens.pads,
-        sampling=sampling(plan),
-    )
+    return run_of(plan, int(scored.sum()), len(walkers))

@@ -40,7 +40,7 @@ def _same(side: SideVariance, whose: str) -> Iterator[str]:
         return
     yield (
         f"In {whose} every op gives every token the same bits in all of these compositions, on this machine. "
-        f"{_seen(side)}. Other sizes, tokens or processors may still give others."
+        f"{_clause(side)}. Other sizes, tokens or processors may still give others."
     )
 
 
@@ -49,7 +49,7 @@ def _varies(side: SideVariance, whose: str) -> Iterator[str]:
     firsts = list(dict.fromkeys(first_op.node for _, first_op in varying))
     yield (
         f"In {whose} {len(varying)} of {len(side.comparisons)} compositions {'gives' if len(varying) == 1 else 'give'} "
-        f"some tokens other bits than the one they are held against, first at {enumerated(firsts)}. {_seen(side)}."
+        f"some tokens other bits than the one they are held against, first at {enumerated(firsts)}. {_clause(side)}."
     )
     comparison, _ = worst(varying)
     yield _of_ratio(comparison)
@@ -67,7 +67,7 @@ def _of_ratio(comparison: Comparison) -> str:
     )
 
 
-def _seen(side: SideVariance) -> str:
+def _clause(side: SideVariance) -> str:
     ops = list(side.seeing)
     if not ops:
         return "No op goes by which tokens are computed together"

@@ -32,7 +32,7 @@ class Actor:
 
     def answer(self, message: bytes) -> bytes:
         """The answer to a task."""
-        answer: bytes = self._server.answer(message, self._told)
+        answer: bytes = self._server.answer(message, self._note_part)
         return answer
 
     def part(self) -> float:
@@ -43,7 +43,7 @@ class Actor:
         """The process's id."""
         return os.getpid()
 
-    def _told(self, part: float) -> None:
+    def _note_part(self, part: float) -> None:
         self._part = part
 
 

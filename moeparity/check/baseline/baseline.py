@@ -11,7 +11,7 @@ from moeparity import paths
 from moeparity.bisection.outline import Outline
 from moeparity.bisection.report import Report
 from moeparity.check.baseline import lock
-from moeparity.check.baseline.compare import BITS, KEPT, Now, compare
+from moeparity.check.baseline.compare import BITS, KEPT, PresentRun, compare
 from moeparity.check.baseline.entry import entry, first_budget, measured, stated
 from moeparity.check.baseline.lock import Entry, Lock
 from moeparity.errors import MoeparityError, Where, listed
@@ -61,7 +61,7 @@ class Baseline:
                 "it."
             )
 
-    def findings(self, recipe: Path, present: Now) -> list[Finding]:
+    def findings(self, recipe: Path, present: PresentRun) -> list[Finding]:
         """A run held to what is kept of its recipe; of a lock that is written anew, what becomes another.
 
         Raises MoeparityError as `refuse_unkept`.
@@ -90,11 +90,11 @@ class Baseline:
         return lock.text(Lock(recipes={**recipes, **entries}))
 
 
-def now(report: Report, outline: Outline, folder: Path, *, sampled: bool) -> Now:
+def present_run(report: Report, outline: Outline, folder: Path, *, sampled: bool) -> PresentRun:
     """A run as it is held to an entry; `folder` is the checkpoint's, `sampled` says that the run made its tokens."""
     assert report.digests is not None, "asked for"
     rows = stated(outline)
-    return Now(
+    return PresentRun(
         entry=entry(report, rows, folder, sampled=sampled),
         measured=measured(report),
         machine=report.digests.machine,
@@ -107,7 +107,7 @@ def now(report: Report, outline: Outline, folder: Path, *, sampled: bool) -> Now
     )
 
 
-def updated(lock_entry: Entry | None, present: Now) -> Entry:
+def updated(lock_entry: Entry | None, present: PresentRun) -> Entry:
     """The entry of a run: budgets that are kept stay, and so do the bits of other machines while numerics are alike."""
     if lock_entry is None:
         return present.entry

@@ -72,7 +72,7 @@ def changed_choices(
 ) -> Iterator[str]:
     """A line for every value that became another, at one node or at several."""
     nodes_of: dict[tuple[str, str, str], list[str]] = {}
-    for node, name, before, after in _both(lock_entry, new_entry, side):
+    for node, name, before, after in _shared_choices(lock_entry, new_entry, side):
         if before[0] != after[0]:
             nodes_of.setdefault((name, before[0], after[0]), []).append(node)
     for (name, old, new), nodes in nodes_of.items():
@@ -84,7 +84,7 @@ def changed_choices(
 def changed_evidence(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterator[tuple[Status, str]]:
     """A line for every level of evidence that became another: one that is less sure is not what was kept."""
     nodes_of: dict[tuple[str, str, str], list[str]] = {}
-    for node, name, before, after in _both(lock_entry, new_entry, side):
+    for node, name, before, after in _shared_choices(lock_entry, new_entry, side):
         if before[0] == after[0] and before[1] != after[1]:
             nodes_of.setdefault((name, before[1], after[1]), []).append(node)
     for (name, old, new), nodes in nodes_of.items():
@@ -93,7 +93,7 @@ def changed_evidence(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterato
         yield ("ok", f"surer: {words}") if surer else ("fail", words)
 
 
-def _both(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterator[tuple[str, str, list[str], list[str]]]:
+def _shared_choices(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterator[tuple[str, str, list[str], list[str]]]:
     """Of nodes that are in both: node, choice, and its value with evidence as kept and as it is."""
     afters = new_entry.choices[side]
     for node, choices in lock_entry.choices.get(side, {}).items():

@@ -24,7 +24,7 @@ _MOST = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
+class PresentRun:
     """The run that is held to an entry: its own entry, the measured values of metrics, the key of this machine, and by
     side, node and choice where that was set. `unsteady` names a user's function that is not deterministic.
     """
@@ -37,7 +37,7 @@ class Now:
     unsteady: str = ""
 
 
-def compare(lock_entry: Entry, present: Now) -> list[Finding]:
+def compare(lock_entry: Entry, present: PresentRun) -> list[Finding]:
     """What is as it was kept, and what is not."""
     names = renamed(lock_entry, present.entry, present.machine)
     renames = (f"{before} is called {after}, with the same choices and weights" for before, after in names.items())
@@ -52,7 +52,7 @@ def compare(lock_entry: Entry, present: Now) -> list[Finding]:
     ]
 
 
-def _budgets(lock_entry: Entry, present: Now) -> Iterator[Finding]:
+def _budgets(lock_entry: Entry, present: PresentRun) -> Iterator[Finding]:
     for name, budget in lock_entry.budgets.items():
         value = present.measured.get(name)
         if value is None:
@@ -88,7 +88,7 @@ def _inputs(lock_entry: Entry, new_entry: Entry) -> Iterator[Finding]:
         yield _finding(f"{KEPT} tokens", "fail", "other tokens, masks or records")
 
 
-def _nodes(lock_entry: Entry, present: Now) -> Iterator[Finding]:
+def _nodes(lock_entry: Entry, present: PresentRun) -> Iterator[Finding]:
     gone, new = other_nodes(lock_entry, present.entry)
     if gone:
         yield _finding(f"{KEPT} nodes", "fail", f"no longer there: {few(gone, _MOST)}")
@@ -104,7 +104,7 @@ def _nodes(lock_entry: Entry, present: Now) -> Iterator[Finding]:
             yield _finding(f"{KEPT} choices of {side}", "ok", f"{counted(count, 'choice')} and their evidence")
 
 
-def _bits(lock_entry: Entry, present: Now) -> Iterator[Finding]:
+def _bits(lock_entry: Entry, present: PresentRun) -> Iterator[Finding]:
     reason = _unjudged(lock_entry, present)
     if reason:
         yield _finding(BITS, "not judged", reason)
@@ -125,7 +125,7 @@ def _bits(lock_entry: Entry, present: Now) -> Iterator[Finding]:
             yield _finding(f"{BITS} of {side}", "ok", quantity(len(values), "node"))
 
 
-def _unjudged(lock_entry: Entry, present: Now) -> str:
+def _unjudged(lock_entry: Entry, present: PresentRun) -> str:
     """Why the bits of values cannot be held to anything; empty where they can."""
     if present.unsteady:
         return f"not deterministic: {present.unsteady}"
@@ -151,7 +151,9 @@ def _machine(lock_entry: Entry, machine_here: str) -> str:
     return f"kept of {_PARTS.join(a for a, _ in pairs)}, here {_PARTS.join(b for _, b in pairs)}"
 
 
-def _changed_bits(others: list[str], values: Mapping[str, str], side: Side, lock_entry: Entry, present: Now) -> str:
+def _changed_bits(
+    others: list[str], values: Mapping[str, str], side: Side, lock_entry: Entry, present: PresentRun
+) -> str:
     """How many nodes have other bits, where that starts, and which choice is another there."""
     makers = {value: node.name for node in present.graph.nodes for value in node.values}
     reads = {node.name: {makers.get(value) for value in node.inputs} for node in present.graph.nodes}
@@ -161,7 +163,7 @@ def _changed_bits(others: list[str], values: Mapping[str, str], side: Side, lock
     return f"{len(others)} of {quantity(len(values), 'node')} have other bits, from {', '.join(causes)}{more} on"
 
 
-def _cause(node: str, side: Side, lock_entry: Entry, present: Now) -> str:
+def _cause(node: str, side: Side, lock_entry: Entry, present: PresentRun) -> str:
     choices = pairs(lock_entry, present.entry, side, node)
     changes = [f"{name}: {before} -> {after}" for name, before, after in choices if before != after]
     return f"{node} ({'; '.join(changes) or 'no choice of it changed'})"

@@ -28,9 +28,9 @@ from moeparity.evidence.capture.recorder import SOON, Recorder
 from moeparity.evidence.capture.settings import Settings, Words, settings_of
 from moeparity.evidence.capture.verify.comparison import Tolerance
 from moeparity.evidence.capture.verify.verifier import Verification, Verifier
-from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.trace.reader import open_trace
 from moeparity.evidence.trace.records import Head
-from moeparity.evidence.trace.write import TraceWriter
+from moeparity.evidence.trace.writer import TraceWriter
 from moeparity.paths import present
 
 UNSEEN = (

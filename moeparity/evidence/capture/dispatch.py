@@ -71,7 +71,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _entered(self, op: Op, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Running:
         recorder, places = self._recorder, self._places
-        place = places.now()
+        place = places.current()
         call = recorder.entered("collective" if op.collective else "op", op.name, place.path, place.phase)
         call.inside, call.forward_call = place.inside, place.forward_call
         places.made_nodes(call)
@@ -127,7 +127,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._recorder.storages.wrote(tensor, partly=op.partly)
         for slot, tensor in written:
             # Torch counts a write after the op has returned from here.
-            self._made(call.written, slot, tensor, call, ahead=True)
+            self._note_result(call.written, slot, tensor, call, ahead=True)
         for slot, tensor in outputs(result):
             if op.empty:
                 self._recorder.storages.allocated(tensor)
@@ -135,7 +135,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if same:
                 call.outputs[slot] = same[0]
             else:
-                self._made(call.outputs, slot, tensor, call)
+                self._note_result(call.outputs, slot, tensor, call)
         self._recorder.returned(call)
 
     def _finished(self, call: Running, results: Results) -> None:
@@ -143,10 +143,10 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for _, tensor in results:
             self._recorder.storages.wrote(tensor)
         for slot, tensor in results:
-            self._made(call.outputs, slot, tensor, call)
+            self._note_result(call.outputs, slot, tensor, call)
         self._recorder.returned(call)
 
-    def _made(
+    def _note_result(
         self, slots: dict[str, Seen], slot: str, tensor: torch.Tensor, call: Running, *, ahead: bool = False
     ) -> None:
         value = self._recorder.see(tensor, born=True, keep=call.keeps, ahead=ahead)

@@ -10,7 +10,7 @@ import torch
 from moeparity.evidence.capture.ops import plain
 from moeparity.evidence.capture.seen import Seen
 from moeparity.evidence.capture.stacks import Frames, lines
-from moeparity.evidence.capture.statistics import named
+from moeparity.evidence.capture.statistics import by_name
 from moeparity.evidence.trace.digest import value_digests
 from moeparity.evidence.trace.records import Call, Value
 
@@ -80,7 +80,7 @@ def complete(calls: list[Running]) -> None:
     later = [value for value in values if isinstance(value.stats, torch.Tensor)]
     numbers = _on_host([value.stats for value in later if isinstance(value.stats, torch.Tensor)])
     for value, five in zip(later, numbers, strict=True):
-        value.stats = named(five.tolist())
+        value.stats = by_name(five.tolist())
 
 
 def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> None:

@@ -35,7 +35,7 @@ class Paths:
 
     def of(self, module: torch.nn.Module, outer: str | None) -> str:
         """The path of a module that is called inside the module of path `outer`, or inside none."""
-        path = self._known(module)
+        path = self._path_of(module)
         if path is None:
             if outer is None:
                 for inner, name in _walk(module, "", set()):
@@ -46,7 +46,7 @@ class Paths:
                 self._paths[id(inner)] = weakref.ref(inner), name
         return path
 
-    def _known(self, module: torch.nn.Module) -> str | None:
+    def _path_of(self, module: torch.nn.Module) -> str | None:
         reference = self._paths.get(id(module))
         return reference[1] if reference is not None and reference[0]() is module else None
 
@@ -99,7 +99,7 @@ class Modules:
         with recorder.lock, torch._C._DisableTorchDispatch():
             modules = places.modules
             path = self._paths.of(module, modules[-1][1] if modules else None)
-            call = recorder.entered("module", type(module).__name__, path, places.now().phase)
+            call = recorder.entered("module", type(module).__name__, path, places.current().phase)
             call.inside = modules[-1][0].id if modules else None
             modules.append((call, path))
             if not recorder.is_on:

@@ -50,7 +50,7 @@ class Places:
         """The modules that this thread is inside of, outermost first, with their paths."""
         return self._thread.modules
 
-    def now(self) -> Place:
+    def current(self) -> Place:
         """Where this thread is."""
         modules = self._thread.modules
         path, inside = (modules[-1][1], modules[-1][0].id) if modules else ("", None)

@@ -163,7 +163,7 @@ class Recorder:
             elif tensor.is_cpu:
                 tally = Tally()
                 value.rows = row_digests(tensor, tally.saw)
-                value.stats = tally.named(tensor.numel())
+                value.stats = tally.by_name(tensor.numel())
             else:
                 value.rows, value.stats = row_digests(tensor), later(tensor)
         except (RuntimeError, NotImplementedError) as error:

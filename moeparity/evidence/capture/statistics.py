@@ -39,7 +39,7 @@ class Tally:
         self._low, self._high = min(self._low, low), max(self._high, high)
         self._total += _sum(piece).item()
 
-    def named(self, count: int) -> dict[str, float]:
+    def by_name(self, count: int) -> dict[str, float]:
         """The statistics of a value of so many elements, by name."""
         nans, infinities = self._nonfinite
         if self._low > self._high:
@@ -68,7 +68,7 @@ def later(tensor: torch.Tensor) -> torch.Tensor:
     return torch.stack((low, high, mean, absent, tensor.numel() - count - absent))
 
 
-def named(numbers: list[float]) -> dict[str, float]:
+def by_name(numbers: list[float]) -> dict[str, float]:
     """The statistics of an accelerator's numbers, by name."""
     low, high, mean, nans, infinities = numbers
     if low > high:

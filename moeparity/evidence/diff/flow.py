@@ -77,7 +77,7 @@ class Before:
 
     _differing: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
 
-    def known(self, pair: RunPair) -> Known:
+    def known_before(self, pair: RunPair) -> Known:
         """What is known as two passes begin: values of other passes, which these may read, differ as they did there."""
         known_values = Known()
         for (which, number), values in self._differing.items():
@@ -111,7 +111,7 @@ def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:
             aligned.only_b.append(theirs)
             continue
         partners[ours.id] = theirs.id
-        results = list(_of_slots(comparer, (ours, theirs), _given(ours), _given(theirs), "output"))
+        results = list(_of_slots(comparer, (ours, theirs), _results(ours), _results(theirs), "output"))
         roots = {comparer.a.root_of(pair.a) for pair in inputs}
         for pair in (*inputs, *results):
             root_ids = {comparer.a.root_of(pair.a)} if pair.role == "input" else roots
@@ -154,7 +154,7 @@ def _borne_out(comparer: Comparer, inputs: Sequence[ValuePair], partners: Mappin
     return True
 
 
-def _given(call: Call) -> dict[str, int]:
+def _results(call: Call) -> dict[str, int]:
     return {**call.outputs, **{f"written {slot}": number for slot, number in call.written.items()}}
 
 

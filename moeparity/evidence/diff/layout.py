@@ -10,7 +10,7 @@ from moeparity.evidence.diff.joined_ranks import Joined
 from moeparity.evidence.diff.own_experts import gathered
 from moeparity.evidence.diff.side import Side, side_of
 from moeparity.evidence.diff.token_rows import Tokens, stated
-from moeparity.evidence.trace.read import Contents, Trace
+from moeparity.evidence.trace.reader import Contents, Trace
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.layout_schema import SideRules
 

@@ -76,7 +76,7 @@ def orders_behind(comparer: Comparer, origin: Origin, handed: Mapping[int, Tenso
     around = band(drawn.draws[0], drawn.own_value, drawn.draws[1:], len(drawn.own_value))
     if around.inside:
         return LegalOrders(verdict="inside"), False
-    verdict = _told("outside", drawn_alone, (ours, theirs), around, sums=calls.adds_up)
+    verdict = _legal_orders("outside", drawn_alone, (ours, theirs), around, sums=calls.adds_up)
     return replace(verdict, error_b=_error(drawn.own_value, drawn.exact)), False
 
 
@@ -135,19 +135,19 @@ def _judged(drawn_a: _Drawn | str, drawn_b: _Drawn | str, values: tuple[Tensor, 
     """
     if isinstance(drawn_a, str):
         if not isinstance(drawn_b, str) and drawn_b.around(values[0]).inside:
-            return _told("inside", drawn_b, values, drawn_b.around(values[0]), sums=sums)
+            return _legal_orders("inside", drawn_b, values, drawn_b.around(values[0]), sums=sums)
         return _not_told(drawn_a.format("A"))
     first = drawn_a.around(values[1])
     second = None if isinstance(drawn_b, str) else drawn_b.around(values[0])
     if not first.inside:
         # Whose orders are wider rounds more.
         reason = "A lies within B's orders, B not within A's: B rounds more" if second and second.inside else ""
-        return _told("outside", drawn_a, values, first, sums=sums, reason=reason)
+        return _legal_orders("outside", drawn_a, values, first, sums=sums, reason=reason)
     verdict: Verdict = "inside" if second is None or second.inside else "inside one way"
-    return _told(verdict, drawn_a, values, first, sums=sums)
+    return _legal_orders(verdict, drawn_a, values, first, sums=sums)
 
 
-def _told(
+def _legal_orders(
     verdict: Verdict, drawn: _Drawn, values: tuple[Tensor, Tensor], band_around: Band, *, sums: bool, reason: str = ""
 ) -> LegalOrders:
     ours, theirs = (value[: len(drawn.exact)] for value in values)

@@ -44,7 +44,7 @@ def gathered(parts: Sequence[Side], rule: ExpertRule | None) -> Gathered:
     if rule is None:
         return Gathered(tuple(parts), first.calls, first.contents.stacks, apart)
     _refuse_other_ranks(rule, parts)
-    ranks = tuple(_named(part, rank, rule) for rank, part in enumerate(parts))
+    ranks = tuple(_renumbered(part, rank, rule) for rank, part in enumerate(parts))
     moved = [_Moved(rank, part, call) for rank, part in enumerate(ranks) if rank for call in part.calls]
     moved = [each for each in moved if _is_own(each.call, rule)]
     calls, stacks = _merged(ranks, moved, apart)
@@ -82,7 +82,7 @@ def _is_own(call: Call, rule: ExpertRule) -> bool:
     return _holder(call.path, rule) is not None
 
 
-def _named(part: Side, rank: int, rule: ExpertRule) -> Side:
+def _renumbered(part: Side, rank: int, rule: ExpertRule) -> Side:
     """A rank with the whole program's numbers of its experts."""
     calls = tuple(replace(call, path=_whole(call.path, part, rank, rule)) for call in part.calls)
     return replace(part, contents=replace(part.contents, calls=calls))

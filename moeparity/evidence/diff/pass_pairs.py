@@ -28,7 +28,7 @@ class Run:
     calls: tuple[Call, ...]
     tokens: Tokens | None
 
-    def given(self) -> tuple[int, ...]:
+    def first_inputs(self) -> tuple[int, ...]:
         """What the outermost module was given first; where none was recorded, what the first op reads."""
         first = _top(self.calls, self.side) or min(self.calls, key=lambda call: call.id)
         return tuple(number for slot, number in first.inputs.items() if "." not in slot)[:1]
@@ -107,7 +107,7 @@ def _by_tokens(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[RunPair]:
 
 def _as_they_lie(a: Run, b: Run) -> RunPair:
     """Rows that lie at one place are of one token only where both passes were given as many."""
-    shapes = [[tuple(run.side.value(number).shape) for number in run.given()] for run in (a, b)]
+    shapes = [[tuple(run.side.value(number).shape) for number in run.first_inputs()] for run in (a, b)]
     same = a.phase != "forward" or shapes[0] == shapes[1]
     return RunPair(a, b, None, "" if same else _NO_TOKENS)
 

@@ -31,7 +31,7 @@ from moeparity.evidence.diff.starts import MOST, births, scalars, start
 from moeparity.evidence.diff.verdict import Facts, judge, sentences
 from moeparity.evidence.diff.walk import MOST as WALKED
 from moeparity.evidence.diff.walk import Compared, Walked, first_beyond
-from moeparity.evidence.trace.read import Trace, open_trace
+from moeparity.evidence.trace.reader import Trace, open_trace
 
 _LAYER = re.compile(r"(?:.*\.)?(?:layers?|h|blocks?)\.\d+")
 _RERUN = 6
@@ -74,7 +74,7 @@ def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
         pair_ids[1].add(id(pair.b))
         if pair.shared is not None and not pair.shared.alike:
             # What a token of one pass is to another pass says nothing of a third, but for what it was made of.
-            known_values = before.known(pair)
+            known_values = before.known_before(pair)
         comparer, aligned = Comparer(pair), align(pair.a, pair.b)
         values = list(value_pairs(comparer, aligned))
         for value in values:

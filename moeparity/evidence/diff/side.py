@@ -14,7 +14,7 @@ from torch import Tensor
 
 from moeparity.errors import TraceError, Where
 from moeparity.evidence.trace.digest import row_digests, value_digest
-from moeparity.evidence.trace.read import Contents, RankTrace
+from moeparity.evidence.trace.reader import Contents, RankTrace
 from moeparity.evidence.trace.records import Call, Head, Value
 
 OWN = "weight "

@@ -126,7 +126,7 @@ def _calls(start: Start) -> str:
         return f"{dtypes if start.dtypes[0] != start.dtypes[1] else _KINDS[start.kind]}, at {start.slot}"
     if start.kind == "wiring":
         return f"{start.slot} reads another value"
-    ours, theirs = (_named(calls) for calls in (start.ops_a, start.ops_b))
+    ours, theirs = (_call_words(calls) for calls in (start.ops_a, start.ops_b))
     if start.kind == "behind":
         by = ours if ours == theirs else f"{ours} in A, {theirs} in B"
         return f"{by} of values that differ already: of B's, A's calls give something else in any drawn order"
@@ -140,7 +140,7 @@ def _calls(start: Start) -> str:
     return f"from equal inputs by {ours} in A, by {theirs} in B"
 
 
-def _named(calls: Sequence[str]) -> str:
+def _call_words(calls: Sequence[str]) -> str:
     """A call by its op and class; of several how many, and which of them compute."""
     names = [call.rpartition(" ")[2].removeprefix("aten.").removesuffix(".default") for call in calls]
     if not names:
@@ -154,13 +154,13 @@ def _named(calls: Sequence[str]) -> str:
 
 def _orders_line(report: DiffReport) -> str:
     first = next(start for start in report.starts if start.kind == "op")
-    text = _told(first.orders)
+    text = _order_words(first.orders)
     if report.beyond is not None and first.orders.verdict != "outside":
         text += f"; first beyond its own orders: {headline(report.beyond)}"
     return text
 
 
-def _told(orders: LegalOrders) -> str:
+def _order_words(orders: LegalOrders) -> str:
     if orders.verdict == "not told":
         return f"can't be told: {orders.reason}"
     words = (_ORDERS if orders.sums else _FUNCTIONS)[orders.verdict]
@@ -239,8 +239,8 @@ def _below(start: Start) -> Iterator[str]:
         )
     if start.orders.verdict != "not told":
         yield (
-            f"orders: {_told(start.orders)} ({start.orders.outside:,} of {start.orders.differing:,} differing elements "
-            f"outside, at most {start.orders.furthest:.2g} ulp; from fp64 A {start.orders.error_a:.1e}, "
+            f"orders: {_order_words(start.orders)} ({start.orders.outside:,} of {start.orders.differing:,} differing "
+            f"elements outside, at most {start.orders.furthest:.2g} ulp; from fp64 A {start.orders.error_a:.1e}, "
             f"B {start.orders.error_b:.1e})"
         )
     for name, stack in (("A", start.stack_a), ("B", start.stack_b)):

@@ -51,12 +51,12 @@ class Tokens:
 
 def tokens_of(side: Side, calls: Listed[Call], top: Call | None) -> Tokens | None:
     """The tokens of one forward pass; None where its ids were not recorded whole."""
-    ids = _named(side, calls, top, IDS)
+    ids = _first_value(side, calls, top, IDS)
     if ids is None:
         ids = _leading_ids(side, calls, top)
     if ids is None or not ids.numel():
         return None
-    mask, starts, positions = (_named(side, calls, top, names) for names in (MASKS, STARTS, POSITIONS))
+    mask, starts, positions = (_first_value(side, calls, top, names) for names in (MASKS, STARTS, POSITIONS))
     spans = _spans(ids, mask, starts, positions)
     flat = ids.reshape(-1).tolist()
     before = _before(ids, mask, positions)
@@ -160,7 +160,7 @@ def _cut(row: list[int], continues: list[bool]) -> list[list[int]]:
     return parts
 
 
-def _named(side: Side, calls: Listed[Call], top: Call | None, names: Listed[str]) -> Tensor | None:
+def _first_value(side: Side, calls: Listed[Call], top: Call | None, names: Listed[str]) -> Tensor | None:
     """The first value that a module was given under one of these names and that was kept whole."""
     modules = [call for call in calls if call.level == "module"]
     for call in ([top] if top else []) + sorted(modules, key=lambda call: call.id):

@@ -142,7 +142,7 @@ class Inquiry:
         self.searched_on.append(sample)
         first = LEAST if self.memory.spent == 0 else 0
         tries = Tries(kernels=self.kernels, samples=self.searched_on, limit=self._limit, least=first)
-        exact = self._known(tries) or search(tries, self._starts())
+        exact = self._earlier_answers(tries) or search(tries, self._starts())
         self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}
         self.memory.spent += tries.spent
         samples = [sample, *(earlier for earlier in self.samples if earlier is not sample)]
@@ -159,7 +159,7 @@ class Inquiry:
         scores = (scored(self.kernels, choices, [sample]) for choices in self.answers)
         return any(score is not None and score.exact for score in scores)
 
-    def _known(self, tries: Tries) -> list[Choices]:
+    def _earlier_answers(self, tries: Tries) -> list[Choices]:
         """What was found at the nodes before, where it gives every bit here too."""
         exact = []
         for answer in self.memory.answers:

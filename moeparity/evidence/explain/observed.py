@@ -10,7 +10,7 @@ from moeparity.evidence.maps.continued import Context, contexts
 from moeparity.evidence.maps.forwards import Forward, forwards
 from moeparity.evidence.maps.module_map import ModuleMap
 from moeparity.evidence.maps.values import values_by_name
-from moeparity.evidence.trace.read import RankTrace
+from moeparity.evidence.trace.reader import RankTrace
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import Phase
@@ -59,7 +59,7 @@ def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
             )
         )
     sizes = tuple(_sizes(way, context, at) for way, context in zip(ways, at, strict=True))
-    return Recorded(observations=tuple(steps), sizes=sizes, suppositions=_taken(at))
+    return Recorded(observations=tuple(steps), sizes=sizes, suppositions=_suppositions(at))
 
 
 def _sizes(way: Forward, context: Context, every: Sequence[Context]) -> Sizes:
@@ -70,7 +70,7 @@ def _sizes(way: Forward, context: Context, every: Sequence[Context]) -> Sizes:
     return Sizes(context.phase, sequences * length, longest=keys, keys=keys, queries=length)
 
 
-def _taken(contexts_of: Sequence[Context]) -> tuple[str, ...]:
+def _suppositions(contexts_of: Sequence[Context]) -> tuple[str, ...]:
     padding = all(context.has_mask or context.mask is None for context in contexts_of)
     words = ["padding as its attention masks have it" if padding else "that no token is padding"]
     words.append("that positions count on from one token to the next")

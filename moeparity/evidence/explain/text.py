@@ -198,11 +198,11 @@ def _nothing(node: Explanation, names: str) -> Iterator[str]:
         equal = f"{percent(node.as_it_is)} of elements equal"
         yield f"  nearest: the profile as it is, {equal}; nothing that was tried makes half of the others so"
     if node.left is not None:
-        yield f"  which leaves {_left(node.left)}"
+        yield f"  which leaves {_remainder(node.left)}"
         yield from () if node.left.extent is None else _extent(node.left.extent)
 
 
-def _left(remainder: Left) -> str:
+def _remainder(remainder: Left) -> str:
     far = "not finite" if math.isinf(remainder.furthest) else f"up to {remainder.furthest:.0f} ulp"
     text = f"{percent(remainder.differing)} of elements, {far}"
     if remainder.outside is None:

@@ -17,7 +17,7 @@ from moeparity.evidence.explain.parts import explained_in_parts
 from moeparity.evidence.explain.report import Explained, Explanation, Unseen
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
-from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
 from moeparity.numerics.dtypes import FLOAT_NAMES, torch_dtype

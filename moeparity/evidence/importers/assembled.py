@@ -12,7 +12,7 @@ from torch import Tensor
 
 from moeparity.evidence.trace.digest import row_digests, value_digest
 from moeparity.evidence.trace.records import Call, Head, Value
-from moeparity.evidence.trace.write import TraceWriter
+from moeparity.evidence.trace.writer import TraceWriter
 
 
 @dataclass(frozen=True, slots=True)

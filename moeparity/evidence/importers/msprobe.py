@@ -79,9 +79,9 @@ def _events(file: Path, step: int, missing: list[str]) -> Iterator[Event]:
             events |= {f"{key}.{gradient.name}": gradient for gradient in _gradients(key, entry, place, step, reading)}
             continue
         slot_groups = _slots(entry.get("input_args", entry.get("input"))), _slots(entry.get("input_kwargs"))
-        event.inputs = {slot: slot_value for slots in slot_groups for slot, slot_value in reading.held(slots)}
-        event.outputs = dict(reading.held(_slots(entry.get("output"))))
-        event.weights = dict(reading.held(_slots(entry.get("parameters"))))
+        event.inputs = {slot: slot_value for slots in slot_groups for slot, slot_value in reading.tensors(slots)}
+        event.outputs = dict(reading.tensors(_slots(entry.get("output"))))
+        event.weights = dict(reading.tensors(_slots(entry.get("parameters"))))
         event.scalars = {slot: leaf["value"] for slots in slot_groups for slot, leaf in slots if "value" in leaf}
         events[key] = event
     _nest(events, inside)
@@ -103,7 +103,7 @@ def _gradients(key: str, entry: Mapping[str, Any], place: int, step: int, readin
     """The gradients of a module's parameters, each a call as `moeparity capture --level gradient` records it."""
     match = _GRADIENTS.fullmatch(key)
     for parameter, leaves in entry.items() if match else ():
-        gradients = dict(reading.held([(parameter, leaf) for _, leaf in _slots(leaves)]))
+        gradients = dict(reading.tensors([(parameter, leaf) for _, leaf in _slots(leaves)]))
         if match and gradients:
             name = f"{match['name']}.{parameter}.backward"
             yield Event(
@@ -132,7 +132,7 @@ class _Reading:
     def __init__(self, file: Path, missing: list[str]) -> None:
         self._folder, self._missing = file.parent / "dump_tensor_data", missing
 
-    def held(self, slots: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, Held]]:
+    def tensors(self, slots: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, Held]]:
         """The tensors among these, whole where they were dumped."""
         for slot, leaf in slots:
             if str(leaf.get("type")) not in {"torch.Tensor", "mindspore.Tensor"} and "data_name" not in leaf:

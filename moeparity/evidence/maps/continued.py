@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import counted
+from moeparity.evidence.maps.attention_masks import KeyMask, key_mask
 from moeparity.evidence.maps.forwards import Forward
-from moeparity.evidence.maps.masks import KeyMask, key_mask
 from moeparity.evidence.maps.module_map import ModuleMap
-from moeparity.evidence.trace.read import RankTrace
+from moeparity.evidence.trace.reader import RankTrace
 from moeparity.plan.schedule.steps import FORWARD, Phase
 
 TOKENS, COLUMNS = "tokens", "columns"

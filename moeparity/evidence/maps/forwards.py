@@ -9,7 +9,7 @@ import torch
 
 from moeparity.errors import TraceError, Where
 from moeparity.evidence.maps.module_map import ModuleMap, Place
-from moeparity.evidence.trace.read import RankTrace
+from moeparity.evidence.trace.reader import RankTrace
 from moeparity.evidence.trace.records import Call, Value
 
 

@@ -19,7 +19,7 @@ from moeparity.evidence.maps.rows import token_rows
 from moeparity.evidence.maps.values import shown_rows
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
 from moeparity.evidence.maps.widths import refuse_other_widths
-from moeparity.evidence.trace.read import RankTrace, Trace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, Trace, open_trace
 from moeparity.evidence.trace.records import Value
 from moeparity.numerics.dtypes import name_of
 from moeparity.plan.graph import Graph

@@ -10,7 +10,7 @@ from moeparity.errors import Where
 from moeparity.evidence.maps.forwards import Forward, forwards, module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, Place, map_of
 from moeparity.evidence.maps.rows import heads, laid_out, token_rows
-from moeparity.evidence.trace.read import RankTrace
+from moeparity.evidence.trace.reader import RankTrace
 from moeparity.plan.graph import Graph
 
 

@@ -9,7 +9,7 @@ import torch
 
 from moeparity.errors import TraceError, Where, counted
 from moeparity.evidence.trace.digest import row_digests, value_digest
-from moeparity.evidence.trace.read import RankTrace
+from moeparity.evidence.trace.reader import RankTrace
 from moeparity.evidence.trace.records import Call, Value
 from moeparity.plan.graph import Graph
 

@@ -80,15 +80,19 @@ class WeightLayout:
 
         Raises WeightsError where a rule does not fit.
         """
-        return [own_part for name, tensor, kind in self._named(modules) for own_part in self._held(name, tensor, kind)]
+        return [
+            own_part
+            for name, tensor, kind in self._all_parameters(modules)
+            for own_part in self._parts_of(name, tensor, kind)
+        ]
 
-    def _named(self, modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor, Kind]]:
+    def _all_parameters(self, modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor, Kind]]:
         """Of several modules, such as the stages of a pipeline, names begin with their number, unless they are those of
         a checkpoint.
         """
         for place, module in enumerate(modules):
             head = f"{place}." if len(modules) > 1 and not self._placing.shapes else ""
-            yield from ((head + name, tensor, kind) for name, tensor, kind in _named(module))
+            yield from ((head + name, tensor, kind) for name, tensor, kind in _parameters(module))
 
     def write(self, folder: Path, modules: Sequence[nn.Module], rank: int = 0, ranks: int = 1) -> Path:
         """Write what this rank of so many holds, for `moeparity weights`: `FOLDER/rank-N/weights.safetensors`, and
@@ -97,7 +101,7 @@ class WeightLayout:
         own_weights = RankWeights(rank=rank, ranks=ranks, cast=self.dtype or "", parts=tuple(self.parts(modules)))
         return write_rank(folder, own_weights)
 
-    def _held(self, name: str, tensor: torch.Tensor, kind: Kind) -> Iterator[Part]:
+    def _parts_of(self, name: str, tensor: torch.Tensor, kind: Kind) -> Iterator[Part]:
         local, offset, shape = _local(tensor)
         if self._cast is not None and local.is_floating_point():
             local = local.to(self._cast)
@@ -173,7 +177,7 @@ def _rules(layout: str | Path) -> Sequence[WeightRule]:
     return rules
 
 
-def _named(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, Kind]]:
+def _parameters(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, Kind]]:
     """Parameters and buffers, also those that have two names, under both."""
     computed = {
         f"{path}.{name}" if path else name

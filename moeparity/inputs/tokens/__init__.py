@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeparity.inputs.tokens.read import read_tokens
+from moeparity.inputs.tokens.reader import read_tokens
 from moeparity.inputs.tokens.tokenset import TokenSet
 
 __all__ = ["TokenSet", "read_tokens"]

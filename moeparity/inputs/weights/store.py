@@ -127,19 +127,19 @@ class WeightStore:
 
     def refuse_unfit(self, nodes: Iterable[Node]) -> None:
         """Raise CheckpointError where a checkpoint that faults take weights from does not fit the nodes as run."""
-        refuse_others(nodes, self._other)
+        refuse_others(nodes, self._other_checkpoint)
 
     def rewritten(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """The weights of a node that a fault rewrites. Raises CheckpointError."""
         return weights_of(node, dtype, self.device, self._read)
 
     def _read(self, name: str, folder: str) -> torch.Tensor:
-        source = self._other(folder) if folder else self.checkpoint
+        source = self._other_checkpoint(folder) if folder else self.checkpoint
         tensor: torch.Tensor = source.tensor(name)
         self.bytes_read += tensor.nbytes
         return tensor
 
-    def _other(self, folder: str) -> Checkpoint:
+    def _other_checkpoint(self, folder: str) -> Checkpoint:
         if folder not in self.others:
             self.others[folder] = other_checkpoint(folder)
         return self.others[folder]

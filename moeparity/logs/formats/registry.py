@@ -8,7 +8,7 @@ from pathlib import Path
 
 from moeparity import paths
 from moeparity.errors import LogError, Where, did_you_mean, listed
-from moeparity.logs.formats import dumps, nemo_rl, openai, own, prime_rl, sglang, tables, vllm
+from moeparity.logs.formats import dumps, nemo_rl, openai, own, parquet_files, prime_rl, sglang, vllm
 from moeparity.logs.formats.fields import Address, Container, Fields
 from moeparity.logs.formats.format import Format, Role
 from moeparity.logs.formats.lines import GZIP, JsonFile
@@ -24,17 +24,17 @@ FORMATS: dict[str, Format] = {
         openai.FORMAT,
         dumps.ROLLOUT,
         dumps.TRAIN,
-        tables.MILES,
+        parquet_files.MILES,
         own.FORMAT,
-        tables.PARQUET,
+        parquet_files.PARQUET,
         own.TENSORS,
     )
 }
-UNREADABLE = (nemo_rl.DISTILLATION, tables.TRL, own.VERL)
+UNREADABLE = (nemo_rl.DISTILLATION, parquet_files.TRL, own.VERL)
 _OPENERS: dict[str, Callable[[Path], Container]] = {
     "json": JsonFile,
     "torch": dumps.TorchFile,
-    "parquet": tables.ParquetFile,
+    "parquet": parquet_files.ParquetFile,
     "safetensors": own.TensorFile,
 }
 

@@ -37,7 +37,7 @@ def cached(
     layout = at.get("kv_layout")
     if layout is None:
         # An online softmax, of which it is no choice, loads tiles: it is handed one layout, whatever made the keys.
-        return _own(k), _own(v), mask, 0
+        return _copy(k), _copy(v), mask, 0
     if layout == "projected":
         return k, v, mask, 0
     keys, free = k.shape[2], 0
@@ -52,13 +52,13 @@ def cached(
         free = max(0, places - keys)
         reach = None if before < places else places - 1
     within_reach = slice(0 if reach is None else max(0, before - reach), keys)
-    k, v, mask = _own(k[:, :, within_reach]), _own(v[:, :, within_reach]), mask[..., within_reach]
+    k, v, mask = _copy(k[:, :, within_reach]), _copy(v[:, :, within_reach]), mask[..., within_reach]
     if not free:
         return k, v, mask, 0
     return F.pad(k, (0, 0, 0, free)), F.pad(v, (0, 0, 0, free)), F.pad(mask, (0, free)), free
 
 
-def _own(x: torch.Tensor) -> torch.Tensor:
+def _copy(x: torch.Tensor) -> torch.Tensor:
     """A contiguous copy, always: `contiguous` leaves a view of one row its strides and its place in a cache line."""
     return x.new_empty(x.shape).copy_(x)
 

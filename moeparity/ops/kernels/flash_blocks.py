@@ -61,7 +61,8 @@ def _sequence(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> tor
                 out[:, :, span] = 0
                 continue
             runs = [
-                [_tile(heads, tile, visible_keys, tiles, at) for tile in _seen(run, visible_keys)] for run in cut.runs
+                [_tile(heads, tile, visible_keys, tiles, at) for tile in _visible_tiles(run, visible_keys)]
+                for run in cut.runs
             ]
             with places_tried():
                 _try(block, runs, at)
@@ -79,7 +80,7 @@ def _cuts(queries: int, keys: int, window: int | None, at: Mapping[str, Any]) ->
     return [Cut(rows, runs[: i + 1]) for i, rows in enumerate(own_rows) if rows.start < rows.stop]
 
 
-def _seen(run: Sequence[slice], visible: torch.Tensor) -> list[slice]:
+def _visible_tiles(run: Sequence[slice], visible: torch.Tensor) -> list[slice]:
     """The tiles of which some query of a block sees a key: the others change nothing."""
     return [tile for tile in run if bool(visible[..., tile].any())]
 

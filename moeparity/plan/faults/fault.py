@@ -53,9 +53,9 @@ class Planted:
     @property
     def in_words(self) -> str:
         """The fault as a sentence says it."""
-        return self.fault.spec.says.format_map({name: self._told(name, value) for name, value in self.values})
+        return self.fault.spec.says.format_map({name: self._value_words(name, value) for name, value in self.values})
 
-    def _told(self, name: str, value: Value) -> str:
+    def _value_words(self, name: str, value: Value) -> str:
         """A value in a sentence: of a part of the weights, what they are a part of is told first."""
         default = self.fault.free[name].default
         return written(value) if value == default or default is None else f"{default} {written(value)}"

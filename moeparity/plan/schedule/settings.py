@@ -200,7 +200,7 @@ def mixed(base: ScheduleSettings, source: ScheduleSettings, names: Iterable[str]
     return replace(base, **values, groups=groups)
 
 
-def said(of: ScheduleSettings, part: str) -> str:
+def part_in_words(of: ScheduleSettings, part: str) -> str:
     """One side's value of a part, in words."""
     if part == GROUPS:
         return "together" if of.groups == TOGETHER else f"{of.groups.count} groups, gathered for {of.groups.gathered}"
@@ -231,8 +231,8 @@ def described(of: ScheduleSettings) -> str:
     changed = [part for part in PARTS if part != "schedule:batch" and _values(of, part) != _values(plain, part)]
     if of.is_plain:
         return "one batch" if of.batch is None else f"micro-batch {of.batch}"
-    words = (f"{part.removeprefix('schedule:')} {said(of, part)}" for part in changed)
-    return ", ".join([said(of, "schedule:batch"), *words])
+    words = (f"{part.removeprefix('schedule:')} {part_in_words(of, part)}" for part in changed)
+    return ", ".join([part_in_words(of, "schedule:batch"), *words])
 
 
 def _values(of: ScheduleSettings, part: str) -> tuple[object, ...]:

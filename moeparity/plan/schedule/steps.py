@@ -222,14 +222,14 @@ def _among(step: Step, sequences: int) -> Step:
 def with_spans(step: Step, places: Sequence[int]) -> Step:
     """A step with the spans at some places alone."""
 
-    def kept(of: tuple[int, ...]) -> tuple[int, ...]:
+    def renumbered(of: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(places.index(place) for place in of if place in places)
 
     return replace(
         step,
         spans=tuple(step.spans[place] for place in places),
-        scored=None if step.scored is None else kept(step.scored),
-        verified=kept(step.verified),
+        scored=None if step.scored is None else renumbered(step.scored),
+        verified=renumbered(step.verified),
     )
 
 

@@ -16,7 +16,7 @@ Reference = str | int | float
 _NAME = "[a-z][a-z0-9]*(-[a-z0-9]+)*"
 
 
-def _named(text: str) -> str:
+def _checked_name(text: str) -> str:
     if not re.fullmatch(_NAME, text):
         raise ValueError(
             f"{text!r} is no name of a fault; expected words of a-z and 0-9 joined by `-`, as in `norm-eps`"
@@ -24,7 +24,7 @@ def _named(text: str) -> str:
     return text
 
 
-FaultName = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": f"^{_NAME}$"})]
+FaultName = Annotated[str, AfterValidator(_checked_name), Field(json_schema_extra={"pattern": f"^{_NAME}$"})]
 
 
 class Sits(Model):

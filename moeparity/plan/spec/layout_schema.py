@@ -31,7 +31,7 @@ class Summed(Model):
 
     @field_validator("sum")
     @classmethod
-    def _known(cls, sum: str) -> str:
+    def _checked_sum(cls, sum: str) -> str:
         if sum not in COLLECTIVES and sum not in SELECTIONS:
             parse(sum)
         return sum

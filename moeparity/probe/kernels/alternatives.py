@@ -98,7 +98,7 @@ def tried(node_run: Held, case: Case, listed: Sequence[Change]) -> Tried:
     unequal: list[Change] = []
     same: list[Change] = []
     for change in listed:
-        outputs = _made(node_run, case, change)
+        outputs = _outputs(node_run, case, change)
         if outputs is not None:
             (same if _equal(of_node, outputs) else unequal).append(change)
     return Tried(tuple(unequal), tuple(same))
@@ -170,7 +170,7 @@ def _unequal(node_run: Held, cases: Cases, change: Change, most: int = sys.maxsi
     """
     count = 0
     for case, out in cases:
-        outputs = _made(node_run, case, change)
+        outputs = _outputs(node_run, case, change)
         if outputs is None:
             return most
         count += sum(int((bits_of(x) != bits_of(outputs[name])).sum()) for name, x in out.items())
@@ -179,7 +179,7 @@ def _unequal(node_run: Held, cases: Cases, change: Change, most: int = sys.maxsi
     return count
 
 
-def _made(node_run: Held, case: Case, change: Change) -> Tensors | None:
+def _outputs(node_run: Held, case: Case, change: Change) -> Tensors | None:
     """What the node makes under a change; None where its op refuses that."""
     try:
         return node_run.outputs(case, {**node_run.choices, **change})

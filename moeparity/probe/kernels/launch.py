@@ -84,7 +84,7 @@ class Kernel:
         """What its runs so far rest on, in lines."""
         shapes, more = list(self.shapes)[:_SHOWN], len(self.shapes) - _SHOWN
         launched = "; ".join([*shapes, *[f"{more} more"] * (more > 0)])
-        return self.evidence, f"{self.module.named(self.file.kernel)}, launched with {launched}"
+        return self.evidence, f"{self.module.full_name(self.file.kernel)}, launched with {launched}"
 
     def dtype_of(self, argument: Argument, name: str) -> torch.dtype:
         """The dtype of one of its tensors."""
@@ -99,7 +99,7 @@ class Kernel:
         sizes: numbers that expressions may name, scalars such as eps among them. Raises SpecError for a file that does
         not fit the kernel, and MoeparityError for a kernel that cannot be run, or does what no kernel may.
         """
-        names = self._named(sizes)
+        names = self._all_sizes(sizes)
         written: dict[str, torch.Tensor] = {}
         args = [self._argument(a, tensors, names, written) for a in self.file.arguments]
         grid, block = self._extents("grid", names), self._extents("block", names)
@@ -119,7 +119,7 @@ class Kernel:
 
     def threads(self, sizes: Mapping[str, float]) -> int:
         """Threads of a block of a launch."""
-        return math.prod(self._extents("block", self._named(sizes)))
+        return math.prod(self._extents("block", self._all_sizes(sizes)))
 
     def race(self, tensors: Tensors, sizes: Mapping[str, float]) -> str:
         """The outputs whose bits depend on which threads go first, in words; empty where none do, as far as tried."""
@@ -135,7 +135,7 @@ class Kernel:
                     )
         return ""
 
-    def _named(self, sizes: Mapping[str, float]) -> dict[str, float]:
+    def _all_sizes(self, sizes: Mapping[str, float]) -> dict[str, float]:
         """The sizes, and the file's own after them."""
         names = dict(sizes)
         for name, text in self.file.sizes.items():

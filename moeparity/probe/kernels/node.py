@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,10 +17,6 @@ from moeparity.probe.kernels.launch import Kernel
 from moeparity.probe.replay import zero_sum
 
 Tensors = Mapping[str, torch.Tensor]
-NODES = ("rms_norm", "combine", "router", "swiglu")
-"""What kernels compute that are held to all choices of a node of that op; others to the order of its sum."""
-
-
 Drawn = tuple[dict[str, float], dict[str, torch.Tensor]]
 """Sizes and scalars, and tensors, by name."""
 _LEFT = 2.0**-17
@@ -62,7 +58,7 @@ class Held:
         """What the op makes of a case under some choices, by output. Raises SpecError where it refuses them."""
         at = self.node.op.settings(self.active(choices))
         params = {**self.node.params, **{name: x for name, x in case.sizes.items() if name in self.node.params}}
-        return _COMPUTE[self.node.op.name](self.node.op.load(), case.tensors, params, at)
+        return _OPS[self.node.op.name].compute(self.node.op.load(), case.tensors, params, at)
 
 
 def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> Held:
@@ -101,7 +97,7 @@ def cases_of(kernel: Kernel, node: Node, tokens: Sequence[int], width: int) -> l
     computes, cases = kernel.file.computes, []
     for count in sorted(tokens):
         draw = torch.Generator().manual_seed(1000 * count + width)
-        cases.append(_case(kernel, _DRAWN[computes](node, count, width, draw)))
+        cases.append(_case(kernel, _OPS[computes].draw(node, count, width, draw)))
     if computes == "rms_norm" and kernel.reads("eps"):
         count = max(tokens)
         draws = range(min(_DRAWS, -(-_ROWS // count)))
@@ -172,14 +168,6 @@ def _swiglu(node: Node, tokens: int, width: int, draw: torch.Generator) -> Drawn
     return {"tokens": tokens, "width": width}, {"gate": gate, "up": up}
 
 
-_DRAWN: Mapping[str, Callable[[Node, int, int, torch.Generator], Drawn]] = {
-    "rms_norm": _norm,
-    "combine": _combine,
-    "router": _router,
-    "swiglu": _swiglu,
-}
-
-
 Settings = Mapping[str, Any]
 
 
@@ -203,12 +191,21 @@ def _of_swiglu(op: Callable[..., Any], inputs: Tensors, p: Settings, at: Setting
     return {"out": op(inputs["gate"].unsqueeze(0), inputs["up"].unsqueeze(0), w={}, p=p, at=at)[0]}
 
 
-_COMPUTE: Mapping[str, Callable[[Callable[..., Any], Tensors, Settings, Settings], Tensors]] = {
-    "rms_norm": _of_norm,
-    "combine": _of_combine,
-    "router": _of_router,
-    "swiglu": _of_swiglu,
+class _HeldOp(NamedTuple):
+    """An op that kernels are held to: how data for one of its nodes are drawn, and how its function is called."""
+
+    draw: Callable[[Node, int, int, torch.Generator], Drawn]
+    compute: Callable[[Callable[..., Any], Tensors, Settings, Settings], Tensors]
+
+
+_OPS: Mapping[str, _HeldOp] = {
+    "rms_norm": _HeldOp(_norm, _of_norm),
+    "combine": _HeldOp(_combine, _of_combine),
+    "router": _HeldOp(_router, _of_router),
+    "swiglu": _HeldOp(_swiglu, _of_swiglu),
 }
+NODES = tuple(_OPS)
+"""What kernels compute that are held to all choices of a node of that op; others to the order of its sum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def _further(verdict: NodeVerdict) -> Iterator[str]:
         yield "no order or form to name: it is none"
         return
     if not verdict.holds:
-        yield from _named(verdict)
+        yield from _match_lines(verdict)
         return
     other_count, same = len(verdict.tried.differing), verdict.tried.same
     yield f"{other_count} of {other_count + len(same)} other values of its choices give other bits on the last of these"
@@ -47,7 +47,7 @@ def _further(verdict: NodeVerdict) -> Iterator[str]:
     yield "covers these shapes and this data; not NaN, infinities or overflow; not what ptxas makes of the PTX"
 
 
-def _named(verdict: NodeVerdict) -> Iterator[str]:
+def _match_lines(verdict: NodeVerdict) -> Iterator[str]:
     if not verdict.gives:
         yield "no other values of its choices, one or several together, were found to give the kernel's bits"
     for name, match in verdict.gives.items():

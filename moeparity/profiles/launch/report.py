@@ -153,14 +153,14 @@ def joined(launches: Sequence[Launch]) -> Launch:
     if len(launches) == 1:
         return launches[0]
 
-    def told(name: str) -> str:
+    def joined_names(name: str) -> str:
         return " and ".join(getattr(launch, name) for launch in launches)
 
     return Launch(
         file=launches[0].file,
-        engine=told("engine"),
-        version=told("version"),
-        source=told("source"),
+        engine=joined_names("engine"),
+        version=joined_names("version"),
+        source=joined_names("source"),
         model=launches[0].model,
         warnings=tuple(warning for launch in launches for warning in launch.warnings),
         sides=tuple(side for launch in launches for side in launch.sides),

@@ -10,10 +10,10 @@ import numpy as np
 from moeparity.ptx import arithmetic
 from moeparity.ptx.formats import Array, dtype_of, flush
 from moeparity.ptx.instructions.memory import space_of
-from moeparity.ptx.instructions.packed import both
-from moeparity.ptx.machine import Lanes
+from moeparity.ptx.instructions.packed import on_both_halves
 from moeparity.ptx.spaces import inside, view
 from moeparity.ptx.table import Opcode, Operation, declare
+from moeparity.ptx.threads import Lanes
 
 _OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")
 _SCOPES = "global shared shared::cta shared::cluster relaxed acquire release acq_rel volatile cta cluster gpu sys noftz"
@@ -71,7 +71,7 @@ def _renewal(opcode: Opcode, operation: str, type_: str) -> Callable[[Array, lis
         def add(old: Array, value: Array) -> Array:
             return arithmetic.half(single, "add", old, value)
 
-        total = both(add) if type_ != single else add
+        total = on_both_halves(add) if type_ != single else add
         return lambda old, values, _: total(old, values[0])
     if type_ in {"f32", "f64", *_HALVES} and operation != "exch":
         raise opcode.unknown("floats are added or exchanged")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from moeparity.ptx.formats import Array
-from moeparity.ptx.machine import Lanes
 from moeparity.ptx.table import Opcode, Operation, Sync, declare
+from moeparity.ptx.threads import Lanes
 
 
 @declare(

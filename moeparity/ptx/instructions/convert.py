@@ -108,11 +108,11 @@ def _float(opcode: Opcode, to: str, of: str) -> Callable[[Array], Array]:
     whole = opcode.modifiers & set(_WHOLE)
     widening = (to, of) in {("f32", "f16"), ("f32", "bf16"), ("f64", "f32"), ("f64", "f16"), ("f64", "bf16")}
     if whole or to == of or widening:
-        return _kept(opcode, to, of)
+        return _exact(opcode, to, of)
     return _narrowing(opcode, to, of)
 
 
-def _kept(opcode: Opcode, to: str, of: str) -> Callable[[Array], Array]:
+def _exact(opcode: Opcode, to: str, of: str) -> Callable[[Array], Array]:
     """Conversions that lose nothing, or round to whole numbers only."""
     mode = opcode.one_of(_WHOLE, "")
     if opcode.modifiers - {mode, "ftz", "sat"} or (mode and to != of):

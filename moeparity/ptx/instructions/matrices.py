@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from moeparity.ptx.formats import Array
-from moeparity.ptx.machine import Lanes
 from moeparity.ptx.spaces import view
 from moeparity.ptx.special import WARP
 from moeparity.ptx.table import Opcode, Operation, Sync, declare
+from moeparity.ptx.threads import Lanes
 
 _COUNTS = {"x1": 1, "x2": 2, "x4": 4}
 _ROWS = 8

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from moeparity.ptx.formats import Array, dtype_of
-from moeparity.ptx.machine import Lanes
 from moeparity.ptx.spaces import view
 from moeparity.ptx.syntax import PtxError
 from moeparity.ptx.table import Opcode, Operation, Sync, declare
+from moeparity.ptx.threads import Lanes
 
 _SPACES = ("global", "shared", "local", "param", "const")
 _HINTS = (

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from moeparity.ptx.formats import Array, dtype_of
-from moeparity.ptx.machine import Lanes
 from moeparity.ptx.spaces import MATE, WINDOWS, inside
 from moeparity.ptx.table import Opcode, Operation, declare
+from moeparity.ptx.threads import Lanes
 
 _TYPES = (*(f"{kind}{bits}" for kind in "bus" for bits in (16, 32, 64)), "f32", "f64", "pred")
 _SPACES = "global shared local const param shared::cta shared::cluster"

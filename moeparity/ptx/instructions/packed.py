@@ -27,7 +27,7 @@ def half_arithmetic(opcode: Opcode) -> Operation:
     return Operation(
         results=(type_,),
         sources=(type_,) * count,
-        compute=both(compute) if type_ != single else compute,
+        compute=on_both_halves(compute) if type_ != single else compute,
     )
 
 
@@ -39,10 +39,10 @@ def pairs_sum(opcode: Opcode) -> Operation:
     type_ = opcode.type_of(INTEGER_PAIRS)
     if opcode.root != "add" or opcode.modifiers:
         raise opcode.unknown("pairs of integers are added")
-    return Operation(results=(type_,), sources=(type_, type_), compute=both(np.add))
+    return Operation(results=(type_,), sources=(type_, type_), compute=on_both_halves(np.add))
 
 
-def both(compute: Callable[..., Array]) -> Callable[..., Array]:
+def on_both_halves(compute: Callable[..., Array]) -> Callable[..., Array]:
     """A computation on 16 bits done on both halves of 32."""
 
     def halves(*operands: Array) -> Array:

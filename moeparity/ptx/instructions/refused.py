@@ -22,11 +22,11 @@ def _tensor(opcode: Opcode) -> Operation:
     )
 
 
-def _other(opcode: Opcode) -> Operation:
+def _refuse(opcode: Opcode) -> Operation:
     raise UnknownInstruction(f"Line {opcode.statement.line}: `{opcode.text}` is refused: {_OTHER[opcode.root]}.")
 
 
 for _root in _TENSOR:
     DECLARATIONS[_root] = Declaration(None, _tensor)
 for _root in _OTHER:
-    DECLARATIONS[_root] = Declaration(None, _other)
+    DECLARATIONS[_root] = Declaration(None, _refuse)

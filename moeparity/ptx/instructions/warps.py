@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from moeparity.ptx.formats import Array, dtype_of
-from moeparity.ptx.machine import Lanes
 from moeparity.ptx.special import WARP
 from moeparity.ptx.table import Opcode, Operation, Sync, declare
+from moeparity.ptx.threads import Lanes
 
 _REDUCTIONS: dict[str, Any] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,

@@ -40,7 +40,7 @@ def run(folder: Path, tokens: torch.Tensor, change: Callable[[Tensors], None] = 
     return bisect(folder / "recipe.yaml", device="cpu")
 
 
-def filled(name: str, number: float) -> Callable[[Tensors], None]:
+def fill(name: str, number: float) -> Callable[[Tensors], None]:
     def change(tensors: Tensors) -> None:
         for key in [key for key in tensors if name in key]:
             tensors[key] = torch.full_like(tensors[key], number)
@@ -58,7 +58,7 @@ def test_a_real_model_on_real_tokens_passes(tmp_path: Path) -> None:
     ("name", "number"), [("lm_head", 0.0), ("", 0.0), ("", 1e-40), ("experts.3.up_proj", 0.5), ("self_attn.o", -0.0)]
 )
 def test_a_matrix_of_one_number_is_no_weight(tmp_path: Path, name: str, number: float) -> None:
-    report = run(tmp_path, ids(), filled(name, number))
+    report = run(tmp_path, ids(), fill(name, number))
     assert report.verdict.status == "inconclusive"
     assert report.exit_code == 3
     assert "every number of the matrix is the same" in report.verdict.reason
@@ -66,7 +66,7 @@ def test_a_matrix_of_one_number_is_no_weight(tmp_path: Path, name: str, number: 
 
 
 def test_norms_of_one_number_are_what_models_begin_with(tmp_path: Path) -> None:
-    assert run(tmp_path, ids(), filled("norm", 1.0)).verdict.status == "pass"
+    assert run(tmp_path, ids(), fill("norm", 1.0)).verdict.status == "pass"
 
 
 def test_logits_below_their_own_rounding(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ IDS = torch.randint(0, 12, (3, 5), generator=torch.Generator().manual_seed(1))
 MASK = torch.ones(3, 5, dtype=torch.bool)
 
 
-def seen(mask: torch.Tensor = MASK, logits: torch.Tensor = LOGITS, *, wave: int = 3) -> Distributions:
+def observed(mask: torch.Tensor = MASK, logits: torch.Tensor = LOGITS, *, wave: int = 3) -> Distributions:
     observer = Distributions("lm_head", "reference", "candidate", IDS, mask)
     for start in range(0, 3, wave):
         rows = (start, min(3, start + wave))
@@ -31,12 +31,12 @@ def seen(mask: torch.Tensor = MASK, logits: torch.Tensor = LOGITS, *, wave: int 
 def test_a_token_is_scored_by_the_logits_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = (side[:, :-1].reshape(-1, 12) for side in LOGITS)
     expected = vocabulary_metrics(x, y, IDS[:, 1:].reshape(-1))
-    distances = seen()
+    distances = observed()
     assert distances.tokens == 12
     assert distances.sums == pytest.approx(expected.sum(-1).tolist(), rel=1e-12)
     assert distances.max_tv == float(expected[1].max())
     monkeypatch.setattr(distributions, "CHUNK", 24)
-    assert seen(wave=1).sums == pytest.approx(distances.sums, rel=1e-12)
+    assert observed(wave=1).sums == pytest.approx(distances.sums, rel=1e-12)
 
 
 def test_masked_tokens_and_logits_that_are_not_finite_do_not_count() -> None:
@@ -44,11 +44,11 @@ def test_masked_tokens_and_logits_that_are_not_finite_do_not_count() -> None:
     mask[0] = False
     spoilt = LOGITS.clone()
     spoilt[1, 0], spoilt[0, 1, 2, 7] = math.nan, -math.inf
-    distances = seen(mask, spoilt)
+    distances = observed(mask, spoilt)
     assert distances.tokens == 7
     assert all(map(math.isfinite, distances.sums))
 
 
 def test_nothing_scored() -> None:
-    distances = seen(torch.zeros_like(MASK))
+    distances = observed(torch.zeros_like(MASK))
     assert (distances.tokens, distances.max_tv, distances.sums) == (0, 0.0, [0.0] * 4)

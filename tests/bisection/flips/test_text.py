@@ -26,7 +26,7 @@ from moeparity.bisection.flips.report import (
     RoutingFlips,
 )
 from moeparity.bisection.flips.text import print_flips, short
-from tests.bisection.reports import made
+from tests.bisection.reports import fill
 
 ORIGIN = Origin(root_gate=3, root_router=1, after_own=5, after_others=2, before_any=1, unknown=0)
 MARGINS = Margins(
@@ -47,7 +47,7 @@ MARGINS = Margins(
 )
 MEAN = Mean(estimate=0.00123, low=0.001, high=0.0015)
 DETAIL = FlipDetail(
-    rates=made(Rates, set_differs=0.05, any_layer=0.075, layers_per_token=0.05, slot_overlap=0.9875, ordered_slots=0.1),
+    rates=fill(Rates, set_differs=0.05, any_layer=0.075, layers_per_token=0.05, slot_overlap=0.9875, ordered_slots=0.1),
     layers_per_token=(222, 18),
     origin=ORIGIN,
     margins=MARGINS,
@@ -121,7 +121,7 @@ def test_what_is_not_known_is_not_printed() -> None:
 
 
 def test_nothing_flips() -> None:
-    none = replace(DETAIL, rates=made(Rates, slot_overlap=1.0))
+    none = replace(DETAIL, rates=fill(Rates, slot_overlap=1.0))
     assert [line for line in printed(replace(FLIPS, detail=none)) if line.startswith("By layer")] == []
     assert lines(replace(FLIPS, detail=none)) == ["" for _ in lines(replace(FLIPS, detail=none))]
 

@@ -23,7 +23,7 @@ from moeparity.bisection.init import write_starter
 from moeparity.bisection.init.tokens import PROMPTS
 from moeparity.bisection.prepare import prepare
 from moeparity.errors import CheckpointError, MoeparityError
-from moeparity.inputs.tokens.read import recipe_tokens
+from moeparity.inputs.tokens.reader import recipe_tokens
 from moeparity.inputs.weights import store
 from moeparity.plan.spec import reader
 from tests.command import alone, inside

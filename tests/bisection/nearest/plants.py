@@ -121,7 +121,7 @@ def log_probs(x, *, node):
 '''
 
 
-def asked(
+def report_of(
     folder: Path,
     checkpoint: Path,
     function: str,
@@ -156,7 +156,7 @@ def chosen_layers(checkpoint: Path, nodes: str, layers: dict[str, dict[str, Any]
     return {"op": node.op.name, "base": {**plan.told_to(node), **values}, "layers": layers}
 
 
-def said(answer: Nearest) -> dict[str, str]:
+def plainest(answer: Nearest) -> dict[str, str]:
     """The plainest exact answer as attribute -> value; empty where none of those tried is."""
     choices = answer.found[0].choices if answer.explained else ()
     return dict(choice.rpartition(":")[2].split("=", 1) for choice in choices)

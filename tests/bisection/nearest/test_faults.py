@@ -83,7 +83,7 @@ def router(logits, *, node):
 NODES = ("moe.experts", "attention.q_norm", "attention.o_proj", "moe.router")
 
 
-def asked(folder: Path, checkpoint: Path, functions: Mapping[str, str]) -> dict[str, Nearest]:
+def answers_of(folder: Path, checkpoint: Path, functions: Mapping[str, str]) -> dict[str, Nearest]:
     """What is said of functions at the nodes that they stand at, by node."""
     module = f"faulty_{folder.name}"
     (folder / f"{module}.py").write_text(CODE, "utf-8")
@@ -99,7 +99,7 @@ def asked(folder: Path, checkpoint: Path, functions: Mapping[str, str]) -> dict[
 def answers(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> dict[str, Nearest]:
     """All functions in one run, in which most layers have a fault of each."""
     functions = {node: node.partition(".")[2] for node in NODES}
-    return asked(tmp_path_factory.mktemp("all"), qwen3_moe, functions)
+    return answers_of(tmp_path_factory.mktemp("all"), qwen3_moe, functions)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_what_is_no_fault_that_is_known_is_called_none(answers: dict[str, Neares
 
 
 def test_a_number_that_a_fault_leaves_open_is_solved_for(tmp_path: Path, qwen3_moe: Path) -> None:
-    (answer,) = asked(tmp_path, qwen3_moe, {"moe.experts": "scaled"}).values()
+    (answer,) = answers_of(tmp_path, qwen3_moe, {"moe.experts": "scaled"}).values()
     assert answer.found[0].exact
     assert answer.found[0].choices == ("layers[1].moe.experts:fault=expert-scaled(expert=3, factor=0.75)",)
     assert answer.found[0].faults == ("the weights of expert 3 are multiplied by 0.75",)

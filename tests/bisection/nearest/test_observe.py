@@ -15,7 +15,7 @@ from moeparity.bisection.report import ON_REQUEST
 from moeparity.bisection.text import print_report
 from moeparity.evidence.explain import inquiry
 from moeparity.evidence.explain.kernels import Kernels
-from tests.bisection.nearest.plants import asked, chosen_layers, said
+from tests.bisection.nearest.plants import chosen_layers, plainest, report_of
 
 NORM, ROUTER, ATTEND, GATE = (
     "layers[*].moe.norm",
@@ -35,7 +35,7 @@ def planted(
     folder: Path, checkpoint: Path, nodes: str, layers: dict[str, dict[str, Any]], **more: Any
 ) -> list[Nearest]:
     settings = chosen_layers(checkpoint, nodes, layers)
-    return list(asked(folder, checkpoint, "chosen", nodes, settings=settings, **more).nearest)
+    return list(report_of(folder, checkpoint, "chosen", nodes, settings=settings, **more).nearest)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_choices_nobody_listed_together_are_named(
 ) -> None:
     (answer,) = planted(tmp_path, qwen3_moe, nodes, {"1": values})
     assert answer.node == nodes.replace("*", "1")
-    assert said(answer) == {name: str(value) for name, value in values.items()}
+    assert plainest(answer) == {name: str(value) for name, value in values.items()}
     assert answer.found[0].compared == answer.found[0].equal == 1
     assert answer.tried <= answer.calls < 900
 
@@ -74,12 +74,12 @@ def test_choices_nobody_listed_together_are_named(
 )
 def test_three_choices_are_named_together(tmp_path: Path, qwen3_moe: Path, nodes: str, values: dict[str, Any]) -> None:
     (answer,) = planted(tmp_path, qwen3_moe, nodes, {"1": values})
-    assert said(answer) == {name: str(value) for name, value in values.items()}
+    assert plainest(answer) == {name: str(value) for name, value in values.items()}
 
 
 def test_the_base_of_the_rotation_is_solved_for(tmp_path: Path, qwen3_moe: Path) -> None:
     (answer,) = planted(tmp_path, qwen3_moe, "rotary", {"None": {"rope_theta": 12345.0}})
-    assert said(answer) == {"rope_theta": "12345.0"}
+    assert plainest(answer) == {"rope_theta": "12345.0"}
     (interval,) = answer.found[0].between
     assert interval.place == "rotary:rope_theta"
     assert 12344 < interval.least < 12345 < interval.greatest < 12346
@@ -90,9 +90,9 @@ def test_every_node_is_asked_whatever_came_before_it(tmp_path: Path, qwen3_moe: 
     values: dict[str, dict[str, Any]] = {"0": {"output": "fp16"}, "1": {"eps": 0.00037}, "2": {"eps": 0.00037}}
     settings = chosen_layers(qwen3_moe, NORM, values)
     benign = {"set": {"layers[0].attention.q_proj:output": "fp32"}}
-    report = asked(tmp_path, qwen3_moe, "chosen", NORM, settings=settings, reference=benign)
+    report = report_of(tmp_path, qwen3_moe, "chosen", NORM, settings=settings, reference=benign)
     assert [root.node for root in report.roots] == ["layers[0].attention.q_proj"]
-    assert [said(answer) for answer in report.nearest] == [
+    assert [plainest(answer) for answer in report.nearest] == [
         {name: str(value) for name, value in values[layer].items()} for layer in values
     ]
     # What was found in one layer is tried first in the next.
@@ -108,14 +108,14 @@ def test_every_node_is_asked_whatever_came_before_it(tmp_path: Path, qwen3_moe: 
 @pytest.mark.parametrize("side", ["candidate", "reference"])
 def test_a_function_of_either_side_is_asked(tmp_path: Path, qwen3_moe: Path, side: str) -> None:
     (answer,) = planted(tmp_path, qwen3_moe, NORM, {"1": {"normalized": "fp32"}}, side=side)
-    assert said(answer) == {"normalized": "fp32"}
+    assert plainest(answer) == {"normalized": "fp32"}
     assert 0 < answer.as_it_is < 1
     assert all(match.exact and match.mean_ulp == 0 for match in answer.found)
 
 
 def test_the_nodes_of_a_region_are_tried_together(tmp_path: Path, qwen3_moe: Path) -> None:
     nodes = ["layers[1].moe.experts", "layers[1].moe.combine"]
-    (answer,) = asked(tmp_path, qwen3_moe, "block", nodes).nearest
+    (answer,) = report_of(tmp_path, qwen3_moe, "block", nodes).nearest
     assert answer.found[0].choices == (
         "layers[1].moe.experts:activation=fp32",
         "layers[1].moe.combine:accumulate=fp32",
@@ -128,7 +128,7 @@ def test_a_region_with_partial_sums_inside_is_explained(
 ) -> None:
     """Also where the other side lies on ranks, so that its shadow cannot read what the candidate cuts otherwise."""
     nodes = ["layers[1].attention.o_proj", "layers[1].attention.reduce"]
-    answers = asked(tmp_path, qwen3_moe, "halves", nodes, reference=reference).nearest
+    answers = report_of(tmp_path, qwen3_moe, "halves", nodes, reference=reference).nearest
     assert [answer.found[0].choices for answer in answers] == (
         [] if reference else [("layers[1].attention.o_proj:blocks=2",)]
     )
@@ -140,16 +140,16 @@ def test_functions_of_both_sides_at_one_node_are_both_asked(tmp_path: Path, qwen
     settings = chosen_layers(qwen3_moe, NORM, {"1": {"normalized": "fp32"}})
     reference = {"impl": [{"nodes": "layers[1].moe.norm", "call": "bisection_nearest_other:norm"}]}
     (tmp_path / "bisection_nearest_other.py").write_text("def norm(x, *, node):\n    return x\n", "utf-8")
-    report = asked(tmp_path, qwen3_moe, "chosen", NORM, settings=settings, reference=reference)
+    report = report_of(tmp_path, qwen3_moe, "chosen", NORM, settings=settings, reference=reference)
     by_call = {answer.call.rpartition(":")[2]: answer for answer in report.nearest}
-    assert said(by_call["chosen"]) == {"normalized": "fp32"}
+    assert plainest(by_call["chosen"]) == {"normalized": "fp32"}
     assert by_call["norm"].found[0].faults == ("the norm is left out",)
 
 
 @pytest.mark.usefixtures("_short")
 def test_a_later_micro_batch_refutes_an_answer(tmp_path: Path, qwen3_moe: Path) -> None:
     """The function is the op's own on the first micro-batches and another choice on others: neither is all of it."""
-    (answer,) = asked(tmp_path, qwen3_moe, "later_batches", NORM).nearest
+    (answer,) = report_of(tmp_path, qwen3_moe, "later_batches", NORM).nearest
     assert not answer.explained
     assert answer.found[0].equal < 1
 
@@ -157,7 +157,7 @@ def test_a_later_micro_batch_refutes_an_answer(tmp_path: Path, qwen3_moe: Path) 
 @pytest.mark.usefixtures("_short")
 @pytest.mark.parametrize("function", ["by_mean_of_sizes", "one_token", "not_finite"])
 def test_what_is_none_of_them_has_no_name(tmp_path: Path, qwen3_moe: Path, function: str) -> None:
-    report = asked(tmp_path, qwen3_moe, function, "layers[1].moe.norm")
+    report = report_of(tmp_path, qwen3_moe, function, "layers[1].moe.norm")
     (answer,) = report.nearest
     assert not answer.explained
     assert not any(match.exact for match in answer.found)
@@ -168,19 +168,19 @@ def test_what_is_none_of_them_has_no_name(tmp_path: Path, qwen3_moe: Path, funct
 
 @pytest.mark.usefixtures("_short")
 def test_a_fault_of_one_expert_has_no_name(tmp_path: Path, qwen3_moe: Path) -> None:
-    (answer,) = asked(tmp_path, qwen3_moe, "one_expert", "layers[1].moe.experts").nearest
+    (answer,) = report_of(tmp_path, qwen3_moe, "one_expert", "layers[1].moe.experts").nearest
     assert not answer.explained
 
 
 def test_a_function_that_changes_nothing_is_not_asked(tmp_path: Path, qwen3_moe: Path) -> None:
-    assert asked(tmp_path, qwen3_moe, "untouched", NORM).nearest == ()
+    assert report_of(tmp_path, qwen3_moe, "untouched", NORM).nearest == ()
 
 
 @pytest.mark.parametrize(("function", "choice"), [("tempered", "temperature=0.83"), ("log_probs", "form=log_softmax")])
 def test_a_region_with_the_head_may_make_choices_of_the_log_probabilities(
     tmp_path: Path, qwen3_moe: Path, function: str, choice: str
 ) -> None:
-    (answer,) = asked(tmp_path, qwen3_moe, function, "lm_head").nearest
+    (answer,) = report_of(tmp_path, qwen3_moe, function, "lm_head").nearest
     assert answer.found[0].choices == (f"log_probs:{choice}",)
     assert answer.explained
 
@@ -201,13 +201,13 @@ def test_kernels_are_called_on_the_micro_batches_of_the_pass(
     mask[2, :4] = False
     more: dict[str, Any] = {"shape": (5, 9), "mask": mask, "reference": {"micro_batch": 3}}
     (answer,) = planted(tmp_path, qwen3_moe, NORM, {"1": {"normalized": "fp32"}}, **more)
-    assert said(answer) == {"normalized": "fp32"}
+    assert plainest(answer) == {"normalized": "fp32"}
     assert shapes == {(2, 9), (1, 9)}
 
 
 def test_what_a_search_may_take_is_bounded(tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inquiry, "WORK", 400)
-    first, second, third = asked(tmp_path, qwen3_moe, "by_mean_of_sizes", NORM).nearest
+    first, second, third = report_of(tmp_path, qwen3_moe, "by_mean_of_sizes", NORM).nearest
     assert 190 <= first.tried <= 200
     assert 90 <= second.tried <= 103
     # Half of what is left is too little to begin with: only what was nearest before is tried.
@@ -219,7 +219,7 @@ def test_a_choice_is_named_beside_another_one_of_some_phase(tmp_path: Path, qwen
     decode: dict[str, Any] = {"decode": {"from": 6}}
     reference = {"set": {"layers[1].moe.norm:normalized@decode": "fp32"}}
     node = "layers[1].moe.norm"
-    report = asked(tmp_path, qwen3_moe, "in_steps_of_one", node, schedule=decode, reference=reference)
+    report = report_of(tmp_path, qwen3_moe, "in_steps_of_one", node, schedule=decode, reference=reference)
     (answer,) = report.nearest
-    assert said(answer) == {"eps": "0.0013"}
+    assert plainest(answer) == {"eps": "0.0013"}
     assert answer.found[0].compared == answer.found[0].equal == 1

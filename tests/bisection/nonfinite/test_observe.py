@@ -18,7 +18,7 @@ SIDE = "candidate"
 ORDER = ("first", "second", "third")
 
 
-def named(name: str, op: str = "add") -> Node:
+def node_called(name: str, op: str = "add") -> Node:
     return replace(node(op), name=name)
 
 
@@ -44,10 +44,10 @@ def value_with(*places: tuple[int, ...], fill: float = float("nan"), shape: tupl
 
 def test_an_earlier_node_of_a_later_wave_comes_first() -> None:
     looking = observer()
-    looking.see(seen_at(named("second"), value_with((1, 2, 0))))
-    looking.see(seen_at(named("third"), value_with((0, 0, 0))))
-    looking.see(seen_at(named("first"), value_with((0, 1, 3), (0, 2, 3)), first=2))
-    looking.see(seen_at(named("second"), value_with((0, 1, 3)), first=2))
+    looking.see(seen_at(node_called("second"), value_with((1, 2, 0))))
+    looking.see(seen_at(node_called("third"), value_with((0, 0, 0))))
+    looking.see(seen_at(node_called("first"), value_with((0, 1, 3), (0, 2, 3)), first=2))
+    looking.see(seen_at(node_called("second"), value_with((0, 1, 3)), first=2))
     (occurrence,) = looking.result.values()
     assert (occurrence.node.name, occurrence.sequence, occurrence.position) == ("first", 2, 1)
     assert (occurrence.tokens, occurrence.sequences, occurrence.nan, occurrence.infinite) == (2, 1, 2, 0)
@@ -55,8 +55,8 @@ def test_an_earlier_node_of_a_later_wave_comes_first() -> None:
 
 def test_waves_of_one_node_add_up_and_the_first_token_stays() -> None:
     looking = observer()
-    looking.see(seen_at(named("first"), value_with((1, 0, 0), (1, 0, 1), fill=float("inf"))))
-    looking.see(seen_at(named("first"), value_with((0, 2, 3), (1, 2, 3)), first=2))
+    looking.see(seen_at(node_called("first"), value_with((1, 0, 0), (1, 0, 1), fill=float("inf"))))
+    looking.see(seen_at(node_called("first"), value_with((0, 2, 3), (1, 2, 3)), first=2))
     (occurrence,) = looking.result.values()
     assert (occurrence.sequence, occurrence.position, occurrence.tokens, occurrence.sequences) == (1, 0, 3, 3)
     assert (occurrence.nan, occurrence.infinite) == (2, 2)
@@ -66,8 +66,8 @@ def test_padding_hides_no_real_token() -> None:
     mask = torch.ones(4, 3, dtype=torch.bool)
     mask[:, 0] = False
     looking = observer(mask)
-    looking.see(seen_at(named("first"), value_with((0, 0, 1))))
-    looking.see(seen_at(named("second"), value_with((0, 0, 1), (1, 2, 1))))
+    looking.see(seen_at(node_called("first"), value_with((0, 0, 1))))
+    looking.see(seen_at(node_called("second"), value_with((0, 0, 1), (1, 2, 1))))
     places = {padding: (o.node.name, o.sequence, o.position) for (_, padding), o in looking.result.items()}
     assert places == {True: ("first", 0, 0), False: ("second", 1, 2)}
 
@@ -79,12 +79,12 @@ def test_the_expert_is_that_of_the_slot(ranks: int) -> None:
     place = (1, 2, 1, 3) if ranks == 1 else (1, 1, 2, 1, 3)
     shape = (2, 3, 2, 4) if ranks == 1 else (2, ranks, 3, 2, 4)
     looking = observer()
-    looking.see(seen_at(named("first", "experts"), value_with(place, shape=shape), partials=ranks, ids=ids))
+    looking.see(seen_at(node_called("first", "experts"), value_with(place, shape=shape), partials=ranks, ids=ids))
     (occurrence,) = looking.result.values()
     assert (occurrence.sequence, occurrence.position, occurrence.expert) == (1, 2, 16)
 
 
 def test_large_values_that_overflow_in_a_sum_are_finite() -> None:
     looking = observer()
-    looking.see(seen_at(named("first"), torch.full((2, 3, 4), 60000.0, dtype=torch.float16)))
+    looking.see(seen_at(node_called("first"), torch.full((2, 3, 4), 60000.0, dtype=torch.float16)))
     assert looking.result == {}

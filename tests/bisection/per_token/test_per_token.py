@@ -15,9 +15,9 @@ from moeparity.bisection.flips.census import MAP_BITS
 from moeparity.bisection.page import page
 from moeparity.bisection.per_token import page as module
 from moeparity.bisection.per_token.page import kept_sequences, powers, token_data
-from moeparity.bisection.per_token.pieces import recipe_tokenizer, spelt
 from moeparity.bisection.per_token.report import PerToken
 from moeparity.bisection.per_token.token_file import SCHEMA, write_per_token
+from moeparity.bisection.per_token.token_text import recipe_tokenizer, spelt
 from moeparity.bisection.report import Report
 from moeparity.errors import TokensError
 from moeparity.inputs.tokens.tokenizer import Bytes

@@ -182,7 +182,7 @@ CONTRADICTIONS: dict[str, Callable[[Record], Tensor]] = {
     "another sequence's": _another_sequence,
     "late": _late,
     "sentinel": _sentinel,
-    "filled with zeros": lambda record: torch.zeros_like(record["logprobs"]),
+    "fill with zeros": lambda record: torch.zeros_like(record["logprobs"]),
     "whole numbers": lambda record: record["logprobs"].round(),
     "log base 2": lambda record: record["logprobs"] / math.log(2),
     "off by a little": lambda record: record["logprobs"] - 0.02,
@@ -192,7 +192,7 @@ CONTRADICTIONS: dict[str, Callable[[Record], Tensor]] = {
 LOOKS = {
     "shifted": "misaligned",
     "another sequence's": "few sequences",
-    "filled with zeros": "placeholders",
+    "fill with zeros": "placeholders",
     "whole numbers": "size",
     "log base 2": "log base",
 }

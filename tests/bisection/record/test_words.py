@@ -19,7 +19,7 @@ from moeparity.bisection.record.report import (
 )
 from moeparity.bisection.record.words import decided_blame, decided_start, decided_step, record_reading
 from moeparity.metrics.verdict import Interval, Verdict
-from tests.bisection.reports import made
+from tests.bisection.reports import fill
 
 EXCESS = Interval(estimate=0.5, low=0.4, high=0.6, level=0.95, method="bootstrap-t")
 OFF = LogprobRecord(
@@ -48,18 +48,18 @@ LAYERS = tuple(
 ROUTES = RouteRecord(layers=LAYERS, excess=EXCESS, reproduced=False)
 
 
-def said(logprobs: LogprobRecord | None, routes: RouteRecord | None = None, gate: Verdict | None = None) -> list[str]:
+def speak(logprobs: LogprobRecord | None, routes: RouteRecord | None = None, gate: Verdict | None = None) -> list[str]:
     return record_reading(of(logprobs, routes, gate=gate))
 
 
 def of(logprobs: LogprobRecord | None, routes: RouteRecord | None = None, **fields: Any) -> Record:
     parts = [part.reproduced for part in (logprobs, routes) if part is not None]
     status: Status = "reproduced" if all(parts) else "not reproduced"
-    return made(Record, status=status, side="candidate", logprobs=logprobs, routes=routes, **fields)
+    return fill(Record, status=status, side="candidate", logprobs=logprobs, routes=routes, **fields)
 
 
 def test_by_how_much_and_from_where() -> None:
-    assert "\n".join(said(OFF)) == (
+    assert "\n".join(speak(OFF)) == (
         "the candidate does not give the recorded log-probabilities\n"
         "mean |delta| 0.51 nats, 200 of 210 scored tokens in 30 sequences; the candidate's own floor 0.01 (orders "
         "drawn with seed 1), half a unit of the record's last digit 5e-05 (4 decimals).\n"
@@ -79,27 +79,27 @@ def test_by_how_much_and_from_where() -> None:
 
 
 def test_a_floor_of_nothing_is_said_to_be() -> None:
-    assert "own floor 0 (the same in every draw)" in said(replace(OFF, floor=0.0, floor_trial="micro-batch 1"))[1]
-    assert "own floor 0 (no draw)" in said(replace(OFF, floor=0.0, floor_trial=None))[1]
+    assert "own floor 0 (the same in every draw)" in speak(replace(OFF, floor=0.0, floor_trial="micro-batch 1"))[1]
+    assert "own floor 0 (no draw)" in speak(replace(OFF, floor=0.0, floor_trial=None))[1]
 
 
 def test_reproduced_is_no_proof() -> None:
-    first, *_, last = said(NEAR)
+    first, *_, last = speak(NEAR)
     assert first == "the candidate gives the recorded log-probabilities"
     assert last == "A wrong rounding may lie within the floor, too: no single choice is shown to be right by this."
-    assert not any("wrong rounding" in sentence for sentence in said(replace(NEAR, floor=0.0)))
+    assert not any("wrong rounding" in sentence for sentence in speak(replace(NEAR, floor=0.0)))
 
 
 def test_what_contradicts_is_named_and_the_rest_is_not() -> None:
-    sentences = said(NEAR, ROUTES)
+    sentences = speak(NEAR, ROUTES)
     assert sentences[0] == "the candidate does not give the recorded routes"
     assert (
         "40 of 300 recorded routes (13.33%) go to other experts in the candidate, more than its floor in layers[1] and "
         "layers[5]."
     ) in sentences
     everywhere = replace(ROUTES, layers=tuple(replace(layer, reproduced=False) for layer in LAYERS))
-    assert said(OFF, everywhere)[0] == "the candidate does not give the recorded log-probabilities and routes"
-    assert "more than its floor in all 3 MoE layers." in " ".join(said(None, everywhere))
+    assert speak(OFF, everywhere)[0] == "the candidate does not give the recorded log-probabilities and routes"
+    assert "more than its floor in all 3 MoE layers." in " ".join(speak(None, everywhere))
 
 
 RIVAL = RecordedLogprobs(side="reference", tokens=200, mean_abs_delta=0.02, max_abs_delta=0.1, k3=1e-4)
@@ -114,15 +114,15 @@ def test_the_other_side_is_named_where_it_gives_the_record() -> None:
     sentences = " ".join(record_reading(of(OFF, rival=RIVAL)))
     assert "The reference lies 0.02 from the record." in sentences
     assert "check `sampled_from:`" in sentences
-    assert "check `sampled_from:`" not in " ".join(said(OFF))
+    assert "check `sampled_from:`" not in " ".join(speak(OFF))
 
 
 def test_what_may_be_why_is_said_with_what_to_do_and_what_is_missing() -> None:
     words = " ".join(record_reading(of(OFF, causes=(POWER,))))
     assert "names temperature: It is to a power. `set: {}` on the candidate. Or another." in words
     assert "No routes were recorded" in words
-    assert "names no cause." in " ".join(said(OFF))
-    assert "No routes were recorded" not in " ".join(said(OFF, ROUTES))
+    assert "names no cause." in " ".join(speak(OFF))
+    assert "No routes were recorded" not in " ".join(speak(OFF, ROUTES))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_the_record_decides_is_told_of_the_record(record: Record, who: str,
     assert step in decided_step(record)
 
 
-OPEN = made(Verdict, status="inconclusive", needed_sequences=25)
+OPEN = fill(Verdict, status="inconclusive", needed_sequences=25)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ OPEN = made(Verdict, status="inconclusive", needed_sequences=25)
     [
         (OPEN, "about 25 sequences", "nothing on either side: a record of about 25 sequences decides"),
         (replace(OPEN, needed_sequences=None), "more sequences", "nothing on either side"),
-        (made(Verdict, status="fail"), "less than the candidate differs from itself", "a wider gate on the record"),
+        (fill(Verdict, status="fail"), "less than the candidate differs from itself", "a wider gate on the record"),
     ],
 )
 def test_of_a_record_that_is_reproduced_nobody_is_blamed(gate: Verdict, demand: str, step: str) -> None:

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 
 from moeparity.bisection.replay.report import Replay, ReplayedToggle, Rung
 from moeparity.bisection.replay.text import replay_tables
-from tests.bisection.reports import made
+from tests.bisection.reports import fill
 
 
 def shown(body: RenderableType) -> str:
@@ -18,7 +18,7 @@ def shown(body: RenderableType) -> str:
 
 
 RUNGS = (
-    made(
+    fill(
         Rung,
         forced="natural",
         kl=4e-4,
@@ -28,9 +28,9 @@ RUNGS = (
         set_flips=0.03,
         slot_flips=0.1,
     ),
-    made(Rung, forced="ids", kl=1e-4, k3=1e-4, mean_abs_delta=0.005, max_abs_delta=0.2, slot_flips=0.08),
-    made(Rung, forced="ids+weights", kl=5e-5, k3=5e-5, mean_abs_delta=0.002, max_abs_delta=0.1, slot_flips=0.07),
-    made(Rung, forced="ids+weights+order"),
+    fill(Rung, forced="ids", kl=1e-4, k3=1e-4, mean_abs_delta=0.005, max_abs_delta=0.2, slot_flips=0.08),
+    fill(Rung, forced="ids+weights", kl=5e-5, k3=5e-5, mean_abs_delta=0.002, max_abs_delta=0.1, slot_flips=0.07),
+    fill(Rung, forced="ids+weights+order"),
 )
 
 

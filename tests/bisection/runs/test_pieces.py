@@ -15,7 +15,7 @@ import pytest
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.sweep.run import sweep
 from tests.errors.base import BASE
 
@@ -54,9 +54,9 @@ class Killed(BaseException):
 
 
 def killed_after(pieces: int) -> Callable[..., None]:
-    save, count = Passes.save, 0
+    save, count = PieceStore.save, 0
 
-    def counted(self: Passes, name: str, piece: object) -> None:
+    def counted(self: PieceStore, name: str, piece: object) -> None:
         nonlocal count
         save(self, name, piece)
         count += 1
@@ -72,7 +72,7 @@ def test_a_run_killed_in_its_searches_goes_on(
     pieces: int, folder: str | None, recipe: Path, whole: Report, tmp_path: Path
 ) -> None:
     place = None if folder is None else tmp_path / folder
-    with patch.object(Passes, "save", killed_after(pieces)), pytest.raises(Killed):
+    with patch.object(PieceStore, "save", killed_after(pieces)), pytest.raises(Killed):
         bisect(recipe, device="cpu", run=place)
     stored_files = list((place or tmp_path / "cache").rglob("*.safetensors"))
     assert len(stored_files) == pieces
@@ -99,7 +99,7 @@ def test_a_run_killed_in_its_searches_goes_on(
 def test_a_sweep_goes_on_behind_its_last_point(recipe: Path, tmp_path: Path) -> None:
     over = ["micro_batch=1,2"]
     whole = sweep(recipe, over, device="cpu")
-    with patch.object(Passes, "save", killed_after(2)), pytest.raises(Killed):
+    with patch.object(PieceStore, "save", killed_after(2)), pytest.raises(Killed):
         sweep(recipe, over, device="cpu", run=tmp_path / "run")
     pieces = sorted(path.stem for path in (tmp_path / "run").rglob("*.safetensors"))
     assert pieces == ["report", "report"]

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from moeparity.bisection.report import Cost
+from moeparity.bisection.run.report import Cost
 from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
 from moeparity.bisection.shares.text import fix_sections, search_cost, share_sections
-from tests.bisection.reports import made
+from tests.bisection.reports import fill
 
-A = made(
+A = fill(
     ShareRow,
     name="moe.gate:output",
     evidence="read | inferred",
@@ -24,7 +24,7 @@ A = made(
     k3=2.5e-4,
     role="culprit",
 )
-B = made(
+B = fill(
     ShareRow,
     name="lm_head:output",
     evidence="verified",
@@ -54,7 +54,7 @@ INSIDE = Shares(
 FIX = FixSetRow(
     toggles=(A.name,), evidence=(A.evidence,), kl=8e-5, upper=9e-5, exact=False, minimal=True, spoiled_by=()
 )
-PAIR = made(
+PAIR = fill(
     InteractionRow, first=A.name, second=B.name, in_reference=2e-4, in_reference_low=1e-4, in_reference_high=3e-4
 )
 FOUND = Attribution(
@@ -142,7 +142,7 @@ def test_fixes() -> None:
 
 
 def test_what_it_cost_and_no_shares() -> None:
-    assert search_cost(12, made(Cost, search_passes=2, search_seconds=3.25)) == (
+    assert search_cost(12, fill(Cost, search_passes=2, search_seconds=3.25)) == (
         "12 mixtures in 2 passes over the weights, 3.2 s, beyond what the bisection saw; one by one they take 12 passes"
     )
     none = sections(replace(FOUND, shares=Shares(total=None, exact=True, orders=2, left_out=0, rows=())))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from moeparity.bisection.shares.words import fix_reading, share_reading
-from moeparity.search.apart import judged_apart
 from moeparity.search.fixes import Fixes, fix_sets, keep
 from moeparity.search.interactions import interactions
+from moeparity.search.judged_apart import judged_apart
 from moeparity.search.memo import Coalition, Memo, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Group
@@ -29,12 +29,12 @@ def fixed(game: Mapping[Coalition, float | None], gate: float) -> Fixes:
     return fix_sets(memo_of(players, game.__getitem__), gate)
 
 
-def said(game: Mapping[Coalition, float | None], forced: Waterfall | None = None, in_fp32: float | None = None) -> str:
+def speak(game: Mapping[Coalition, float | None], forced: Waterfall | None = None, in_fp32: float | None = None) -> str:
     return "\n".join(share_reading(shared(game), forced, [], in_fp32, "bf16"))
 
 
 def test_culprits_by_the_size_of_their_shares() -> None:
-    assert said(table(a=0.2, b=0.8, ab=1.0)).splitlines() == [
+    assert speak(table(a=0.2, b=0.8, ab=1.0)).splitlines() == [
         "b is to blame for 80% of the KL (80% to 80% over sequences); restoring it alone lowers it by 80%.",
         "a is to blame for 20% of the KL (20% to 20% over sequences); restoring it alone lowers it by 20%.",
     ]
@@ -42,24 +42,24 @@ def test_culprits_by_the_size_of_their_shares() -> None:
 
 def test_what_is_interchangeable_and_only_at_the_floor_where_fp32_takes_it_away() -> None:
     game = table(a=0.9, b=0.8, ab=1.0)
-    floor = said(game, in_fp32=1e-9)
+    floor = speak(game, in_fp32=1e-9)
     assert floor.startswith("The difference is at the floor of bf16 rounding: a and b are interchangeable.")
     assert "What would help: fp32 on both sides leaves KL 1e-09 nats per token (1e-09 of it)" in floor
     for in_fp32 in (None, 0.5):
-        assert said(game, in_fp32=in_fp32).startswith("Saturated: a and b are interchangeable.")
-    assert "What would help: fp32 on both sides leaves KL 0.5 nats per token (0.50 of it)" in said(game, in_fp32=0.5)
-    raised = said(game, in_fp32=1.6)
+        assert speak(game, in_fp32=in_fp32).startswith("Saturated: a and b are interchangeable.")
+    assert "What would help: fp32 on both sides leaves KL 0.5 nats per token (0.50 of it)" in speak(game, in_fp32=0.5)
+    raised = speak(game, in_fp32=1.6)
     assert "fp32 on both sides would not help: it leaves KL 1.6 nats per token (1.60 of it)" in raised
     assert "What would help" not in raised
     assert "raises" not in floor
-    assert "Restoring a alone even raises the KL." in said(table(a=0.9, b=1.1, ab=1.0))
+    assert "Restoring a alone even raises the KL." in speak(table(a=0.9, b=1.1, ab=1.0))
 
 
 def test_interchangeable_choices_that_are_not_alike_without_flips() -> None:
     game = table(a=0.9, b=0.8, ab=1.0)
-    alike = said(game, shared(table(a=0.2, b=0.2, ab=0.4)))
+    alike = speak(game, shared(table(a=0.2, b=0.2, ab=0.4)))
     assert "one effect, and none of them is to blame more than another." in alike
-    unlike = said(game, shared(table(a=0.38, b=0.01, ab=0.39))).splitlines()
+    unlike = speak(game, shared(table(a=0.38, b=0.01, ab=0.39))).splitlines()
     assert unlike[0].endswith("their shares divide one effect.")
     assert unlike[1] == (
         "Without flips (expert ids forced) they are not alike: a makes 97% and b makes 3% of what is left."
@@ -89,10 +89,10 @@ def test_what_is_no_legal_choice_is_told_apart() -> None:
 
 
 def test_small_helpful_offsetting_and_undecided_toggles() -> None:
-    assert "b contributes less than 10% of the KL." in said(table(a=1.0, b=0.05, ab=1.05))
-    assert "b helps: with the candidate's choice it is nearer to the reference." in said(table(a=2.0, b=0.4, ab=1.0))
-    assert "b changes the KL by less than 1%." in said(table(a=1.01, b=0.01, ab=1.0))
-    assert "Restoring b alone raises the KL: it undoes what others do." in said(table(a=1.3, b=0.8, ab=1.0))
+    assert "b contributes less than 10% of the KL." in speak(table(a=1.0, b=0.05, ab=1.05))
+    assert "b helps: with the candidate's choice it is nearer to the reference." in speak(table(a=2.0, b=0.4, ab=1.0))
+    assert "b changes the KL by less than 1%." in speak(table(a=1.01, b=0.01, ab=1.0))
+    assert "Restoring b alone raises the KL: it undoes what others do." in speak(table(a=1.3, b=0.8, ab=1.0))
     players = ("a", "b")
     game = table(a=0.5, b=0.4, ab=1.0)
     wide = waterfall(memo_of(players, game.__getitem__), Group("all", players), lambda *_: (-1.0, 1.0))
@@ -116,28 +116,28 @@ def test_the_strongest_pair_unless_all_stand_in_for_each_other() -> None:
 
 def test_forced_routes() -> None:
     forced = shared(table(a=0.3, b=0.1, ab=0.4))
-    assert said(table(a=0.2, b=0.8, ab=1.0), forced).splitlines()[-1] == (
+    assert speak(table(a=0.2, b=0.8, ab=1.0), forced).splitlines()[-1] == (
         "With the reference's expert ids forced (routing replay), KL is 4.00e-01 (40%); of what is left without "
         "flips, a makes most: 75%."
     )
-    gone = said(table(a=0.2, b=0.8, ab=1.0), shared(table(a=0.0, b=0.0, ab=0.0)))
+    gone = speak(table(a=0.2, b=0.8, ab=1.0), shared(table(a=0.0, b=0.0, ab=0.0)))
     assert gone.endswith("KL is 0.00e+00 (0%).")
-    refused = said(table(a=0.2, b=0.8, ab=1.0), shared(table(a=0.2, b=0.8, ab=None)))
+    refused = speak(table(a=0.2, b=0.8, ab=1.0), shared(table(a=0.2, b=0.8, ab=None)))
     assert refused.endswith("Routes cannot be forced here, so what numerics alone do without flips is not known.")
 
 
 def test_nothing_is_said_of_one_toggle_or_of_no_divergence() -> None:
-    assert said(table(a=1.0)) == ""
-    assert said(table(a=0.0, b=0.0, ab=0.0)) == ""
+    assert speak(table(a=1.0)) == ""
+    assert speak(table(a=0.0, b=0.0, ab=0.0)) == ""
 
 
 def test_what_is_left_without_flips_is_laid_to_one_only_where_it_makes_most_of_it() -> None:
     game, even = table(a=0.2, b=0.8, ab=1.0), table(a=0.19, b=0.2, ab=0.39)
-    assert said(game, shared(even)).endswith("KL is 3.90e-01 (39%); of what is left without flips, b makes most: 51%.")
+    assert speak(game, shared(even)).endswith("KL is 3.90e-01 (39%); of what is left without flips, b makes most: 51%.")
     several = table(a=0.1, b=0.1, c=0.1, ab=0.2, ac=0.2, bc=0.2, abc=0.3)
-    assert said(game, shared(several)).endswith("KL is 3.00e-01 (30%).")
+    assert speak(game, shared(several)).endswith("KL is 3.00e-01 (30%).")
     wide = waterfall(memo_of(("a", "b"), even.__getitem__), Group("all", ("a", "b")), lambda *_: (0.01, 0.5))
-    assert said(game, wide).endswith("KL is 3.90e-01 (39%).")
+    assert speak(game, wide).endswith("KL is 3.90e-01 (39%).")
 
 
 def test_toggles_that_undo_each_other_to_the_last_bit_are_told() -> None:
@@ -146,7 +146,7 @@ def test_toggles_that_undo_each_other_to_the_last_bit_are_told() -> None:
         game = table(a=1.0, b=1.5, ab=ab)
         assert [(pair.first, pair.second, pair.together) for pair in shared(game).pairs] == [("a", "b", ab)]
         assert [share.role for share in shared(game).shares] == [Role.OFFSETS, Role.OFFSETS]
-        assert said(game) == ""
+        assert speak(game) == ""
 
 
 def test_what_a_pair_that_offsets_each_other_makes_is_no_majority_and_no_interaction() -> None:

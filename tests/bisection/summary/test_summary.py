@@ -20,20 +20,20 @@ from moeparity.bisection.summary.words import floor, recorded, starts, sure
 from moeparity.bisection.toggles.report import Offset, ToggleResult, TrialResult
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Verdict
-from tests.bisection.reports import REPORT, made
+from tests.bisection.reports import REPORT, fill
 
 FLAG = 'attn_implementation="eager"'
 BARE = "1 more without a flag"
 
 
 def toggle(name: str, alone: float, restored: float, *, idle: bool = False, **fields: object) -> ToggleResult:
-    return made(
+    return fill(
         ToggleResult,
         name=name,
         parent=None,
         kind="rounding",
-        alone=made(TrialResult, kl=alone, changed_nodes=3),
-        restored=made(TrialResult, kl=restored, changed_nodes=3),
+        alone=fill(TrialResult, kl=alone, changed_nodes=3),
+        restored=fill(TrialResult, kl=restored, changed_nodes=3),
         reference_evidence="verified",
         candidate_evidence="read",
         legal=True,
@@ -44,10 +44,10 @@ def toggle(name: str, alone: float, restored: float, *, idle: bool = False, **fi
 
 def shares(**roles: str) -> Attribution:
     rows = tuple(
-        made(ShareRow, name=name, role=role, of_whole=0.62, of_whole_low=0.18, of_whole_high=1.05, needed=None)
+        fill(ShareRow, name=name, role=role, of_whole=0.62, of_whole_low=0.18, of_whole_high=1.05, needed=None)
         for name, role in roles.items()
     )
-    return made(Attribution, shares=made(Shares, total=1.0, rows=rows))
+    return fill(Attribution, shares=fill(Shares, total=1.0, rows=rows))
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_flag_that_only_the_reference_has_is_said() -> None:
 
 def test_nothing_is_shared_of_nan() -> None:
     nan, toggles = float("nan"), [toggle("a", float("nan"), 0.1), toggle("b", 0.1, float("nan"))]
-    where = made(Nonfinite, made_by=("a",), ended_by=("a",))
+    where = fill(Nonfinite, made_by=("a",), ended_by=("a",))
     assert blame(toggles, None, nan, nonfinite=where) == "no shares of what is not finite; alone a makes it"
     assert blame(toggles, None, nan) == "no shares of NaN"
     assert to_set(toggles, None, nan, nonfinite=where) == "restore a (no flag known), which ends what is not finite"
@@ -148,7 +148,7 @@ def test_nothing_is_shared_of_nan() -> None:
 
 def test_a_pair_that_offsets_and_a_pass() -> None:
     toggles = [toggle("a", 654.0, 600.0), toggle("b", 600.0, 654.0)]
-    pair = made(Offset, first="a", second="b")
+    pair = fill(Offset, first="a", second="b")
     assert blame(toggles, None, 1e-4, offsets=(pair,)) == "a and b offset each other: each hides the other"
     assert to_set(toggles, None, 1e-4, passes=True) == "nothing"
 
@@ -165,45 +165,45 @@ def test_of_many_a_few_are_named() -> None:
 
 def test_a_fix_that_was_run_is_what_to_set() -> None:
     toggles = [toggle("a", 0.9, 0.2, candidate_changed_by=FLAG), toggle("b", 0.1, 0.9)]
-    fixed = replace(shares(a="culprit"), fixes=(made(FixSetRow, toggles=("a",), exact=False),))
+    fixed = replace(shares(a="culprit"), fixes=(fill(FixSetRow, toggles=("a",), exact=False),))
     assert to_set(toggles, fixed, 1.0) == f"{FLAG} on the candidate"
-    undecided = replace(shares(a="undecided"), shares=made(Shares, rows=(made(ShareRow, role="undecided", needed=92),)))
+    undecided = replace(shares(a="undecided"), shares=fill(Shares, rows=(fill(ShareRow, role="undecided", needed=92),)))
     assert blame(toggles, undecided, 1.0) == "not decided with these sequences: about 92 such are needed"
     assert blame(toggles, None, 0.0) == "2 choices act, and no scored token's log-probability shows it"
 
 
 def test_the_record() -> None:
     assert recorded(REPORT.record) == "none given: this compares two simulations"
-    logprobs = made(LogprobRecord, mean_abs_delta=1.18, floor=5.9e-05, from_position=1, tokens=2016)
-    contradicted = made(Record, status="not reproduced", side="candidate", logprobs=logprobs)
+    logprobs = fill(LogprobRecord, mean_abs_delta=1.18, floor=5.9e-05, from_position=1, tokens=2016)
+    contradicted = fill(Record, status="not reproduced", side="candidate", logprobs=logprobs)
     assert recorded(contradicted) == "not reproduced: mean |delta| 1.2, floor 5.9e-05, from position 1 on"
     assert recorded(replace(contradicted, status="reproduced")).startswith("reproduced: mean |delta| 1.18 nats")
 
 
 def test_where_it_starts() -> None:
-    choice = made(Choice, reference="eager", candidate="sdpa", reference_evidence="verified", candidate_evidence="read")
-    root = made(Root, node="layers[0].attention.attend", choices=(choice, choice))
-    metrics = made(Metrics)
+    choice = fill(Choice, reference="eager", candidate="sdpa", reference_evidence="verified", candidate_evidence="read")
+    root = fill(Root, node="layers[0].attention.attend", choices=(choice, choice))
+    metrics = fill(Metrics)
     assert starts([], None, metrics) == "nowhere: no node gives other bits on equal inputs"
     assert starts([root], None, metrics) == (
         "layers[0].attention.attend: eager | sdpa (verified | read), and 1 choice more"
     )
-    place = made(FirstNonfinite, side="candidate", node="layers[1].moe.experts", nan=4, sequence=3, position=7)
-    nan = made(Nonfinite, first=(place,))
+    place = fill(FirstNonfinite, side="candidate", node="layers[1].moe.experts", nan=4, sequence=3, position=7)
+    nan = fill(Nonfinite, first=(place,))
     assert starts([root], nan, replace(metrics, nonfinite_tokens=3)) == (
         "NaN at layers[1].moe.experts, sequence 3, position 7"
     )
 
 
 def test_floor_and_how_sure() -> None:
-    judged = made(Verdict, below=1e-4)
-    trial = made(FloorTrial, name="orders drawn with seed 1")
-    moved = made(Floor, trials=(trial,), largest=3.49e-4)
+    judged = fill(Verdict, below=1e-4)
+    trial = fill(FloorTrial, name="orders drawn with seed 1")
+    moved = fill(Floor, trials=(trial,), largest=3.49e-4)
     assert floor(moved, judged) == ("0.00035, reference against itself reordered: this gate asks for bits")
     assert floor(replace(moved, largest=1e-5), judged) == "1e-05, reference against itself reordered"
     assert floor(replace(moved, bit_identical=True), judged) == "none: the reference has the same bits in 1 other way"
     assert floor(replace(moved, largest=0.0), judged).startswith("0, though bits differ")
-    assert floor(made(Floor), judged).startswith("none: one sequence")
+    assert floor(fill(Floor), judged).startswith("none: one sequence")
     assert floor(None, judged) == "not measured (`floor: false`)"
     decisive = toggle("a", 1.0, 0.0)
     assert sure([decisive], 32, 2016, synthetic=False) == ("values 1 verified, 1 read; 32 sequences, 2,016 tokens")

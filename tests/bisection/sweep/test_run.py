@@ -45,7 +45,7 @@ def write_recipe(
     return path
 
 
-def found(report: Report | None) -> tuple[Any, ...]:
+def shown_parts(report: Report | None) -> tuple[Any, ...]:
     """What a sweep shows of a report; it throws no toggles, so that it knows nothing of what choices flip."""
     assert report is not None
     flips = report.flips
@@ -71,7 +71,7 @@ def test_a_point_is_the_recipe_with_the_value_in_it(over: str, written: dict[str
     (point,) = moeparity.sweep(write_recipe(tmp_path), [over], device="cpu").points
     by_hand = write_recipe(tmp_path, "by_hand.yaml", **written)
     expected = moeparity.bisect(by_hand, device="cpu", options=Options(floor=False, oracle=False, split=0))
-    assert found(point.report) == found(expected)
+    assert shown_parts(point.report) == shown_parts(expected)
     assert point.report.roots or over.startswith(("both.dtype", "micro_batch"))
 
 

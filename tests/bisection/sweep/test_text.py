@@ -20,16 +20,16 @@ from moeparity.bisection.sweep.report import Point, Sweep
 from moeparity.bisection.sweep.text import print_sweep
 from moeparity.bisection.verdict.report import Metrics
 from moeparity.metrics.verdict import Interval
-from tests.bisection.reports import REPORT, made
+from tests.bisection.reports import REPORT, fill
 
-FAIL = replace(REPORT, roots=(made(Root, node="layers[10].attention.o_reduce", op="all_reduce"),))
+FAIL = replace(REPORT, roots=(fill(Root, node="layers[10].attention.o_reduce", op="all_reduce"),))
 OPEN = replace(FAIL, verdict=replace(FAIL.verdict, status="inconclusive"), flips=None)
 EQUAL = replace(
     REPORT,
     roots=(),
-    metrics=made(Metrics),
-    verdict=replace(REPORT.verdict, status="pass", value=made(Interval, level=0.95)),
-    flips=made(RoutingFlips, tokens=240, layers=(made(LayerFlips, tokens=240),)),
+    metrics=fill(Metrics),
+    verdict=replace(REPORT.verdict, status="pass", value=fill(Interval, level=0.95)),
+    flips=fill(RoutingFlips, tokens=240, layers=(fill(LayerFlips, tokens=240),)),
 )
 ERROR = (
     "recipes/quickstart.yaml:7: layers[0].attention.q:tensor: 6 heads cannot be cut into 8 pieces. Take 1, 2, 3 or 6."

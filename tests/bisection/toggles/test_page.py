@@ -8,11 +8,11 @@ from dataclasses import replace
 from moeparity.bisection.report import Report
 from moeparity.bisection.toggles.page import FIGURES
 from moeparity.bisection.toggles.report import ToggleResult, TrialResult
-from tests.bisection.reports import REPORT, made
+from tests.bisection.reports import REPORT, fill
 
 
 def trial(kl: float) -> TrialResult:
-    return made(TrialResult, kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=2)
+    return fill(TrialResult, kl=kl, k3=kl, flipped_routes=0.0, changed_nodes=2)
 
 
 def drawn(toggle: ToggleResult, total: float = 1e-3) -> str:
@@ -21,7 +21,7 @@ def drawn(toggle: ToggleResult, total: float = 1e-3) -> str:
 
 
 def choice(alone: float, restored: float, low: float, high: float, **fields: object) -> ToggleResult:
-    result = made(ToggleResult, name="gate:output", alone=trial(alone), restored=trial(restored), **fields)
+    result = fill(ToggleResult, name="gate:output", alone=trial(alone), restored=trial(restored), **fields)
     return replace(result, restored_change_low=low, restored_change_high=high)
 
 
@@ -50,7 +50,7 @@ def test_what_is_masked_is_said_and_not_drawn() -> None:
 
 
 def test_choices_without_effect_are_listed_apart() -> None:
-    idle = made(ToggleResult, name="combine:order", alone=trial(0.0), restored=trial(0.0), had_no_effect=True)
+    idle = fill(ToggleResult, name="combine:order", alone=trial(0.0), restored=trial(0.0), had_no_effect=True)
     assert drawn(idle) == ""
     report = replace(REPORT, toggles=(idle,))
     assert "combine:order" in "".join(str(block.body) for block in FIGURES["no_effect"](report))

@@ -8,9 +8,10 @@ from typing import Literal
 
 import pytest
 
+from moeparity.bisection.toggles.effect import Effect
 from moeparity.bisection.toggles.report import Offset
 from moeparity.bisection.toggles.report import TrialResult as Trial
-from moeparity.bisection.toggles.words import Effect, reading
+from moeparity.bisection.toggles.words import reading
 from moeparity.plan.toggles import Toggle
 
 TOTAL = 1e-3
@@ -208,7 +209,7 @@ def test_nothing_is_claimed_of_a_nan() -> None:
 def test_what_each_side_runs_and_what_would_change_it_are_two_sentences_dearest_first() -> None:
     """A default is never said to be set by the flag that would change it."""
 
-    def told(name: str, kl: float, reference: tuple[str, str], candidate: tuple[str, str]) -> Effect:
+    def effect_of(name: str, kl: float, reference: tuple[str, str], candidate: tuple[str, str]) -> Effect:
         result = effect(name, kl, TOTAL / 10)
         toggle = replace(
             result.toggle,
@@ -220,11 +221,11 @@ def test_what_each_side_runs_and_what_would_change_it_are_two_sentences_dearest_
         return replace(result, toggle=toggle)
 
     effects = [
-        told("a", 1e-4, ("default (one)", "--no-a"), ("--b (two)", "leaving out --b")),
-        told("b", 2e-4, ("", ""), ("--c (two)", "--c other")),
+        effect_of("a", 1e-4, ("default (one)", "--no-a"), ("--b (two)", "leaving out --b")),
+        effect_of("b", 2e-4, ("", ""), ("--c (two)", "--c other")),
         without("c"),
-        told("d", 3e-4, ("one", ""), ("default (two)", "")),
-        told("e", 1e-5, ("", ""), ("--c (two)", "--c other")),
+        effect_of("d", 3e-4, ("one", ""), ("default (two)", "")),
+        effect_of("e", 1e-5, ("", ""), ("--c (two)", "--c other")),
     ]
     a = (
         "a is set on the reference by default (one) and on the candidate by --b (two). "

@@ -17,7 +17,7 @@ def _nodes(report: Report) -> set[str]:
     return {root.node for root in report.roots}
 
 
-def _said(report: Report) -> str:
+def _answer(report: Report) -> str:
     assert report.trace is not None
     return " ".join(report.trace.reading)
 
@@ -35,7 +35,7 @@ def test_two_faults_that_cancel(qwen3_moe: Path, tmp_path: Path) -> None:
     assert _nodes(report) == {"layers[1].attention.q_norm", "layers[1].attention.attend"}
     assert report.summary.starts.startswith("layers[1].attention.q_norm")
     assert "2 nodes, each by itself, and no scored token shows it" in report.summary.blame
-    assert "cancels there" in _said(report)
+    assert "cancels there" in _answer(report)
 
 
 def chosen_once(program: Any, ids: torch.Tensor) -> tuple[int, int, int]:
@@ -82,7 +82,7 @@ def test_one_rare_expert(qwen3_moe: Path, tmp_path: Path) -> None:
     (root,) = report.roots
     assert (root.node, root.sequences, root.tokens) == (f"layers[{at[0]}].moe.combine", 1, 1)
     assert root.unshown == (f"layers[{at[0]}].moe.experts",)
-    assert f"layers[{at[0]}].moe.experts too, which the trace does not show" in _said(report)
+    assert f"layers[{at[0]}].moe.experts too, which the trace does not show" in _answer(report)
 
 
 def narrower(program: Any) -> None:
@@ -108,4 +108,4 @@ def test_a_fault_in_padding_alone(qwen3_moe: Path, tmp_path: Path) -> None:
     (root,) = report.roots
     assert (root.node, root.tokens, root.pads) == ("layers[2].moe.residual", 3, 3)
     assert report.metrics.unequal_tokens == 0
-    assert "is of tokens that are not scored" in _said(report)
+    assert "is of tokens that are not scored" in _answer(report)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from moeparity.bisection.report import Variant
+from moeparity.bisection.run.report import Variant
 from moeparity.bisection.variance.report import (
     Comparison,
     Distance,

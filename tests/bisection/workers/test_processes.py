@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.workers import word
+from moeparity.bisection.workers import request
 from moeparity.bisection.workers.crew import LostWorkerError, Worker
 from moeparity.bisection.workers.processes import LocalCrew, Process
-from tests.bisection.workers.test_force import stable, write_recipe
+from tests.bisection.workers.test_sharded_pass import stable, write_recipe
 
 
 def ended(process: int) -> bool:
@@ -42,7 +42,7 @@ def test_a_killed_process_is_replaced_and_the_report_has_the_same_bytes(
                 os.kill(worker.number, signal.SIGKILL)
             return worker
 
-    monkeypatch.setattr(word, "LocalCrew", Watched)
+    monkeypatch.setattr(request, "LocalCrew", Watched)
     monkeypatch.chdir(tmp_path)
     local = bisect(recipe.name, device="cpu")
     shared = bisect(recipe.name, device="cpu", workers=1)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.pipeline import bisect
-from tests.bisection.workers.test_force import stable, write_recipe
+from tests.bisection.workers.test_sharded_pass import stable, write_recipe
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="ray is not there: pip install 'moeparity[ray]'")
 

@@ -34,7 +34,7 @@ class Project:
     folder: Path
 
     @classmethod
-    def made(cls, folder: Path) -> Project:
+    def create(cls, folder: Path) -> Project:
         """With the tiny checkpoint, a profile of its own and one recipe; no lock yet."""
         (folder / "model").mkdir(parents=True)
         for path in BASE.iterdir():
@@ -63,7 +63,7 @@ class Project:
             text = text.replace(old, new)
         self.write(name, text)
 
-    def kept(self) -> dict[str, Any]:
+    def read_lock(self) -> dict[str, Any]:
         """What the lock holds."""
         lock: dict[str, Any] = json.loads(self.lock.read_text("utf-8"))
         return lock

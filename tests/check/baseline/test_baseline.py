@@ -18,7 +18,7 @@ GATE = "model.layers.0.mlp.gate.weight"
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    project = Project.made(tmp_path_factory.mktemp("locked") / "project")
+    project = Project.create(tmp_path_factory.mktemp("locked") / "project")
     done = project.check("--update")
     assert done.returncode == 0, done.stdout + done.stderr
     assert findings(done) == ["updated kept nothing so far; all of it is written"]
@@ -108,7 +108,7 @@ def test_values_that_are_not_finite_keep_no_budget_and_say_so_in_the_lock(projec
     change_weight(project, GATE, 3e38)
     project.change("a.parity.yaml", ("verdict: inconclusive", "verdict: fail"))
     assert project.check("--update").returncode == 0
-    bits = next(iter(project.kept()["recipes"]["a.parity.yaml"]["machines"].values()))
+    bits = next(iter(project.read_lock()["recipes"]["a.parity.yaml"]["machines"].values()))
     assert bits["candidate"]["layers[0].moe.gate"].endswith(" not finite")
     assert not bits["candidate"]["layers[0].moe.norm"].endswith(" not finite")
     done = project.check()
@@ -127,16 +127,16 @@ def test_two_recipes_in_one_lock(project: Project) -> None:
     assert done.stderr == (
         "error: b.parity.yaml: the baseline parity.lock.json has nothing of b.parity.yaml. `--update` adds it.\n"
     )
-    first = project.kept()["recipes"]["a.parity.yaml"]
+    first = project.read_lock()["recipes"]["a.parity.yaml"]
     assert project.check("--update", recipes=("b.parity.yaml",)).returncode == 0
-    assert project.kept()["recipes"]["a.parity.yaml"] == first
+    assert project.read_lock()["recipes"]["a.parity.yaml"] == first
     assert project.check(recipes=("a.parity.yaml", "b.parity.yaml")).returncode == 0
     (project.folder / "a.parity.yaml").unlink()
     done = project.check(recipes=("b.parity.yaml",))
     assert done.returncode == 2
     assert "the baseline holds a.parity.yaml, and there is no such file. Was it renamed or removed?" in done.stderr
     assert project.check("--update", recipes=("b.parity.yaml",)).returncode == 0
-    assert list(project.kept()["recipes"]) == ["b.parity.yaml"]
+    assert list(project.read_lock()["recipes"]) == ["b.parity.yaml"]
 
 
 def test_nothing_is_written_where_a_recipe_could_not_be_checked(project: Project) -> None:

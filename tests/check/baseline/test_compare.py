@@ -12,8 +12,8 @@ import pytest
 from moeparity.bisection.options import Options
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.pipeline import bisect
-from moeparity.check.baseline.baseline import Baseline, now, updated
-from moeparity.check.baseline.compare import Now
+from moeparity.check.baseline.baseline import Baseline, present_run, updated
+from moeparity.check.baseline.compare import PresentRun
 from moeparity.check.baseline.lock import Entry, Lock, read, text
 from moeparity.errors import MoeparityError
 from moeparity.output.findings import findings_code
@@ -24,14 +24,14 @@ RECIPE = Path("a.parity.yaml")
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Now:
-    project = Project.made(tmp_path_factory.mktemp("ran") / "project")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> PresentRun:
+    project = Project.create(tmp_path_factory.mktemp("ran") / "project")
     recipe = project.folder / RECIPE
     report = bisect(recipe, device="cpu", options=Options(digests=True))
-    return now(report, outline_recipe(recipe), project.folder / "model", sampled=False)
+    return present_run(report, outline_recipe(recipe), project.folder / "model", sampled=False)
 
 
-def changed(ran: Now, *path: str, to: Any) -> Entry:
+def changed(ran: PresentRun, *path: str, to: Any) -> Entry:
     """What is kept, with one thing put in the place of another; None takes it out."""
     fields = ran.entry.model_dump()
     *above, name = path
@@ -45,19 +45,19 @@ def changed(ran: Now, *path: str, to: Any) -> Entry:
     return Entry.model_validate(fields)
 
 
-def held(lock_entry: Entry | None, ran: Now, *, update: bool = False) -> list[tuple[str, str, str]]:
+def findings_of(lock_entry: Entry | None, ran: PresentRun, *, update: bool = False) -> list[tuple[str, str, str]]:
     recipes = {} if lock_entry is None else {RECIPE.name: lock_entry}
     findings = Baseline(path=Path("x.lock.json"), lock=Lock(recipes=recipes), update=update).findings(RECIPE, ran)
     return [(f.status, f.expectation, f.found) for f in findings if f.status != "ok"]
 
 
-def code(lock_entry: Entry, ran: Now) -> int:
+def code(lock_entry: Entry, ran: PresentRun) -> int:
     baseline = Baseline(path=Path("x.lock.json"), lock=Lock(recipes={RECIPE.name: lock_entry}))
     return findings_code(baseline.findings(RECIPE, ran))
 
 
-def test_the_same_is_the_same(ran: Now) -> None:
-    assert held(ran.entry, ran) == []
+def test_the_same_is_the_same(ran: PresentRun) -> None:
+    assert findings_of(ran.entry, ran) == []
     assert code(ran.entry, ran) == 0
     assert updated(ran.entry, ran) == ran.entry
 
@@ -133,20 +133,20 @@ LINES: dict[str, tuple[tuple[str, ...], Any, list[tuple[str, str, str]]]] = {
 
 
 @pytest.mark.parametrize("line_name", LINES)
-def test_every_change_has_its_line(ran: Now, line_name: str) -> None:
+def test_every_change_has_its_line(ran: PresentRun, line_name: str) -> None:
     path, to, lines = LINES[line_name]
     lock_entry = changed(ran, *path, to=to)
-    rows = held(lock_entry, ran)
+    rows = findings_of(lock_entry, ran)
     assert [row[:2] for row in rows] == [row[:2] for row in lines]
     assert all(row[2].startswith(line[2]) for row, line in zip(rows, lines, strict=True)), rows
     assert code(lock_entry, ran) == int(any(row[0] == "fail" for row in lines))
     rewritten = [("updated", *row[1:]) for row in rows]
-    assert held(lock_entry, ran, update=True)[: len(rewritten)] == rewritten
+    assert findings_of(lock_entry, ran, update=True)[: len(rewritten)] == rewritten
     again = updated(lock_entry, ran)
-    assert held(again, ran) == [], "what is written anew is kept"
+    assert findings_of(again, ran) == [], "what is written anew is kept"
 
 
-def test_surer_evidence_is_told(ran: Now) -> None:
+def test_surer_evidence_is_told(ran: PresentRun) -> None:
     lock_entry = changed(ran, *CHOICES, COMBINE, "accumulate", to=["fp32", "unknown"])
     findings = Baseline(path=Path("x"), lock=Lock(recipes={RECIPE.name: lock_entry})).findings(RECIPE, ran)
     assert f"surer: {COMBINE} accumulate: unknown -> read" in [finding.found for finding in findings]
@@ -159,22 +159,22 @@ def test_surer_evidence_is_told(ran: Now) -> None:
         (("embed", "lm_head", "norm"), "3 of 43 nodes have other bits, from embed (no choice of it changed), norm"),
     ],
 )
-def test_other_bits_are_told_by_the_nodes_where_they_start(ran: Now, nodes: tuple[str, ...], words: str) -> None:
+def test_other_bits_are_told_by_the_nodes_where_they_start(ran: PresentRun, nodes: tuple[str, ...], words: str) -> None:
     lock_entry = ran.entry
     for node in nodes:
         lock_entry = changed(
             replace(ran, entry=lock_entry), "machines", ran.machine, "reference", node, to="0123 not finite"
         )
-    ((status, expectation, words_said),) = held(lock_entry, ran)
+    ((status, expectation, words_said),) = findings_of(lock_entry, ran)
     assert (status, expectation) == ("fail", "kept bits of reference")
     assert words_said == f"{words} (no choice of it changed) on"
 
 
-def test_a_digest_that_was_taken_out_by_hand_is_no_pass(ran: Now) -> None:
+def test_a_digest_that_was_taken_out_by_hand_is_no_pass(ran: PresentRun) -> None:
     lock_entry = changed(ran, "machines", ran.machine, "candidate", "norm", to=None)
-    assert held(lock_entry, ran) == [("fail", "kept bits of candidate", "no digest to hold norm to")]
+    assert findings_of(lock_entry, ran) == [("fail", "kept bits of candidate", "no digest to hold norm to")]
     lock_entry = changed(ran, "machines", ran.machine, "tokens", to="0123")
-    ((status, _, words_said),) = held(lock_entry, ran)
+    ((status, _, words_said),) = findings_of(lock_entry, ran)
     assert (status, words_said) == ("fail", "the run samples other tokens, so that no value can be compared")
 
 
@@ -184,19 +184,19 @@ def renamed(value: Any, old: str, new: str) -> Any:
     return value
 
 
-def test_a_node_of_another_name_is_told_as_such(ran: Now) -> None:
+def test_a_node_of_another_name_is_told_as_such(ran: PresentRun) -> None:
     lock_entry = Entry.model_validate(renamed(ran.entry.model_dump(), GATE, "layers[0].moe.door"))
     words = f"layers[0].moe.door is called {GATE}, with the same choices and weights"
-    assert held(lock_entry, ran) == [("fail", "kept nodes", words)]
+    assert findings_of(lock_entry, ran) == [("fail", "kept nodes", words)]
     # With another choice it may be any node.
     fields = lock_entry.model_dump()
     fields["choices"]["reference"]["layers[0].moe.door"]["output"] = ["fp32", "verified"]
-    words_said = [row[2] for row in held(Entry.model_validate(fields), ran)]
+    words_said = [row[2] for row in findings_of(Entry.model_validate(fields), ran)]
     assert "no longer there: layers[0].moe.door" in words_said
     assert f"new: {GATE}" in words_said
 
 
-def test_budgets_that_are_kept_stay_as_they_were_written_by_hand(ran: Now) -> None:
+def test_budgets_that_are_kept_stay_as_they_were_written_by_hand(ran: PresentRun) -> None:
     lock_entry = changed(
         ran, "budgets", to={"k3": {"at_most": 1e-12}, "kl": {"at_most": 0.5}, "nobody": {"at_most": 1.0}}
     )
@@ -206,46 +206,46 @@ def test_budgets_that_are_kept_stay_as_they_were_written_by_hand(ran: Now) -> No
     assert 2 * ran.measured["k3"] <= budgets["k3"].at_most <= 2.2 * ran.measured["k3"]
 
 
-def both_of(ran: Now, elsewhere: Now) -> Entry:
+def both_of(ran: PresentRun, elsewhere: PresentRun) -> Entry:
     return updated(ran.entry, elsewhere)
 
 
-def test_other_machines_stay_while_numerics_are_alike(ran: Now) -> None:
+def test_other_machines_stay_while_numerics_are_alike(ran: PresentRun) -> None:
     elsewhere = replace(ran, machine="GenuineIntel AVX2, torch 2.12.0, 8 threads")
     bits = ran.entry.machines[ran.machine]
     elsewhere = replace(elsewhere, entry=ran.entry.model_copy(update={"machines": {elsewhere.machine: bits}}))
-    ((status, _, words_said),) = held(ran.entry, elsewhere)
+    ((status, _, words_said),) = findings_of(ran.entry, elsewhere)
     assert status == "not judged"
     assert words_said == (
         f"nothing is kept of this machine: kept of {ran.machine}, here {elsewhere.machine}. "
         "Budgets and choices are judged; `--update` here adds it"
     )
     upgraded = replace(ran, machine=ran.machine.replace("torch 2", "torch 99.2"))
-    ((_, _, words_said),) = held(both_of(ran, elsewhere), upgraded)
+    ((_, _, words_said),) = findings_of(both_of(ran, elsewhere), upgraded)
     version = ran.machine.split(", ")[1]
     assert words_said.startswith(f"nothing is kept of this machine: kept of {version}, here torch 99.2")
     gpu = replace(ran, machine=f"{ran.machine}, NVIDIA H100")
-    ((_, _, words_said),) = held(ran.entry, gpu)
+    ((_, _, words_said),) = findings_of(ran.entry, gpu)
     assert words_said.startswith(f"nothing is kept of this machine: here {gpu.machine}, kept {ran.machine}.")
     assert code(ran.entry, elsewhere) == 0
     two_machines = both_of(ran, elsewhere)
     assert set(two_machines.machines) == {ran.machine, elsewhere.machine}
-    assert held(two_machines, ran) == held(two_machines, elsewhere) == []
+    assert findings_of(two_machines, ran) == findings_of(two_machines, elsewhere) == []
     surer = changed(replace(ran, entry=two_machines), *CHOICES, COMBINE, "accumulate", to=["fp32", "verified"])
     assert set(updated(surer, ran).machines) == set(two_machines.machines), "evidence is no numerics"
     changed_entry = changed(replace(ran, entry=two_machines), *CHOICES, GATE, "output", to=["fp32", "verified"])
     assert set(updated(changed_entry, ran).machines) == {ran.machine}
     words = "those of 1 other machine are of other numerics now, and are dropped"
-    assert ("updated", "kept bits", words) in held(changed_entry, ran, update=True)
+    assert ("updated", "kept bits", words) in findings_of(changed_entry, ran, update=True)
 
 
-def test_a_function_that_is_not_deterministic_keeps_no_bits(ran: Now) -> None:
+def test_a_function_that_is_not_deterministic_keeps_no_bits(ran: PresentRun) -> None:
     unsteady = replace(ran, unsteady="mine:combine", entry=ran.entry.model_copy(update={"machines": {}}))
-    assert held(ran.entry, unsteady) == [("not judged", "kept bits", "not deterministic: mine:combine")]
-    assert held(ran.entry, unsteady, update=True)[0][0] == "not judged"
+    assert findings_of(ran.entry, unsteady) == [("not judged", "kept bits", "not deterministic: mine:combine")]
+    assert findings_of(ran.entry, unsteady, update=True)[0][0] == "not judged"
 
 
-def test_a_lock_is_written_and_read_as_it_is(ran: Now, tmp_path: Path) -> None:
+def test_a_lock_is_written_and_read_as_it_is(ran: PresentRun, tmp_path: Path) -> None:
     lock = Lock(recipes={"b.yaml": ran.entry, "a.yaml": changed(ran, "budgets", to={"k3": {"at_most": 0.0}})})
     path = tmp_path / "x.lock.json"
     path.write_text(text(lock), "utf-8")
@@ -260,7 +260,7 @@ def test_a_lock_is_written_and_read_as_it_is(ran: Now, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", [("budgets",), ("sides",), ("choices", "reference", "norm", "eps"), ("budgets", "k3"), ("budgets", "kl")]
 )
-def test_what_is_no_entry_is_refused(ran: Now, tmp_path: Path, path: tuple[str, ...]) -> None:
+def test_what_is_no_entry_is_refused(ran: PresentRun, tmp_path: Path, path: tuple[str, ...]) -> None:
     fields = {"schema": "moeparity.lock/1", "recipes": {"a.yaml": ran.entry.model_dump()}}
     holder = fields["recipes"]["a.yaml"]  # type: ignore[index]
     for key in path[:-1]:

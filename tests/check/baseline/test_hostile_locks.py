@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from moeparity.check.baseline.baseline import Baseline
-from moeparity.check.baseline.compare import Now
+from moeparity.check.baseline.compare import PresentRun
 from moeparity.check.baseline.lock import Lock, read, text
 from moeparity.errors import MoeparityError
 from moeparity.output.findings import findings_code
@@ -29,7 +29,7 @@ def leaves(value: Any, at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
             yield from leaves(item, (*at, key))
 
 
-def code(path: Path, ran: Now) -> int:
+def code(path: Path, ran: PresentRun) -> int:
     """The exit code of a lock: 2 where it is refused."""
     try:
         lock = read(path)
@@ -43,7 +43,7 @@ def code(path: Path, ran: Now) -> int:
         return 2
 
 
-def test_a_lock_with_one_value_put_in_place_of_another(ran: Now, tmp_path: Path) -> None:
+def test_a_lock_with_one_value_put_in_place_of_another(ran: PresentRun, tmp_path: Path) -> None:
     draw, path = random.Random(20), tmp_path / "x.lock.json"  # noqa: S311
     whole = json.loads(text(Lock(recipes={RECIPE.name: ran.entry})))
     places = list(leaves(whole))
@@ -65,7 +65,7 @@ def test_a_lock_with_one_value_put_in_place_of_another(ran: Now, tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_lock_with_other_bytes(ran: Now, tmp_path: Path, seed: int) -> None:
+def test_a_lock_with_other_bytes(ran: PresentRun, tmp_path: Path, seed: int) -> None:
     draw, path = random.Random(seed), tmp_path / "x.lock.json"  # noqa: S311
     data = bytearray(text(Lock(recipes={RECIPE.name: ran.entry})).encode())
     place = draw.randrange(len(data))
@@ -87,7 +87,7 @@ def test_a_lock_with_other_bytes(ran: Now, tmp_path: Path, seed: int) -> None:
         assert lock_entry.machines.get(ran.machine, ran.entry.machines[ran.machine]) == ran.entry.machines[ran.machine]
 
 
-def test_what_a_lock_says_cannot_command_a_terminal(ran: Now, tmp_path: Path) -> None:
+def test_what_a_lock_says_cannot_command_a_terminal(ran: PresentRun, tmp_path: Path) -> None:
     path = tmp_path / "x.lock.json"
     fields = json.loads(text(Lock(recipes={RECIPE.name: ran.entry})))
     fields["recipes"][RECIPE.name]["\x1b[31m"] = 1

@@ -33,7 +33,7 @@ class Claim:
     beside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     edges: Mapping[str, Any] = field(default_factory=dict)
 
-    def told(self, control: int | None) -> Mapping[str, Any]:
+    def values_told(self, control: int | None) -> Mapping[str, Any]:
         """The values of which some other one, of those that can be run, changes a bit of the outputs."""
         if self.node is None:
             return self.values if control else {}

@@ -72,7 +72,7 @@ class Compared:
     @property
     def verified(self) -> Mapping[str, Mapping[str, Any]]:
         """The values it verifies, by op; none where a bit differs, nor of what the data does not tell."""
-        values_told = {} if self.differ else {claim.op: claim.told(self.control) for claim in self.claims}
+        values_told = {} if self.differ else {claim.op: claim.values_told(self.control) for claim in self.claims}
         return {op: values for op, values in values_told.items() if values}
 
 

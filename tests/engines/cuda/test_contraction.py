@@ -23,7 +23,7 @@ def test_the_assembler_fuses_what_the_rule_says(name: str) -> None:
 
 
 def test_in_an_engines_kernel_too() -> None:
-    name = ropes.vllm().named("rotary_embedding_kernelIN3c108BFloat16ES2_Lb1")
+    name = ropes.vllm().full_name("rotary_embedding_kernelIN3c108BFloat16ES2_Lb1")
     text = toolchain.vllm("pos_encoding_kernels.cu")
     code = toolchain.machine_code(text, name)
     body = text.partition(f".entry {name}(")[2].partition("\n}")[0]

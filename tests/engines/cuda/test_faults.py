@@ -21,7 +21,7 @@ def planted(
     text: str, kernel: str, pattern: str, put: str | Callable[[re.Match[str]], str], *, count: int = 1
 ) -> ptx.Module:
     """The module with something else in the place of the first matches in one kernel."""
-    name = ptx.load(text).named(kernel)
+    name = ptx.load(text).full_name(kernel)
     head, entry, rest = text.partition(f".entry {name}(")
     body, end, tail = rest.partition("\n}")
     changed, times = re.subn(pattern, put, body, count=count)
@@ -72,7 +72,7 @@ def test_a_kernel_without_contraction(monkeypatch: pytest.MonkeyPatch, how: str)
 def test_a_barrier_left_out_of_a_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last one, between the thread that writes the root and those that read it."""
     text, kernel = toolchain.vllm("layernorm_kernels.cu"), "rms_norm_kernelIN3c108BFloat16ELi8ELi2ELb1"
-    barriers = text.partition(f".entry {ptx.load(text).named(kernel)}(")[2].partition("\n}")[0].count("bar.sync")
+    barriers = text.partition(f".entry {ptx.load(text).full_name(kernel)}(")[2].partition("\n}")[0].count("bar.sync")
     barrier = iter(range(barriers))
     module = planted(
         text, kernel, r"bar\.sync[ \t]+0;", lambda m: "" if next(barrier) == barriers - 1 else m[0], count=barriers

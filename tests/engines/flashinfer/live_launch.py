@@ -19,7 +19,7 @@ class Buffer(Exception):  # noqa: N818
     """Carries the size that was asked for out of the constructor."""
 
 
-def _asked(ranks: int, tokens: int, hidden: int) -> int:
+def _workspace_bytes(ranks: int, tokens: int, hidden: int) -> int:
     """Bytes of one of the workspace's buffers."""
 
     def allocate(buf_size: int, **_: object) -> None:
@@ -37,7 +37,7 @@ def _asked(ranks: int, tokens: int, hidden: int) -> int:
 def all_reduce(tokens: list[int], hidden: int, ranks: int, most: int) -> dict[str, Tensor]:
     """Of bf16 messages of so many tokens: one shot or not, and whether a workspace for `most` tokens takes them."""
     workspace = object.__new__(mnnvl.MNNVLAllReduceFusionWorkspace)
-    workspace.buffer_size_bytes = _asked(ranks, most, hidden)
+    workspace.buffer_size_bytes = _workspace_bytes(ranks, most, hidden)
     strategy = mnnvl.MNNVLAllreduceFusionStrategy
     once = [strategy.select_strategy(ranks, count, hidden, torch.bfloat16) == strategy.ONESHOT for count in tokens]
     fits = [workspace.is_buffer_size_sufficient(ranks, count, hidden, torch.bfloat16) for count in tokens]

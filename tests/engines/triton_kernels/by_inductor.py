@@ -35,9 +35,9 @@ class Node:
     further: Mapping[str, Any] = field(default_factory=dict)
     """Sites on its edges, and what another node does for it: of these the case's other form is the control."""
 
-    def seen(self) -> Seen:
+    def shown(self) -> Seen:
         """Those of the values of which another one gives other bits, and what is told beside."""
-        values_told = Claim(self.op, self.at, self.outputs).told(None)
+        values_told = Claim(self.op, self.at, self.outputs).values_told(None)
         in_effect = {name: value for name, value in values_told.items() if name not in BLIND}
         active = {name: value for name, value in self.at.items() if name not in in_effect}
         return Seen(op=self.op, at={**in_effect, **active, **self.further}, blind=tuple(active))
@@ -76,7 +76,7 @@ def case(kernel: str, kind: str, shapes: str, inputs: Mapping[str, Any], nodes: 
         kind=kind,
         shapes=shapes,
         arguments=inputs,
-        nodes=tuple(node.seen for node in nodes),
+        nodes=tuple(node.shown for node in nodes),
         **fields,
     )
 
@@ -98,7 +98,7 @@ def add_norm_case(*shape: int) -> Case:
     x, residual, w = exact_rows(*shape, seed=3), exact_rows(*shape, seed=4), weight(shape[-1])
     at, add = values("rms_norm"), values("add")
 
-    def made(v: Mapping[str, Any], stored: torch.dtype = FP32) -> Tensor:
+    def run(v: Mapping[str, Any], stored: torch.dtype = FP32) -> Tensor:
         return normed(elementwise.add(x, residual, w={}, p={}, at={"output": stored}), w, v)
 
     def added(v: Mapping[str, Any]) -> list[Tensor]:
@@ -107,9 +107,9 @@ def add_norm_case(*shape: int) -> Case:
     return case(
         "fused_add_rms_norm", "add_norm", " x ".join(map(str, shape)),
         {"x": x, "residual": residual, "weight": w, "eps": EPS},
-        [Node(op="rms_norm", at=at, outputs=lambda v: [made(v)]),
+        [Node(op="rms_norm", at=at, outputs=lambda v: [run(v)]),
          Node(op="add", at=add, outputs=added, further={"output->rms_norm": "fp32"})],
-        ours=lambda: {"output": made(at), "residual": added(add)[0]}, other_outputs=lambda: {"output": made(at, BF16)},
+        ours=lambda: {"output": run(at), "residual": added(add)[0]}, other_outputs=lambda: {"output": run(at, BF16)},
         says="the norm is of the unrounded sum", blind="the order of the squares; `rsqrt.approx`, `div.full`",
     )  # fmt: skip
 
@@ -119,13 +119,13 @@ def gated_case(tokens: int, width: int) -> Case:
     x = (random(tokens, 2 * width, dtype=FP32, seed=width) * 4).to(BF16)
     at = values("swiglu", "deepseek_v3")
 
-    def made(v: Mapping[str, Any]) -> list[Tensor]:
+    def run(v: Mapping[str, Any]) -> list[Tensor]:
         gate, up = x.chunk(2, -1)
         return [elementwise.swiglu(gate, up, w={}, p={}, at=v)]
 
     return case(
-        "SiluAndMul", "swiglu", f"{tokens} x {width}", {"x": x}, [Node(op="swiglu", at=at, outputs=made)],
-        ours=lambda: {"output": made(at)[0]}, other_outputs=lambda: {"output": made({**at, "activation": BF16})[0]},
+        "SiluAndMul", "swiglu", f"{tokens} x {width}", {"x": x}, [Node(op="swiglu", at=at, outputs=run)],
+        ours=lambda: {"output": run(at)[0]}, other_outputs=lambda: {"output": run({**at, "activation": BF16})[0]},
         says=f"one rounding, `logistic: {at['logistic']}`", blind="`ex2.approx`, `div.full`",
     )  # fmt: skip
 
@@ -151,13 +151,13 @@ def rotary_case(tokens: int, heads: int, dim: int, *, interleaved: bool) -> Case
     x = random(tokens, heads, dim, dtype=BF16, seed=dim)
     at = values("rope", "deepseek_v3" if interleaved else "qwen3_moe")
 
-    def made(v: Mapping[str, Any]) -> list[Tensor]:
+    def run(v: Mapping[str, Any]) -> list[Tensor]:
         return [turned(x, cos, sin, v, interleaved)]
 
     return case(
         "ApplyRotaryEmb", "rotary", f"{tokens} x {heads} x {dim}, {'pairs' if interleaved else 'halves'}",
-        {"x": x, "cos": cos, "sin": sin, "interleaved": interleaved}, [Node(op="rope", at=at, outputs=made)],
-        ours=lambda: {"output": made(at)[0]}, other_outputs=lambda: {"output": made({**at, "products": BF16})[0]},
+        {"x": x, "cos": cos, "sin": sin, "interleaved": interleaved}, [Node(op="rope", at=at, outputs=run)],
+        ours=lambda: {"output": run(at)[0]}, other_outputs=lambda: {"output": run({**at, "products": BF16})[0]},
         says="one rounding", blind="contraction, which products of two numbers of bf16 do not show",
     )  # fmt: skip
 
@@ -172,11 +172,11 @@ def head_norm_case(tokens: int, heads: tuple[int, int], dim: int) -> Case:
     second.copy_((first.float() * (cos / sin).float().clamp(-8, 8)[:, None] * 8).round().clamp(-320, 320) / 8)
     norm, at = values("rms_norm", name="q_norm"), values("rope")
 
-    def made(n: Mapping[str, Any], r: Mapping[str, Any], handed: torch.dtype = FP32) -> list[Tensor]:
+    def run(n: Mapping[str, Any], r: Mapping[str, Any], handed: torch.dtype = FP32) -> list[Tensor]:
         halves = (normed(x, w, {**n, "output": handed}) for x, w in ((q, q_weight), (k, k_weight)))
         return [turned(x, cos, sin, r, interleaved=False).flatten(1) for x in halves]
 
-    def named(outputs: list[Tensor]) -> Outputs:
+    def by_name(outputs: list[Tensor]) -> Outputs:
         return dict(zip(("q", "k"), outputs, strict=True))
 
     inner = {name: value for name, value in norm.items() if name != "output"}
@@ -184,9 +184,9 @@ def head_norm_case(tokens: int, heads: tuple[int, int], dim: int) -> Case:
         "RMSNorm of heads, ApplyRotaryEmb", "head_norm", f"{tokens} x {heads[0]} + {heads[1]} x {dim}",
         {"qkv": torch.cat([x.flatten(1) for x in (q, k, v)], -1), "cos": cos, "sin": sin, "q_weight": q_weight,
          "k_weight": k_weight, "heads": heads, "eps": EPS},
-        [Node(op="rms_norm", at=inner, outputs=lambda v: made(v, at), further={"output->rope": "fp32"}),
-         Node(op="rope", at=at, outputs=lambda v: made(norm, v))],
-        ours=lambda: named(made(norm, at)), other_outputs=lambda: named(made(norm, at, BF16)),
+        [Node(op="rms_norm", at=inner, outputs=lambda v: run(v, at), further={"output->rope": "fp32"}),
+         Node(op="rope", at=at, outputs=lambda v: run(norm, v))],
+        ours=lambda: by_name(run(norm, at)), other_outputs=lambda: by_name(run(norm, at, BF16)),
         says=f"the norm goes into the rotary embedding unrounded, `contraction: {at['contraction']}`",
         blind="the order of the squares; `rsqrt.approx`, `div.full`",
     )  # fmt: skip
@@ -204,18 +204,18 @@ def shared_case(tokens: int, width: int, scale: float) -> Case:
         shared, residual = -(x.float() * scale).to(BF16), residual / 2**12
     add, at = values("add"), {"output": BF16, "scaling": "shared_fma", "shared": "add"}
 
-    def made(v: Mapping[str, Any], a: Mapping[str, Any] = add, handed: torch.dtype = FP32) -> list[Tensor]:
+    def run(v: Mapping[str, Any], a: Mapping[str, Any] = add, handed: torch.dtype = FP32) -> list[Tensor]:
         summed = elementwise.shared_add(x[None], shared[None], w={}, p={"scale": scale}, at={**v, "output": handed})
         return [elementwise.add(residual[None], summed, w={}, p={}, at=a)[0]]
 
-    nodes = [Node(op="add", at=add, outputs=lambda v: made(at, v))]
+    nodes = [Node(op="add", at=add, outputs=lambda v: run(at, v))]
     if contracted:
-        nodes.append(Node(op="router", at={}, outputs=lambda _: made(at), further={"scaling": "shared_fma"}))
+        nodes.append(Node(op="router", at={}, outputs=lambda _: run(at), further={"scaling": "shared_fma"}))
     return case(
         "routed scale, shared expert's sum, fused_add_rms_norm", "shared_add", f"{tokens} x {width}, scale {scale}",
         {"x": x, "shared": shared, "residual": residual, "weight": weight(width), "scale": scale, "eps": EPS}, nodes,
-        ours=lambda: {"residual": made(at)[0]},
-        other_outputs=lambda: {"residual": made({**at, "scaling": "shared_add"} if contracted else at,
+        ours=lambda: {"residual": run(at)[0]},
+        other_outputs=lambda: {"residual": run({**at, "scaling": "shared_add"} if contracted else at,
                                         handed=FP32 if contracted else BF16)[0]},
         says="one fma" if contracted else "the sum goes into the residual unrounded",
     )  # fmt: skip

@@ -63,11 +63,13 @@ def head_norm(
         rotated = ApplyRotaryEmb.forward_static(by_head.view(x.shape[0], -1, dim), cos, sin, True)
         return rotated.reshape(x.shape)
 
-    def both(qkv: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> tuple[Tensor, Tensor]:
+    def norm_and_rope(
+        qkv: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
         q, k, _ = qkv.split(sizes, dim=-1)
         return turned(q, q_weight, cos, sin), turned(k, k_weight, cos, sin)
 
-    return by_launch(inductor.outputs(both, qkv, cos, sin, q_weight, k_weight, rows=(0, 1, 2)), "q", "k")
+    return by_launch(inductor.outputs(norm_and_rope, qkv, cos, sin, q_weight, k_weight, rows=(0, 1, 2)), "q", "k")
 
 
 def shared_add(

@@ -32,11 +32,11 @@ class _Sized:
 
 
 def _on_cpu(make: Any) -> Any:
-    def made(*args: Any, device: str, **kwargs: Any) -> Any:
+    def made_on_cpu(*args: Any, device: str, **kwargs: Any) -> Any:
         assert device == "cuda"
         return make(*args, **kwargs)
 
-    return made
+    return made_on_cpu
 
 
 with engine(FILES, values={}, absent=()), patch.object(triton, "autotune", lambda **_: _Sized):

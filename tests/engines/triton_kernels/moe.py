@@ -23,7 +23,7 @@ ORDERS = ("order", "leaves", "expert")
 """What a few bf16 rows, added in fp32 and rounded to bf16, mostly tell nothing of."""
 
 
-def named(dtype: torch.dtype) -> str:
+def short_name(dtype: torch.dtype) -> str:
     """As tables name it."""
     return "bf16" if dtype == BF16 else "fp32"
 
@@ -140,7 +140,7 @@ def gather_case(program: str, tokens: int, k: int, hidden: int, *, absent: bool,
         program=program,
         kernel="_fwd_kernel_ep_gather",
         kind="gather",
-        shapes=f"{tokens} x {k} x {hidden} {named(dtype)}{', experts elsewhere' if absent else ''}",
+        shapes=f"{tokens} x {k} x {hidden} {short_name(dtype)}{', experts elsewhere' if absent else ''}",
         arguments={"rows": rows, "ids": ids, "weights": weights, "places": places, "expert_map": None},
         ours=summed,
         other_outputs=lambda: summed(weighted=BF16),

@@ -27,7 +27,7 @@ def trace(qwen3_moe: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def said(trace: Path, checkpoint: Path, nodes: str) -> dict[str, set[str]]:
+def first_answers(trace: Path, checkpoint: Path, nodes: str) -> dict[str, set[str]]:
     """The first answer at every node that hf-eager does not compute, without the node's own name."""
     result = explain_trace(Request(trace=trace, checkpoint=checkpoint, nodes=nodes))
     assert all(node.explained for node in result.nodes)
@@ -46,7 +46,7 @@ def test_sites_of_norms_attention_and_vllms_experts_are_named_and_nothing_innoce
     """vLLM's and SGLang's norms round once, behind the weight. Seven keys are one tile: vLLM's attention is then what
     torch's sdpa computes. Its experts' weights meet the fp32 accumulator; the rows are added in fp32.
     """
-    assert said(trace, qwen3_moe, "layers[0].**") == {
+    assert first_answers(trace, qwen3_moe, "layers[0].**") == {
         "layers[0].attention.norm": {"normalized=fp32"},
         "layers[0].attention.attend": {"implementation=sdpa"},
         "layers[0].moe.norm": {"normalized=fp32"},
@@ -56,7 +56,7 @@ def test_sites_of_norms_attention_and_vllms_experts_are_named_and_nothing_innoce
 
 def test_sites_of_sglangs_router_and_of_both_sums_are_named(trace: Path, qwen3_moe: Path) -> None:
     """SGLang divides the exponentials by their sum from left to right; vLLM weights and adds rows in fp32."""
-    assert said(trace, qwen3_moe, "layers[1:3].moe.*") == {
+    assert first_answers(trace, qwen3_moe, "layers[1:3].moe.*") == {
         "layers[1].moe.router": {"softmax=divide", "denominator=sequential", "weights=fp32"},
         "layers[1].moe.combine": {"weighted=fp32", "accumulate=fp32"},
         "layers[2].moe.combine": {"layers[*].moe.experts:score_site=epilogue", "accumulate=fp32"},

@@ -17,7 +17,7 @@ from moeparity.numerics.bits import same_bits
 from tests.evidence.capture.test_values import calls, captured
 
 
-def _held(capture: Capture) -> int:
+def _remembered(capture: Capture) -> int:
     """Storages, values of them, and calls that a capture remembers."""
     recorder = capture._recorder
     return len(recorder.storages) + sum(len(each.values) for each in recorder.storages) + len(recorder._returned)
@@ -35,7 +35,7 @@ def test_what_is_held_does_not_grow_with_the_steps(tmp_path: Path) -> None:
             optimizer.zero_grad()
             if step % 40 == 39:
                 capture.flush()
-                sizes.append(_held(capture))
+                sizes.append(_remembered(capture))
     assert sizes[2] <= sizes[1] + 20
     assert len(list((tmp_path / "t" / "rank-0" / "tensors").iterdir())) > 20
 
@@ -50,7 +50,7 @@ def test_a_slice_of_what_is_not_written_is_remembered_for_the_last_few_only(tmp_
 
     with moeparity.capture(tmp_path / "t", level="op", stacks=False) as capture:
         program()
-        assert _held(capture) < 5000 + 1000
+        assert _remembered(capture) < 5000 + 1000
         (storage,) = [each for each in capture._recorder.storages if len(each.values) > 100]
         assert len(storage.values) <= 256
 
@@ -136,7 +136,7 @@ def test_a_program_that_raises_leaves_a_trace_without_an_end(tmp_path: Path) -> 
 
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         captured(tmp_path / "t", program)
-    from moeparity.evidence.trace.read import open_trace
+    from moeparity.evidence.trace.reader import open_trace
 
     contents = open_trace(tmp_path / "t").ranks[0].contents
     assert not contents.whole

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import moeparity
-from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, open_trace
 
 
 class Gate(torch.nn.Module):

@@ -11,7 +11,7 @@ import torch
 
 import moeparity
 from moeparity.evidence.trace.digest import Watch, row_digests, value_digest
-from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.evidence.trace.records import Call
 from moeparity.numerics.bits import same_bits
 

@@ -15,9 +15,9 @@ from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where
+from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.kernels import Kernels
 from moeparity.evidence.explain.observation import Observation, region_of
-from moeparity.evidence.explain.profile import profile_text
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.sample import Ports
@@ -132,7 +132,7 @@ def _some(replaced: Replaced, generator: random.Random, count: int) -> Choices |
     return choices
 
 
-def told(*answers: Explanation) -> Explained:
+def result(*answers: Explanation) -> Explained:
     """What the command would say of these nodes."""
     return Explained(
         trace="a trace",
@@ -151,7 +151,7 @@ def told(*answers: Explanation) -> Explained:
 
 def rules(answer: Explanation) -> dict[str, tuple[object, str, str]]:
     """What a written profile sets at the node itself: value, level, source."""
-    document = yaml.safe_load(profile_text(told(answer), "written"))
+    document = yaml.safe_load(profile_text(result(answer), "written"))
     return {
         name: (value, rule["evidence"]["level"], rule["evidence"]["source"])
         for rule in document["rules"]

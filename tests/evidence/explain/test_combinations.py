@@ -27,7 +27,7 @@ def told_of(plan: BoundGraph, node_values: Seen, choices: Choices) -> Explanatio
         return explain(plan, node_values.node.name, [observation], node_values.loaded)
 
 
-def said(node: str, choices: Choices) -> set[str]:
+def choice_names(node: str, choices: Choices) -> set[str]:
     return {f"{node}:{name}={value}" for (_, name), value in choices}
 
 
@@ -65,7 +65,7 @@ def test_what_was_planted_is_told_beside_what_gives_the_same_bits(
     for choice in answer.open:
         rest = {text for text in first if not text.startswith(f"{choice.place}=")}
         spelled += [rest | {f"{choice.place}={value}"} for value in choice.others]
-    assert said(node, choices) in spelled, (answer.matches, answer.open)
+    assert choice_names(node, choices) in spelled, (answer.matches, answer.open)
 
 
 def test_an_order_of_which_every_part_leaves_as_much_is_found_whole(eager: BoundGraph, nodes: dict[str, Seen]) -> None:

@@ -32,7 +32,7 @@ def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explain_module, "WORK", 1024)
 
 
-def asked(plan: BoundGraph, node_values: Seen, *observations: Observation) -> Explanation:
+def ask(plan: BoundGraph, node_values: Seen, *observations: Observation) -> Explanation:
     with torch.inference_mode():
         return explain(plan, node_values.node.name, observations, node_values.loaded)
 
@@ -70,7 +70,7 @@ def number(value: str) -> str | float:
 def test_what_the_profile_computes_is_explained_by_it_and_nothing_else_is_named(
     eager: BoundGraph, nodes: dict[str, Seen], name: str
 ) -> None:
-    answer = asked(eager, nodes[name], Observation(values=nodes[name].values))
+    answer = ask(eager, nodes[name], Observation(values=nodes[name].values))
     assert answer.explained
     assert answer.as_started
     assert answer.matches == ()
@@ -86,7 +86,7 @@ def test_choices_that_were_drawn_are_found_together(
     choices = drawn(eager, nodes[name], count, f"{name}{count}")
     assert choices is not None
     observation, outputs = planted(eager, nodes[name], choices) or pytest.fail("drawn choices run")
-    answer = asked(eager, nodes[name], observation)
+    answer = ask(eager, nodes[name], observation)
     assert answer.explained, choices
     assert not answer.as_started
     assert len(answer.matches[0].choices) <= count
@@ -105,7 +105,7 @@ def test_values_made_under_a_profile_give_it_back(model: Model, eager: BoundGrap
     for name, node_values in seen_under(model, plan).items():
         if node_values.node.layer not in {None, 1}:
             continue
-        answer = asked(eager, node_values, Observation(values=node_values.values))
+        answer = ask(eager, node_values, Observation(values=node_values.values))
         assert answer.explained, (name, answer)
         outputs = [node_values.values[value] for value in node_values.node.values]
         assert all(map(same_bits, recomputed(eager, node_values, answer), outputs)), name
@@ -151,7 +151,7 @@ def test_a_function_that_nobody_lists_is_said_to_be_none(eager: BoundGraph, node
     node_values = nodes[NORM]
     x = node_values.values[node_values.node.inputs[0]].float()
     value = (x / (x.abs().mean(-1, keepdim=True) + 1e-6)).bfloat16()
-    answer = asked(eager, node_values, Observation(values={**node_values.values, NORM: value}))
+    answer = ask(eager, node_values, Observation(values={**node_values.values, NORM: value}))
     assert not answer.explained
     assert not any(match.exact for match in answer.matches)
     assert answer.tried > 200
@@ -170,7 +170,7 @@ def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: Boun
     plan = in_all_phases(eager, {**settings, (NORM, "order"): Setting(value="unordered(77)", rule=None)})
     kernels, observation = kernels_of(plan, node_values)
     (value,) = kernels.outputs(frozenset(), observation.sample(kernels.replaced.nodes)) or pytest.fail("it runs")
-    answer = asked(in_all_phases(eager, settings), node_values, Observation(values={**node_values.values, NORM: value}))
+    answer = ask(in_all_phases(eager, settings), node_values, Observation(values={**node_values.values, NORM: value}))
     assert not answer.explained
     assert answer.left is not None
     assert 0 < answer.left.differing < 1
@@ -183,10 +183,10 @@ def test_another_order_that_is_not_listed_lies_inside_the_legal_ones(eager: Boun
 def test_what_the_values_leave_open_is_told(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
     """Of a single token with one expert, no order of the sum over slots can be known."""
     node_values = nodes[COMBINE]
-    answer = asked(eager, node_values, Observation(values=node_values.values))
+    answer = ask(eager, node_values, Observation(values=node_values.values))
     assert {choice.place for choice in answer.open} == {f"{COMBINE}:order"}
     zeros = {name: torch.zeros_like(x) if x.is_floating_point() else x for name, x in node_values.values.items()}
-    nothing = asked(eager, node_values, Observation(values=zeros))
+    nothing = ask(eager, node_values, Observation(values=zeros))
     assert nothing.explained
     decided = {choice.place for choice in nothing.open}
     assert {f"{COMBINE}:order", f"{COMBINE}:accumulate", f"{COMBINE}:leaves", f"{COMBINE}:weighted"} <= decided
@@ -200,9 +200,9 @@ def test_every_micro_batch_counts(eager: BoundGraph, nodes: dict[str, Seen], mod
     wide, _ = planted(eager, node_values, frozenset([((NORM, "normalized"), "fp32")])) or pytest.fail("it runs")
     choices = frozenset([((NORM, "normalized"), "fp32"), ((NORM, "square"), "bf16")])
     wider, _ = planted(eager, node_values_b, choices) or pytest.fail("it runs")
-    answer = asked(eager, node_values, wide, wider)
+    answer = ask(eager, node_values, wide, wider)
     assert not answer.explained
-    answer_of_first = asked(eager, node_values, wide)
+    answer_of_first = ask(eager, node_values, wide)
     assert answer_of_first.matches[0].choices == (f"{NORM}:normalized=fp32",)
 
 
@@ -214,7 +214,7 @@ def test_what_another_node_chose_is_tried_where_it_is_told_of_it(
     scored = in_all_phases(eager, {place: Setting(value="epilogue", rule=None)})
     node_values = seen_under(model, scored)[COMBINE]
     values = {**nodes[COMBINE].values, **node_values.values}
-    answer = asked(eager, nodes[COMBINE], Observation(values=values))
+    answer = ask(eager, nodes[COMBINE], Observation(values=values))
     assert f"{place[0]}:score_site=epilogue" in answer.matches[0].choices
 
 
@@ -223,7 +223,7 @@ def test_values_between_are_computed_anew_where_they_were_not_recorded(
 ) -> None:
     values = {**nodes[EXPERTS].values, **nodes[COMBINE].values}
     del values[EXPERTS]
-    answer = asked(eager, nodes[COMBINE], Observation(values=values))
+    answer = ask(eager, nodes[COMBINE], Observation(values=values))
     assert answer.nodes == (EXPERTS, COMBINE)
     assert answer.as_started
 
@@ -236,7 +236,7 @@ def test_what_is_missing_is_named(
 ) -> None:
     values = {name: nodes[COMBINE].values[name] for name in names_kept}
     with pytest.raises(TraceError, match="the trace has no whole") as error:
-        asked(eager, nodes[COMBINE], Observation(values=values))
+        ask(eager, nodes[COMBINE], Observation(values=values))
     assert missing in str(error.value)
 
 

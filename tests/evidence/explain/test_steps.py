@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from moeparity.errors import TraceError
-from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace
@@ -36,7 +36,7 @@ def trace_of(
     return captured(checkpoint, folder / "trace", ids, run=run, profile=profile, **more)
 
 
-def asked(checkpoint: Path, trace: Path, nodes: str = ATTEND, profile: str = "hf-eager") -> Explained:
+def ask(checkpoint: Path, trace: Path, nodes: str = ATTEND, profile: str = "hf-eager") -> Explained:
     return explain_trace(Request(trace=trace, checkpoint=checkpoint, profile=profile, nodes=nodes))
 
 
@@ -59,7 +59,7 @@ def test_every_bit_of_generate_is_explained(
 ) -> None:
     checkpoint = request.getfixturevalue(name)
     trace = trace_of(checkpoint, tmp_path, lengths, profile)
-    result = asked(checkpoint, trace, "layers[*].attention.attend", profile)
+    result = ask(checkpoint, trace, "layers[*].attention.attend", profile)
     assert result.nodes
     assert otherwise(result) == []
     assert {node.forwards for node in result.nodes} == {(0, *STEPS)}
@@ -67,20 +67,20 @@ def test_every_bit_of_generate_is_explained(
 
 
 def test_a_head_that_saw_the_last_tokens_alone_is_explained(qwen3_moe: Path, tmp_path: Path) -> None:
-    (node,) = asked(qwen3_moe, trace_of(qwen3_moe, tmp_path), "lm_head").nodes
+    (node,) = ask(qwen3_moe, trace_of(qwen3_moe, tmp_path), "lm_head").nodes
     assert (node.as_started, node.forwards, node.padding) == (True, (0, *STEPS), (0, 0))
     assert node.elements == 3 * 4 * 512
 
 
 def test_what_a_step_makes_of_all_keys_is_no_value_of_its_own_token(deepseek_v3: Path, tmp_path: Path) -> None:
     """transformers expands all latents of the cache in each step; the prompt's alone are those of its tokens."""
-    result = asked(deepseek_v3, trace_of(deepseek_v3, tmp_path), "layers[1].attention.expand")
+    result = ask(deepseek_v3, trace_of(deepseek_v3, tmp_path), "layers[1].attention.expand")
     assert [(node.as_started, node.forwards) for node in result.nodes] == [(True, (0,))]
     assert [unseen.forwards for unseen in result.unseen] == [STEPS]
 
 
 def test_one_choice_explains_prompts_and_steps(qwen3_moe: Path, tmp_path: Path) -> None:
-    result = asked(qwen3_moe, trace_of(qwen3_moe, tmp_path, profile="hf-default"))
+    result = ask(qwen3_moe, trace_of(qwen3_moe, tmp_path, profile="hf-default"))
     (node,) = result.nodes
     assert (node.matches[0].choices, node.forwards) == ((f"{ATTEND}:implementation=sdpa",), (0, *STEPS))
     (rule,) = (r for r in yaml.safe_load(profile_text(result, "mine"))["rules"] if "implementation" in r["set"])
@@ -90,7 +90,7 @@ def test_one_choice_explains_prompts_and_steps(qwen3_moe: Path, tmp_path: Path) 
 def test_a_static_cache_is_seen_through_its_mask(qwen3_moe: Path, tmp_path: Path) -> None:
     how = {"cache_implementation": "static", "disable_compile": True}
     trace = trace_of(qwen3_moe, tmp_path, how=how)
-    (node,) = asked(qwen3_moe, trace).nodes
+    (node,) = ask(qwen3_moe, trace).nodes
     assert (node.as_started, node.forwards) == (True, (0, *STEPS))
 
 
@@ -134,7 +134,7 @@ def stale_key(kwargs: dict[str, Any], step: int) -> None:
 def test_positions_that_run_ahead_in_steps_are_named_there(qwen3_moe: Path, tmp_path: Path, where: str) -> None:
     patch = in_steps(positions_ahead, lambda program: program.get_submodule(where))
     trace = trace_of(qwen3_moe, tmp_path, patch=patch)
-    result = asked(qwen3_moe, trace, "rotary")
+    result = ask(qwen3_moe, trace, "rotary")
     (node,) = otherwise(result)
     assert (node.node, node.forwards, node.phases) == ("rotary", STEPS, ("decode",))
     assert node.matches[0].choices == ("rotary:fault=rope-offset(offset=1)",)
@@ -142,12 +142,12 @@ def test_positions_that_run_ahead_in_steps_are_named_there(qwen3_moe: Path, tmp_
     assert "rotary in forwards 1 to 3 (decode): rotary:fault=rope-offset(offset=1) (all bits equal" in text
     assert "rotary in forward 0 (prefill): as the profile computes it" in text
     assert "1 node: 0 as hf-eager computes them, 1 under other choices, 0 not explained; exit 0" in text
-    assert otherwise(asked(qwen3_moe, trace)) == []
+    assert otherwise(ask(qwen3_moe, trace)) == []
 
 
 def test_a_mask_that_is_shifted_in_steps_is_named_there(mixtral: Path, tmp_path: Path) -> None:
     patch = in_steps(mask_back, lambda program: program.model)
-    (node,) = otherwise(asked(mixtral, trace_of(mixtral, tmp_path, patch=patch)))
+    (node,) = otherwise(ask(mixtral, trace_of(mixtral, tmp_path, patch=patch)))
     assert node.forwards == STEPS
     assert node.matches[0].choices == (f"{ATTEND}:fault=mask-shifted(offset=-1)",)
 
@@ -159,7 +159,7 @@ def test_a_stale_key_is_beyond_any_order_from_its_step_on(
     monkeypatch.setattr("moeparity.evidence.explain.trace.WORK", 512)
     checkpoint = request.getfixturevalue(name)
     patch = in_steps(stale_key, lambda program: program.model.layers[1].self_attn)
-    result = asked(checkpoint, trace_of(checkpoint, tmp_path, patch=patch))
+    result = ask(checkpoint, trace_of(checkpoint, tmp_path, patch=patch))
     (node,) = otherwise(result)
     assert (node.node, node.forwards, node.explained) == (ATTEND, (2, 3), False)
     assert node.left is not None

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError, TraceError
 from moeparity.evidence.explain import explain as explain_module
-from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace

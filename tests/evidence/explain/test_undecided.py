@@ -13,8 +13,8 @@ import torch
 
 from moeparity.evidence.explain import undecided
 from moeparity.evidence.explain.explain import explain
+from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.observation import Observation
-from moeparity.evidence.explain.profile import profile_text
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation, OpenChoice
 from moeparity.evidence.explain.text import explained_lines
@@ -23,7 +23,7 @@ from moeparity.numerics.bits import same_bits
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.setting import Place
-from tests.evidence.explain.observed import Seen, kernels_of, planted, rules, told
+from tests.evidence.explain.observed import Seen, kernels_of, planted, result, rules
 from tests.test_reports import refused
 
 AT = "layers[1]"
@@ -34,7 +34,7 @@ ALL = (NORM, GATE, COMBINE, EXPERTS, ATTEND, Q_PROJ, O_PROJ, "lm_head", "embed")
 WHOLE_NUMBERS = {*range(33), *(2**i for i in range(5, 13)), *(3 * 2**i for i in range(11))}
 
 
-def asked(plan: BoundGraph, node_values: Seen, observation: Observation | None = None) -> Explanation:
+def ask(plan: BoundGraph, node_values: Seen, observation: Observation | None = None) -> Explanation:
     with torch.inference_mode():
         return explain(
             plan, node_values.node.name, [observation or Observation(values=node_values.values)], node_values.loaded
@@ -59,7 +59,7 @@ def test_what_is_verified_by_a_trace_has_no_other_value_with_the_same_bits(
     eager: BoundGraph, nodes: dict[str, Seen], name: str
 ) -> None:
     """Each value that a written profile verifies is exchanged for every other one that its op allows."""
-    node_values, answer = nodes[name], asked(eager, nodes[name])
+    node_values, answer = nodes[name], ask(eager, nodes[name])
     kernels, observation = kernels_of(eager, node_values)
     sample = observation.sample(kernels.replaced.nodes)
     verified = {key: value for key, (value, level, _) in rules(answer).items() if level == "verified: trace"}
@@ -77,14 +77,14 @@ def opened_at(answer: Explanation, attribute: str) -> OpenChoice:
 
 def test_whole_numbers_that_do_as_well_are_named_and_not_stated(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
     """In bf16 a projection cut into two parts, or over ranks, or computed row by row, has the same bits."""
-    answer = asked(eager, nodes[Q_PROJ])
+    answer = ask(eager, nodes[Q_PROJ])
     assert rules(answer).keys() == {"output"}
     for attribute in ("splits", "rows", "tensor", "blocks"):
         choice = opened_at(answer, attribute)
         assert choice.others
         assert not choice.untried
-    assert "splits 1 or 2" in "\n".join(explained_lines(told(answer)))
-    assert "splits" in profile_text(told(answer), "written").partition("kind:")[0]
+    assert "splits 1 or 2" in "\n".join(explained_lines(result(answer)))
+    assert "splits" in profile_text(result(answer), "written").partition("kind:")[0]
 
 
 def test_that_nothing_is_cut_is_tried_where_the_profile_cuts(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
@@ -92,7 +92,7 @@ def test_that_nothing_is_cut_is_tried_where_the_profile_cuts(eager: BoundGraph, 
     cut = bound_with(eager, place, 2)
     kernels, observation = kernels_of(cut, nodes[EXPERTS])
     assert (place, 1) in set(listed_choices(kernels.replaced, kernels.replaced.plan))
-    answer = asked(cut, nodes[EXPERTS], observation)
+    answer = ask(cut, nodes[EXPERTS], observation)
     assert answer.matches[0].choices == (f"{EXPERTS}:tensor=1",)
 
 
@@ -106,14 +106,14 @@ def test_a_number_is_held_against_others(eager: BoundGraph, nodes: dict[str, See
     """
     node_values = nodes[NORM]
     assert (
-        "0.0" in opened_at(asked(eager, node_values), "eps").others
-        or "5e-07" in opened_at(asked(eager, node_values), "eps").others
+        "0.0" in opened_at(ask(eager, node_values), "eps").others
+        or "5e-07" in opened_at(ask(eager, node_values), "eps").others
     )
     small = {**node_values.values, node_values.node.inputs[0]: node_values.values[node_values.node.inputs[0]] * 1e-4}
     kernels, _ = kernels_of(eager, node_values)
     outputs = kernels.outputs(frozenset(), Observation(values=small).sample(kernels.replaced.nodes))
     assert outputs is not None
-    answer = asked(eager, node_values, Observation(values={**small, NORM: outputs[0]}))
+    answer = ask(eager, node_values, Observation(values={**small, NORM: outputs[0]}))
     assert answer.as_started
     assert f"{NORM}:eps" not in {choice.place for choice in answer.open}
     assert rules(answer)["eps"][:2] == ("config", "verified: trace")
@@ -123,15 +123,15 @@ def test_a_number_is_held_against_others(eager: BoundGraph, nodes: dict[str, See
 def test_a_check_that_ran_out_of_work_says_so_and_verifies_nothing_it_did_not_try(
     eager: BoundGraph, nodes: dict[str, Seen], monkeypatch: pytest.MonkeyPatch, name: str, work: int
 ) -> None:
-    whole = asked(eager, nodes[name])
+    whole = ask(eager, nodes[name])
     assert not any(choice.untried for choice in whole.open)
     monkeypatch.setattr(undecided, "WORK", work)
-    answer = asked(eager, nodes[name])
+    answer = ask(eager, nodes[name])
     untried = {choice.place.rpartition(":")[2]: choice.untried for choice in answer.open if choice.untried}
     assert untried
     assert untried.keys().isdisjoint(rules(answer))
-    assert "not held against these values, as the work for it was spent: " in "\n".join(explained_lines(told(answer)))
-    document = json.loads(told(answer).to_json())
+    assert "not held against these values, as the work for it was spent: " in "\n".join(explained_lines(result(answer)))
+    document = json.loads(result(answer).to_json())
     assert refused("explain", document) == []
     (node,) = document["nodes"]
     assert {c["place"]: tuple(c["untried"]) for c in node["open"]} == {c.place: c.untried for c in answer.open}
@@ -144,7 +144,7 @@ def test_what_is_too_dear_to_try_once_is_untried(
 ) -> None:
     """A GEMM that is written out takes more than may be spent; earlier that counted as another value's bits."""
     monkeypatch.setattr(undecided, "WORK", 24)
-    choice = opened_at(asked(eager, nodes["lm_head"]), "order")
+    choice = opened_at(ask(eager, nodes["lm_head"]), "order")
     assert set(choice.untried) >= {"sequential", "reverse", "fold_hi", "fold_lo"}
     assert not choice.others
 
@@ -158,17 +158,17 @@ def test_a_value_that_reads_what_was_not_recorded_is_not_ruled_out(
         value for value in node_values.node.inputs if value in node_values.values and value.endswith("weights")
     )
     values = {name: value for name, value in node_values.values.items() if name != weights}
-    answer = asked(eager, node_values, Observation(values=values))
+    answer = ask(eager, node_values, Observation(values=values))
     assert answer.as_started
     choice = opened_at(answer, "score_site")
     assert choice.unread
     assert "score_site" not in rules(answer)
-    assert "as it reads what was not recorded: score_site " in "\n".join(explained_lines(told(answer)))
+    assert "as it reads what was not recorded: score_site " in "\n".join(explained_lines(result(answer)))
 
 
 def planted_answer(plan: BoundGraph, node_values: Seen, choices: Choices) -> Explanation:
     observation, _ = planted(plan, node_values, choices) or pytest.fail("it runs")
-    return asked(plan, node_values, observation)
+    return ask(plan, node_values, observation)
 
 
 def test_an_explaining_choice_that_others_stand_for_is_inferred(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
@@ -201,10 +201,10 @@ def test_a_number_that_was_solved_for_is_inferred_with_its_interval(eager: Bound
 
 
 def test_what_is_open_in_every_layer_by_other_values_is_told(eager: BoundGraph, nodes: dict[str, Seen]) -> None:
-    first = asked(eager, nodes[Q_PROJ])
+    first = ask(eager, nodes[Q_PROJ])
     others = tuple(replace(c, others=("3",)) if c.place.endswith(":splits") else c for c in first.open)
     second = replace(first, node=Q_PROJ.replace("1", "0"), nodes=(Q_PROJ.replace("1", "0"),), open=others)
     second = replace(second, open=tuple(replace(c, place=c.place.replace("[1]", "[0]")) for c in second.open))
-    text = "\n".join(explained_lines(told(second, first)))
+    text = "\n".join(explained_lines(result(second, first)))
     assert "splits 1 or another in each layer" in text
     assert "tensor 1 or 2" in text

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from moeparity.errors import MoeparityError, TraceError
 from moeparity.evidence.diff.run import diff
 from moeparity.evidence.importers.registry import import_trace
-from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.numerics.bits import same_bits
 from tests.command import inside
 from tests.engines.live import FOLDER

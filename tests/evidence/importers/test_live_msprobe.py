@@ -9,7 +9,7 @@ import torch
 
 from moeparity.evidence.diff.run import diff
 from moeparity.evidence.importers.registry import import_trace
-from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.numerics.bits import same_bits
 from tests.engines.live import ask
 from tests.evidence.importers.test_importers import IDS, Tiny

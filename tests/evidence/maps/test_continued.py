@@ -13,7 +13,7 @@ from moeparity.errors import Where
 from moeparity.evidence.maps.continued import Context, contexts
 from moeparity.evidence.maps.forwards import forwards
 from moeparity.evidence.maps.module_map import load_map
-from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.trace.reader import open_trace
 from tests.evidence.recorded import recorded
 
 Call = tuple[Tensor | None, Tensor | None, int]

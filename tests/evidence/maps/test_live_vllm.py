@@ -17,7 +17,7 @@ from moeparity.evidence.importers.registry import import_trace
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import LAYER, load_map, map_of
 from moeparity.evidence.maps.values import values_at
-from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.trace.reader import open_trace
 from moeparity.evidence.weights.compare import compare
 from moeparity.evidence.weights.fingerprint_files import open_weights
 from moeparity.numerics.bits import same_bits

@@ -16,7 +16,7 @@ from moeparity.errors import Where
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import map_of
 from moeparity.evidence.maps.values import values_at
-from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.trace.reader import open_trace
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key
 from tests.evidence.written import written

@@ -9,7 +9,7 @@ import torch
 
 from moeparity.engine.forward import forward
 from moeparity.evidence.maps.values import values_at
-from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key, role

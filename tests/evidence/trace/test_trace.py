@@ -12,9 +12,9 @@ import torch
 from moeparity.errors import TraceError
 from moeparity.evidence.trace import digest
 from moeparity.evidence.trace.digest import row_digests, value_digest
-from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.evidence.trace.records import Call, Head, Note, Value
-from moeparity.evidence.trace.write import TraceWriter
+from moeparity.evidence.trace.writer import TraceWriter
 from moeparity.numerics.bits import same_bits
 
 HIDDEN = torch.randn(3, 4, 8, generator=torch.Generator().manual_seed(7)).bfloat16()

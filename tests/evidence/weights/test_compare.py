@@ -30,7 +30,7 @@ def ranks(count: int = 2, *, experts: bool = False) -> list[Tensors]:
     return [served((rank, count), (rank, count) if experts else (0, 1)) for rank in range(count)]
 
 
-def told(report: WeightsReport) -> list[tuple[str, str, str]]:
+def finding_rows(report: WeightsReport) -> list[tuple[str, str, str]]:
     """Tensor, sort and rows of each finding."""
     return [(finding.tensor, finding.sort, finding.rows) for finding in report.findings]
 
@@ -74,7 +74,7 @@ def test_one_rank_with_another_bit_in_its_own_part() -> None:
     changed_weights = weights()
     changed_weights["model.layers.1.mlp.experts.3.gate_proj.weight"].view(torch.int16)[6, 2] ^= 1
     ranked = [served((rank, 2), (rank, 2), changed_weights if rank == 1 else None) for rank in range(2)]
-    assert told(compare(HUB, job(ranked, experts=True))) == [
+    assert finding_rows(compare(HUB, job(ranked, experts=True))) == [
         ("model.layers.1.mlp.experts.3.gate_proj.weight", "differs", "6")
     ]
 

@@ -68,13 +68,13 @@ def test_transformers_stacks_of_experts_and_its_buffers() -> None:
 def test_a_trainer_in_fp32_is_compared_as_rounded() -> None:
     wide = program({name: tensor.float() for name, tensor in weights().items()})
 
-    def held(dtype: str | None) -> Weights:
+    def weights_in(dtype: str | None) -> Weights:
         parts = tuple(WeightLayout(BASE, dtype=dtype).parts([wide]))
         rank_weights = RankWeights(rank=0, ranks=1, cast=dtype or "", parts=parts)
         return Weights(source="trainer", is_checkpoint=False, by_rank=(rank_weights,))
 
-    assert equal(compare(HUB, held("bf16")))
-    apart = compare(HUB, held(None))
+    assert equal(compare(HUB, weights_in("bf16")))
+    apart = compare(HUB, weights_in(None))
     assert (apart.exit_code, apart.compared) == (3, 0)
     assert apart.findings[0].says.startswith("bfloat16 in A, float32 in B")
 

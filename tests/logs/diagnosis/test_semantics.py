@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from benchmarks.language import NOISES, STYLES, Setting, log
-from benchmarks.semantics import CASES, Case, named, outcome
+from benchmarks.semantics import CASES, Case, named_causes, outcome
 from moeparity.logs.diagnosis import Diagnosis, Observer
 from moeparity.logs.diagnosis.finding import lines
 from moeparity.logs.diagnosis.intervals import bounds
@@ -45,7 +45,7 @@ def clean() -> Chunk:
 
 def test_equal_sides_name_nothing(clean: Chunk) -> None:
     diagnosis = diagnose(dataclasses.replace(clean, trainer=clean.rollout))
-    assert named(diagnosis) == set()
+    assert named_causes(diagnosis) == set()
     assert diagnosis.find("truncation").verdict == "not tested"
     assert diagnosis.find("E[rho]").evidence[0].value == 1
 
@@ -66,7 +66,7 @@ def test_too_few_sequences_name_no_share(clean: Chunk) -> None:
         vocabulary=128,
     )
     diagnosis = diagnose(fault)
-    assert named(diagnosis) == set()
+    assert named_causes(diagnosis) == set()
     assert diagnosis.find("temperature").verdict == "undecided"
 
 
@@ -118,7 +118,7 @@ def test_a_hard_truncation_is_no_other_base() -> None:
 def test_a_factor_that_is_no_base_is_told_as_what_it_is(factor: float, noise: str) -> None:
     """Log-probabilities times 1.4 lie near those of base 2 (1.443), and are not called so."""
     diagnosis = diagnose(log(Setting(factor=factor), STYLES["usual"], NOISES[noise], **SIZE, seed=2))
-    assert named(diagnosis) == {"scaled"}
+    assert named_causes(diagnosis) == {"scaled"}
     estimate = diagnosis.find("scaled").evidence[1].value
     assert estimate == pytest.approx(factor, rel=0.02)
     assert f"times {estimate:.4g}" in diagnosis.find("scaled").reason
@@ -130,7 +130,7 @@ def test_a_factor_that_is_no_base_is_told_as_what_it_is(factor: float, noise: st
 def test_a_base_is_named_through_noise(base: int, style: str) -> None:
     setting = Setting(factor=1 / math.log(base))
     diagnosis = diagnose(log(setting, STYLES[style], NOISES["moe, high"], **SIZE, seed=4))
-    assert named(diagnosis) == {"log base"}
+    assert named_causes(diagnosis) == {"log base"}
     assert f"base {base}" in diagnosis.find("log base").reason
 
 
@@ -152,7 +152,7 @@ def test_minus_infinity_is_named_and_left_out(clean: Chunk) -> None:
     trainer = clean.trainer.clone()
     trainer[7] = -math.inf
     diagnosis = diagnose(dataclasses.replace(clean, trainer=trainer))
-    assert named(diagnosis) == {"impossible tokens"}
+    assert named_causes(diagnosis) == {"impossible tokens"}
     assert math.isfinite(diagnosis.find("E[rho]").evidence[0].value)
 
 

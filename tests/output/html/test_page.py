@@ -15,8 +15,8 @@ from rich.text import Text
 from moeparity.output.html import page as module
 from moeparity.output.html.packing import packed, script_data
 from moeparity.output.html.page import SCRIPTS
-from moeparity.output.html.record import Recorder
 from moeparity.output.html.strips import Scale, bar, whisker
+from moeparity.output.html.transcript import Transcript
 from moeparity.output.status import status_line
 
 STATIC = Path(module.__file__).parent / "static"
@@ -49,12 +49,12 @@ def test_data_holds_nothing_that_html_knows() -> None:
     assert json.loads(text) == {"name": "</script><!--<script>&\\u202e", "inf": "inf"}
 
 
-def recorded() -> Recorder:
-    recorder = Recorder()
+def recorded() -> Transcript:
+    transcript = Transcript()
     opening = status_line("done", "k3 1e-4, no gate; exit 0")
     for item in (opening, "files  a<b", Text("\nMetrics", style="bold"), Text("one"), opening):
-        recorder.print(item)
-    return recorder
+        transcript.print(item)
+    return transcript
 
 
 def test_what_a_command_prints_becomes_sections() -> None:

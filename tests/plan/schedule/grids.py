@@ -30,12 +30,12 @@ def written(fields: dict[str, Any], sequences: int | None = None) -> ScheduleSet
     return settings(reader.read_scheduling(fields, HERE), None, sequences, HERE)
 
 
-def made(fields: dict[str, Any], tokens: TokenGrid) -> Schedule:
+def make(fields: dict[str, Any], tokens: TokenGrid) -> Schedule:
     """The schedule of a recipe's `schedule:`."""
     return schedule(written(fields, tokens.sequences), tokens, HERE)
 
 
-def told(of: Schedule) -> list[str]:
+def listing(of: Schedule) -> list[str]:
     """Steps one a line: `decode 0:3-4 1:5-6 +2`, fillers aside; `<` stands before a copy and its source."""
     return [line(step) for step in of.steps if not step.filler]
 

@@ -19,7 +19,7 @@ from moeparity.plan.spec import reader
 from moeparity.plan.spec.scheduling import MOST_SEQUENCES, TOKEN_BUDGET, Decode, Scheduling
 from moeparity.plan.spec.variant_schema import Variant
 from tests.command import ROOT
-from tests.plan.schedule.grids import HERE, grid, made, told, written
+from tests.plan.schedule.grids import HERE, grid, listing, make, written
 
 PAGE = (ROOT / "docs" / "schedules.md").read_text("utf-8")
 TWO = grid((2, 4), (3, 6))
@@ -31,7 +31,7 @@ EXAMPLES = re.findall(r"^```yaml\n(.*)\n# (.*)\n```$", PAGE, re.MULTILINE)
 def test_examples(fields: str, trace: str) -> None:
     by = written(yaml.safe_load(fields), 2)
     refuse_unfit(by, TWO, HERE)
-    assert " | ".join(told(schedule(by, TWO, HERE))) == trace
+    assert " | ".join(listing(schedule(by, TWO, HERE))) == trace
 
 
 def test_the_sides_of_the_example() -> None:
@@ -46,15 +46,15 @@ def test_the_recorded_list_is_the_second_example(tmp_path: Path) -> None:
     lines, _ = LISTS
     assert all(set(json.loads(line)) <= set(_KEYS) for line in lines.splitlines())
     of = _of_list(lines, tmp_path, grid((2, 4), (2, 5)))
-    assert told(of) == ["prefill 0:0-2 1:0-2", "decode 0:2-3 1:2-3", "decode 1:3-4 +3"]
+    assert listing(of) == ["prefill 0:0-2 1:0-2", "decode 0:2-3 1:2-3", "decode 1:3-4 +3"]
 
 
 def test_sequences_scored_alone_are_a_list_or_a_rule(tmp_path: Path) -> None:
     """As the page says of a record without padding: one after the other, none with pads."""
     _, lines = LISTS
     alone = grid((5, 6), (12, 13))
-    by_rule = made({"rule": "vllm-v1", "sequences": 1}, alone)
-    assert told(_of_list(lines, tmp_path, alone)) == told(by_rule) == ["prefill 0:0-6", "prefill 1:0-13"]
+    by_rule = make({"rule": "vllm-v1", "sequences": 1}, alone)
+    assert listing(_of_list(lines, tmp_path, alone)) == listing(by_rule) == ["prefill 0:0-6", "prefill 1:0-13"]
 
 
 def _of_list(lines: str, folder: Path, tokens: TokenGrid) -> Schedule:

@@ -21,9 +21,9 @@ from moeparity.plan.schedule.settings import (
     ScheduleSettings,
     described,
     mixed,
+    part_in_words,
     parts,
     possible_phases,
-    said,
     settings,
 )
 from moeparity.plan.schedule.steps import TOGETHER, Groups, Schedule
@@ -117,7 +117,7 @@ def test_every_mixture_of_two_sides_makes_a_schedule(data: st.DataObject) -> Non
     limits(of, mixture)
     assert set(of.phases) <= {*possible_phases(mixture)}
     for name in parts_taken:
-        assert said(reference, name) != said(candidate, name)
+        assert part_in_words(reference, name) != part_in_words(candidate, name)
     # Groups are told with the rest of the placement.
     assert (described(reference) == described(candidate)) == (not {*names} - {GROUPS})
 
@@ -151,7 +151,7 @@ def test_parts(candidate: dict[str, Any], expected: list[str]) -> None:
 def test_two_micro_batches_differ_in_one_thing() -> None:
     small, large = settings(None, 2, 8, HERE), settings(None, 8, 8, HERE)
     assert parts(small, large) == [MICRO_BATCH]
-    assert [said(side, MICRO_BATCH) for side in (small, large)] == ["2", "8"]
+    assert [part_in_words(side, MICRO_BATCH) for side in (small, large)] == ["2", "8"]
     assert mixed(small, large, [MICRO_BATCH]) == large
 
 
@@ -166,7 +166,7 @@ def test_words() -> None:
         "sequences": 8,
     }
     by = written(fields, 2)
-    assert [said(by, part) for part in PARTS] == [
+    assert [part_in_words(by, part) for part in PARTS] == [
         "vllm-v1, continuous, at most 8, arriving at steps 0, 1",
         "from token 3",
         "whole",

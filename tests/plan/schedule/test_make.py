@@ -10,7 +10,7 @@ from moeparity.plan.schedule.make import refuse_unfit, schedule
 from moeparity.plan.schedule.settings import ScheduleSettings, settings
 from moeparity.plan.schedule.steps import Copy, MicroBatches, Span
 from moeparity.plan.schedule.token_grid import TokenGrid
-from tests.plan.schedule.grids import HERE, grid, made, told, written
+from tests.plan.schedule.grids import HERE, grid, listing, make, written
 
 
 def test_a_micro_batch_is_a_trainers_forward() -> None:
@@ -27,9 +27,9 @@ def test_a_batch_is_no_larger_than_all_sequences() -> None:
 
 def test_generate_prefills_the_padded_prompts_then_computes_a_column_at_a_time() -> None:
     tokens = TokenGrid(spans=((0, 6), (1, 5)), prompts=(3, 2), length=7)
-    of = made({"decode": {"from": "prompt"}}, tokens)
+    of = make({"decode": {"from": "prompt"}}, tokens)
     # Padding at the left is in the rectangle, and so is that of the sequence that is done first.
-    assert told(of) == [
+    assert listing(of) == [
         "prefill 0:0-3 1:0-3",
         "decode 0:3-4 1:3-4",
         "decode 0:4-5 1:4-5",
@@ -46,7 +46,7 @@ def test_generate_prefills_the_padded_prompts_then_computes_a_column_at_a_time()
 
 def test_batches_of_generate_come_one_after_the_other() -> None:
     tokens = grid((2, 4), (2, 3), (2, 4), at_left=False)
-    assert told(made({"decode": {"from": 2, "batch": {"fixed": 2}}}, tokens)) == [
+    assert listing(make({"decode": {"from": 2, "batch": {"fixed": 2}}}, tokens)) == [
         "prefill 0:0-2 1:0-2",
         "decode 0:2-3 1:2-3",
         "decode 0:3-4 1:3-4",
@@ -57,24 +57,24 @@ def test_batches_of_generate_come_one_after_the_other() -> None:
 
 
 def test_transformers_cuts_a_prefill_by_columns() -> None:
-    of = made({"decode": {"from": "prompt"}, "prefill": {"chunk": 2}}, grid((5, 6), (5, 6)))
-    assert told(of) == ["chunk 0:0-2 1:0-2", "chunk 0:2-4 1:2-4", "chunk 0:4-5 1:4-5", "decode 0:5-6 1:5-6"]
+    of = make({"decode": {"from": "prompt"}, "prefill": {"chunk": 2}}, grid((5, 6), (5, 6)))
+    assert listing(of) == ["chunk 0:0-2 1:0-2", "chunk 0:2-4 1:2-4", "chunk 0:4-5 1:4-5", "decode 0:5-6 1:5-6"]
     assert all(step.scored == (0, 1) for step in of.steps[:3])
     # What is no longer than a chunk is not cut, and without decoding it is a plain forward.
-    plain = made({"prefill": {"chunk": 6}}, grid((5, 6)))
-    assert (told(plain), plain.positions) == (["forward 0:0-6"], "columns")
+    plain = make({"prefill": {"chunk": 6}}, grid((5, 6)))
+    assert (listing(plain), plain.positions) == (["forward 0:0-6"], "columns")
 
 
 def test_drafted_tokens_are_verified_together() -> None:
-    of = made({"decode": {"from": "prompt"}, "verify": 2}, grid((2, 9)))
-    assert told(of) == ["prefill 0:0-2", "verify 0:2-5", "verify 0:5-8", "decode 0:8-9"]
+    of = make({"decode": {"from": "prompt"}, "verify": 2}, grid((2, 9)))
+    assert listing(of) == ["prefill 0:0-2", "verify 0:2-5", "verify 0:5-8", "decode 0:8-9"]
     assert all(step.scored is None for step in of.steps[1:])
 
 
 def test_packs_hold_what_fits_in_order() -> None:
     tokens = TokenGrid(spans=((0, 3), (2, 5), (1, 4), (0, 5)), prompts=(1, 1, 1, 1), length=5)
-    of = made({"pack": {"length": 8}}, tokens)
-    assert told(of) == ["forward 0:0-3 1:2-5", "forward 2:1-4 3:0-5"]
+    of = make({"pack": {"length": 8}}, tokens)
+    assert listing(of) == ["forward 0:0-3 1:2-5", "forward 2:1-4 3:0-5"]
     assert all(step.shape == "packed" and step.isolated for step in of.steps if not step.filler)
     assert of.positions == "tokens"
     padding = [span for step in of.steps if step.filler for span in step.spans]
@@ -92,46 +92,46 @@ def test_packs_hold_what_fits_in_order() -> None:
 def test_a_pack_without_its_mask_and_positions_that_run_on(
     fields: dict[str, str], isolated: bool, positions: str
 ) -> None:
-    of = made({"pack": {"length": 8, **fields}}, grid((1, 3), (1, 4)))
+    of = make({"pack": {"length": 8, **fields}}, grid((1, 3), (1, 4)))
     assert [(step.isolated, of.positions) for step in of.steps if not step.filler] == [(isolated, positions)]
 
 
 def test_single_requests_of_a_server() -> None:
-    of = made({"rule": "vllm-v1", "decode": {"from": "prompt", "batch": "single"}}, grid((2, 4), (3, 5), length=6))
+    of = make({"rule": "vllm-v1", "decode": {"from": "prompt", "batch": "single"}}, grid((2, 4), (3, 5), length=6))
     # The last token is sampled, not computed.
-    assert told(of) == ["prefill 0:0-2", "decode 0:2-3", "prefill 1:0-3", "decode 1:3-4"]
+    assert listing(of) == ["prefill 0:0-2", "decode 0:2-3", "prefill 1:0-3", "decode 1:3-4"]
     assert [step.spans for step in of.steps if step.filler] == [(Span(0, 3, 6), Span(1, 4, 6))]
 
 
 def test_a_prompt_that_nothing_follows_is_computed_whole() -> None:
     fields = {"rule": "sglang", "decode": {"from": "prompt"}}
-    assert told(made(fields, grid((4, 4)))) == ["prefill 0:0-4"]
+    assert listing(make(fields, grid((4, 4)))) == ["prefill 0:0-4"]
     # A first token is prefilled even where the prompt is empty.
-    assert told(made(fields, grid((0, 3)))) == ["prefill 0:0-1", "decode 0:1-2"]
+    assert listing(make(fields, grid((0, 3)))) == ["prefill 0:0-1", "decode 0:1-2"]
 
 
 def test_a_server_without_decoding_computes_every_token_and_its_logits() -> None:
-    of = made({"rule": "vllm-v1", "prefill": {"chunk": 4}}, grid((1, 3), (1, 3)))
-    assert told(of) == ["chunk 0:0-3 1:0-1", "chunk 1:1-3"]
+    of = make({"rule": "vllm-v1", "prefill": {"chunk": 4}}, grid((1, 3), (1, 3)))
+    assert listing(of) == ["chunk 0:0-3 1:0-1", "chunk 1:1-3"]
     assert [step.scored for step in of.steps] == [None, None]
 
 
 def test_buckets_pad_decode_steps_alone() -> None:
     fields = {"rule": "vllm-v1", "decode": {"from": "prompt", "batch": "all"}, "buckets": [4, 2]}
-    of = made(fields, grid((1, 4), (1, 4), (1, 3), (1, 3), (1, 3)))
-    assert told(of) == [
+    of = make(fields, grid((1, 4), (1, 4), (1, 3), (1, 3), (1, 3)))
+    assert listing(of) == [
         "prefill 0:0-1 1:0-1 2:0-1 3:0-1 4:0-1",
         "decode 0:1-2 1:1-2 2:1-2 3:1-2 4:1-2",
         "decode 0:2-3 1:2-3",
     ]
-    smaller = made(fields, grid((1, 3), (1, 3), (1, 3)))
-    assert told(smaller)[1] == "decode 0:1-2 1:1-2 2:1-2 +1"
+    smaller = make(fields, grid((1, 3), (1, 3), (1, 3)))
+    assert listing(smaller)[1] == "decode 0:1-2 1:1-2 2:1-2 +1"
     assert smaller.steps[1].rows == 4
 
 
 def test_whoever_comes_late_joins() -> None:
     fields = {"rule": "vllm-v1", "decode": {"from": "prompt", "arrivals": [2, 0, 7]}}
-    assert told(made(fields, grid((2, 4), (1, 5), (1, 2)))) == [
+    assert listing(make(fields, grid((2, 4), (1, 5), (1, 2)))) == [
         "prefill 1:0-1",
         "decode 1:1-2",
         "chunk 1:2-3 0:0-2",
@@ -151,21 +151,21 @@ def shared(*lengths: int, prompts: tuple[int, ...] | None = None) -> TokenGrid:
 
 def test_vllm_finds_whole_blocks_of_the_very_step() -> None:
     fields = {"rule": "vllm-v1", "prefix": {"block": 4}, "decode": {"from": "prompt"}}
-    of = made(fields, shared(10, 9, 5))
-    assert told(of) == ["chunk 1:0-8<0 2:0-4<0 0:0-10 1:8-9 2:4-5"]
+    of = make(fields, shared(10, 9, 5))
+    assert listing(of) == ["chunk 1:0-8<0 2:0-4<0 0:0-10 1:8-9 2:4-5"]
     assert of.steps[0].copies == (Copy(1, 0, 8, 0, 0), Copy(2, 0, 4, 0, 0))
 
 
 def test_sglang_finds_what_an_earlier_step_made() -> None:
     fields = {"rule": "sglang", "prefix": {"block": 4}, "decode": {"from": "prompt"}, "prefill": {"chunk": 12}}
-    assert told(made(fields, shared(9, 9, 9))) == ["prefill 0:0-9", "chunk 1:0-8<0 2:0-8<0 1:8-9 2:8-9"]
+    assert listing(make(fields, shared(9, 9, 9))) == ["prefill 0:0-9", "chunk 1:0-8<0 2:0-8<0 1:8-9 2:8-9"]
 
 
 def test_a_prefix_is_found_at_another_place_of_the_grid() -> None:
     tokens = TokenGrid(
         spans=((0, 5), (2, 7)), prompts=(5, 5), length=7, ids=((1, 2, 3, 4, 5, 0, 0), (0, 0, 1, 2, 3, 4, 6))
     )
-    of = made({"rule": "sglang", "prefix": {"block": 1}, "decode": {"from": "prompt", "batch": "single"}}, tokens)
+    of = make({"rule": "sglang", "prefix": {"block": 1}, "decode": {"from": "prompt", "batch": "single"}}, tokens)
     assert of.steps[1].copies == (Copy(1, 2, 6, 0, -2),)
 
 
@@ -177,7 +177,7 @@ def test_blocks_of_two_sources() -> None:
         ids=((1, 2, 9, 0, 0, 0), (1, 2, 3, 4, 8, 0), (1, 2, 3, 4, 5, 6)),
     )
     fields = {"rule": "vllm-v1", "prefix": {"block": 2}, "decode": {"from": "prompt", "batch": "single"}}
-    assert made(fields, tokens).steps[2].copies == (Copy(2, 0, 2, 0, 0), Copy(2, 2, 4, 1, 0))
+    assert make(fields, tokens).steps[2].copies == (Copy(2, 0, 2, 0, 0), Copy(2, 2, 4, 1, 0))
 
 
 def test_prompts_of_one_batch_that_end_at_several_columns_are_refused() -> None:
@@ -202,8 +202,8 @@ def test_arrivals_of_another_number_are_refused() -> None:
 def test_too_many_steps_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = grid((1, 1_000_001))
     with pytest.raises(SpecError, match="here: the schedule has more than 100,000 steps; expected at most as many"):
-        made({"decode": {"from": "prompt"}}, tokens)
+        make({"decode": {"from": "prompt"}}, tokens)
     monkeypatch.setenv(LIMIT_FACTOR, "0.00005")
     with pytest.raises(SpecError, match="more than 5 steps"):
-        made({"decode": {"from": "prompt"}}, grid((1, 7)))
-    assert len(made({"decode": {"from": "prompt"}}, grid((1, 5))).steps) == 5
+        make({"decode": {"from": "prompt"}}, grid((1, 7)))
+    assert len(make({"decode": {"from": "prompt"}}, grid((1, 5))).steps) == 5

@@ -12,11 +12,11 @@ from moeparity.errors import SpecError, Where
 from moeparity.paths import LIMIT_FACTOR
 from moeparity.plan.schedule.make import schedule
 from moeparity.plan.schedule.recorded import read_batches
-from moeparity.plan.schedule.settings import WHOLE, ScheduleSettings, described, mixed, parts, said, settings
+from moeparity.plan.schedule.settings import WHOLE, ScheduleSettings, described, mixed, part_in_words, parts, settings
 from moeparity.plan.schedule.steps import Copy, Schedule, Span
 from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.spec import reader
-from tests.plan.schedule.grids import HERE, grid, made, told, written
+from tests.plan.schedule.grids import HERE, grid, listing, make, written
 
 TWO = grid((2, 4), (3, 5))
 
@@ -45,7 +45,7 @@ def test_a_servers_batches(tmp_path: Path) -> None:
     )
     of = schedule(by, TWO, HERE)
     # Phases are what the spans look like; the last token of a sequence need not be there.
-    assert told(of) == ["prefill 0:0-2 1:0-1", "chunk 0:2-3 1:1-3", "decode 1:3-4 +3"]
+    assert listing(of) == ["prefill 0:0-2 1:0-1", "chunk 0:2-3 1:1-3", "decode 1:3-4 +3"]
     assert [step.scored for step in of.steps] == [(0,), (0, 1), None, None]
     assert [step.spans for step in of.steps if step.filler] == [(Span(0, 3, 5), Span(1, 4, 5))]
     assert (of.positions, of.name, described(by)) == ("tokens", *["recorded in batches.jsonl"] * 2)
@@ -78,7 +78,7 @@ def test_everything_a_step_may_say(tmp_path: Path) -> None:
     ],
 )
 def test_a_schedule_that_is_written_down_comes_back(tmp_path: Path, fields: dict[str, Any]) -> None:
-    of = made(fields, TWO)
+    of = make(fields, TWO)
     lines = [
         {
             "spans": step.spans,
@@ -101,8 +101,8 @@ def test_a_recorded_schedule_is_one_part(tmp_path: Path) -> None:
     for steps_by_rule in (server, trainer):
         assert parts(by, steps_by_rule) == parts(steps_by_rule, by) == [WHOLE]
         assert mixed(steps_by_rule, by, [WHOLE]) == by
-        assert said(by, WHOLE) == "recorded in batches.jsonl"
-    assert said(trainer, WHOLE) == "micro-batch 1"
+        assert part_in_words(by, WHOLE) == "recorded in batches.jsonl"
+    assert part_in_words(trainer, WHOLE) == "micro-batch 1"
     assert not parts(by, by)
 
 

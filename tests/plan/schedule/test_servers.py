@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from moeparity.plan.schedule.steps import Span
 from moeparity.plan.schedule.token_grid import TokenGrid
-from tests.plan.schedule.grids import grid, line, made, told
+from tests.plan.schedule.grids import grid, line, listing, make
 
 DECODE: dict[str, Any] = {"from": "prompt"}
 
 
 def test_vllm_mixes_decoding_with_chunks_of_prompts() -> None:
-    of = made({"rule": "vllm-v1", "decode": DECODE, "prefill": {"chunk": 4}}, grid((2, 5), (7, 9), (1, 3)))
-    assert told(of) == [
+    of = make({"rule": "vllm-v1", "decode": DECODE, "prefill": {"chunk": 4}}, grid((2, 5), (7, 9), (1, 3)))
+    assert listing(of) == [
         "chunk 0:0-2 1:0-2",
         # Running requests first, in the order in which they came: one decodes, the other has the rest of the budget.
         "chunk 0:2-3 1:2-5",
@@ -30,7 +30,7 @@ def test_vllm_mixes_decoding_with_chunks_of_prompts() -> None:
 
 def test_vllm_lets_no_more_run_than_max_num_seqs() -> None:
     fields = {"rule": "vllm-v1", "decode": DECODE, "sequences": 2}
-    assert told(made(fields, grid((1, 3), (1, 4), (2, 4)))) == [
+    assert listing(make(fields, grid((1, 3), (1, 4), (2, 4)))) == [
         "prefill 0:0-1 1:0-1",
         "decode 0:1-2 1:1-2",
         "chunk 1:2-3 2:0-2",
@@ -40,7 +40,7 @@ def test_vllm_lets_no_more_run_than_max_num_seqs() -> None:
 
 def test_vllm_leaves_decoding_waiting_where_the_budget_is_spent() -> None:
     fields = {"rule": "vllm-v1", "decode": DECODE, "prefill": {"chunk": 2}}
-    assert told(made(fields, grid((1, 4), (1, 4), (1, 3)))) == [
+    assert listing(make(fields, grid((1, 4), (1, 4), (1, 3)))) == [
         "prefill 0:0-1 1:0-1",
         "decode 0:1-2 1:1-2",
         "decode 0:2-3 1:2-3",
@@ -50,8 +50,8 @@ def test_vllm_leaves_decoding_waiting_where_the_budget_is_spent() -> None:
 
 
 def test_vllm_verifies_beside_prompts() -> None:
-    of = made({"rule": "vllm-v1", "decode": {**DECODE, "arrivals": [0, 1]}, "verify": 2}, grid((1, 9), (3, 5)))
-    assert told(of) == ["prefill 0:0-1", "chunk 0:1-4 1:0-3", "verify 0:4-7 1:3-4", "decode 0:7-8"]
+    of = make({"rule": "vllm-v1", "decode": {**DECODE, "arrivals": [0, 1]}, "verify": 2}, grid((1, 9), (3, 5)))
+    assert listing(of) == ["prefill 0:0-1", "chunk 0:1-4 1:0-3", "verify 0:4-7 1:3-4", "decode 0:7-8"]
     # All drafted rows reach the head, of the prompt the last.
     assert (of.steps[1].scored, of.steps[1].verified) == ((0, 1), (0,))
     assert of.steps[1].scored_spans == (Span(0, 1, 4), Span(1, 2, 3))
@@ -59,8 +59,8 @@ def test_vllm_verifies_beside_prompts() -> None:
 
 
 def test_sglang_prefills_first_and_never_mixes() -> None:
-    of = made({"rule": "sglang", "decode": {**DECODE, "arrivals": [0, 1, 3]}}, grid((2, 6), (3, 5), (1, 2)))
-    assert told(of) == [
+    of = make({"rule": "sglang", "decode": {**DECODE, "arrivals": [0, 1, 3]}}, grid((2, 6), (3, 5), (1, 2)))
+    assert listing(of) == [
         "prefill 0:0-2",
         "prefill 1:0-3",
         "decode 0:2-3 1:3-4",
@@ -71,8 +71,8 @@ def test_sglang_prefills_first_and_never_mixes() -> None:
 
 
 def test_sglang_goes_on_with_the_prompt_it_cut() -> None:
-    of = made({"rule": "sglang", "decode": DECODE, "prefill": {"chunk": 4}}, grid((3, 5), (6, 8), (2, 3)))
-    assert told(of) == [
+    of = make({"rule": "sglang", "decode": DECODE, "prefill": {"chunk": 4}}, grid((3, 5), (6, 8), (2, 3)))
+    assert listing(of) == [
         "chunk 0:0-3 1:0-1",
         "chunk 1:1-5",
         "chunk 1:5-6 2:0-2",
@@ -84,21 +84,24 @@ def test_sglang_goes_on_with_the_prompt_it_cut() -> None:
 def test_sglang_cuts_and_counts_by_whole_pages() -> None:
     fields = {"rule": "sglang", "decode": DECODE, "prefill": {"chunk": 8}, "prefix": {"block": 4}}
     # The first prompt is charged as 8 tokens, though it has 5.
-    assert told(made(fields, grid((5, 5), (6, 6)))) == ["prefill 0:0-5", "prefill 1:0-6"]
-    assert told(made(fields, grid((3, 3), (6, 6)))) == ["chunk 0:0-3 1:0-4", "chunk 1:4-6"]
+    assert listing(make(fields, grid((5, 5), (6, 6)))) == ["prefill 0:0-5", "prefill 1:0-6"]
+    assert listing(make(fields, grid((3, 3), (6, 6)))) == ["chunk 0:0-3 1:0-4", "chunk 1:4-6"]
 
 
 def test_sglang_without_chunks_takes_prompts_below_its_limit() -> None:
     fields = {"rule": "sglang", "decode": DECODE, "prefill": "whole"}
     # A first prompt may be longer than the limit of 16,384; others have to stay below what is left of it.
-    assert told(made(fields, grid((20_000, 20_000), (5, 5)))) == ["prefill 0:0-20000", "prefill 1:0-5"]
-    assert told(made(fields, grid((16_000, 16_000), (384, 384)))) == ["prefill 0:0-16000", "prefill 1:0-384"]
-    assert told(made(fields, grid((16_000, 16_000), (383, 383)))) == ["prefill 0:0-16000 1:0-383"]
+    assert listing(make(fields, grid((20_000, 20_000), (5, 5)))) == ["prefill 0:0-20000", "prefill 1:0-5"]
+    assert listing(make(fields, grid((16_000, 16_000), (384, 384)))) == [
+        "prefill 0:0-16000",
+        "prefill 1:0-384",
+    ]
+    assert listing(make(fields, grid((16_000, 16_000), (383, 383)))) == ["prefill 0:0-16000 1:0-383"]
 
 
 def test_sglang_lets_no_more_run_than_max_running_requests() -> None:
     fields = {"rule": "sglang", "decode": DECODE, "sequences": 2}
-    assert told(made(fields, grid((1, 3), (1, 4), (2, 4)))) == [
+    assert listing(make(fields, grid((1, 3), (1, 4), (2, 4)))) == [
         "prefill 0:0-1 1:0-1",
         "decode 0:1-2 1:1-2",
         "prefill 2:0-2",
@@ -128,12 +131,12 @@ def spans(lines: list[str]) -> list[str]:
 
 @given(loads())
 def test_vllm_again(load: tuple[TokenGrid, list[int], int, int, int]) -> None:
-    assert spans(told(made(fields_of("vllm-v1", load), load[0]))) == vllm(*load)
+    assert spans(listing(make(fields_of("vllm-v1", load), load[0]))) == vllm(*load)
 
 
 @given(loads())
 def test_sglang_again(load: tuple[TokenGrid, list[int], int, int, int]) -> None:
-    assert spans(told(made(fields_of("sglang", load), load[0]))) == sglang(*load)
+    assert spans(listing(make(fields_of("sglang", load), load[0]))) == sglang(*load)
 
 
 def ends(tokens: TokenGrid) -> list[int]:
@@ -202,7 +205,7 @@ def sglang(tokens: TokenGrid, arrivals: list[int], budget: int, most: int, verif
 
 def test_lines_name_every_token() -> None:
     tokens = grid((2, 4))
-    assert [line(step) for step in made({"rule": "vllm-v1", "decode": DECODE}, tokens).steps] == [
+    assert [line(step) for step in make({"rule": "vllm-v1", "decode": DECODE}, tokens).steps] == [
         "prefill 0:0-2",
         "decode 0:2-3",
         "forward 0:3-4",

@@ -96,7 +96,7 @@ def lines(trainer_config: OwnConfiguration, first: Sequence[str], count: int, se
         for option in draw.sample(options, k=draw.randint(1, min(6, len(options)))):
             name = _name(trainer_config, option)
             value = (
-                _taken(trainer_config, option, first, draw)
+                _accepted_value(trainer_config, option, first, draw)
                 if trainer_config.trainer in _TRIED
                 else _value(option, trainer_config.defaults[name], draw)
             )
@@ -104,7 +104,7 @@ def lines(trainer_config: OwnConfiguration, first: Sequence[str], count: int, se
         yield words
 
 
-def _taken(trainer_config: OwnConfiguration, option: Option, first: Sequence[str], draw: random.Random) -> str:
+def _accepted_value(trainer_config: OwnConfiguration, option: Option, first: Sequence[str], draw: random.Random) -> str:
     """A value of an option that the trainer takes by itself; empty where it takes none of those that are tried."""
     name = _name(trainer_config, option)
     if name not in trainer_config.accepted:

@@ -120,7 +120,7 @@ def lines(parser: OwnParser, count: int, seed: int) -> Iterator[list[str]]:
     """
     draw = random.Random(seed)  # noqa: S311  (no secret)
     actions = [action for action in parser.actions if action["dest"] not in _NOT_DRAWN]
-    read_by_us = _known(parser)
+    read_by_us = _known_names(parser)
     weights = [10 if {plain(name) for name in action["names"]} & read_by_us else 1 for action in actions]
     for _ in range(count):
         words: list[str] = []
@@ -145,7 +145,7 @@ def compared_lines(parser: OwnParser, count: int, seed: int, folder: Path) -> in
     return accepted
 
 
-def _known(parser: OwnParser) -> set[str]:
+def _known_names(parser: OwnParser) -> set[str]:
     """The names of what the reader has a list for."""
     assert parser.program.grammar is not None
     return {plain(spelling) for spelling in parser.program.grammar.spellings}
@@ -183,7 +183,7 @@ def _abbreviated(engine: str, name: str, strings: Sequence[str], draw: random.Ra
 
 def differences(parser: OwnParser, launch: Launch, values: Mapping[str, Any]) -> list[str]:
     """Where the reader tells anything else of a line than the parser, whose values these are."""
-    by_parser = _known(parser)
+    by_parser = _known_names(parser)
     lines_apart = [
         f"not looked at: {key.name}"
         for key in launch.ignored

@@ -48,7 +48,7 @@ def folder_of(path: Path, config: dict[str, object]) -> Path:
     return path
 
 
-def told(folder: Path, model: str, config: dict[str, object]) -> str:
+def warning_of(folder: Path, model: str, config: dict[str, object]) -> str:
     (folder / "launch.sh").write_text(f"vllm serve {model} -tp 2\n", "utf-8")
     return read(folder / "launch.sh", folder_of(folder / "checkpoint", config)).another_model
 
@@ -65,7 +65,7 @@ def told(folder: Path, model: str, config: dict[str, object]) -> str:
 )
 def test_another_model(tmp_path: Path, model: str, config: dict[str, object], says: str) -> None:
     folder_of(tmp_path / "other", {**QWEN3_30B, "num_hidden_layers": 47})
-    warning = told(tmp_path, model, config)
+    warning = warning_of(tmp_path, model, config)
     assert says in warning
     assert f"launch.sh runs {model}: " in warning
 
@@ -83,7 +83,7 @@ def test_another_model(tmp_path: Path, model: str, config: dict[str, object], sa
 )
 def test_one_that_may_be_it(tmp_path: Path, model: str, config: dict[str, object]) -> None:
     folder_of(tmp_path / "same", {**QWEN3_30B, "transformers_version": "5.0"})
-    assert told(tmp_path, model, config) == ""
+    assert warning_of(tmp_path, model, config) == ""
 
 
 def test_without_a_checkpoint_there_is_nothing_to_compare(tmp_path: Path) -> None:

@@ -121,11 +121,11 @@ def _ended(case: Case, job: Begun, folder: Path) -> Run:
         says=outcome.says,
         breach=outcome.breach,
         load=os.getloadavg()[0],
-        **_here(),
+        **_surroundings(),
     )
 
 
-def _here() -> dict[str, str]:
+def _surroundings() -> dict[str, str]:
     import torch
 
     from moeparity.inputs.machine import cpu_name

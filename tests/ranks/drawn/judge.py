@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moeparity.errors import MoeparityError
-from moeparity.ranks.difference import ranks_in_words
+from moeparity.ranks.differing_fields import ranks_in_words
 from moeparity.ranks.report import job_report
 from tests.ranks.drawn.case import COLLECTIVE, LOST, Case, Fault, draws_first
 from tests.ranks.launch import Ended
@@ -40,7 +40,7 @@ def judge(case: Case, ended: Ended, begun: float, folder: Path) -> Outcome:
     last = max(time for rank, time in enumerate(ended.times) if rank not in late)
     seconds = ended.seconds if not times else begun + last - min(times)
     texts = list(dict.fromkeys(text for rank in range(case.ranks) for text in _texts(ended, rank)))
-    breaches = [*_left(ended, folder), *(_faulty(case, ended, texts) if times else _clean(case, ended, texts))]
+    breaches = [*_leftovers(ended, folder), *(_faulty(case, ended, texts) if times else _clean(case, ended, texts))]
     if case.faults and not times:
         breaches.append("the fault was not planted")
     if times and seconds > 2 * case.settings["watchdog_s"] + WITHIN_S:
@@ -58,7 +58,7 @@ def _texts(ended: Ended, rank: int) -> list[str]:
     ]
 
 
-def _left(ended: Ended, folder: Path) -> Iterator[str]:
+def _leftovers(ended: Ended, folder: Path) -> Iterator[str]:
     if ended.leftovers:
         yield f"{len(ended.leftovers)} processes were left"
     files = [file.name for file in folder.iterdir() if file.name != "journal"]
@@ -139,7 +139,7 @@ def expected(case: Case, fault: Fault) -> list[str]:
     if fault.kind in plain:
         at, field, words, theirs = plain[fault.kind]
         return [
-            rf"^{at}: ranks are not in step\. {_held(case, rank, field, words, theirs)}( \(\d+ further|\. Set it|$)"
+            rf"^{at}: ranks are not in step\. {_holders(case, rank, field, words, theirs)}( \(\d+ further|\. Set it|$)"
         ]
     others = _others(case, rank)
     anew = f"call {call}, looking at weights anew"
@@ -147,7 +147,7 @@ def expected(case: Case, fault: Fault) -> list[str]:
     return {
         "skipped call": [_of_skipped(case, fault)],
         "same shard": [rf"^at start: weights\.1\.weight: {ranks_in_words(range(case.ranks))} have the same bits"],
-        "other replica": [rf"^at start: {_held(case, rank, r'weights.0.weight', '.*', '.*')}; every rank holds all"],
+        "other replica": [rf"^at start: {_holders(case, rank, r'weights.0.weight', '.*', '.*')}; every rank holds all"],
         "never enters": [
             rf"^rank {rank} gave no sign of life: not in the guard yet",
             # What it is told itself when it comes too late.
@@ -156,11 +156,11 @@ def expected(case: Case, fault: Fault) -> list[str]:
         ],
         "extra draw": [rf"^{drew}rank {rank} drew 1 number more than {others}$"],
         "forgotten update": [
-            rf"^call {call}(, looking.*)?: ranks are not in step\. {_held(case, rank, 'at', f'call {call}', anew)}$"
+            rf"^call {call}(, looking.*)?: ranks are not in step\. {_holders(case, rank, 'at', f'call {call}', anew)}$"
         ],
         "raises": [rf"rank {rank} is not there any more(, nor.*)?: it left in call {call} by ValueError: planted\."],
         "leaves": [
-            rf"^\S.*: ranks are not in step\. {_held(case, rank, 'at', 'the end', _waiting(case, call))}$",
+            rf"^\S.*: ranks are not in step\. {_holders(case, rank, 'at', 'the end', _waiting(case, call))}$",
             rf"^control flow diverged\. collectives\.0: the first .*\brank {rank} none, at the end",
         ],
     }[fault.kind]
@@ -191,7 +191,7 @@ def _of_collective(case: Case, fault: Fault) -> list[str]:
 
 def _of_skipped(case: Case, fault: Fault) -> str:
     """From the third call on, what the envelope counts is known."""
-    chunk = _held(case, fault.on, r"envelope\.chunk", str(fault.call + 1), str(fault.call))
+    chunk = _holders(case, fault.on, r"envelope\.chunk", str(fault.call + 1), str(fault.call))
     words = rf"rank {fault.on} 1 call ahead, as if call {fault.call} had been skipped: "
     if fault.call < 2:
         drew = rf"rng\.torch: rank {fault.on} drew 8 numbers more than {_others(case, fault.on)}; "
@@ -222,7 +222,7 @@ def _others(case: Case, rank: int) -> str:
     return ranks_in_words(each for each in range(case.ranks) if each != rank)
 
 
-def _held(case: Case, rank: int, field: str, words: str, theirs: str) -> str:
+def _holders(case: Case, rank: int, field: str, words: str, theirs: str) -> str:
     """A field with who has what, in the order of the ranks."""
     mine, rest = f"rank {rank} {words}", f"{_others(case, rank)} {theirs}"
     return f"{field}: {mine}, {rest}" if rank == 0 else f"{field}: {rest}, {mine}"

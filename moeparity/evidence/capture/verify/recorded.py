@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from moeparity.evidence.trace.read import RankTrace
+from moeparity.evidence.trace.reader import RankTrace
 from moeparity.evidence.trace.records import Call, CallKey, End, Record, Stack, Value
 
 _AHEAD = 20_000
@@ -49,7 +49,7 @@ class Recorded:
             self._waiting[following.key] = following
         return call
 
-    def left(self, step: int | None) -> list[Call]:
+    def unmet(self, step: int | None) -> list[Call]:
         """Calls of the steps before, which no call of the program was; of all where `step` is None."""
         if step is None:
             while (call := self._next()) is not None:

@@ -12,7 +12,7 @@ from moeparity.errors import MismatchError
 from moeparity.evidence.capture.verify.comparison import Tolerance, near, same
 from moeparity.evidence.capture.verify.recorded import Recorded, Values, base_of
 from moeparity.evidence.capture.verify.report import Difference, RankReport, Side, text, write
-from moeparity.evidence.trace.read import open_trace
+from moeparity.evidence.trace.reader import open_trace
 from moeparity.evidence.trace.records import Call, Value
 
 
@@ -76,7 +76,7 @@ class Verifier:
         if call.step > self._step:
             self._step = call.step
             # A collective of the last step may be waited for in this one.
-            self._missing(recorded.left(call.step - 1))
+            self._missing(recorded.unmet(call.step - 1))
         partner = recorded.of(call.key)
         if partner is None:
             first = self.report.first_unmatched or _words(call, self._stacks)
@@ -93,7 +93,7 @@ class Verifier:
     def close(self, *, whole: bool = True) -> None:
         """The program has ended: what the record has beyond it is missing."""
         if self._recorded is not None and whole:
-            self._missing(self._recorded.left(None))
+            self._missing(self._recorded.unmet(None))
             if not self._recorded.is_whole:
                 self.note("the recorded trace was cut: what comes behind its end was not compared")
         if self._verification.reports is not None:

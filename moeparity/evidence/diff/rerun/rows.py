@@ -92,8 +92,8 @@ def function(a: Arguments, way: Way) -> Tensor:
     """An elementwise function of its first argument, computed wide and rounded once."""
     others = {name: value for name, value in a.by_name.items() if name != "self"}
 
-    def own(wide: Tensor) -> Tensor:
+    def on_wide(wide: Tensor) -> Tensor:
         value: Tensor = a.op(wide.clone(), **others)
         return value
 
-    return way.narrowed(way.function(own, way.wide(a["self"])), a.out[0])
+    return way.narrowed(way.function(on_wide, way.wide(a["self"])), a.out[0])

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from moeparity.profiles.launch.reading.grammar import Grammar
-from moeparity.profiles.launch.reading.shell_words import Word, known, plain, value_of
+from moeparity.profiles.launch.reading.shell_words import Word, is_known, plain, value_of
 from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Note, Unresolved
 
 _NESTED = re.compile(r"\+{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
@@ -28,7 +28,7 @@ def options(words: Sequence[Word], grammar: Grammar) -> tuple[list[Entry], list[
     while rest:
         word = rest.pop(0)
         name = word.text.partition("=")[0]
-        if not known(name):
+        if not is_known(name):
             notes.append(_unknown(word))
         elif word.text.startswith("~"):
             notes.append(Note(says=f"`{word.text}` takes a key away, which is not followed", where=word.where))
@@ -41,7 +41,7 @@ def options(words: Sequence[Word], grammar: Grammar) -> tuple[list[Entry], list[
         else:
             others.append(word)
     for text, (entry, condition) in inner.items():
-        entries.append((replace(entry, name=grammar.named(text)[0]), condition))
+        entries.append((replace(entry, name=grammar.option_of(text)[0]), condition))
     return _decided(entries), others, notes
 
 
@@ -52,7 +52,7 @@ def _put(inner: dict[str, tuple[Entry, str]], name: str, keys: Sequence[str], wo
     *heads, last = keys
     value: Any = text.split(",") if last.endswith("+") else _json(text)
     before, condition = inner.get(name, (_entry(name, {}, word), word.condition))
-    if not known(text) or condition != word.condition or isinstance(before.value, Unresolved):
+    if not is_known(text) or condition != word.condition or isinstance(before.value, Unresolved):
         under = f" if {word.condition}" if word.condition else ""
         unresolved = Unresolved(f"{'.'.join(keys)}={plain(text)}{under}")
         inner[name] = replace(before, value=unresolved), ""
@@ -90,8 +90,8 @@ def _option(word: Word, rest: list[Word], grammar: Grammar) -> tuple[Entry, str]
     text, equals, attached = word.text.partition("=")
     level = _LEVEL.fullmatch(word.text)
     if level:
-        return _entry(grammar.named("-O")[0], level[1], word), word.condition
-    name, on = grammar.named(text)
+        return _entry(grammar.option_of("-O")[0], level[1], word), word.condition
+    name, on = grammar.option_of(text)
     following = rest[0] if rest else None
     if not on:
         return _entry(name, False, word), word.condition

@@ -11,7 +11,7 @@ from typing import Any
 from moeparity.errors import SpecError, Where
 from moeparity.profiles.launch.reading.launchers import Started, contained, started
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
-from moeparity.profiles.launch.reading.shell_words import Command, Word, known, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, is_known, unresolved
 from moeparity.profiles.launch.source import Note
 
 _VARIABLE = re.compile(r"\$\$|\$\{(\w+)(:?-([^{}]*))?\}|\$(\w+)")
@@ -149,7 +149,7 @@ def of_unit(text: str, path: Path, notes: list[Note]) -> Iterator[Started]:
     for text_of_start, where in starts:
         words = [_of_unit(word, environment) for word in _shell_words(text_of_start, where)]
         command = Command(tuple(Word(word, where) for word in words), tuple(environment.items()), where)
-        if words and words[0].rpartition("/")[2] in ("bash", "sh") and all(map(known, words)):
+        if words and words[0].rpartition("/")[2] in ("bash", "sh") and all(map(is_known, words)):
             scope = interpreted(shlex.join(words), path, where.line or 1)
             notes += scope.notes.values()
             for inner in scope.commands:

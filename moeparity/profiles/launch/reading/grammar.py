@@ -32,7 +32,7 @@ class Grammar:
     negated: frozenset[str] = frozenset()
     apart: tuple[str, ...] = ()
 
-    def named(self, text: str) -> tuple[str, bool]:
+    def option_of(self, text: str) -> tuple[str, bool]:
         """The option that is written so, and whether it is on; one that the parser does not have is by its own name.
 
         What differs from an option by its dashes, or by a `no` that the parser does not have, stays as it is written.

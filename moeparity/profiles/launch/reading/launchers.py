@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from moeparity.profiles.launch.reading.shell.interpret import interpreted
-from moeparity.profiles.launch.reading.shell_words import Command, Word, both, known, plain
+from moeparity.profiles.launch.reading.shell_words import Command, Word, conjunction, is_known, plain
 from moeparity.profiles.launch.source import Note
 
 _PLAIN = (
@@ -151,7 +151,7 @@ def _lost(command: Command, head: str, notes: list[Note]) -> None:
 
 def _starts(word: Word) -> bool:
     base = _base(word)
-    return known(word.text) and (
+    return is_known(word.text) and (
         base in (*PROGRAMS, *_PLAIN, *_CONTAINERS) or base.endswith(".py") or bool(re.fullmatch(r"python[\d.]*", base))
     )
 
@@ -192,7 +192,7 @@ def _script(command: Command, notes: list[Note], depth: int) -> Iterator[Started
     notes += scope.notes.values()
     for inner in scope.commands:
         environment = (*command.environment, *inner.environment)
-        further = replace(inner, environment=environment, condition=both(command.condition, inner.condition))
+        further = replace(inner, environment=environment, condition=conjunction(command.condition, inner.condition))
         yield from started(further, notes, depth + 1)
 
 

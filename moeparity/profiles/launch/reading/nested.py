@@ -180,7 +180,7 @@ def _base(base: Any, path: Path, where: Where, chain: _Chain, listed: list[Any])
         raise SpecError(f"{where}: an entry of `defaults:` is {shown(base)}; expected a file or `group: name`.")
     if name is None:
         return {}
-    name = _named(str(name), listed)
+    name = _resolved_name(str(name), listed)
     file = path.parent / group / (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not paths.is_file(file):
         says = f"its base {f'{group}/' if group else ''}{name} is not there: what it sets is not known"
@@ -191,7 +191,7 @@ def _base(base: Any, path: Path, where: Where, chain: _Chain, listed: list[Any])
     return {f"{prefix}{key}": replace(entry, name=f"{prefix}{key}") for key, entry in leaves.items()}
 
 
-def _named(name: str, listed: list[Any]) -> str:
+def _resolved_name(name: str, listed: list[Any]) -> str:
     """A file's name in which another entry of the list is spelled `${entry}`."""
     choices = {key: value for item in listed if isinstance(item, dict) for key, value in item.items()}
     return re.sub(r"\$\{(\w+)\}", lambda match: str(choices.get(match[1], match[0])), name)

@@ -30,7 +30,7 @@ class Word:
 
     def under(self, condition: str) -> Word:
         """The word, if `condition` holds as well."""
-        return replace(self, condition=both(self.condition, condition))
+        return replace(self, condition=conjunction(self.condition, condition))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def unresolved(text: str) -> str:
     return f"{_MARK}{text.replace(_MARK, '')}{_MARK}"
 
 
-def known(text: str) -> bool:
+def is_known(text: str) -> bool:
     """Whether all of a text is resolved."""
     return _MARK not in text
 
@@ -60,10 +60,10 @@ def plain(text: str) -> str:
 
 def value_of(text: str) -> Any:
     """A text as an option's value: the text, or an Unresolved."""
-    return text if known(text) else Unresolved(plain(text))
+    return text if is_known(text) else Unresolved(plain(text))
 
 
-def both(first: str, second: str) -> str:
+def conjunction(first: str, second: str) -> str:
     """Two conditions that must hold together."""
     if not first or not second or first == second:
         return first or second

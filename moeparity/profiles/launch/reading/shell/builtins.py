@@ -11,7 +11,7 @@ from tree_sitter import Node
 from moeparity import paths
 from moeparity.errors import SpecError, Where, whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope, environment
-from moeparity.profiles.launch.reading.shell_words import Command, Word, known, plain, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, is_known, plain, unresolved
 
 _SILENT = ("echo", "printf", "true", ":", "set", "shopt", "trap", "wait", "sleep", "ulimit", "alias", "pushd", "popd")
 """Builtins that neither start a program nor set what is followed."""
@@ -75,7 +75,7 @@ class Builtins:
 
     def _nested(self, words: tuple[Word, ...], where: Where) -> None:
         text = " ".join(word.text for word in words)
-        if not known(text) or any(word.condition for word in words):
+        if not is_known(text) or any(word.condition for word in words):
             self.scope.note(f"`{plain(text)[:60]}` is run as a script and not resolved", where)
             return
         scope = self.scope
@@ -86,9 +86,9 @@ class Builtins:
     def _source(self, words: tuple[Word, ...], where: Where) -> None:
         name = words[1].text if len(words) > 1 else ""
         path = self.path.parent / plain(name)
-        if not known(name) or path.suffix not in (".sh", ".bash", ".env", "") or not paths.is_file(path):
+        if not is_known(name) or path.suffix not in (".sh", ".bash", ".env", "") or not paths.is_file(path):
             reason = (
-                f"`source {plain(name)}` is not there" if known(name) else f"`source {plain(name)}` is not resolved"
+                f"`source {plain(name)}` is not there" if is_known(name) else f"`source {plain(name)}` is not resolved"
             )
             self.scope.note(f"{reason}: what it sets is not known", where)
             return

@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from moeparity.profiles.launch.reading.shell.expand import EXPANSIONS, Expander
 from moeparity.profiles.launch.reading.shell.syntax import text_of
-from moeparity.profiles.launch.reading.shell_words import known
+from moeparity.profiles.launch.reading.shell_words import is_known
 
 OPERANDS = (
     *("string", "raw_string", "ansi_c_string", "word", "number", "concatenation", "extglob_pattern", "regex"),
@@ -81,14 +81,14 @@ class _Reader:
         return self.tokens[place].text if place < len(self.tokens) else ""
 
     def _either(self, depth: int) -> bool | None:
-        result = self._both(depth)
+        result = self._conjunction(depth)
         while self._next() in ("||", "-o"):
             self.at += 1
-            second = self._both(depth)
+            second = self._conjunction(depth)
             result = True if result is True or second is True else (None if result is None or second is None else False)
         return result
 
-    def _both(self, depth: int) -> bool | None:
+    def _conjunction(self, depth: int) -> bool | None:
         result = self._single(depth)
         while self._next() in ("&&", "-a"):
             self.at += 1
@@ -123,10 +123,10 @@ class _Reader:
             return self.tokens[self.at - 2].text == "-z"
         self.at += 1
         text = self.tokens[self.at - 1].text
-        return bool(text) if known(text) else None
+        return bool(text) if is_known(text) else None
 
     def _compared(self, first: Token, operator: str, second: Token) -> bool | None:
-        if not known(first.text) or not known(second.text):
+        if not is_known(first.text) or not is_known(second.text):
             return None
         if operator in _NUMBERS:
             numbers = [text.strip() for text in (first.text, second.text)]
@@ -143,6 +143,6 @@ class _Reader:
 
 def _single(operator: str, text: str) -> bool | None:
     """`-z` and `-n`; whether a file is there is another machine's business."""
-    if operator not in ("-z", "-n") or not known(text):
+    if operator not in ("-z", "-n") or not is_known(text):
         return None
     return (text == "") == (operator == "-z")

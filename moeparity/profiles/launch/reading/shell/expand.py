@@ -14,7 +14,7 @@ from moeparity.profiles.launch.reading.shell import parameters
 from moeparity.profiles.launch.reading.shell.arithmetic import whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import one_line, text_of
-from moeparity.profiles.launch.reading.shell_words import Fields, Word, known, unresolved
+from moeparity.profiles.launch.reading.shell_words import Fields, Word, is_known, unresolved
 
 EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\", "'": "'", '"': '"', "a": "\a", "b": "\b", "e": "\x1b"}
@@ -158,7 +158,7 @@ class Expander:
             return None
         words = [word.text for child in node.named_children for word in self.words(child)]
         paths = [word for word in words[1:] if not word.startswith("-")]
-        if not words or len(paths) != 1 or not known(paths[0]):
+        if not words or len(paths) != 1 or not is_known(paths[0]):
             return None
         if words[0] in ("cd", "realpath", "readlink"):
             return posixpath.normpath(paths[0])

@@ -22,7 +22,7 @@ from moeparity.profiles.launch.reading.shell.expand import Expander
 from moeparity.profiles.launch.reading.shell.parts import arm, behind, case_item
 from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import Budget, one_line, parsed, text_of
-from moeparity.profiles.launch.reading.shell_words import Command, Word, both, known, plain, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, conjunction, is_known, plain, unresolved
 from moeparity.profiles.launch.source import Note
 
 _ROUNDS = 200
@@ -143,7 +143,7 @@ class Interpreter:
         if any(head.rpartition("/")[2] in ("bash", "sh", "sbatch", "ssh") for head in heads):
             redirect = next(child for child in node.children if child.type == "heredoc_redirect")
             body = next(child for child in redirect.children if child.type == "heredoc_body")
-            text = plain(document) if known(document) else text_of(body)
+            text = plain(document) if is_known(document) else text_of(body)
             nested = Interpreter(self.scope.fork(), self.path, self.line + body.start_point[0])
             nested.script(text)
         elif any(head.rpartition("/")[2].startswith("python") for head in heads):
@@ -157,10 +157,10 @@ class Interpreter:
         if result is None and wanted and self._prepares(first):
             result = True
         if result is wanted:
-            self._taken([second])
+            self._take([second])
         elif result is None:
             self._branches(
-                [(self._told(first, met=wanted), lambda branch: branch.statement(second))],
+                [(self._condition_words(first, met=wanted), lambda branch: branch.statement(second))],
                 self.expander.where(node),
                 exhaustive=False,
             )
@@ -187,11 +187,11 @@ class Interpreter:
             if name == "test":
                 return outcome([Token(word.text, operand=True) for word in words[1:]])
         if node.type == "list":
-            return self._both(node)
+            return self._conjunction(node)
         self.statement(node)
         return None
 
-    def _both(self, node: Node) -> bool | None:
+    def _conjunction(self, node: Node) -> bool | None:
         first = self.condition(node.named_children[0])
         wanted = any(child.type == "&&" for child in node.children)
         if first is None and wanted and self._prepares(node.named_children[0]):
@@ -199,16 +199,16 @@ class Interpreter:
         if first is not None and first is not wanted:
             return first
         if first is None:
-            fork = self._in(self.scope.fork(self._told(node.named_children[0], met=wanted)))
+            fork = self._in(self.scope.fork(self._condition_words(node.named_children[0], met=wanted)))
             second = fork.condition(node.named_children[-1])
             self.scope.join(
-                [(fork.scope.condition, fork.scope), (self._told(node, met=False), self.scope.fork())],
+                [(fork.scope.condition, fork.scope), (self._condition_words(node, met=False), self.scope.fork())],
                 self.expander.where(node),
             )
             return second if second is (not wanted) else None
         return self.condition(node.named_children[-1])
 
-    def _told(self, node: Node, *, met: bool) -> str:
+    def _condition_words(self, node: Node, *, met: bool) -> str:
         text = f"line {self.expander.where(node).line}: {one_line(node)}"
         return text if met else f"not ({text})"
 
@@ -228,19 +228,19 @@ class Interpreter:
             if result is False:
                 continue
             if result is True and not open_arms:
-                self._taken(body)
+                self._take(body)
                 return
-            condition_text = "" if condition is None or result is True else self._told(condition, met=True)
-            open_arms.append((both(before, condition_text), partial(_walk, nodes=body)))
+            condition_text = "" if condition is None or result is True else self._condition_words(condition, met=True)
+            open_arms.append((conjunction(before, condition_text), partial(_walk, nodes=body)))
             if result is True:
                 self._branches(open_arms, where, exhaustive=True)
                 return
             assert condition is not None
-            before = both(before, self._told(condition, met=False))
+            before = conjunction(before, self._condition_words(condition, met=False))
         if open_arms:
             self._branches(open_arms, where, exhaustive=False, otherwise=before)
 
-    def _taken(self, body: Sequence[Node]) -> None:
+    def _take(self, body: Sequence[Node]) -> None:
         """A branch that is taken; one that only ends the script is for who starts it without what it asks for."""
         started, fork = len(self.scope.commands), self.scope.fork()
         self._in(fork).all_of(body)
@@ -279,12 +279,12 @@ class Interpreter:
             if item.type != "case_item":
                 continue
             patterns, body = case_item(item)
-            if known(text) and any("$" in pattern for pattern in patterns):
+            if is_known(text) and any("$" in pattern for pattern in patterns):
                 text = unresolved(text)
-            if known(text) and any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns):
-                self._taken(body)
+            if is_known(text) and any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns):
+                self._take(body)
                 return
-            if not known(text):
+            if not is_known(text):
                 catches_all = catches_all or "*" in patterns
                 condition_text = f"line {self.expander.where(item).line}: {plain(text)} is {' or '.join(patterns)}"
                 arms.append((condition_text, partial(_walk, nodes=body)))
@@ -328,7 +328,7 @@ class Interpreter:
     def _perhaps(self, node: Node, body: Node) -> None:
         """A loop whose rounds are not counted is walked once, and may not have been."""
         self._branches(
-            [(self._told(node, met=True), lambda branch: branch.statement(body))],
+            [(self._condition_words(node, met=True), lambda branch: branch.statement(body))],
             self.expander.where(node),
             exhaustive=False,
         )

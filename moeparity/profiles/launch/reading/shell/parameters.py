@@ -12,7 +12,7 @@ from tree_sitter import Node
 from moeparity.errors import Where, whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope, Variable, common
 from moeparity.profiles.launch.reading.shell.syntax import text_of
-from moeparity.profiles.launch.reading.shell_words import Fields, Word, known, unresolved
+from moeparity.profiles.launch.reading.shell_words import Fields, Word, is_known, unresolved
 
 _DEFAULTS = (":-", "-", ":=", "=", ":?", "?")
 _LONGEST = 5_000
@@ -132,7 +132,7 @@ def _value(
     written = text_of(node).lstrip()
     if written.startswith("${#"):
         text = variable.text if variable is not None else unresolved(written)
-        return (str(len(text)) if known(text) else unresolved(written)), None
+        return (str(len(text)) if is_known(text) else unresolved(written)), None
     if operator in _DEFAULTS or operator in (":+", "+"):
         return _default(expander, name, variable, operator, after, node)
     if variable is None:
@@ -163,7 +163,7 @@ def _default(
     expander: _Expander, name: str, variable: Variable | None, operator: str, after: list[Node], node: Node
 ) -> tuple[str, tuple[Word, ...] | None]:
     text = variable.text if variable is not None else None
-    if text is not None and not known(text):
+    if text is not None and not is_known(text):
         several = variable is not None and len(variable.words) > 1 and operator not in (":+", "+")
         return (
             (text, variable.words) if several and variable is not None else (unresolved(text_of(node).lstrip()), None)
@@ -190,7 +190,7 @@ def _word(expander: _Expander, after: list[Node]) -> str:
 def _changed(text: str, operator: str, after: list[Node], written: str) -> str:
     """`${X#p}`, `${X%p}`, `${X/p/r}`, `${X:o:n}`, `${X^^}`: where text and pattern are plain."""
     arguments = [text_of(child) for child in after[1:] if child.is_named]
-    if not known(text) or len(text) > _LONGEST or any("$" in argument or "`" in argument for argument in arguments):
+    if not is_known(text) or len(text) > _LONGEST or any("$" in argument or "`" in argument for argument in arguments):
         return unresolved(written)
     if operator in ("^^", ",,") and not arguments:
         return text.upper() if operator == "^^" else text.lower()

@@ -10,7 +10,7 @@ from tree_sitter import Node
 
 from moeparity.errors import Where
 from moeparity.profiles.launch.reading.shell.syntax import Budget
-from moeparity.profiles.launch.reading.shell_words import Command, Word, known, plain, unresolved
+from moeparity.profiles.launch.reading.shell_words import Command, Word, is_known, plain, unresolved
 from moeparity.profiles.launch.source import Note
 
 _MOST_ALTERNATIVES = 16
@@ -90,7 +90,7 @@ class Scope:
     def number_text(self, name: str) -> str | None:
         """The text of a variable in arithmetic: None where it is not resolved."""
         variable = self.variables.get(name)
-        return variable.text if variable is not None and known(variable.text) else None
+        return variable.text if variable is not None and is_known(variable.text) else None
 
     def join(self, arms: Sequence[tuple[str, Scope]], where: Where) -> None:
         """Go on from branches of which one was taken, nobody knows which; one that ends the script was not."""

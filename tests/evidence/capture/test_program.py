@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.evidence.trace.read import RankTrace, open_trace
+from moeparity.evidence.trace.reader import RankTrace, open_trace
 from tests.command import ROOT, launcher
 from tests.evidence.capture import programs
 

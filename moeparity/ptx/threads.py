@@ -85,9 +85,9 @@ class Lanes:
         """Those at some positions."""
         return Lanes(self.machine, self.index[chosen])
 
-    def named(self, at: int) -> str:
+    def name_of(self, at: int) -> str:
         """One of them as an error names it."""
-        return self.machine.named(int(self.index[at]))
+        return self.machine.name_of(int(self.index[at]))
 
 
 class Machine:
@@ -123,7 +123,7 @@ class Machine:
         """Numbers of the active threads."""
         return self.every if isinstance(active, slice) else active
 
-    def named(self, lane: int) -> str:
+    def name_of(self, lane: int) -> str:
         """`Line 12, block (0, 0, 0), thread (3, 0, 0)`."""
         of = [
             tuple(int(self.special(f"%{name}.{axis}", np.array([lane]))[0]) for axis in "xyz")
@@ -204,7 +204,7 @@ class Machine:
         if apart.any():
             self._line = segment.line
             raise PtxError(
-                f"{self.named(int(active[apart.argmax()]))}: "
+                f"{self.name_of(int(active[apart.argmax()]))}: "
                 "the mask of an instruction of the warp has not the thread itself."
             )
         absent = self._place != _ENDED
@@ -242,7 +242,7 @@ class Machine:
             return segment.next
         if segment.fails:
             lane = int(self.index(active)[np.flatnonzero(np.broadcast_to(goes, self.index(active).shape))[0]])
-            raise PtxError(f"{segment.fails} ({self.named(lane)}).")
+            raise PtxError(f"{segment.fails} ({self.name_of(lane)}).")
         if len(segment.targets) == 1 and goes.all():
             return segment.targets[0]
         target = self._target(segment, active)
@@ -284,7 +284,9 @@ class Machine:
         place = int(self._place[lane])
         self._line = segments[int(self._resume[lane]) - 1 if place == _WAITING else place].line
         place_words = "at a barrier" if place == _WAITING else "at an instruction of its warp"
-        return f"{self.named(lane)} waits {place_words} for threads that never come; {stuck.size} threads wait in all."
+        return (
+            f"{self.name_of(lane)} waits {place_words} for threads that never come; {stuck.size} threads wait in all."
+        )
 
 
 def chosen(machine: Machine, active: Active, goes: Array) -> Array:

@@ -12,10 +12,10 @@ import yaml
 
 from moeparity.bisection.pipeline import bisect
 from moeparity.errors import TraceError
-from moeparity.evidence.explain.profile import profile_text
+from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explanation, OpenChoice
 from moeparity.evidence.explain.trace import Request, explain_trace
-from tests.evidence.explain.observed import told
+from tests.evidence.explain.observed import result
 from tests.evidence.traced import captured, recipe, tokens
 
 ROTARY = "rotary:output"
@@ -93,7 +93,7 @@ def explanation(node: str, value: str, **further: Any) -> Explanation:
 
 
 def rotary_rules(*answers: Explanation) -> list[tuple[object, ...]]:
-    rules = yaml.safe_load(profile_text(told(*answers), "mine"))["rules"]
+    rules = yaml.safe_load(profile_text(result(*answers), "mine"))["rules"]
     return [
         (tuple(r.get("phase", ())), r["set"]["output"], r["evidence"]["level"]) for r in rules if r["nodes"] == "rotary"
     ]
@@ -120,10 +120,10 @@ def test_what_is_decided_by_one_node_is_stated_though_another_leaves_it_open() -
 def test_two_values_that_are_both_decided_are_refused() -> None:
     message = r"rotary:output is fp32 by layers\[0\].attention.attend and bf16 by layers\[1\].attention.attend"
     with pytest.raises(TraceError, match=message):
-        profile_text(told(explanation(FIRST, "fp32"), explanation(SECOND, "bf16")), "mine")
+        profile_text(result(explanation(FIRST, "fp32"), explanation(SECOND, "bf16")), "mine")
     another = explanation(SECOND, "bf16", **open_to("fp16", value="bf16"))
     with pytest.raises(TraceError, match=message):
-        profile_text(told(explanation(FIRST, "fp32"), another), "mine")
+        profile_text(result(explanation(FIRST, "fp32"), another), "mine")
 
 
 def test_two_values_in_two_phases_are_stated_of_these() -> None:

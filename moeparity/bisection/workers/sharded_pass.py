@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.observed import Observed, ShardPart, codec
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.shards import Shard, join, shard_part, shards_of
 from moeparity.bisection.workers.crew import Crew, computed
 from moeparity.bisection.workers.message import TASKS, Job, ShardTask, packed, unpacked
@@ -53,7 +53,7 @@ class ShardedPass:
         """What walks and what looks on, with nothing seen."""
         return Observation.of(self.plan, self.toggles, first=not self.parents)
 
-    def observed(self, store: Passes | None, workforce: Workforce, progress: Callback | None = None) -> Observed:
+    def observed(self, store: PieceStore | None, workforce: Workforce, progress: Callback | None = None) -> Observed:
         """What all shards saw. Raises MoeparityError."""
         start, observation = time.perf_counter(), self.observation
         shards = shards_of(observation)

@@ -10,7 +10,7 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import IO, Final
 
-WORK: Final = "moeparity.bisection.workers.work"
+WORK: Final = "moeparity.bisection.workers.program"
 _LENGTH = 8
 _PAUSE = 0.25
 """Seconds between two reports of how much is done."""
@@ -29,7 +29,7 @@ def work() -> None:
 
     server, heard = import_module(SERVE).Server(), [0.0]
 
-    def told(part: float) -> None:
+    def report_part(part: float) -> None:
         if time.monotonic() - heard[0] >= _PAUSE:
             heard[0] = time.monotonic()
             write(answers, PART + str(part).encode())
@@ -37,7 +37,7 @@ def work() -> None:
     # Where nobody reads them any more, the command has ended.
     with suppress(OSError):
         while True:
-            write(answers, server.answer(tasks.get(), told))
+            write(answers, server.answer(tasks.get(), report_part))
     os._exit(0)
 
 

@@ -15,7 +15,7 @@ from moeparity.output.status import State
 _WIDE = 10_000
 
 
-class Recorder:
+class Transcript:
     """Takes what a console prints. A bold text on a line of its own begins a section; the last line, which repeats the
     first, is left out.
     """

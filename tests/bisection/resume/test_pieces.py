@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from moeparity.bisection.resume.codec import Codec
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.numerics.bits import same_bits
 
 PRINT = "a" * 64
@@ -30,8 +30,8 @@ CODEC = Codec([Seen])
 SEEN = Seen({("trial", 0): torch.tensor([1.0, float("nan"), -0.0], dtype=torch.bfloat16)})
 
 
-def passes(cache: Path, fingerprint: str = PRINT) -> Passes:
-    return Passes(fingerprint, CODEC, cache)
+def passes(cache: Path, fingerprint: str = PRINT) -> PieceStore:
+    return PieceStore(fingerprint, CODEC, cache)
 
 
 def file(cache: Path, name: str = "0") -> Path:
@@ -128,7 +128,7 @@ def test_a_pass_of_another_run_is_not_trusted(tmp_path: Path, caplog: pytest.Log
 
 def test_a_class_that_has_changed_since_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     passes(tmp_path).save("0", SEEN)
-    assert Passes(PRINT, Codec([]), tmp_path).load("0") is None
+    assert PieceStore(PRINT, Codec([]), tmp_path).load("0") is None
     assert "Seen" in caplog.text
 
 
@@ -155,8 +155,8 @@ def test_the_line_goes_to_standard_error_by_itself(tmp_path: Path) -> None:
     emptied(file(tmp_path))
     code = (
         "import sys; from pathlib import Path; from moeparity.bisection.resume.codec import Codec; "
-        "from moeparity.bisection.resume.passes import Passes; "
-        "Passes(sys.argv[1], Codec([]), Path(sys.argv[2])).load('0')"
+        "from moeparity.bisection.resume.pieces import PieceStore; "
+        "PieceStore(sys.argv[1], Codec([]), Path(sys.argv[2])).load('0')"
     )
     command = [sys.executable, "-c", code, PRINT, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from moeparity.bisection.envelope.legal import is_legal
 from moeparity.bisection.envelope.observe import NodeBands
-from moeparity.bisection.legal import is_legal
 from moeparity.bisection.observed import Observed
 from moeparity.errors import Where
 from moeparity.evidence.envelope.band import Band

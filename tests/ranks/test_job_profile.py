@@ -10,8 +10,8 @@ import pytest
 from moeparity.errors import RankError, Where
 from moeparity.plan.engine_profile import load_profile
 from moeparity.ranks import environment
+from moeparity.ranks.job_profile import profile_text
 from moeparity.ranks.journal import Journal
-from moeparity.ranks.profile import profile_text
 from moeparity.ranks.shown import shown
 from tests.command import inside
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from moeparity.errors import RankError, Where, display_path
-from moeparity.ranks.difference import differing, ranks_in_words
+from moeparity.ranks.differing_fields import differing, ranks_in_words
 from moeparity.ranks.journal import stories
 from moeparity.ranks.shown import ShownChoice, shown
 

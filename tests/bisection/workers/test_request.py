@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from moeparity.bisection.workers import cluster
-from moeparity.bisection.workers.word import Wanted, crew_of, wanted_workers
+from moeparity.bisection.workers.request import Wanted, crew_of, wanted_workers
 from moeparity.errors import MoeparityError
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from moeparity.evidence.trace.digest import row_digests
 from moeparity.evidence.weights.weight_layout import is_dtensor
-from moeparity.ranks.difference import Records, ranks_in_words
+from moeparity.ranks.differing_fields import Records, ranks_in_words
 
 WHOLE = "whole"
 """The part of what every rank holds all of."""
@@ -30,7 +30,7 @@ class Held:
     constant: bool
 
 
-def fingerprint(
+def parameter_digests(
     modules: Sequence[nn.Module], rank: int, *, sharded: Sequence[str] = (), replicated: Sequence[str] = ()
 ) -> dict[str, Held]:
     """Every parameter and buffer of the modules by its name, adapters among them, and what of it this rank holds.
@@ -38,7 +38,7 @@ def fingerprint(
     `sharded` and `replicated` are globs of names that each rank has its own part of, or all of. A DTensor says so
     itself, and so does a parameter with Megatron's `tensor_model_parallel`. One transfer from the device.
     """
-    named_tensors = list(_named(modules))
+    named_tensors = list(_tensors(modules))
     local = [tensor.to_local() if is_dtensor(tensor) else tensor for _, tensor in named_tensors]
     sums = [row_digests(tensor.detach().reshape(1, -1))[0] for tensor in local]
     constants = [bool((flat := tensor.detach().reshape(-1)).numel() < 2 or (flat == flat[0]).all()) for tensor in local]
@@ -56,7 +56,7 @@ def fingerprint(
 
 
 def bits_of(tensors: Mapping[str, Held]) -> dict[str, str]:
-    """The fingerprint as fields of a record, for all ranks to read."""
+    """The digests as fields of a record, for all ranks to read."""
     return {
         name: f"{tensor.bits} {tensor.dtype}{list(tensor.shape)}|{tensor.part}|{'constant' if tensor.constant else ''}"
         for name, tensor in tensors.items()
@@ -69,7 +69,7 @@ def changed(before: Mapping[str, Held], after: Mapping[str, Held]) -> list[str]:
 
 
 def misplaced(records: Records) -> str | None:
-    """What can't be right about the ranks' fingerprints, in words: equal bits of different parts, which hold more than
+    """What can't be right about the ranks' digests, in words: equal bits of different parts, which hold more than
     one number, or different bits of the same part. None where all is right.
     """
     for name in dict.fromkeys(name for record in records.values() for name in record):
@@ -108,7 +108,7 @@ def _equal(name: str, parts: Mapping[str, Mapping[str, list[int]]]) -> str | Non
     return None
 
 
-def _named(modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
     for place, module in enumerate(modules):
         head = f"{place}." if len(modules) > 1 else ""
         for name, tensor in (*module.named_parameters(), *module.named_buffers()):

@@ -25,7 +25,7 @@ class Apart:
     forced_without: Outcome | None
     forced_change: Interval
 
-    def named(self, names: Names) -> Apart:
+    def renamed(self, names: Names) -> Apart:
         """The same with its toggles under other names, for people."""
         return replace(self, toggles=tuple(map(names, self.toggles)))
 

@@ -18,8 +18,8 @@ from moeparity.errors import MoeparityError, TraceError, Where
 from moeparity.evidence.capture.child import VARIABLE, message
 from moeparity.evidence.capture.settings import Settings
 from moeparity.evidence.capture.verify.verifier import Verification
-from moeparity.evidence.trace.read import open_trace
-from moeparity.evidence.trace.write import EVENTS
+from moeparity.evidence.trace.reader import open_trace
+from moeparity.evidence.trace.writer import EVENTS
 
 INJECTED = Path(__file__).parent / "inject"
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

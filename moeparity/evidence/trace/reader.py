@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from moeparity import paths
 from moeparity.errors import TraceError, Where
 from moeparity.evidence.trace.records import KINDS, SCHEMA, Call, End, Head, Note, Record, Stack, Value
-from moeparity.evidence.trace.write import EVENTS, HEAD, ROWS, TENSORS
+from moeparity.evidence.trace.writer import EVENTS, HEAD, ROWS, TENSORS
 
 Made = TypeVar("Made")
 
@@ -76,14 +76,14 @@ class RankTrace:
         A view that consists of whole rows of its base, one after the other, has those.
         """
         if value.rows:
-            return self._kept(value, ROWS)
+            return self._stored(value, ROWS)
         base = None if value.base is None else self.contents.values.get(value.base)
         return None if base is None or not _has_rows_of(value, base) else self._rows_of(value, base)
 
     def tensor(self, value: Value) -> torch.Tensor | None:
         """The whole value, where it was kept; of a view of a kept value its elements. Raises TraceError."""
         if value.tensor:
-            return self._kept(value, str(value.id))
+            return self._stored(value, str(value.id))
         base = self.contents.values.get(value.base) if value.base is not None else None
         whole = None if base is None else self.tensor(base)
         if base is None or whole is None or value.dtype != base.dtype or _reach(base) != whole.numel() - 1:
@@ -100,7 +100,7 @@ class RankTrace:
         rows, first = self.rows(base), (view.offset - base.offset) // (base.shape[-1] if base.shape else 1)
         return None if rows is None else rows[first : first + math.prod(view.shape[:-1])]
 
-    def _kept(self, value: Value, key: str) -> torch.Tensor:
+    def _stored(self, value: Value, key: str) -> torch.Tensor:
         number = value.file if key == ROWS else value.tensor_file
         path = self.folder / TENSORS / f"{number or 0:06}.safetensors"
         try:
@@ -187,7 +187,7 @@ def _head(path: Path) -> Head:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise TraceError(f"{Where(path)}: schema {schema!r}; this version reads {SCHEMA}.")
-    return _made(Head, document, Where(path))
+    return _record_of(Head, document, Where(path))
 
 
 def _record(line: bytes, where: Where) -> Record:
@@ -198,7 +198,7 @@ def _record(line: bytes, where: Where) -> Record:
     kind: Callable[..., Record] | None = KINDS.get(document.pop("e", "")) if isinstance(document, dict) else None
     if kind is None:
         raise TraceError(f"{where}: no record of a trace; expected one with e: {', '.join(KINDS)}.")
-    record = _made(kind, document, where)
+    record = _record_of(kind, document, where)
     if isinstance(record, Value) and not _can_be(record):
         raise TraceError(
             f"{where}: value {record.id} of shape {list(record.shape)}, strides {list(record.strides)} and offset "
@@ -214,7 +214,7 @@ def _can_be(value: Value) -> bool:
     return sizes and len(value.strides) in {0, len(value.shape)}
 
 
-def _made(kind: Callable[..., Made], document: dict[str, Any], where: Where) -> Made:
+def _record_of(kind: Callable[..., Made], document: dict[str, Any], where: Where) -> Made:
     """A record of a JSON object; lists become tuples."""
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in document.items()}
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeparity.ranks.difference import difference, ranks_in_words
+from moeparity.ranks.differing_fields import difference, ranks_in_words
 
 
 def test_ranks_are_runs_in_words() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from moeparity.errors import RankError
 from moeparity.ranks import Guard, WeightLayout
-from moeparity.ranks.fingerprint import bits_of, changed, fingerprint, misplaced
+from moeparity.ranks.parameter_digests import bits_of, changed, misplaced, parameter_digests
 
 
 def model(seed: int = 0) -> nn.Module:
@@ -24,21 +24,21 @@ def records(
 ) -> dict[int, dict[str, str]]:
     """What ranks with these modules tell each other."""
     return {
-        rank: bits_of(fingerprint([module], rank, sharded=sharded, replicated=replicated))
+        rank: bits_of(parameter_digests([module], rank, sharded=sharded, replicated=replicated))
         for rank, module in enumerate(modules)
     }
 
 
 def test_parameters_buffers_and_adapters_are_held() -> None:
-    names = set(fingerprint([model()], 0))
+    names = set(parameter_digests([model()], 0))
     assert {"0.weight", "0.bias", "1.running_mean", "1.num_batches_tracked", "lora_a.weight"} <= names
 
 
-def test_a_single_bit_anywhere_changes_the_fingerprint_of_that_tensor_only() -> None:
+def test_a_single_bit_anywhere_changes_the_digest_of_that_tensor_only() -> None:
     first, second = model(), model()
     second.get_parameter("lora_a.weight").data.view(torch.int32)[1, 3] ^= 1
     second.get_buffer("1.running_mean").data.view(torch.int32)[2] ^= 1
-    names = changed(fingerprint([first], 0), fingerprint([second], 0))
+    names = changed(parameter_digests([first], 0), parameter_digests([second], 0))
     assert names == ["lora_a.weight", "1.running_mean"]
 
 

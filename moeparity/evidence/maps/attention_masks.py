@@ -9,7 +9,7 @@ from torch import Tensor
 
 from moeparity.evidence.maps.forwards import Forward
 from moeparity.evidence.maps.module_map import ModuleMap
-from moeparity.evidence.trace.read import RankTrace
+from moeparity.evidence.trace.reader import RankTrace
 
 BY_KEY, BY_QUERY = 2, 4
 """Axes of a mask that says which keys are padding, and of one that says of each query which keys it sees."""

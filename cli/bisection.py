@@ -133,8 +133,8 @@ def _run(
 ) -> int:
     """Run, write and print; the exit code. Of a job's ranks the first does so."""
     from moeparity.bisection.page import page
-    from moeparity.bisection.per_token.pieces import spelt
     from moeparity.bisection.per_token.token_file import write_per_token
+    from moeparity.bisection.per_token.token_text import spelt
     from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.pipeline import take_part
     from moeparity.bisection.text import print_report
@@ -158,7 +158,7 @@ def _run(
 
 def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:
     """What spells the tokens of a recipe, known before it is run."""
-    from moeparity.bisection.per_token.pieces import recipe_tokenizer
+    from moeparity.bisection.per_token.token_text import recipe_tokenizer
 
     if file is None:
         raise MoeparityError("bisect: --with-text is for --html and --per-token. Give one of them too.")

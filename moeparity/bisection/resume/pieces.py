@@ -28,7 +28,7 @@ _UNUSABLE = "%s: no pass is kept there, a killed run would start anew: %s"
 _log = logging.getLogger("moeparity")
 
 
-class Passes:
+class PieceStore:
     """The finished pieces of one run: `<folder>/passes/<fingerprint>/<name>.safetensors`, in the folder `run` that
     keeps it, else in the user's cache.
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from moeparity.search.apart import judged_apart
+from moeparity.search.judged_apart import judged_apart
 from moeparity.search.memo import Coalition
 from moeparity.search.roles import Role
 from moeparity.search.tree import Group
@@ -45,7 +45,7 @@ def test_what_is_left_without_them_free_and_forced() -> None:
     assert apart.change == pytest.approx((-0.02, -0.02))
     assert (apart.forced, apart.forced_without) == (forced[frozenset(PLAYERS)], forced[frozenset("ab")])
     assert apart.forced_change == pytest.approx((-0.4, -0.4))
-    by_upper = apart.named(str.upper)
+    by_upper = apart.renamed(str.upper)
     assert by_upper.toggles == ("EPS", "TIE")
     alone = judged_apart(frozenset({"eps"}), free, None, no_bounds)
     assert alone is not None

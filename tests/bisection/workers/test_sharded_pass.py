@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from moeparity.bisection import pipeline
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
-from moeparity.bisection.resume.passes import Passes
+from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.shards import MOST, shards_of
 from moeparity.bisection.workers.crew import LostWorkerError
-from moeparity.bisection.workers.force import ShardedPass
+from moeparity.bisection.workers.sharded_pass import ShardedPass
 from moeparity.errors import MoeparityError
 from moeparity.inputs.machine import numerics_key
 from tests.bisection.workers.hands import Hand, Shuffled, at_work
@@ -114,27 +114,27 @@ def test_a_killed_command_goes_on_from_its_shards_with_or_without_workers(folder
     """Nothing that was kept is computed twice, whoever goes on."""
     recipe = write_recipe(folder, "kept", "floor: false\n")
     local = bisect(recipe, device="cpu", run=tmp_path / "local")
-    save, saved = Passes.save, []
+    save, saved = PieceStore.save, []
 
-    def killed(self: Passes, name: str, piece: object) -> None:
+    def killed(self: PieceStore, name: str, piece: object) -> None:
         save(self, name, piece)
         saved.append(name)
         if len(saved) == 2:
             raise KeyboardInterrupt
 
-    def noted(self: Passes, name: str, piece: object) -> None:
+    def noted(self: PieceStore, name: str, piece: object) -> None:
         saved.append(name)
         save(self, name, piece)
 
     for name, workers in (("here", None), ("there", 2)):
         saved.clear()
-        with at_work(pipeline, Shuffled(3)), patch.object(Passes, "save", killed), pytest.raises(KeyboardInterrupt):
+        with at_work(pipeline, Shuffled(3)), patch.object(PieceStore, "save", killed), pytest.raises(KeyboardInterrupt):
             bisect(recipe, device="cpu", run=tmp_path / name, workers=2)
         saved_names = set(saved)
         saved.clear()
         with (
             at_work(pipeline, Shuffled(4)) as hands,
-            patch.object(Passes, "save", noted),
+            patch.object(PieceStore, "save", noted),
         ):
             report = bisect(recipe, device="cpu", run=tmp_path / name, workers=workers)
         shards = [name for name in saved if name.startswith("0.sequences-")]

@@ -127,9 +127,9 @@ def surely_above(interval: Interval, line: float = 0.0) -> bool:
     return math.isfinite(interval[1]) and line < interval[0] < math.inf
 
 
-def surely_below(interval: Interval, line: float = 0.0) -> bool:
-    """Whether an interval is finite and lies below a line."""
-    return math.isfinite(interval[0]) and -math.inf < interval[1] < line
+def surely_below(interval: Interval) -> bool:
+    """Whether an interval is finite and lies below 0."""
+    return math.isfinite(interval[0]) and -math.inf < interval[1] < 0.0
 
 
 def difference(minuend: Coalition, subtrahend: Coalition) -> Contrast:

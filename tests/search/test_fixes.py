@@ -61,7 +61,6 @@ def test_batches_are_sizes_and_supersets_of_fixes_are_not_asked() -> None:
     # All 32 sets without t0, t0 alone, and t0 with each of the others.
     assert fixes.effort.mixtures == 32 + 1 + 5
     assert fixes.effort.batches == 7
-    assert fixes.sets[0].supersets == 5
     assert not fixes.sets[0].spoiled_by
 
 

@@ -26,7 +26,7 @@ def localise(
 ) -> Waterfall:
     """The waterfall of a tree, opened only where |share| is at least `worth` of the whole divergence.
 
-    `tree.halves` of the layers makes it a bisection that follows every culprit. Shares are those of `waterfall` for
+    Layers in nested halves make it a bisection that follows every culprit. Shares are those of `waterfall` for
     the same tree, pairs and seed, as long as no order is left out: the same orders, of which only the mixtures at the
     borders of opened groups are evaluated. Each round opens all groups that are worth it in one batch, so there are at
     most as many batches as levels and two; opening halves costs a mixture for each order, and four that show the

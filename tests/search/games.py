@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from moeparity.search.memo import Coalition, Memo, Outcome, Players
-from moeparity.search.tree import Cell, every_order, leaves
+from moeparity.search.tree import Cell, Group, every_order, leaves
 
 Value = Callable[[Coalition], float | None]
 Worth = Callable[[Coalition], Fraction]
@@ -146,3 +146,15 @@ def minimal_fixes(players: Players, value: Value, gate: float) -> set[Coalition]
 
 def _factorial(n: int) -> int:
     return n * _factorial(n - 1) if n else 1
+
+
+def halves(label: str, players: Players) -> Cell:
+    """Players in nested halves, the first being the larger, for a search among layers; one player is itself.
+
+    Halves are named after their first and last player.
+    """
+    if len(players) == 1:
+        return players[0]
+    middle = (len(players) + 1) // 2
+    parts = (players[:middle], players[middle:])
+    return Group(label, tuple(halves(f"{part[0]} to {part[-1]}", part) for part in parts))

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from moeparity.search.contrast import Bounds
 from moeparity.search.ledger import Ledger
-from moeparity.search.memo import Coalition, Memo
+from moeparity.search.memo import Memo, Mixture
 from moeparity.search.roles import SHARE
 from moeparity.search.tree import Cell, Group, walk
 from moeparity.search.waterfall import PAIRS, Waterfall, ends, marginal_mixtures, total_of, waterfall_of
@@ -18,7 +18,7 @@ def localise(
     tree: Cell,
     bounds: Bounds,
     *,
-    apart: Coalition = frozenset(),
+    apart: Mixture = frozenset(),
     worth: float = SHARE,
     budget: int | None = None,
     pairs: int = PAIRS,

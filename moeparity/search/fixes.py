@@ -67,7 +67,7 @@ class Fixes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class MayStay:
     """Toggles that may stay on under the gate, and the evaluated fix set that restores all others.
 
     cost: of restoring; how many toggles are restored where no costs are given.
@@ -79,7 +79,7 @@ class Kept:
     cost: float
     certain: bool
 
-    def renamed(self, names: Names) -> Kept:
+    def renamed(self, names: Names) -> MayStay:
         """The same with its toggles under other names, for people."""
         return replace(self, toggles=tuple(map(names, self.toggles)), restored=self.restored.renamed(names))
 
@@ -176,7 +176,7 @@ def _fix_set(search: Restoring, toggles: Players, minimal: bool) -> FixSet:
     return FixSet(toggles=toggles, outcome=outcome, minimal=minimal, spoiled_by=fewest)
 
 
-def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> Kept | None:
+def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> MayStay | None:
     """The most toggles that may stay on, with `costs` those whose others are cheapest to restore; None without a fix.
 
     Every fix holds a minimal one, which costs no more, so the cheapest minimal fix is a cheapest fix, and the smallest
@@ -192,7 +192,7 @@ def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> Kept | None:
         return None
     cost, cheapest = min(fixes_by_price, key=lambda item: item[0])
     bound = sum(sorted(prices.values())[: fixes.exhaustive + 1], Fraction())
-    return Kept(
+    return MayStay(
         toggles=tuple(player for player in fixes.players if player not in cheapest.toggles),
         restored=cheapest,
         cost=float(cost),

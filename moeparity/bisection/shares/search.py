@@ -23,7 +23,7 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import variant_schema
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
-from moeparity.search.fixes import Fixes, Kept, fix_sets, keep
+from moeparity.search.fixes import Fixes, MayStay, fix_sets, keep
 from moeparity.search.interactions import Interaction, interactions
 from moeparity.search.judged_apart import Apart, judged_apart
 from moeparity.search.localise import localise
@@ -58,7 +58,7 @@ class Blame:
     inside: Waterfall | None
     interactions: tuple[Interaction, ...]
     fixes: Fixes
-    may_stay: Kept | None
+    may_stay: MayStay | None
     in_fp32: float | None
     mixtures: int
     passes: int

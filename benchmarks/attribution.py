@@ -37,7 +37,7 @@ from moeparity.engine.walker import Walker
 from moeparity.inputs.model import open_model
 from moeparity.plan.sides import micro_batches
 from moeparity.plan.toggles import mixed
-from moeparity.search.memo import Coalition
+from moeparity.search.memo import Mixture
 
 TOGGLES, LAYERS = (4, 8, 16), (2, 4, 8)
 SEQUENCES, TOKENS, VOCAB = 2, 32, 1024
@@ -153,40 +153,40 @@ def planned(folder: Path, layers: int, toggles: int) -> Plan:
 
 def measure(plan: Plan, repeats: int) -> Measured:
     """The best of some repeats of the batch and of one forward, after one round that fills caches."""
-    coalitions = list(asks(plan))
+    mixtures = list(asks(plan))
     batches, forwards = [], []
     for repeat in range(repeats + 1):
         batch, forward = Mixtures(plan), Mixtures(plan)
         forward([frozenset()])
-        batch(coalitions)
+        batch(mixtures)
         if repeat:
             batches.append(batch)
             forwards.append(forward)
     best = min(batches, key=lambda oracle: oracle.seconds)
     return Measured(
-        mixtures=len(coalitions),
+        mixtures=len(mixtures),
         passes=best.passes,
         evaluations=best.counts.evaluations.total(),
-        ideal=len(late.distinct(plan.model, walkers(plan, coalitions))),
+        ideal=len(late.distinct(plan.model, walkers(plan, mixtures))),
         forward=len(plan.model.graph.nodes),
         seconds=best.seconds,
         forward_seconds=min(oracle.seconds for oracle in forwards),
     )
 
 
-def asks(plan: Plan) -> Iterator[Coalition]:
+def asks(plan: Plan) -> Iterator[Mixture]:
     """Every toggle alone, and all but each."""
     names = frozenset(toggle.name for toggle in plan.toggles)
     yield from (frozenset({name}) for name in sorted(names))
     yield from (names - {name} for name in sorted(names))
 
 
-def walkers(plan: Plan, coalitions: list[Coalition]) -> list[Walker]:
+def walkers(plan: Plan, mixtures: list[Mixture]) -> list[Walker]:
     """The reference and the mixtures, for the count of the ideal."""
     sides = [plan.reference]
     sides += [
-        mixed(plan.reference, [toggle for toggle in plan.toggles if toggle.name in coalition], plan.candidate)
-        for coalition in coalitions
+        mixed(plan.reference, [toggle for toggle in plan.toggles if toggle.name in mixture], plan.candidate)
+        for mixture in mixtures
     ]
     return [Walker(name=str(i), plan=side.plan, schedule=micro_batches(side)) for i, side in enumerate(sides)]
 

@@ -41,7 +41,7 @@ from benchmarks.planted.program import Program
 from benchmarks.turns import header
 from moeparity.bisection.shares.search import over_sequences
 from moeparity.metrics.interval import token_mean
-from moeparity.search.memo import Coalition, Memo, Outcome
+from moeparity.search.memo import Memo, Mixture, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Share, waterfall
@@ -156,12 +156,12 @@ def shares(measured: Costs, count: int) -> Sequence[Share]:
     """What moeparity makes of the given sequences, one token each; toggle i is named by its number."""
     tokens = (1.0,) * measured.shape[1]
 
-    def outcome(mixture: Coalition) -> Outcome:
+    def outcome(mixture: Mixture) -> Outcome:
         sums = measured[sum(1 << int(name) for name in mixture)]
         mean = float(sums.mean())
         return Outcome(value=mean, k3=mean, upper=mean, sums=tuple(sums.tolist()), tokens=tokens, exact=not sums.any())
 
-    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+    def evaluate(mixtures: Sequence[Mixture]) -> dict[Mixture, Outcome | None]:
         return {mixture: outcome(mixture) for mixture in mixtures}
 
     players = tuple(map(str, range(count)))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from moeparity.bisection.runs.results import Kept
+    from moeparity.bisection.runs.results import Result
     from moeparity.output.html.page import PageSection
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that --run has written.")]
@@ -75,7 +75,7 @@ def report(
     raise typer.Exit(result.exit_code)
 
 
-def _print(result: Kept, out: Console, sections: Collection[str]) -> None:
+def _print(result: Result, out: Console, sections: Collection[str]) -> None:
     """A result as its own command prints it."""
     from moeparity.bisection.mine.report import Mined
     from moeparity.bisection.mine.text import print_mined
@@ -95,7 +95,7 @@ def _print(result: Kept, out: Console, sections: Collection[str]) -> None:
         print_flipped(result, out)
 
 
-def _pictures(result: Kept) -> PageSection | None:
+def _pictures(result: Result) -> PageSection | None:
     """The pictures that its own command's page has; that of a bisection is a page of its own."""
     from moeparity.bisection.mine import page as mine
     from moeparity.bisection.mine.report import Mined

@@ -11,15 +11,15 @@ import typer
 from moeparity.cli.options import Html
 from moeparity.errors import MoeparityError, did_you_mean, display_path, listed
 
-Held = Annotated[
+Weights = Annotated[
     Path, typer.Argument(help="A checkpoint folder; or the fingerprint of one rank, or a folder of those of all ranks.")
 ]
-Other = Annotated[Path | None, typer.Argument(help="Another; without it A is held to itself.")]
+OtherWeights = Annotated[Path | None, typer.Argument(help="Another; without it A is held to itself.")]
 
 
 def weights(
-    a: Held,
-    b: Other = None,
+    a: Weights,
+    b: OtherWeights = None,
     out: Annotated[Path | None, typer.Option(help="Write the fingerprint of checkpoint A to this file.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Round a checkpoint's weights first: bf16, fp16 or fp32.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,

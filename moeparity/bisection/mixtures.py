@@ -23,13 +23,13 @@ from moeparity.metrics.verdict import MINIMUM_SEQUENCES
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import mixed
 from moeparity.progress import Callback
-from moeparity.search.memo import Coalition, Outcome
+from moeparity.search.memo import Mixture, Outcome
 
 
 class Mixtures:
-    """What a search asks: a callable from coalitions of toggles to their outcomes against the reference.
+    """What a search asks: a callable from mixtures to their outcomes against the reference.
 
-    A coalition's toggles are at the candidate's value and all others at the reference's. Each call walks those that are
+    A mixture's toggles are at the candidate's value and all others at the reference's. Each call walks those that are
     new in as few passes over the weights as memory allows, together with the reference. k3 and the upper bound of a
     mixture are taken on the recipe's tokens, which the mixture did not sample.
 
@@ -52,7 +52,7 @@ class Mixtures:
         self._plan, self._progress = plan, progress
         self._forced = None if routes == NATURAL else Forced(of=REFERENCE, replayed=routes)
         self._toggles = {toggle.name: toggle for toggle in plan.toggles}
-        self._outcomes: dict[Coalition, Outcome | None] = {}
+        self._outcomes: dict[Mixture, Outcome | None] = {}
         self.walked, self.passes, self.counts, self.seconds = 0, 0, Counts(), 0.0
         while (stored_pass := self._kept_pass()) is not None:
             self._take_over(stored_pass)
@@ -71,30 +71,30 @@ class Mixtures:
             for toggle in toggles:
                 self._learn(observed, restored(toggle), whole - {toggle.name})
 
-    def __call__(self, coalitions: Sequence[Coalition]) -> Mapping[Coalition, Outcome | None]:
+    def __call__(self, mixtures: Sequence[Mixture]) -> Mapping[Mixture, Outcome | None]:
         """The outcome of each; None for a mixture that an op refuses.
 
         Raises KeyError for a name that is no toggle of the plan, MoeparityError where not even one mixture fits into
         memory.
         """
-        new = [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self._outcomes]
-        sides = {coalition: side for coalition in new if (side := self._side(coalition)) is not None}
+        new = [mixture for mixture in dict.fromkeys(mixtures) if mixture not in self._outcomes]
+        sides = {mixture: side for mixture in new if (side := self._side(mixture)) is not None}
         self._outcomes |= dict.fromkeys(new)
         self._evaluate(sides)
-        return {coalition: self._outcomes[coalition] for coalition in coalitions}
+        return {mixture: self._outcomes[mixture] for mixture in mixtures}
 
-    def _learn(self, observed: Observed, trial: TrialKey, coalition: Coalition) -> None:
+    def _learn(self, observed: Observed, trial: TrialKey, mixture: Mixture) -> None:
         nodes = observed.changes.nodes
         if (trial, REFERENCE) in nodes:
             unchanged = not nodes[trial, CANDIDATE] if (trial, CANDIDATE) in nodes else None
             outcome = self._outcome(observed.logits.sums(trial), exact=not nodes[trial, REFERENCE])
-            self._outcomes[coalition] = replace(outcome, unchanged=unchanged)
+            self._outcomes[mixture] = replace(outcome, unchanged=unchanged)
 
-    def _side(self, coalition: Coalition) -> Side | None:
+    def _side(self, mixture: Mixture) -> Side | None:
         """The mixture, bound; None where an op refuses it, or its routes cannot be forced."""
-        toggles = [self._toggles[name] for name in self._toggles if name in coalition]
-        if len(toggles) < len(coalition):
-            raise KeyError(f"no toggles of this plan: {sorted(coalition - self._toggles.keys())}")
+        toggles = [self._toggles[name] for name in self._toggles if name in mixture]
+        if len(toggles) < len(mixture):
+            raise KeyError(f"no toggles of this plan: {sorted(mixture - self._toggles.keys())}")
         with suppress(SpecError):
             side = mixed(self._plan.reference, toggles, self._plan.candidate)
             if self._forced is not None:
@@ -102,20 +102,20 @@ class Mixtures:
             return side
         return None
 
-    def _evaluate(self, sides: Mapping[Coalition, Side]) -> None:
+    def _evaluate(self, sides: Mapping[Mixture, Side]) -> None:
         """Walk mixtures in as few passes as memory allows; those that a kernel refuses stay without an outcome."""
         plan, begun = self._plan, time.perf_counter()
-        mixtures = [walker(plan, coalition, side, routes=self._forced) for coalition, side in sides.items()]
+        walkers = [walker(plan, mixture, side, routes=self._forced) for mixture, side in sides.items()]
         reference = walker(plan, REFERENCE, plan.reference)
-        for run in plan.passes(self._progress).try_all([reference], mixtures, self._observing):
+        for run in plan.passes(self._progress).try_all([reference], walkers, self._observing):
             changes, logits = run.observers
             assert isinstance(changes, Changes)
             assert isinstance(logits, Logits)
             outcomes = {}
-            for coalition in (mixture.name for mixture in run.trials):
-                assert isinstance(coalition, frozenset)
-                exact = not changes.nodes[coalition, REFERENCE]
-                outcomes[coalition] = self._outcome(logits.sums(coalition), exact=exact)
+            for mixture in (trial.name for trial in run.trials):
+                assert isinstance(mixture, frozenset)
+                exact = not changes.nodes[mixture, REFERENCE]
+                outcomes[mixture] = self._outcome(logits.sums(mixture), exact=exact)
             ended = time.perf_counter()
             mixture_pass = MixturePass(outcomes=outcomes, counts=run.counts, seconds=ended - begun)
             begun = ended

@@ -16,7 +16,7 @@ from moeparity.engine.memory import Memory
 from moeparity.metrics.routing import Flips
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.graph import Graph
-from moeparity.search.memo import Coalition, Outcome
+from moeparity.search.memo import Mixture, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class ShardPart:
 class MixturePass:
     """What one pass over mixtures gave, and what it cost: what a killed run goes on from."""
 
-    outcomes: Mapping[Coalition, Outcome]
+    outcomes: Mapping[Mixture, Outcome]
     counts: Counts
     seconds: float
 

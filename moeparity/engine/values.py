@@ -91,7 +91,7 @@ def _of_rows(rows: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Known:
+class _Numbered:
     """Something new in the cells `fresh`, and the numbers, int64, of all cells of its batch."""
 
     bits: _Bits
@@ -104,9 +104,9 @@ class Identities:
 
     def __init__(self) -> None:
         # What has something new: in few cells, by cell and as a whole; in many.
-        self._by_cell: dict[int, list[_Known]] = {}
-        self._narrow: list[_Known] = []
-        self._wide: list[_Known] = []
+        self._by_cell: dict[int, list[_Numbered]] = {}
+        self._narrow: list[_Numbered] = []
+        self._wide: list[_Numbered] = []
         self._next: IntArray = np.zeros(0, dtype=np.int64)
         self._same: dict[tuple[object, ...], Block] = {}
 
@@ -132,7 +132,7 @@ class Identities:
             self._next = np.concatenate([self._next, np.zeros(int(cells[-1]) + 1 - len(self._next), dtype=np.int64)])
         ids[is_fresh] = self._next[cells]
         self._next[cells] += 1
-        numbered = _Known(bits, ids.copy(), frozenset(cells.tolist()))
+        numbered = _Numbered(bits, ids.copy(), frozenset(cells.tolist()))
         if len(cells) > NARROW:
             self._wide.append(numbered)
             return
@@ -140,7 +140,7 @@ class Identities:
         for cell in numbered.fresh:
             self._by_cell.setdefault(cell, []).append(numbered)
 
-    def _met(self, bits: _Bits) -> list[_Known]:
+    def _met(self, bits: _Bits) -> list[_Numbered]:
         """What has something of the same kind in the same cells, of the same batch first; of many only what may have
         the same bits in some cell.
         """
@@ -158,7 +158,7 @@ class Identities:
         return sorted(met, key=lambda numbered: numbered.bits.batch is not batch)
 
 
-def _take_equal(ids: IntArray, bits: _Bits, numbered: _Known) -> None:
+def _take_equal(ids: IntArray, bits: _Bits, numbered: _Numbered) -> None:
     """Fill in the numbers of the cells in which both have the same bits."""
     batch, theirs_bits = bits.batch, numbered.bits
     if batch is theirs_bits.batch:

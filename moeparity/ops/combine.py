@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.numerics.orders import EXPLICIT, NATIVE, parse
 from moeparity.ops import experts
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site
-from moeparity.ops.declaration import Op, Parameter, Told, row_by_row
+from moeparity.ops.declaration import ChoiceElsewhere, Op, Parameter, row_by_row
 from moeparity.ops.measured import RANKS, SCORES, SUMS
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import PARTIAL
@@ -157,8 +157,8 @@ COMBINE = Op(
         ),
     ),
     choices_elsewhere={
-        "score_site": Told(port="rows", default=experts.COMBINE),
-        "scaling": Told(port="weights", default="weights"),
+        "score_site": ChoiceElsewhere(port="rows", default=experts.COMBINE),
+        "scaling": ChoiceElsewhere(port="weights", default="weights"),
     },
     reads={
         "ids": ({"leaves": ("expert",)}, {"expert": (ABOVE_1,)}),

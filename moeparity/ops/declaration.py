@@ -75,7 +75,7 @@ class WeightPort:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ChoiceElsewhere:
     """A choice that another op makes and this one must go along with: that of the node that made the input `port`.
 
     Where that node does not make it, it hands on what it was told itself; `default` where nobody does. Nodes that pass
@@ -144,7 +144,7 @@ class Op:
     attributes: tuple[Attribute, ...] = ()
     sees_rows: Callable[[Mapping[str, Value], Mapping[str, Any]], bool]
     optional: tuple[str, ...] = ()
-    choices_elsewhere: Mapping[str, Told] = field(default_factory=dict)
+    choices_elsewhere: Mapping[str, ChoiceElsewhere] = field(default_factory=dict)
     reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     refuses: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
     pieces: Callable[[Mapping[str, Value]], int] = _one_piece

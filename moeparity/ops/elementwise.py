@@ -10,7 +10,7 @@ from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL, UNROUNDED
 from moeparity.ops import measured
 from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value, site
 from moeparity.ops.combine import ADD as BESIDE
-from moeparity.ops.declaration import Op, Parameter, Told, WeightPort, row_by_row, sees_rows_by_sigmoid
+from moeparity.ops.declaration import ChoiceElsewhere, Op, Parameter, WeightPort, row_by_row, sees_rows_by_sigmoid
 from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import APART, BLOCKS, ENDS, GOES_ON, HANDS_ON, STAGE, SUM, TENSOR, cut
 
@@ -103,8 +103,8 @@ SHARED_ADD = Op(
     attributes=(site("output", "the sum is rounded to this dtype"),),
     sees_rows=row_by_row,
     choices_elsewhere={
-        "shared": Told(port="routed", default=BESIDE),
-        "scaling": Told(port="routed", default="weights"),
+        "shared": ChoiceElsewhere(port="routed", default=BESIDE),
+        "scaling": ChoiceElsewhere(port="routed", default="weights"),
     },
     reads={"shared": ({"shared": (BESIDE,)},)},
     partials=_carried,

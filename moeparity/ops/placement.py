@@ -15,7 +15,7 @@ from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, sca
 from moeparity.numerics.order_map import EveryPart, Selection
 from moeparity.numerics.orders import EXPLICIT, parse
 from moeparity.ops.attribute import ABOVE_1, Attribute, Condition, Value, site
-from moeparity.ops.declaration import Op, Told, WeightPort
+from moeparity.ops.declaration import ChoiceElsewhere, Op, WeightPort
 from moeparity.ops.memory import Call, Memory, Shapes, stored
 
 NONE = "none"
@@ -282,7 +282,7 @@ ALL_REDUCE = Op(
     takes_partials=("x",),
     reduces=True,
     memory=Memory(output_bytes=_output_bytes, scratch=_scratch),
-    choices_elsewhere={"bias": Told(port="x", default=AFTER)},
+    choices_elsewhere={"bias": ChoiceElsewhere(port="x", default=AFTER)},
     kernel="placement:all_reduce",
     source="Megatron-LM d98e8a64dd core/tensor_parallel/layers.py RowParallelLinear; moeparity.numerics.collectives",
 )

@@ -141,9 +141,9 @@ class Stacked:
         return Measurement(options.max_width, options.max_width)
 
 
-def plain_grid(columns: int, gap: int = _GAP) -> Table:
+def plain_grid(columns: int) -> Table:
     """Columns of words without headers."""
-    table = WordTable.grid(padding=(0, gap, 0, 0))
+    table = WordTable.grid(padding=(0, _GAP, 0, 0))
     for _ in range(columns):
         table.add_column(overflow="fold")
     return table

@@ -13,7 +13,16 @@ from moeparity.plan.borders import in_effect
 from moeparity.plan.faults.apply import applied
 from moeparity.plan.faults.fault import Planted
 from moeparity.plan.graph import Graph, Node
-from moeparity.plan.partials import Known, NodeValues, Partials, Told, choices_told, inputs_read, partials, sizes
+from moeparity.plan.partials import (
+    ChoicesTold,
+    EarlierPlan,
+    NodeValues,
+    Partials,
+    choices_told,
+    inputs_read,
+    partials,
+    sizes,
+)
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import FORWARD
@@ -47,7 +56,7 @@ class BoundGraph:
     others: Mapping[Case, BoundGraph] = field(default_factory=dict)
     like: InitVar[BoundGraph | None] = None
     anew: InitVar[Collection[Place] | None] = None
-    choices_elsewhere: Told = field(init=False)
+    choices_elsewhere: ChoicesTold = field(init=False)
     partials: Partials = field(init=False)
     on_whole: frozenset[str] = field(init=False, repr=False, compare=False)
     _active: dict[str, Mapping[str, Value]] = field(init=False, repr=False, compare=False, default_factory=dict)
@@ -65,7 +74,9 @@ class BoundGraph:
         earlier_plan = None
         if like is not None and not replacements and not like.replaced():
             otherwise = self._set_otherwise(like, self.settings if anew is None else anew)
-            earlier_plan = Known(otherwise=otherwise, choices_elsewhere=like.choices_elsewhere, partials=like.partials)
+            earlier_plan = EarlierPlan(
+                otherwise=otherwise, choices_elsewhere=like.choices_elsewhere, partials=like.partials
+            )
         values = NodeValues(self.graph, self._values)
         object.__setattr__(self, "choices_elsewhere", choices_told(self.graph, values, earlier_plan))
         object.__setattr__(
@@ -156,7 +167,7 @@ class BoundGraph:
         # A fault may wake what is set of attributes that its node does not have.
         return changed | self._as_run.keys() if self.faults and self.dormant != like.dormant else changed
 
-    def _same_nodes(self, like: BoundGraph | None, earlier_plan: Known | None) -> frozenset[str]:
+    def _same_nodes(self, like: BoundGraph | None, earlier_plan: EarlierPlan | None) -> frozenset[str]:
         """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
         is_alike = (
             earlier_plan is not None

@@ -12,7 +12,7 @@ from moeparity.errors import SpecError
 from moeparity.ops.attribute import Value, holds
 from moeparity.plan.graph import SOURCES, Graph, Node
 
-Told = Mapping[str, Mapping[str, Value]]
+ChoicesTold = Mapping[str, Mapping[str, Value]]
 """Of every node whose op goes along with choices of others: what these are."""
 
 Partials = Mapping[str, int]
@@ -20,13 +20,13 @@ Partials = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class EarlierPlan:
     """What holds in another plan of the same graph without users' functions, and the nodes that are set otherwise
     there.
     """
 
     otherwise: frozenset[str]
-    choices_elsewhere: Told
+    choices_elsewhere: ChoicesTold
     partials: Partials
 
 
@@ -43,7 +43,9 @@ class NodeValues(dict[str, Mapping[str, Value]]):
         return values
 
 
-def choices_told(graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: Known | None = None) -> Told:
+def choices_told(
+    graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: EarlierPlan | None = None
+) -> ChoicesTold:
     """The choices of others that nodes go along with, from the values set on all nodes; what is so of an `earlier_plan`
     is not worked out again where nothing is otherwise.
     """
@@ -61,7 +63,7 @@ def choices_told(graph: Graph, values: Mapping[str, Mapping[str, Value]], earlie
     return choices
 
 
-def _chooses_alike(node: Node, earlier_plan: Known, choices: Told) -> bool:
+def _chooses_alike(node: Node, earlier_plan: EarlierPlan, choices: ChoicesTold) -> bool:
     """Whether a node is set alike and told the same as in a plan that is known."""
     return node.name not in earlier_plan.otherwise and choices.get(node.name) == earlier_plan.choices_elsewhere.get(
         node.name
@@ -86,8 +88,8 @@ def partials(
     graph: Graph,
     values: Mapping[str, Mapping[str, Value]],
     region_nodes: Container[str],
-    choices: Told,
-    earlier_plan: Known | None = None,
+    choices: ChoicesTold,
+    earlier_plan: EarlierPlan | None = None,
 ) -> Partials:
     """Of every value of a graph, from the values set on its nodes and what these are told by others.
 

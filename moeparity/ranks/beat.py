@@ -31,7 +31,7 @@ class Beat:
 
 
 @dataclass(slots=True)
-class Seen:
+class Sighting:
     """A peer's last sign of life, when it came, since when the peer waits where it is, and since when its process has
     been seen to be gone; by the clock of who saw it.
     """

@@ -34,7 +34,7 @@ from moeparity.ranks.whereabouts import Whereabouts
 _LONGEST = 200
 """Characters of an error's words that other ranks are told."""
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
@@ -158,11 +158,11 @@ class Guard:
             module.register_forward_hook(after, always_call=False),
         ]
 
-    def guarded(self, function: Callable[Given, Result]) -> Callable[Given, Result]:
+    def guarded(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         """A function of which each call is guarded: the tensors among its arguments are payload, the rest envelope."""
 
         @wraps(function)
-        def called(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             by_name = {**{str(place): value for place, value in enumerate(args)}, **kwargs}
             tensors = named_tensors(by_name)
             plain = {name: value for name, value in by_name.items() if not named_tensors({name: value})}

@@ -18,7 +18,7 @@ WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class TensorDigest:
     """One tensor of a rank. `part`: which part of the whole it is; ranks with the same part must have the same bits,
     ranks with different ones others; empty where nobody said. `constant`: all its elements are one number.
     """
@@ -32,7 +32,7 @@ class Held:
 
 def parameter_digests(
     modules: Sequence[nn.Module], rank: int, *, sharded: Sequence[str] = (), replicated: Sequence[str] = ()
-) -> dict[str, Held]:
+) -> dict[str, TensorDigest]:
     """Every parameter and buffer of the modules by its name, adapters among them, and what of it this rank holds.
 
     `sharded` and `replicated` are globs of names that each rank has its own part of, or all of. A DTensor says so
@@ -44,7 +44,7 @@ def parameter_digests(
     constants = [bool((flat := tensor.detach().reshape(-1)).numel() < 2 or (flat == flat[0]).all()) for tensor in local]
     numbers = torch.stack([total.cpu() for total in sums]).tolist() if sums else []
     return {
-        name: Held(
+        name: TensorDigest(
             shape=tuple(own_tensor.shape),
             dtype=str(own_tensor.dtype).removeprefix("torch."),
             bits=f"{number & (2**64 - 1):016x}",
@@ -55,7 +55,7 @@ def parameter_digests(
     }
 
 
-def bits_of(tensors: Mapping[str, Held]) -> dict[str, str]:
+def bits_of(tensors: Mapping[str, TensorDigest]) -> dict[str, str]:
     """The digests as fields of a record, for all ranks to read."""
     return {
         name: f"{tensor.bits} {tensor.dtype}{list(tensor.shape)}|{tensor.part}|{'constant' if tensor.constant else ''}"
@@ -63,7 +63,7 @@ def bits_of(tensors: Mapping[str, Held]) -> dict[str, str]:
     }
 
 
-def changed(before: Mapping[str, Held], after: Mapping[str, Held]) -> list[str]:
+def changed(before: Mapping[str, TensorDigest], after: Mapping[str, TensorDigest]) -> list[str]:
     """Names of tensors whose bits are others than before, or that came or went."""
     return [name for name in dict.fromkeys((*before, *after)) if _bits(before, name) != _bits(after, name)]
 
@@ -130,5 +130,5 @@ def _part(name: str, tensor: torch.Tensor, rank: int, sharded: Sequence[str], re
     return ""
 
 
-def _bits(tensors: Mapping[str, Held], name: str) -> str | None:
+def _bits(tensors: Mapping[str, TensorDigest], name: str) -> str | None:
     return tensors[name].bits if name in tensors else None

@@ -17,7 +17,7 @@ from datetime import timedelta
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.distributed_c10d import PrefixStore
 
-from moeparity.ranks.beat import LOST, Beat, Clock, Seen, state
+from moeparity.ranks.beat import LOST, Beat, Clock, Sighting, state
 from moeparity.ranks.collective_log import CollectiveLog
 from moeparity.ranks.differing_fields import ranks_in_words
 from moeparity.ranks.exchange import REACHED
@@ -62,7 +62,7 @@ class Watch:
         self._patience_s = max(1.0, min(5.0, watchdog_s / 3))
         self._store.set_timeout(timedelta(seconds=self._patience_s))
         self._has_store = True
-        self._sightings: dict[int, Seen] = {}
+        self._sightings: dict[int, Sighting] = {}
         self._clock = Clock(watchdog_s / 4)
         self._tails = Tails(self._store, job, rank, ranks, log)
         self._count, self._closed = 0, threading.Event()
@@ -150,7 +150,7 @@ class Watch:
             if before is None or before.beat.count != peer.count:
                 stays = before is not None and before.waits is not None and before.beat.since <= peer.since
                 began = before.waits if before is not None and stays else self._clock.seconds
-                self._sightings[rank] = Seen(peer, self._clock.seconds, began if peer.waits else None)
+                self._sightings[rank] = Sighting(peer, self._clock.seconds, began if peer.waits else None)
         self._answered, self._has_store = time.monotonic(), True
 
     def lost(self, patience_s: float) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import nn
 
 from moeparity.ranks.differing_fields import CHANGES
-from moeparity.ranks.parameter_digests import Held, changed, parameter_digests
+from moeparity.ranks.parameter_digests import TensorDigest, changed, parameter_digests
 
 
 class WatchedWeights:
@@ -23,7 +23,7 @@ class WatchedWeights:
         self.modules = modules
         self.updated = False
         self._rank, self._every, self._sharded, self._replicated = rank, every, sharded, replicated
-        self._baseline: dict[str, Held] = {}
+        self._baseline: dict[str, TensorDigest] = {}
         self._looked = 0
 
     @property
@@ -31,7 +31,7 @@ class WatchedWeights:
         """Whether there are weights to look at."""
         return bool(self.modules and self._every)
 
-    def take(self, number: int) -> Mapping[str, Held]:
+    def take(self, number: int) -> Mapping[str, TensorDigest]:
         """What this rank holds before call `number`, its baseline from now on."""
         self.updated, self._looked = False, number
         self._baseline = self._current()
@@ -50,5 +50,5 @@ class WatchedWeights:
         names = changed(self._baseline, current)
         return {f"{CHANGES}{name}": f"changed to {current[name].bits}" if name in current else "gone" for name in names}
 
-    def _current(self) -> dict[str, Held]:
+    def _current(self) -> dict[str, TensorDigest]:
         return parameter_digests(self.modules, self._rank, sharded=self._sharded, replicated=self._replicated)

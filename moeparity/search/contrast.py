@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from moeparity.search.memo import Coalition, Memo, Outcome
+from moeparity.search.memo import Memo, Mixture, Outcome
 
 Interval = tuple[float, float]
 
@@ -33,7 +33,7 @@ class Contrast:
     contrast of the values is the mean per token of the contrast of the sums, and sequences are resampled in pairs.
     """
 
-    weights: Mapping[Coalition, int]
+    weights: Mapping[Mixture, int]
     divisor: int = 1
 
     def value(self, memo: Memo) -> Fraction | None:
@@ -103,11 +103,11 @@ class Contrast:
 
     def _outcomes(self, memo: Memo) -> list[tuple[int, Outcome]] | None:
         outcomes = []
-        for coalition, outcome in zip(self.weights, memo.ask(self.weights), strict=True):
+        for mixture, outcome in zip(self.weights, memo.ask(self.weights), strict=True):
             if outcome is None or not usable(outcome):
                 return None
-            if self.weights[coalition]:
-                outcomes.append((self.weights[coalition], outcome))
+            if self.weights[mixture]:
+                outcomes.append((self.weights[mixture], outcome))
         return outcomes
 
 
@@ -127,11 +127,11 @@ def surely_above(interval: Interval, line: float = 0.0) -> bool:
     return math.isfinite(interval[1]) and line < interval[0] < math.inf
 
 
-def surely_below(interval: Interval, line: float = 0.0) -> bool:
-    """Whether an interval is finite and lies below a line."""
-    return math.isfinite(interval[0]) and -math.inf < interval[1] < line
+def surely_below(interval: Interval) -> bool:
+    """Whether an interval is finite and lies below 0."""
+    return math.isfinite(interval[0]) and -math.inf < interval[1] < 0.0
 
 
-def difference(minuend: Coalition, subtrahend: Coalition) -> Contrast:
+def difference(minuend: Mixture, subtrahend: Mixture) -> Contrast:
     """The value of `minuend` minus that of `subtrahend`; without weights where both are the same mixture."""
     return Contrast({minuend: 1, subtrahend: -1} if minuend != subtrahend else {})

@@ -29,14 +29,12 @@ class FixSet:
         can be left out, and that no smaller set within it that was evaluated is a fix.
     spoiled_by: the fewest further toggles that, restored with these, bring the candidate over the gate again, among
         the mixtures that were evaluated: every single one was, as far as the budget went. Empty where none does.
-    supersets: how many larger sets, this one inside, were evaluated and not refused.
     """
 
     toggles: Players
     outcome: Outcome
     minimal: bool
     spoiled_by: Players
-    supersets: int
 
     def renamed(self, names: Names) -> FixSet:
         """The same with its toggles under other names, for people."""
@@ -69,7 +67,7 @@ class Fixes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class MayStay:
     """Toggles that may stay on under the gate, and the evaluated fix set that restores all others.
 
     cost: of restoring; how many toggles are restored where no costs are given.
@@ -81,7 +79,7 @@ class Kept:
     cost: float
     certain: bool
 
-    def renamed(self, names: Names) -> Kept:
+    def renamed(self, names: Names) -> MayStay:
         """The same with its toggles under other names, for people."""
         return replace(self, toggles=tuple(map(names, self.toggles)), restored=self.restored.renamed(names))
 
@@ -168,18 +166,17 @@ def _fix_set(search: Restoring, toggles: Players, minimal: bool) -> FixSet:
     assert outcome is not None
     members = frozenset(toggles)
     outcome_of = {memo.everything - mixture: result for mixture, result in memo.outcomes.items() if result is not None}
-    larger = [superset for superset in outcome_of if members < superset]
     spoiling = [
         tuple(player for player in memo.players if player in superset - members)
-        for superset in larger
-        if not under(outcome_of[superset], search.gate)
+        for superset, result in outcome_of.items()
+        if members < superset and not under(result, search.gate)
     ]
     order = {player: i for i, player in enumerate(memo.players)}
     fewest = min(spoiling, key=lambda superset: (len(superset), [order[player] for player in superset]), default=())
-    return FixSet(toggles=toggles, outcome=outcome, minimal=minimal, spoiled_by=fewest, supersets=len(larger))
+    return FixSet(toggles=toggles, outcome=outcome, minimal=minimal, spoiled_by=fewest)
 
 
-def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> Kept | None:
+def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> MayStay | None:
     """The most toggles that may stay on, with `costs` those whose others are cheapest to restore; None without a fix.
 
     Every fix holds a minimal one, which costs no more, so the cheapest minimal fix is a cheapest fix, and the smallest
@@ -195,7 +192,7 @@ def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> Kept | None:
         return None
     cost, cheapest = min(fixes_by_price, key=lambda item: item[0])
     bound = sum(sorted(prices.values())[: fixes.exhaustive + 1], Fraction())
-    return Kept(
+    return MayStay(
         toggles=tuple(player for player in fixes.players if player not in cheapest.toggles),
         restored=cheapest,
         cost=float(cost),

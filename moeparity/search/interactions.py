@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from moeparity.search.contrast import Bounds, Contrast
-from moeparity.search.memo import Coalition, Memo, Names
+from moeparity.search.memo import Memo, Mixture, Names
 from moeparity.search.tree import Cell, leaves, name
 
 
@@ -60,6 +60,6 @@ def interactions(memo: Memo, cells: Sequence[Cell], bounds: Bounds) -> list[Inte
     ]
 
 
-def second_difference(base: Coalition, a: Coalition, b: Coalition) -> Contrast:
+def second_difference(base: Mixture, a: Mixture, b: Mixture) -> Contrast:
     """v(base, a, b) - v(base, a) - v(base, b) + v(base), for disjoint cells outside `base`."""
     return Contrast({base | a | b: 1, base | a: -1, base | b: -1, base: 1})

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from moeparity.search.contrast import Bounds, Interval, difference
-from moeparity.search.memo import Coalition, Memo, Names, Outcome, Players
+from moeparity.search.memo import Memo, Mixture, Names, Outcome, Players
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Apart:
         return replace(self, toggles=tuple(map(names, self.toggles)))
 
 
-def judged_apart(names: Coalition, memo: Memo, forced: Memo | None, bounds: Bounds) -> Apart | None:
+def judged_apart(names: Mixture, memo: Memo, forced: Memo | None, bounds: Bounds) -> Apart | None:
     """What is left without some toggles, free and in the `forced` mixtures; None without any, or without others."""
     if not names or names == memo.everything:
         return None

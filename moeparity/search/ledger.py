@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from moeparity.search.contrast import Contrast, usable
-from moeparity.search.memo import Coalition, Memo, Players
+from moeparity.search.memo import Memo, Mixture, Players
 from moeparity.search.tree import Cell, Group, drawn_order, every_order, leaves, prefixes
 
 EXACT = 128
@@ -42,7 +42,7 @@ class Ledger:
         """How many orders are in use."""
         return sum(len(draw) for draw in self._draws)
 
-    def needs(self, group: Group) -> list[Coalition]:
+    def needs(self, group: Group) -> list[Mixture]:
         """The mixtures between a group's members, along all orders in use."""
         return [step for order in self._orders() for step in _steps(order, group)]
 
@@ -65,7 +65,7 @@ class Ledger:
 
     def share(self, cell: Cell) -> Contrast:
         """What a cell adds, as a mean over the orders."""
-        weights: Counter[Coalition] = Counter()
+        weights: Counter[Mixture] = Counter()
         for order in self._orders():
             before, after = _ends(order, cell)
             weights[after] += 1
@@ -93,7 +93,7 @@ class Ledger:
         assert before is not None and after is not None  # noqa: PT018
         return after.value - before.value
 
-    def _runs(self, steps: Iterable[Coalition]) -> bool:
+    def _runs(self, steps: Iterable[Mixture]) -> bool:
         return all(usable(outcome) for outcome in self.memo.ask(steps))
 
     def _orders(self) -> Iterator[Players]:
@@ -111,13 +111,13 @@ def _draws(tree: Cell, pairs: int | None, seed: int) -> Iterator[tuple[Players, 
         yield (order, order[::-1])
 
 
-def _ends(order: Players, cell: Cell) -> tuple[Coalition, Coalition]:
+def _ends(order: Players, cell: Cell) -> tuple[Mixture, Mixture]:
     """The mixtures before and after a cell, whose players are neighbours in the order."""
     players = leaves(cell)
     start = min(order.index(player) for player in players)
     return frozenset(order[:start]), frozenset(order[: start + len(players)])
 
 
-def _steps(order: Players, group: Group) -> list[Coalition]:
+def _steps(order: Players, group: Group) -> list[Mixture]:
     """The mixtures after each of a group's members but the last."""
     return sorted((_ends(order, member)[1] for member in group.members), key=len)[:-1]

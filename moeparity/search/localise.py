@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from moeparity.search.contrast import Bounds
 from moeparity.search.ledger import Ledger
-from moeparity.search.memo import Coalition, Memo
+from moeparity.search.memo import Memo, Mixture
 from moeparity.search.roles import SHARE
 from moeparity.search.tree import Cell, Group, walk
 from moeparity.search.waterfall import PAIRS, Waterfall, ends, marginal_mixtures, total_of, waterfall_of
@@ -18,7 +18,7 @@ def localise(
     tree: Cell,
     bounds: Bounds,
     *,
-    apart: Coalition = frozenset(),
+    apart: Mixture = frozenset(),
     worth: float = SHARE,
     budget: int | None = None,
     pairs: int = PAIRS,
@@ -26,7 +26,7 @@ def localise(
 ) -> Waterfall:
     """The waterfall of a tree, opened only where |share| is at least `worth` of the whole divergence.
 
-    `tree.halves` of the layers makes it a bisection that follows every culprit. Shares are those of `waterfall` for
+    Layers in nested halves make it a bisection that follows every culprit. Shares are those of `waterfall` for
     the same tree, pairs and seed, as long as no order is left out: the same orders, of which only the mixtures at the
     borders of opened groups are evaluated. Each round opens all groups that are worth it in one batch, so there are at
     most as many batches as levels and two; opening halves costs a mixture for each order, and four that show the

@@ -11,7 +11,7 @@ Players = tuple[str, ...]
 Names = Callable[[str], str]
 """What a report calls a toggle."""
 
-Coalition = frozenset[str]
+Mixture = frozenset[str]
 """The toggles at the candidate's value; all others are at the reference's."""
 
 
@@ -37,7 +37,7 @@ class Outcome:
     unchanged: bool | None = None
 
 
-Evaluate = Callable[[Sequence[Coalition]], Mapping[Coalition, Outcome | None]]
+Evaluate = Callable[[Sequence[Mixture]], Mapping[Mixture, Outcome | None]]
 """Evaluates different mixtures, all in one batch; None where an op refuses the mixture."""
 
 
@@ -66,46 +66,46 @@ class Memo:
         self.mixtures = 0
         self.batches = 0
         self._evaluate = evaluate
-        self._outcomes: dict[Coalition, Outcome | None] = {}
+        self._outcomes: dict[Mixture, Outcome | None] = {}
 
     @property
-    def everything(self) -> Coalition:
+    def everything(self) -> Mixture:
         """The candidate itself: every toggle at the candidate's value."""
         return frozenset(self.players)
 
     @property
-    def outcomes(self) -> Mapping[Coalition, Outcome | None]:
+    def outcomes(self) -> Mapping[Mixture, Outcome | None]:
         """All mixtures evaluated so far, in the order they were asked."""
         return self._outcomes
 
-    def additions(self, coalitions: Iterable[Coalition]) -> list[Coalition]:
+    def additions(self, mixtures: Iterable[Mixture]) -> list[Mixture]:
         """The mixtures that asking would evaluate: without repeats, in the order given."""
-        return [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self._outcomes]
+        return [mixture for mixture in dict.fromkeys(mixtures) if mixture not in self._outcomes]
 
-    def ask(self, coalitions: Iterable[Coalition]) -> list[Outcome | None]:
+    def ask(self, mixtures: Iterable[Mixture]) -> list[Outcome | None]:
         """The outcome of each mixture, in the order given; what is not known is evaluated in one batch.
 
         Raises ValueError for a mixture with a toggle that is no player, and where `evaluate` leaves one out.
         """
-        mixtures = list(coalitions)
-        additions = self.additions(mixtures)
+        wanted = list(mixtures)
+        additions = self.additions(wanted)
         if additions:
             strangers = sorted(frozenset().union(*additions) - self.everything)
             if strangers:
                 raise ValueError(f"mixtures of {strangers}; only players expected: {list(self.players)}")
             self._learn(additions, self._evaluate(additions))
-        return [self._outcomes[coalition] for coalition in mixtures]
+        return [self._outcomes[mixture] for mixture in wanted]
 
-    def _learn(self, mixtures: Sequence[Coalition], answers: Mapping[Coalition, Outcome | None]) -> None:
-        unanswered = [sorted(coalition) for coalition in mixtures if coalition not in answers]
+    def _learn(self, mixtures: Sequence[Mixture], answers: Mapping[Mixture, Outcome | None]) -> None:
+        unanswered = [sorted(mixture) for mixture in mixtures if mixture not in answers]
         if unanswered:
             raise ValueError(f"no answer for {unanswered}; an outcome or None for each mixture expected")
-        self._outcomes.update({coalition: answers[coalition] for coalition in mixtures})
+        self._outcomes.update({mixture: answers[mixture] for mixture in mixtures})
         self.mixtures += len(mixtures)
         self.batches += 1
 
-    def __getitem__(self, coalition: Coalition) -> Outcome | None:
-        return self.ask([coalition])[0]
+    def __getitem__(self, mixture: Mixture) -> Outcome | None:
+        return self.ask([mixture])[0]
 
     def since(self, earlier: Effort) -> Effort:
         """What was asked since the memo's `effort` was `earlier`."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moeparity.search.contrast import Bounds, Contrast, Interval
-from moeparity.search.memo import Coalition, Memo
+from moeparity.search.memo import Memo, Mixture
 from moeparity.search.tree import Cell, leaves, name
 
 OFFSET = 4
@@ -41,7 +41,7 @@ def offsetting(memo: Memo, changes: Mapping[Cell, Interval], bounds: Bounds) -> 
     return tuple(_pair(memo, a, b) for a, b in pairs if _offset_each_other(memo, a, b, bounds))
 
 
-def _mixtures(a: Cell, b: Cell) -> tuple[Coalition, Coalition, Coalition]:
+def _mixtures(a: Cell, b: Cell) -> tuple[Mixture, Mixture, Mixture]:
     """The first alone, the second alone, both."""
     first, second = frozenset(leaves(a)), frozenset(leaves(b))
     return first, second, first | second

@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from moeparity.search.memo import Coalition, Memo, Outcome, Players
+from moeparity.search.memo import Memo, Mixture, Outcome, Players
 
 PARTS = 4096
 """Up to so many subsets of one size are listed to see whether a set is minimal."""
@@ -34,9 +34,9 @@ class Restoring:
         self.gate = gate
         self.start = memo.effort
         self.budget = budget
-        self.mixtures: set[Coalition] = set()
+        self.mixtures: set[Mixture] = set()
 
-    def mixture(self, toggles: Iterable[str]) -> Coalition:
+    def mixture(self, toggles: Iterable[str]) -> Mixture:
         """The candidate with these toggles of the reference."""
         return self.memo.everything - frozenset(toggles)
 

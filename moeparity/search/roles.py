@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 from fractions import Fraction
 
 from moeparity.search.contrast import Bounds, Contrast, Interval, surely_above, surely_below, usable
-from moeparity.search.memo import Coalition, Memo, Outcome
+from moeparity.search.memo import Memo, Mixture, Outcome
 
 SATURATION = 0.5
 """From this share of the whole divergence on, what is made alone and what is left when restored count as large."""
@@ -74,7 +74,7 @@ class StandsIn(IntEnum):
 
 def role(
     memo: Memo,
-    cell: Coalition,
+    cell: Mixture,
     share: Fraction,
     intervals: tuple[Interval, Interval],
     change: Interval,
@@ -113,7 +113,7 @@ def role(
     return Role.CULPRIT if surely else Role.CONTRIBUTES
 
 
-def stands_in(memo: Memo, cell: Coalition, change: Interval, bounds: Bounds) -> StandsIn:
+def stands_in(memo: Memo, cell: Mixture, change: Interval, bounds: Bounds) -> StandsIn:
     """Whether a cell alone makes most of the whole, and all others make most of it too, but not surely far more.
 
     What is masked does not. `change`: as in `role`.
@@ -129,7 +129,7 @@ def stands_in(memo: Memo, cell: Coalition, change: Interval, bounds: Bounds) -> 
     return StandsIn.SURELY if surely else StandsIn.PERHAPS
 
 
-def _beyond(mixture: Coalition, memo: Memo, bounds: Bounds) -> Interval:
+def _beyond(mixture: Mixture, memo: Memo, bounds: Bounds) -> Interval:
     """By how much a mixture costs more than `LEAST_SATURATION` of the whole: a multiple of it, of the same sign."""
     least, unit = Fraction(LEAST_SATURATION).as_integer_ratio()
     # Of one player alone, which is the whole, what is left of both weights counts.
@@ -138,12 +138,12 @@ def _beyond(mixture: Coalition, memo: Memo, bounds: Bounds) -> Interval:
     return Contrast(weights).interval(memo, bounds)
 
 
-def _idle(memo: Memo, cell: Coalition) -> bool:
+def _idle(memo: Memo, cell: Mixture) -> bool:
     """Whether moving the cell changes nothing in any pair of mixtures that is known."""
     pairs = (
-        (outcome, memo.outcomes[coalition | cell])
-        for coalition, outcome in memo.outcomes.items()
-        if not coalition & cell and coalition | cell in memo.outcomes
+        (outcome, memo.outcomes[mixture | cell])
+        for mixture, outcome in memo.outcomes.items()
+        if not mixture & cell and mixture | cell in memo.outcomes
     )
     return all(_equal(without, within) for without, within in pairs if without is not None and within is not None)
 

@@ -48,18 +48,6 @@ def walk(cell: Cell, depth: int = 0, inside: Container[Cell] | None = None) -> I
             yield from walk(member, depth + 1, inside)
 
 
-def halves(label: str, players: Players) -> Cell:
-    """Players in nested halves, the first being the larger, for a search among layers; one player is itself.
-
-    Halves are named after their first and last player.
-    """
-    if len(players) == 1:
-        return players[0]
-    middle = (len(players) + 1) // 2
-    parts = (players[:middle], players[middle:])
-    return Group(label, tuple(halves(f"{part[0]} to {part[-1]}", part) for part in parts))
-
-
 def prefixes(tree: Cell) -> int:
     """How many different mixtures all orders of `every_order` pass through, the first and the last included."""
     return _inner(tree) + 2

@@ -10,7 +10,7 @@ from fractions import Fraction
 from moeparity.metrics.verdict import sequences_needed
 from moeparity.search.contrast import CARRYING, Bounds, Interval, carrying, difference
 from moeparity.search.ledger import Ledger
-from moeparity.search.memo import Coalition, Effort, Memo, Names, Outcome, Players
+from moeparity.search.memo import Effort, Memo, Mixture, Names, Outcome, Players
 from moeparity.search.offsetting import OffsettingPair, offsetting
 from moeparity.search.roles import SHARE, Role, StandsIn, role, stands_in
 from moeparity.search.tree import Cell, Group, leaves, name, walk
@@ -91,7 +91,7 @@ def waterfall(
     tree: Cell,
     bounds: Bounds,
     *,
-    apart: Coalition = frozenset(),
+    apart: Mixture = frozenset(),
     pairs: int = PAIRS,
     seed: int = 0,
 ) -> Waterfall:
@@ -123,15 +123,15 @@ def waterfall(
     return waterfall_of(ledger, total, bounds, apart, start)
 
 
-def ends(memo: Memo) -> list[Coalition]:
+def ends(memo: Memo) -> list[Mixture]:
     """The reference and the candidate."""
     return [frozenset(), memo.everything]
 
 
-def marginal_mixtures(memo: Memo, cells: Iterable[Cell]) -> list[Coalition]:
+def marginal_mixtures(memo: Memo, cells: Iterable[Cell]) -> list[Mixture]:
     """The mixtures shown beside shares: each cell alone, and restored."""
-    coalitions = [frozenset(leaves(cell)) for cell in cells]
-    return [mixture for cell in coalitions for mixture in (cell, memo.everything - cell)]
+    members = [frozenset(leaves(cell)) for cell in cells]
+    return [mixture for toggles in members for mixture in (toggles, memo.everything - toggles)]
 
 
 def total_of(memo: Memo) -> Fraction | None:
@@ -139,7 +139,7 @@ def total_of(memo: Memo) -> Fraction | None:
     return difference(memo.everything, frozenset()).value(memo)
 
 
-def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, apart: Coalition, start: Effort) -> Waterfall:
+def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, apart: Mixture, start: Effort) -> Waterfall:
     """The rows of all cells that lie in opened groups."""
     shares: list[Share] = []
     pairs: list[OffsettingPair] = []
@@ -171,7 +171,7 @@ def _shares(
     changes: Mapping[Cell, Interval],
     pairs: Sequence[OffsettingPair],
     bounds: Bounds,
-    apart: Coalition,
+    apart: Mixture,
 ) -> Iterator[Share]:
     offset = {member for pair in pairs for member in (pair.first, pair.second)}
     positions = {
@@ -203,7 +203,7 @@ def _share(
     ledger: Ledger, cell: Cell, depth: int, bounds: Bounds, change: Interval, position: StandsIn, *, offset: bool
 ) -> Share:
     memo = ledger.memo
-    coalition = frozenset(leaves(cell))
+    mixture = frozenset(leaves(cell))
     contrast, whole = ledger.share(cell), difference(memo.everything, frozenset())
     share = contrast.value(memo)
     assert share is not None, "orders in use have finite mixtures only"
@@ -218,11 +218,11 @@ def _share(
         standard_error=ledger.standard_error(cell),
         interval=interval,
         part=part,
-        alone=memo[coalition],
-        restored=memo[memo.everything - coalition],
+        alone=memo[mixture],
+        restored=memo[memo.everything - mixture],
         change=change,
         needed=None,
-        role=role(memo, coalition, share, (interval, part), change, position, offset=offset),
+        role=role(memo, mixture, share, (interval, part), change, position, offset=offset),
     )
     return replace(row, needed=_needed(row, memo, whole.value(memo)))
 

@@ -26,7 +26,7 @@ from moeparity.errors import MoeparityError, SpecError
 from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.plan.sides import REFERENCE, micro_batches
 from moeparity.plan.toggles import mixed
-from moeparity.search.memo import Coalition
+from moeparity.search.memo import Mixture
 from tests.planted.places import random_tokens, write_recipe
 
 OWN = {
@@ -45,7 +45,7 @@ def prepared(folder: Path, checkpoint: Path, *, options: Options | None = None, 
     return prepare(path, device="cpu", options=options)
 
 
-def subsets(plan: Plan) -> list[Coalition]:
+def subsets(plan: Plan) -> list[Mixture]:
     names = [toggle.name for toggle in plan.toggles]
     return [frozenset(chosen) for size in range(len(names) + 1) for chosen in combinations(names, size)]
 
@@ -53,14 +53,14 @@ def subsets(plan: Plan) -> list[Coalition]:
 def test_every_mixture_in_one_pass_is_what_it_is_alone(tmp_path: Path, qwen3_moe: Path) -> None:
     plan = prepared(tmp_path, qwen3_moe, micro_batch=2)
     together = Mixtures(plan)
-    coalitions = subsets(plan)
-    assert len(coalitions) == 32, "four choices and the micro-batch"
-    outcomes = together(coalitions)
-    assert (list(outcomes), together.passes) == (coalitions, 1)
-    for coalition in coalitions[::5]:
+    mixtures = subsets(plan)
+    assert len(mixtures) == 32, "four choices and the micro-batch"
+    outcomes = together(mixtures)
+    assert (list(outcomes), together.passes) == (mixtures, 1)
+    for mixture in mixtures[::5]:
         alone = Mixtures(plan)
-        assert alone([coalition])[coalition] == outcomes[coalition]
-    empty, whole = outcomes[coalitions[0]], outcomes[coalitions[-1]]
+        assert alone([mixture])[mixture] == outcomes[mixture]
+    empty, whole = outcomes[mixtures[0]], outcomes[mixtures[-1]]
     assert (empty.value, empty.k3, empty.upper, empty.exact) == (0.0, 0.0, 0.0, True)
     assert whole.value > 0
     assert not whole.exact
@@ -70,8 +70,8 @@ def test_every_mixture_in_one_pass_is_what_it_is_alone(tmp_path: Path, qwen3_moe
 def test_the_outcome_is_the_mixtures_divergence(tmp_path: Path, qwen3_moe: Path, reduce: str) -> None:
     plan = prepared(tmp_path, qwen3_moe, reduce=reduce, sequences=25)
     moved = list(plan.toggles[:2])
-    coalition = frozenset(toggle.name for toggle in moved)
-    outcome = Mixtures(plan)([coalition])[coalition]
+    mixture = frozenset(toggle.name for toggle in moved)
+    outcome = Mixtures(plan)([mixture])[mixture]
     side = mixed(plan.reference, moved, plan.candidate)
     logits = Logits("lm_head", REFERENCE, ("own",), plan.tokens.input_ids, plan.tokens.loss_mask, "candidate")
     walkers = [
@@ -96,12 +96,12 @@ def test_with_too_few_sequences_for_a_verdict_only_equal_bits_are_under_a_gate(t
 
 
 def test_nothing_is_evaluated_twice(tmp_path: Path, qwen3_moe: Path) -> None:
-    oracle, coalitions = Mixtures(plan := prepared(tmp_path, qwen3_moe)), subsets(plan)
-    first = oracle(coalitions[:6])
+    oracle, mixtures = Mixtures(plan := prepared(tmp_path, qwen3_moe)), subsets(plan)
+    first = oracle(mixtures[:6])
     spent = oracle.counts.evaluations.total()
-    assert oracle([*coalitions[:6], *coalitions[:6]]) == first
+    assert oracle([*mixtures[:6], *mixtures[:6]]) == first
     assert (oracle.passes, oracle.counts.evaluations.total()) == (1, spent)
-    oracle(coalitions[:7])
+    oracle(mixtures[:7])
     assert oracle.passes == 2
 
 
@@ -110,9 +110,9 @@ def test_what_a_bisection_saw_is_not_evaluated_again(tmp_path: Path, qwen3_moe: 
     fresh, knowing = Mixtures(plan), Mixtures(plan)
     knowing.learn(observe(plan, plan.toggles))
     names = [toggle.name for toggle in plan.toggles]
-    coalitions = [frozenset({name}) for name in names] + [frozenset(names) - {name} for name in names]
-    learned = knowing(coalitions).items()
-    assert {key: replace(out, unchanged=None) if out else None for key, out in learned} == fresh(coalitions)
+    mixtures = [frozenset({name}) for name in names] + [frozenset(names) - {name} for name in names]
+    learned = knowing(mixtures).items()
+    assert {key: replace(out, unchanged=None) if out else None for key, out in learned} == fresh(mixtures)
     # Whether the candidate's bits are left as they are is what only a bisection looks at.
     assert [out.unchanged for key, out in learned if out and len(key) == len(names) - 1] == [False] * len(names)
     assert (knowing.passes, fresh.passes) == (0, 1)
@@ -120,10 +120,10 @@ def test_what_a_bisection_saw_is_not_evaluated_again(tmp_path: Path, qwen3_moe: 
 
 def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = prepared(tmp_path, qwen3_moe)
-    coalitions = subsets(plan)
+    mixtures = subsets(plan)
     whole = Mixtures(plan)
-    expected = whole(coalitions)
-    sides = [mixed(plan.reference, [t for t in plan.toggles if t.name in c], plan.candidate) for c in coalitions]
+    expected = whole(mixtures)
+    sides = [mixed(plan.reference, [t for t in plan.toggles if t.name in c], plan.candidate) for c in mixtures]
     walkers = [walker(plan, i, side) for i, side in enumerate([plan.reference, *sides])]
     few = estimate(walkers[:5], plan.model.weights, *plan.tokens.input_ids.shape).total
     assert few < estimate(walkers, plan.model.weights, *plan.tokens.input_ids.shape).total
@@ -135,9 +135,9 @@ def test_memory_decides_how_many_go_together(tmp_path: Path, qwen3_moe: Path, mo
         return run(walkers, *args, **more)
 
     monkeypatch.setattr(passes, "run", counting)
-    assert limited(coalitions) == expected
+    assert limited(mixtures) == expected
     assert batches[0] == 4, "what fits, and not one less"
-    assert sum(batches) == len(coalitions)
+    assert sum(batches) == len(mixtures)
 
 
 def test_too_little_memory_for_one_is_refused(tmp_path: Path, qwen3_moe: Path) -> None:
@@ -152,10 +152,10 @@ def test_a_mixture_that_an_op_refuses_is_none(tmp_path: Path, qwen3_moe_even: Pa
     settings |= {"layers[*].moe.experts:product": "fp32", "lm_head:output": "fp32"}
     plan = prepared(tmp_path, qwen3_moe_even, own=settings)
     outcomes = Mixtures(plan)(subsets(plan))
-    refused = [coalition for coalition, outcome in outcomes.items() if outcome is None]
+    refused = [mixture for mixture, outcome in outcomes.items() if outcome is None]
     grouped = next(t.name for t in plan.toggles if "implementation" in t.name)
     assert refused
-    assert all(grouped in coalition for coalition in refused)
+    assert all(grouped in mixture for mixture in refused)
     assert outcomes[frozenset(t.name for t in plan.toggles)] is not None
 
 
@@ -163,7 +163,7 @@ def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
     tmp_path: Path, qwen3_moe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = prepared(tmp_path, qwen3_moe)
-    coalitions = subsets(plan)
+    mixtures = subsets(plan)
     bad = plan.toggles[1]
 
     def refusing(walkers: list[Walker], *args: Any, **more: Any) -> Any:
@@ -176,10 +176,10 @@ def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
                 raise SpecError("refused")
         return run(walkers, *args, **more)
 
-    expected = Mixtures(plan)(coalitions)
+    expected = Mixtures(plan)(mixtures)
     monkeypatch.setattr(passes, "run", refusing)
-    outcomes = Mixtures(plan)(coalitions)
-    assert outcomes == {c: None if bad.name in c else expected[c] for c in coalitions}
+    outcomes = Mixtures(plan)(mixtures)
+    assert outcomes == {c: None if bad.name in c else expected[c] for c in mixtures}
 
 
 def test_a_name_that_is_no_toggle(tmp_path: Path, qwen3_moe: Path) -> None:

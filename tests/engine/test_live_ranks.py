@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.engine.live_ranks import CASES, RANKS
-
-ROOT = Path(__file__).parents[2]
+from tests.live_group import run_group
 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
     """By rank and case; none of the ranks outlives this."""
     out = tmp_path_factory.mktemp("live_ranks") / "out"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.uncollected", "tests.engine.live_ranks", str(out)]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as started:
-        try:
-            _, output = started.communicate(timeout=240)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, output
+    run_group("tests.engine.live_ranks", str(out))
     return [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(RANKS)]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from moeparity.metrics.interval import tail_mean, token_mean
-from moeparity.search.memo import Coalition, Memo, Outcome
+from moeparity.search.memo import Memo, Mixture, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import waterfall
@@ -29,7 +29,7 @@ def widened(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, floa
     return interval.low, interval.high
 
 
-def sample_sums(generator: torch.Generator) -> dict[Coalition, list[float]]:
+def sample_sums(generator: torch.Generator) -> dict[Mixture, list[float]]:
     """Per-sequence costs with a long tail; a costs 1 and b 2 in the mean, both together 1 more."""
     a, b, c = torch.empty(3, SEQUENCES, dtype=torch.float64).exponential_(1.0, generator=generator)
     return {frozenset(): [0.0] * SEQUENCES, frozenset("a"): a.tolist(), frozenset("b"): (2 * b).tolist(),
@@ -43,9 +43,7 @@ def test_the_interval_of_a_share_holds_the_true_share() -> None:
         sums = sample_sums(generator)
         assert sums.keys() == set(subsets(PLAYERS))
 
-        def evaluate(
-            mixtures: Sequence[Coalition], sums: dict[Coalition, list[float]] = sums
-        ) -> dict[Coalition, Outcome]:
+        def evaluate(mixtures: Sequence[Mixture], sums: dict[Mixture, list[float]] = sums) -> dict[Mixture, Outcome]:
             return {c: outcome(sum(sums[c]) / SEQUENCES, sums=sums[c]) for c in mixtures}
 
         chart = waterfall(Memo(PLAYERS, evaluate), Group("all", PLAYERS), bounds)
@@ -72,9 +70,7 @@ def test_no_sign_is_said_that_the_population_does_not_have_where_few_sequences_c
         alone = {frozenset(): [0.0] * SEQUENCES, frozenset("a"): (a + 20).tolist(), frozenset("b"): cost.tolist()}
         game = {**alone, frozenset("ab"): whole}
 
-        def evaluate(
-            mixtures: Sequence[Coalition], game: dict[Coalition, list[float]] = game
-        ) -> dict[Coalition, Outcome]:
+        def evaluate(mixtures: Sequence[Mixture], game: dict[Mixture, list[float]] = game) -> dict[Mixture, Outcome]:
             return {c: outcome(sum(game[c]) / SEQUENCES, sums=game[c]) for c in mixtures}
 
         _, b = waterfall(Memo(PLAYERS, evaluate), Group("all", PLAYERS), widened).shares
@@ -100,8 +96,8 @@ def test_a_culprits_interval_is_finite_and_lies_above_nothing() -> None:
             sums[frozenset("ab")] = (a + b / 99).tolist()
 
             def evaluate(
-                mixtures: Sequence[Coalition], game: dict[Coalition, list[float]] = sums
-            ) -> dict[Coalition, Outcome]:
+                mixtures: Sequence[Mixture], game: dict[Mixture, list[float]] = sums
+            ) -> dict[Mixture, Outcome]:
                 return {c: outcome(sum(game[c]) / SEQUENCES, sums=game[c]) for c in mixtures}
 
             for row in waterfall(Memo(PLAYERS, evaluate), Group("all", PLAYERS), widened).shares:

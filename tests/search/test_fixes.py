@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.search.fixes import Fixes, fix_sets, keep
-from moeparity.search.memo import Coalition, Players
+from moeparity.search.memo import Mixture, Players
 from moeparity.search.restoring import ddmin, under
 from tests.search.games import memo_of, minimal_fixes, names, outcome, random_game, refusing_game, sparse_game, subsets
 
@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32)
 MANY = 10**6
 
 
-def fixes_as_sets(fixes: Fixes) -> set[Coalition]:
+def fixes_as_sets(fixes: Fixes) -> set[Mixture]:
     return {frozenset(fix.toggles) for fix in fixes.sets}
 
 
@@ -40,7 +40,7 @@ def test_all_minimal_fixes_of_any_game(seed: int, count: int, refusal_rate: floa
 
 
 def assert_spoiled(
-    players: Players, game: dict[Coalition, float | None], gate: float, toggles: Players, spoiled_by: Players
+    players: Players, game: dict[Mixture, float | None], gate: float, toggles: Players, spoiled_by: Players
 ) -> None:
     def value(toggles_off: Sequence[str]) -> float | None:
         return game[frozenset(players) - frozenset(toggles_off)]
@@ -61,7 +61,6 @@ def test_batches_are_sizes_and_supersets_of_fixes_are_not_asked() -> None:
     # All 32 sets without t0, t0 alone, and t0 with each of the others.
     assert fixes.effort.mixtures == 32 + 1 + 5
     assert fixes.effort.batches == 7
-    assert fixes.sets[0].supersets == 5
     assert not fixes.sets[0].spoiled_by
 
 
@@ -74,7 +73,7 @@ def test_a_candidate_under_the_gate_needs_nothing() -> None:
 
 def test_restoring_more_can_make_it_worse_and_that_is_said() -> None:
     # b undoes what a does: without b, a alone is over the gate; c does nothing.
-    def value(on: Coalition) -> float:
+    def value(on: Mixture) -> float:
         return abs(("a" in on) - ("b" in on)) + 0.5 * ("c" in on)
 
     fixes = fix_sets(memo_of(("a", "b", "c"), value), 0.1)
@@ -109,7 +108,7 @@ def test_beyond_the_budget_ddmin_finds_all_of_a_monotone_game() -> None:
     assert fixes.effort.mixtures < 800
 
 
-def minimal_hitting(causes: list[frozenset[str]]) -> set[Coalition]:
+def minimal_hitting(causes: list[frozenset[str]]) -> set[Mixture]:
     involved = sorted(frozenset().union(*causes))
     hitting = [subset for subset in subsets(involved) if all(subset & cause for cause in causes)]
     return {subset for subset in hitting if not any(smaller < subset for smaller in hitting)}
@@ -129,7 +128,7 @@ def test_where_fixes_are_few_and_scattered_what_is_said_holds(seed: int) -> None
     assert_what_is_said(players, sparse_game(players, seed), 40, limit=16)
 
 
-def assert_what_is_said(players: Players, game: Mapping[Coalition, float | None], budget: int, limit: int) -> None:
+def assert_what_is_said(players: Players, game: Mapping[Mixture, float | None], budget: int, limit: int) -> None:
     gate = 0.2
     memo = memo_of(players, game.__getitem__)
     fixes = fix_sets(memo, gate, budget=budget, limit=limit)

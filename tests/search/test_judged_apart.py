@@ -7,7 +7,7 @@ import math
 import pytest
 
 from moeparity.search.judged_apart import judged_apart
-from moeparity.search.memo import Coalition
+from moeparity.search.memo import Mixture
 from moeparity.search.roles import Role
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import waterfall
@@ -19,7 +19,7 @@ FORCED = {c: 0.01 * len(c & {"a", "b"}) + 0.4 * ("eps" in c) for c in subsets(PL
 """With the reference's routes roundings make next to nothing, and a wrong eps what it always makes."""
 
 
-def roles(apart: Coalition) -> dict[str, Role]:
+def roles(apart: Mixture) -> dict[str, Role]:
     memo = memo_of(PLAYERS, SATURATED.__getitem__)
     return {row.name: row.role for row in waterfall(memo, Group("all", PLAYERS), no_bounds, apart=apart).shares}
 
@@ -54,5 +54,5 @@ def test_what_is_left_without_them_free_and_forced() -> None:
 
 
 @pytest.mark.parametrize("names", [frozenset[str](), frozenset(PLAYERS)])
-def test_nothing_is_apart_where_there_is_nobody_or_nobody_else(names: Coalition) -> None:
+def test_nothing_is_apart_where_there_is_nobody_or_nobody_else(names: Mixture) -> None:
     assert judged_apart(names, memo_of(PLAYERS, SATURATED.__getitem__), None, no_bounds) is None

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.search.localise import localise
-from moeparity.search.tree import Group, halves
+from moeparity.search.tree import Group
 from moeparity.search.waterfall import waterfall
-from tests.search.games import memo_of, names, no_bounds, random_game, refusing_game
+from tests.search.games import halves, memo_of, names, no_bounds, random_game, refusing_game
 
 LAYERS = names(32)
 TREE = halves("layers", LAYERS)

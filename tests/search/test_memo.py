@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from moeparity.search.memo import Coalition, Effort, Memo, Outcome
+from moeparity.search.memo import Effort, Memo, Mixture, Outcome
 from tests.search.games import memo_of, names, outcome
 
 A, B = frozenset({"t0"}), frozenset({"t1"})
 
 
 def test_asks_each_mixture_once_and_in_one_batch() -> None:
-    batches: list[list[Coalition]] = []
+    batches: list[list[Mixture]] = []
 
-    def evaluate(batch: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+    def evaluate(batch: Sequence[Mixture]) -> dict[Mixture, Outcome | None]:
         batches.append(list(batch))
-        return {coalition: outcome(float(len(coalition))) for coalition in batch}
+        return {mixture: outcome(float(len(mixture))) for mixture in batch}
 
     memo = Memo(names(2), evaluate)
     answers = memo.ask([A, B, A])

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import pytest
 
 from moeparity.search.contrast import Interval, difference
-from moeparity.search.memo import Coalition, Memo
+from moeparity.search.memo import Memo, Mixture
 from moeparity.search.offsetting import MOST, offsetting
 from moeparity.search.tree import Cell
 from tests.search.games import memo_of, no_bounds
 
 
-def game_of(**values: float | None) -> dict[Coalition, float | None]:
+def game_of(**values: float | None) -> dict[Mixture, float | None]:
     return {frozenset(): 0.0, **{frozenset(name): value for name, value in values.items()}}
 
 
@@ -23,7 +23,7 @@ def changes_of(memo: Memo) -> Mapping[Cell, Interval]:
     return {player: difference(everything - {player}, everything).interval(memo, no_bounds) for player in memo.players}
 
 
-def pairs_in(game: Mapping[Coalition, float | None]) -> list[str]:
+def pairs_in(game: Mapping[Mixture, float | None]) -> list[str]:
     memo = memo_of(tuple(sorted(frozenset().union(*game))), game.__getitem__)
     return [pair.first + pair.second for pair in offsetting(memo, changes_of(memo), no_bounds)]
 
@@ -62,8 +62,8 @@ def test_what_is_not_sure_is_no_pair() -> None:
 
 def test_only_those_that_raise_it_most_are_looked_at() -> None:
     players = tuple(f"t{i}" for i in range(MOST + 3))
-    memo = memo_of(players, lambda coalition: float(len(coalition)))
+    memo = memo_of(players, lambda mixture: float(len(mixture)))
     changes: dict[Cell, Interval] = {player: (float(i + 1), math.inf) for i, player in enumerate(players)}
     assert offsetting(memo, changes, no_bounds) == ()
     assert memo.mixtures == MOST * (MOST - 1) // 2 + MOST
-    assert not any(coalition & {"t0", "t1", "t2"} for coalition in memo.outcomes)
+    assert not any(mixture & {"t0", "t1", "t2"} for mixture in memo.outcomes)

@@ -10,7 +10,7 @@ import torch
 
 from moeparity.metrics.interval import token_mean
 from moeparity.search.contrast import Bounds
-from moeparity.search.memo import Coalition, Memo, Outcome
+from moeparity.search.memo import Memo, Mixture, Outcome
 from moeparity.search.tree import Cell, Group
 from moeparity.search.waterfall import waterfall
 from tests.search.games import memo_of, no_bounds, outcome
@@ -29,8 +29,8 @@ def parts(of: Memo, tree: Cell, bounds: Bounds) -> dict[str, tuple[float, float]
     return {row.name: row.part for row in waterfall(of, tree, bounds).shares}
 
 
-def played(sums: Mapping[Coalition, Sequence[float]]) -> Memo:
-    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome]:
+def played(sums: Mapping[Mixture, Sequence[float]]) -> Memo:
+    def evaluate(mixtures: Sequence[Mixture]) -> dict[Mixture, Outcome]:
         return {c: outcome(sum(sums[c]) / len(sums[c]), sums=sums[c]) for c in mixtures}
 
     return Memo(("a", "b"), evaluate)
@@ -99,11 +99,11 @@ def test_a_whole_that_one_sequence_carries_has_parts_without_bounds() -> None:
 
 @pytest.mark.parametrize("total", [None, 0.0, math.nan])
 def test_without_a_whole_there_are_no_parts(total: float | None) -> None:
-    game: dict[Coalition, float | None] = {NONE: 0.0, A: 1.0, B: 1.0, AB: total}
+    game: dict[Mixture, float | None] = {NONE: 0.0, A: 1.0, B: 1.0, AB: total}
     intervals = parts(memo_of(("a", "b"), game.__getitem__), BOTH, no_bounds)
     assert all(part == (-math.inf, math.inf) for part in intervals.values())
 
 
 def test_where_every_order_is_refused_there_are_no_parts() -> None:
-    game: dict[Coalition, float | None] = {NONE: 0.0, A: None, B: None, AB: 1.0}
+    game: dict[Mixture, float | None] = {NONE: 0.0, A: None, B: None, AB: 1.0}
     assert parts(memo_of(("a", "b"), game.__getitem__), BOTH, no_bounds) == {}

@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from moeparity.search.tree import Cell, Group, drawn_order, every_order, halves, leaves, prefixes
-from tests.search.games import names
+from moeparity.search.tree import Cell, Group, drawn_order, every_order, leaves, prefixes
+from tests.search.games import halves, names
 
 NESTED = Group("all", (Group("g", ("a", Group("h", ("b", "c")))), "d", Group("k", ("e", "f"))))
 

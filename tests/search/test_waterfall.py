@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.search.contrast import difference
-from moeparity.search.memo import Coalition, Memo, Outcome
+from moeparity.search.memo import Memo, Mixture, Outcome
 from moeparity.search.offsetting import MOST
 from moeparity.search.roles import Role
 from moeparity.search.tree import Cell, Group, leaves
@@ -33,7 +33,7 @@ NESTED = Group("all", (Group("g", ("t0", Group("h", ("t1", "t2")))), "t3", Group
 SEEDS = st.integers(0, 2**32)
 
 
-def shared(game: Mapping[Coalition, float | None], tree: Cell, pairs: int = 8, seed: int = 0) -> Waterfall:
+def shared(game: Mapping[Mixture, float | None], tree: Cell, pairs: int = 8, seed: int = 0) -> Waterfall:
     return waterfall(memo_of(leaves(tree), game.__getitem__), tree, no_bounds, pairs=pairs, seed=seed)
 
 
@@ -189,12 +189,12 @@ def test_the_tree_holds_the_players() -> None:
         waterfall(memo_of(names(2), lambda _: 0.0), Group("all", names(2)), no_bounds, pairs=0)
 
 
-def roles(game: Mapping[Coalition, float | None]) -> dict[str, Role]:
+def roles(game: Mapping[Mixture, float | None]) -> dict[str, Role]:
     players = tuple(sorted(frozenset().union(*game)))
     return {row.name: row.role for row in shared(game, Group("all", players)).shares}
 
 
-def table(**values: float) -> dict[Coalition, float | None]:
+def table(**values: float) -> dict[Mixture, float | None]:
     return {frozenset(): 0.0, **{frozenset(name): value for name, value in values.items()}}
 
 
@@ -248,7 +248,7 @@ def test_intervals_see_the_paired_sums_of_each_sequence() -> None:
     sums = {"": (0.0, 0.0), "a": (1.0, 3.0), "b": (2.0, 2.0), "ab": (4.0, 8.0)}
     recorded: list[tuple[float, ...]] = []
 
-    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+    def evaluate(mixtures: Sequence[Mixture]) -> dict[Mixture, Outcome | None]:
         return {c: outcome(sum(sums[key]) / 2, sums=sums[key]) for c in mixtures for key in ["".join(sorted(c))]}
 
     def bounds(total: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:

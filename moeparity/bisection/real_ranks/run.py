@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.real_ranks.pass_values import Values
 from moeparity.bisection.real_ranks.report import RealRanks, SideOnRanks, Site
 from moeparity.bisection.real_ranks.words import real_ranks_reading
 from moeparity.bisection.trials import walker
 from moeparity.engine.live_ranks import LiveRanks, Reduction
+from moeparity.engine.values import Block
+from moeparity.engine.view import NodeView
 from moeparity.errors import SpecError, Where
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.ops.kernels.pieces import computing
@@ -111,7 +114,7 @@ def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
 def _side(plan: Plan, name: str, side: Side, progress: Callback | None) -> SideOnRanks:
     passes, walk = plan.passes(progress), walker(plan, name, side)
     live = LiveRanks(stage_of(side.plan.graph, side.plan.settings))
-    simulated, real = Values(name), Values(name, live)
+    simulated, real = _Values(name), _Values(name, live)
     passes.run([walk], [simulated])
     with computing(live):
         passes.run([walk], [real])
@@ -189,3 +192,34 @@ def _identified(sides: Sequence[SideOnRanks]) -> list[SideOnRanks]:
         return replace(site, probed=probed_of[key])
 
     return [replace(side, sites=tuple(map(identified, side.sites))) for side in sides]
+
+
+class _Values:
+    """Digests of the values of a side at every node, and of each node what was reduced there.
+
+    of_node: by node and wave. Partial sums are left out: a rank has its own only, and what they add up to is compared.
+    """
+
+    def __init__(self, side: str, live: LiveRanks | None = None) -> None:
+        self.side, self.live = side, live
+        self.of_node: dict[tuple[str, tuple[int, int]], str] = {}
+        self.reductions: dict[str, list[Reduction]] = defaultdict(list)
+
+    def see(self, view: NodeView) -> None:
+        """Called by the engine once per node and wave."""
+        if self.live is not None:
+            self.reductions[view.node.name] += self.live.take()
+        if not view.ran(self.side):
+            return
+        whole = [block for port in view.outputs[self.side] for block in port if block.partials == 1]
+        if whole:
+            self.of_node[view.node.name, view.wave] = _digest(whole)
+
+
+def _digest(blocks: list[Block]) -> str:
+    digest = sha256()
+    for block in blocks:
+        tensor = block.tensor.detach().cpu().contiguous()
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

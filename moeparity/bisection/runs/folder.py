@@ -36,7 +36,7 @@ _WORDS = {
     "request": "what the command asks for",
 }
 """Parts of a run's identity, for people."""
-Made = TypeVar("Made")
+Piece = TypeVar("Piece")
 POINT = "report"
 """What the result of a bisection is kept as, that of a point of a sweep as well."""
 _SHARED = ("tokens", "weights", "graph", "machine", "source")
@@ -104,13 +104,13 @@ class RunFolder:
         assert self.file is not None
         return PieceStore(joined(self.file.parts), codec, run=self.folder)
 
-    def once(self, pieces: PieceStore, name: str, make: Callable[[], Made]) -> Made:
+    def once(self, pieces: PieceStore, name: str, make: Callable[[], Piece]) -> Piece:
         """What is kept under that name; else what `make` makes, which is kept then.
 
         Raises RunError where a finished run does not have it: nothing of that is computed again.
         """
         self._piece = pieces.path(name)
-        stored_result: Made | None = pieces.load(name)
+        stored_result: Piece | None = pieces.load(name)
         if stored_result is not None:
             return stored_result
         if self.finished:

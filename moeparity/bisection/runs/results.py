@@ -13,11 +13,11 @@ from moeparity.bisection.runs.file import Kind, finished_run, kept_bytes
 from moeparity.bisection.sweep.report import Sweep
 from moeparity.errors import RunError, Where
 
-Kept = Report | Sweep | Flipped | Mined
-_CLASSES: dict[Kind, type[Kept]] = {"bisect": Report, "sweep": Sweep, "flips": Flipped, "mine": Mined}
+Result = Report | Sweep | Flipped | Mined
+_CLASSES: dict[Kind, type[Result]] = {"bisect": Report, "sweep": Sweep, "flips": Flipped, "mine": Mined}
 
 
-def read_report(folder: str | Path) -> Kept:
+def read_report(folder: str | Path) -> Result:
     """What a finished run ended with: of `bisect` a Report, else a Sweep, Flipped or Mined.
 
     Raises RunError for a folder without a finished run, a damaged one, and one that another version of moeparity wrote

@@ -19,7 +19,7 @@ from moeparity.bisection.shares.report import (
 )
 from moeparity.bisection.shares.search import Blame, parts_of
 from moeparity.plan import evidence as levels
-from moeparity.search.fixes import FixSet, Kept
+from moeparity.search.fixes import FixSet, MayStay
 from moeparity.search.interactions import Interaction
 from moeparity.search.judged_apart import Apart
 from moeparity.search.memo import Outcome
@@ -135,7 +135,7 @@ def _fix_set(fix: FixSet, evidence: Evidence) -> FixSetRow:
     )
 
 
-def _kept_row(allowed: Kept, evidence: Evidence) -> KeptRow:
+def _kept_row(allowed: MayStay, evidence: Evidence) -> KeptRow:
     return KeptRow(
         toggles=allowed.toggles,
         evidence=tuple(evidence[name] for name in allowed.toggles),

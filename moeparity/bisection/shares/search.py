@@ -23,11 +23,11 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, bound_side
 from moeparity.plan.spec import variant_schema
 from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
-from moeparity.search.fixes import Fixes, Kept, fix_sets, keep
+from moeparity.search.fixes import Fixes, MayStay, fix_sets, keep
 from moeparity.search.interactions import Interaction, interactions
 from moeparity.search.judged_apart import Apart, judged_apart
 from moeparity.search.localise import localise
-from moeparity.search.memo import Coalition, Evaluate, Memo, Outcome
+from moeparity.search.memo import Evaluate, Memo, Mixture, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Cell, Group, leaves, name
 from moeparity.search.waterfall import Share, Waterfall, waterfall
@@ -58,7 +58,7 @@ class Blame:
     inside: Waterfall | None
     interactions: tuple[Interaction, ...]
     fixes: Fixes
-    may_stay: Kept | None
+    may_stay: MayStay | None
     in_fp32: float | None
     mixtures: int
     passes: int
@@ -147,7 +147,7 @@ def _acting(shares: Waterfall) -> list[str]:
 
 
 def _inside(
-    shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, budget: int, apart: Coalition
+    shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, budget: int, apart: Mixture
 ) -> Waterfall | None:
     """Where in the layers shares are made; what is saturated is the same in every part, and stays whole."""
     names = {share.name for share in shares.shares if _worth_opening(share)}
@@ -166,7 +166,7 @@ def _worth_opening(share: Share) -> bool:
 def _merged(cells: Sequence[Cell], natural: Mixtures) -> Evaluate:
     """Mixtures of parts, in which a toggle with all its parts stands for them: so none is evaluated in two names."""
 
-    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome | None]:
+    def evaluate(mixtures: Sequence[Mixture]) -> dict[Mixture, Outcome | None]:
         toggles_of = {mixture: frozenset(n for cell in cells for n in _names(cell, mixture)) for mixture in mixtures}
         outcomes = natural(list(dict.fromkeys(toggles_of.values())))
         return {mixture: outcomes[names] for mixture, names in toggles_of.items()}
@@ -174,7 +174,7 @@ def _merged(cells: Sequence[Cell], natural: Mixtures) -> Evaluate:
     return evaluate
 
 
-def _names(cell: Cell, mixture: Coalition) -> Iterator[str]:
+def _names(cell: Cell, mixture: Mixture) -> Iterator[str]:
     presence = [leaf in mixture for leaf in leaves(cell)]
     if all(presence):
         yield name(cell)

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from moeparity.output.words import enumerated, quantity
 from moeparity.search.contrast import surely_above, surely_below
-from moeparity.search.fixes import Fixes, FixSet, Kept
+from moeparity.search.fixes import Fixes, FixSet, MayStay
 from moeparity.search.interactions import Interaction
 from moeparity.search.judged_apart import Apart
 from moeparity.search.roles import LEAST_HELP, LEAST_SATURATION, SATURATION, SHARE, Role
@@ -57,7 +57,7 @@ def share_reading(
     return [*sentences, *_forced(forced, total)]
 
 
-def fix_reading(fixes: Fixes, allowed: Kept | None, *, costs: bool) -> list[str]:
+def fix_reading(fixes: Fixes, allowed: MayStay | None, *, costs: bool) -> list[str]:
     """What to restore, what may stay, and how sure that is."""
     gate = f"the gate {fixes.gate:g}"
     if not fixes.sets:
@@ -269,7 +269,7 @@ def _scope(fixes: Fixes) -> Iterator[str]:
         yield f"An op refuses {fixes.refused} of the mixtures; they count as no fix."
 
 
-def _staying(allowed: Kept | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
+def _staying(allowed: MayStay | None, fixes: Fixes, *, costs: bool) -> Iterator[str]:
     if allowed is None:
         return
     if not allowed.toggles:

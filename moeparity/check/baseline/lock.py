@@ -21,11 +21,11 @@ _ANEW = "Restore it from git, or remove it and write it anew with `--update`"
 _DIGITS = re.compile(r"(\d+)")
 
 
-class _Kept(BaseModel):
+class _LockModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
-class Budget(_Kept):
+class Budget(_LockModel):
     """What a metric may be on any machine; one of the two bounds, which holds it too."""
 
     at_most: FiniteFloat | None = None
@@ -46,7 +46,7 @@ class Budget(_Kept):
         return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
 
 
-class Bits(_Kept):
+class Bits(_LockModel):
     """Digests of what one kind of machine computed: of the tokens, and of each node's values on both sides."""
 
     tokens: str
@@ -59,7 +59,7 @@ Choices = dict[str, dict[str, Annotated[list[str], Field(min_length=2, max_lengt
 """By node and choice, its value and the evidence for it."""
 
 
-class Entry(_Kept):
+class Entry(_LockModel):
     """What is kept of one recipe.
 
     sides: each in words: profile, dtype, schedule, placement. tokens: a digest; None where the run samples them.
@@ -74,7 +74,7 @@ class Entry(_Kept):
     machines: dict[str, Bits]
 
 
-class Lock(_Kept):
+class Lock(_LockModel):
     """All recipes of a lock, by their paths from its folder."""
 
     recipes: dict[str, Entry]

@@ -14,7 +14,7 @@ from moeparity.evidence.capture.flush import Running
 from moeparity.evidence.capture.ops import Op, op_of, outputs, tensors
 from moeparity.evidence.capture.place import Places
 from moeparity.evidence.capture.recorder import Recorder
-from moeparity.evidence.capture.seen import Seen
+from moeparity.evidence.capture.seen import SeenValue
 from moeparity.evidence.capture.stacks import frames
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -147,7 +147,7 @@ class OpMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recorder.returned(call)
 
     def _note_result(
-        self, slots: dict[str, Seen], slot: str, tensor: torch.Tensor, call: Running, *, ahead: bool = False
+        self, slots: dict[str, SeenValue], slot: str, tensor: torch.Tensor, call: Running, *, ahead: bool = False
     ) -> None:
         value = self._recorder.see(tensor, born=True, keep=call.keeps, ahead=ahead)
         if value is not None:

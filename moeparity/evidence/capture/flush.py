@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from moeparity.evidence.capture.ops import plain
-from moeparity.evidence.capture.seen import Seen
+from moeparity.evidence.capture.seen import SeenValue
 from moeparity.evidence.capture.stacks import Frames, lines
 from moeparity.evidence.capture.statistics import by_name
 from moeparity.evidence.trace.digest import value_digests
@@ -28,10 +28,10 @@ class Running:
         self.path, self.phase, self.nth, self.step = "", "forward", 0, 0
         self.inside: int | None = None
         self.forward_call: int | None = None
-        self.inputs: dict[str, Seen] = {}
-        self.outputs: dict[str, Seen] = {}
-        self.written: dict[str, Seen] = {}
-        self.weights: dict[str, Seen] = {}
+        self.inputs: dict[str, SeenValue] = {}
+        self.outputs: dict[str, SeenValue] = {}
+        self.written: dict[str, SeenValue] = {}
+        self.weights: dict[str, SeenValue] = {}
         self.scalars: dict[str, Any] = {}
         self.frames: Frames | None = None
         self.flags: list[str] = []
@@ -110,9 +110,9 @@ def let_go(calls: list[Running]) -> None:
         value.written, value.bits = True, None
 
 
-def _unwritten(calls: list[Running]) -> list[Seen]:
+def _unwritten(calls: list[Running]) -> list[SeenValue]:
     """The values of calls that are not in the trace yet, a base before its views."""
-    values: dict[int, Seen] = {}
+    values: dict[int, SeenValue] = {}
     for call in calls:
         for slots in (call.inputs, call.outputs, call.written, call.weights):
             for value in slots.values():
@@ -134,7 +134,7 @@ def _on_host(parts: list[torch.Tensor]) -> list[torch.Tensor]:
     return [fetched[number] for number in range(len(parts))]
 
 
-def _value(value: Seen) -> Value:
+def _value(value: SeenValue) -> Value:
     return Value(
         id=value.id,
         dtype=_dtype(value.dtype),
@@ -181,7 +181,7 @@ def _bears(call: Running, name: str) -> bool:
     )
 
 
-def _holds(value: Seen, name: str) -> bool:
+def _holds(value: SeenValue, name: str) -> bool:
     stats = (value.base or value).stats
     return isinstance(stats, dict) and stats.get(name, 0) > 0
 

@@ -13,7 +13,7 @@ import torch
 
 from moeparity.evidence.capture.flush import Running
 from moeparity.evidence.capture.recorder import Recorder
-from moeparity.evidence.capture.seen import Seen
+from moeparity.evidence.capture.seen import SeenValue
 
 Slotted = Iterable[tuple[str, torch.Tensor]]
 
@@ -75,7 +75,7 @@ class Gradients:
                 call, count = followed.backward or (self._began(followed), 0)
                 value = recorder.see(gradient, keep=call.keeps) if type(gradient) is torch.Tensor else None
                 if value is not None:
-                    slots: dict[str, Seen] = getattr(call, role)
+                    slots: dict[str, SeenValue] = getattr(call, role)
                     slots[slot] = value
                 followed.backward = call, count + 1
                 if count + 1 == followed.awaited:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from moeparity.evidence.capture.flush import Running, Sink, complete, let_go, write
-from moeparity.evidence.capture.seen import Seen, Storage, Storages, covers, extent, remember, version_of
+from moeparity.evidence.capture.seen import SeenValue, Storage, Storages, covers, extent, remember, version_of
 from moeparity.evidence.capture.settings import Settings
 from moeparity.evidence.capture.statistics import Tally, has_order, later
 from moeparity.evidence.trace.digest import row_digests
@@ -109,7 +109,7 @@ class Recorder:
         keep: bool = False,
         index: bool = False,
         ahead: bool = False,
-    ) -> Seen | None:
+    ) -> SeenValue | None:
         """The value that a tensor holds now, None for what has no storage.
 
         `born`: an op has just made it. `keep`: its whole tensor is wanted. `index`: a module or an embedding is given
@@ -133,7 +133,7 @@ class Recorder:
             self._keep(value, tensor)
         return value
 
-    def _met(self, tensor: torch.Tensor, storage: Storage, version: int, *, born: bool) -> Seen:
+    def _met(self, tensor: torch.Tensor, storage: Storage, version: int, *, born: bool) -> SeenValue:
         primary = storage.primary
         if primary is not None and (primary.version != version or not covers(primary, tensor)):
             primary = None
@@ -151,12 +151,12 @@ class Recorder:
             self._digest(value, tensor)
         return value
 
-    def _numbered(self, tensor: torch.Tensor, storage: Storage, version: int) -> Seen:
-        value = Seen(tensor, self._values, storage.number, version)
+    def _numbered(self, tensor: torch.Tensor, storage: Storage, version: int) -> SeenValue:
+        value = SeenValue(tensor, self._values, storage.number, version)
         self._values += 1
         return value
 
-    def _digest(self, value: Seen, tensor: torch.Tensor) -> None:
+    def _digest(self, value: SeenValue, tensor: torch.Tensor) -> None:
         try:
             if not (self.settings.stats and has_order(tensor)):
                 value.rows = row_digests(tensor)
@@ -171,7 +171,7 @@ class Recorder:
             return
         self._held_bytes += 8 * value.rows.numel()
 
-    def _keep(self, value: Seen, tensor: torch.Tensor) -> None:
+    def _keep(self, value: SeenValue, tensor: torch.Tensor) -> None:
         base = value.base
         if base is not None and base.extent[1] - base.extent[0] <= 4 * tensor.nbytes and base.dtype == value.dtype:
             tensor, value = tensor.detach().as_strided(base.shape, base.strides, base.offset), base

@@ -23,7 +23,7 @@ _VIEWS = 256
 """So many shapes of one storage at one version are remembered; an older one is another value when it comes again."""
 
 
-class Seen:
+class SeenValue:
     """A tensor as it was at one moment; what is known of it until it is written to the trace."""
 
     __slots__ = (
@@ -41,7 +41,7 @@ class Seen:
         self.storage = storage
         self.version = version
         self.extent = extent(tensor)
-        self.base: Seen | None = None
+        self.base: SeenValue | None = None
         self.label: str | None = None
         self.rows: torch.Tensor | None = None
         self.stats: torch.Tensor | dict[str, float] | None = None
@@ -62,8 +62,8 @@ class Storage:
         self.number = number
         self.clock = 0
         """When it was last seen to be written, by the count of writes."""
-        self.values: dict[tuple[object, ...], Seen] = {}
-        self.primary: Seen | None = None
+        self.values: dict[tuple[object, ...], SeenValue] = {}
+        self.primary: SeenValue | None = None
         self.allocated: Allocated | None = None
         """Which of its bytes were written, where it was seen to be allocated without being written."""
 
@@ -168,7 +168,7 @@ class Storages:
         self._storages.clear()
 
 
-def remember(storage: Storage, key: tuple[object, ...], value: Seen) -> None:
+def remember(storage: Storage, key: tuple[object, ...], value: SeenValue) -> None:
     """Enter a value among those of its storage, in place of the oldest where there are many."""
     if len(storage.values) >= _VIEWS:
         storage.values.pop(next(iter(storage.values)))
@@ -190,7 +190,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int, bool]:
     return start, start + reach * item, reach == tensor.numel()
 
 
-def covers(primary: Seen, tensor: torch.Tensor) -> bool:
+def covers(primary: SeenValue, tensor: torch.Tensor) -> bool:
     """Whether every byte of a tensor is one of the value's."""
     start, end, dense = primary.extent
     first, last, _ = extent(tensor)

@@ -49,7 +49,7 @@ class Origin:
 
 
 @dataclass(slots=True)
-class Known:
+class Knowledge:
     """Of either side's values, which have an equal partner, which only one that differs, and which look at another part
     than their partner.
     """
@@ -77,15 +77,15 @@ class Before:
 
     _differing: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
 
-    def known_before(self, pair: RunPair) -> Known:
+    def known_before(self, pair: RunPair) -> Knowledge:
         """What is known as two passes begin: values of other passes, which these may read, differ as they did there."""
-        known_values = Known()
+        known_values = Knowledge()
         for (which, number), values in self._differing.items():
             if number != id((pair.a, pair.b)[which]):
                 known_values.differing[which].update(values)
         return known_values
 
-    def add(self, pair: RunPair, known_values: Known, beginnings: Iterable[Origin]) -> None:
+    def add(self, pair: RunPair, known_values: Knowledge, beginnings: Iterable[Origin]) -> None:
         """Take in what became of two passes: what differs, and what lies between equal values and such a one, of which
         any may be the first that is other.
         """
@@ -170,7 +170,7 @@ def _slots(left: dict[str, int], right: dict[str, int]) -> Iterator[tuple[str, i
 class Flow:
     """Which values of a side are made of equal ones alone, as far as that is known."""
 
-    def __init__(self, side: Side, knowledge: Known, which: int) -> None:
+    def __init__(self, side: Side, knowledge: Knowledge, which: int) -> None:
         self.side = side
         self.equal, self.differing = knowledge.equal[which], knowledge.differing[which]
         self.other_parts = knowledge.other_parts[which]
@@ -237,7 +237,7 @@ class Flow:
         return tuple(sorted(ops.values(), key=self.side.returned)), unread
 
 
-def origins(comparer: Comparer, pairs: Sequence[ValuePair], known_values: Known) -> list[Origin]:
+def origins(comparer: Comparer, pairs: Sequence[ValuePair], known_values: Knowledge) -> list[Origin]:
     """Where differences begin, in the order in which A got there.
 
     Inputs of modules that nothing recorded made begin one only where nothing differed before: what lies between modules

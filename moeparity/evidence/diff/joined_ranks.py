@@ -12,9 +12,14 @@ from torch import Tensor
 from moeparity.errors import TraceError
 from moeparity.evidence.diff.own_experts import Gathered
 from moeparity.evidence.diff.side import Side, is_contiguous
-from moeparity.evidence.diff.sums_of_ranks import summed
 from moeparity.evidence.trace.digest import row_digests
 from moeparity.evidence.trace.records import Call, Value
+from moeparity.numerics.collectives.execute import all_reduce
+from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, find
+from moeparity.numerics.order_map import Message
+from moeparity.numerics.orders import parse, tree
+from moeparity.numerics.rounding import rounded
+from moeparity.numerics.summation import sum_leaves
 from moeparity.plan.spec.layout_schema import Cut, Placed, RankRule, Summed
 
 MOST = 12
@@ -148,7 +153,7 @@ class Joined:
         if len(shards) != len(tensors):
             return None
         if isinstance(placed, Summed):
-            return summed(shards, placed.sum, self._where[number])
+            return _summed(shards, placed.sum, self._where[number])
         return torch.cat(shards, _axis(placed, shards[0].dim(), self._where[number]))
 
     def findings(self) -> Iterator[str]:
@@ -182,3 +187,22 @@ def _axis(placed: Cut, axes: int, where: str) -> int:
     if not -axes <= placed.axis < axes:
         raise TraceError(f"--layout: axis {placed.axis} of {where}: it has {axes} axes. Mend the rule.")
     return placed.axis % axes
+
+
+def _summed(parts: Sequence[Tensor], order: str, where: str) -> Tensor:
+    """The sum of the ranks' parts, all of one shape and dtype: by a collective, or in an order over the ranks, which is
+    added in fp32 (fp64 of fp64) where it says nothing else; rounded to the parts' dtype.
+
+    Raises TraceError where the order is of another number of ranks, or the collective does not take such a message.
+    """
+    first = parts[0]
+    try:
+        if order in COLLECTIVES or order in SELECTIONS:
+            width = first.shape[-1] if first.dim() else 1
+            message = Message(first.numel(), first.element_size(), len(parts), width)
+            return all_reduce(find(order, message), [part.contiguous() for part in parts])[0]
+        wide = torch.promote_types(first.dtype, torch.float32)
+        return rounded(sum_leaves(parts, tree(parse(order), len(parts)), accumulate=wide), first.dtype)
+    except ValueError as error:
+        why = str(error).rstrip(".")
+        raise TraceError(f"--layout: the sum of {where} over {len(parts)} ranks: {why}. Mend the rule.") from None

@@ -15,7 +15,7 @@ from moeparity.evidence.diff.flow import (
     DIFFERING,
     EQUAL,
     Before,
-    Known,
+    Knowledge,
     Origin,
     ValuePair,
     moment,
@@ -66,7 +66,7 @@ def diff(a: Path, b: Path, layout: Path | None = None) -> DiffReport:
 
 def _compare(a: Side, b: Side, layout: Layout, gathered: _Gathered) -> None:
     runs = runs_of(a, layout.tokens("A")), runs_of(b, layout.tokens("B"))
-    tally, known_values, before = Tally(a, b), Known(), Before()
+    tally, known_values, before = Tally(a, b), Knowledge(), Before()
     gathered.tallies.append(tally)
     pair_ids: tuple[set[int], set[int]] = (set(), set())
     for pair in paired(*runs):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from moeparity.evidence.diff.compare import Comparer
-from moeparity.evidence.diff.flow import DIFFERING, Known, Origin, ValuePair, moment
+from moeparity.evidence.diff.flow import DIFFERING, Knowledge, Origin, ValuePair, moment
 from moeparity.evidence.diff.orders import legal_orders, orders_behind
 from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.report import LegalOrders, Start
@@ -30,7 +30,7 @@ class Compared:
 
     run: RunPair
     values: Sequence[ValuePair]
-    knowledge: Known
+    knowledge: Knowledge
     origins: Sequence[Origin]
 
 
@@ -78,7 +78,7 @@ def _differing(comparer: Comparer, pairs: Sequence[ValuePair]) -> Iterator[Value
             yield pair
 
 
-def _behind(comparer: Comparer, knowledge: Known, pair: ValuePair) -> tuple[Origin, Mapping[int, Tensor]]:
+def _behind(comparer: Comparer, knowledge: Knowledge, pair: ValuePair) -> tuple[Origin, Mapping[int, Tensor]]:
     """The calls of either side between a value and those that have a partner; and by ids of A what B has in their place
     where it is something else.
     """

@@ -12,11 +12,11 @@ from typing import Final
 
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.engines import known_choices
-from moeparity.evidence.explain.faulty import with_fault, with_number_of_fault
 from moeparity.evidence.explain.numbers import PLAIN, figures
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.solved import MOST, solved
+from moeparity.evidence.explain.tried_faults import with_fault, with_number_of_fault
 from moeparity.evidence.explain.tries import NOTHING, SLOW, Tries, children, tried
 from moeparity.plan.setting import Place
 

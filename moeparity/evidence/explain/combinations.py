@@ -9,10 +9,10 @@ from operator import itemgetter
 from typing import Final
 
 from moeparity.evidence.explain.built import Built
-from moeparity.evidence.explain.faulty import with_fault, with_number_of_fault
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.solved import other_numbers, solved
+from moeparity.evidence.explain.tried_faults import with_fault, with_number_of_fault
 from moeparity.evidence.explain.tries import MORE, NOTHING, SLOW, SpentError, Tries, children, tried
 
 FOR_SLOW: Final = 0.2

@@ -23,7 +23,7 @@ class Described:
     shape: tuple[int, ...]
 
 
-Held = Tensor | Described
+Content = Tensor | Described
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class Event:
     last: int
     step: int = 0
     phase: str = "forward"
-    inputs: dict[str, Held] = field(default_factory=dict)
-    outputs: dict[str, Held] = field(default_factory=dict)
-    weights: dict[str, Held] = field(default_factory=dict)
+    inputs: dict[str, Content] = field(default_factory=dict)
+    outputs: dict[str, Content] = field(default_factory=dict)
+    weights: dict[str, Content] = field(default_factory=dict)
     scalars: dict[str, Any] = field(default_factory=dict)
 
 
@@ -107,11 +107,11 @@ class _Values:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._count = 0
 
-    def numbers(self, slots: Mapping[str, Held]) -> dict[str, int]:
+    def numbers(self, slots: Mapping[str, Content]) -> dict[str, int]:
         """By slot."""
         return {slot: self._number(content) for slot, content in slots.items()}
 
-    def _number(self, content: Held) -> int:
+    def _number(self, content: Content) -> int:
         number = self._count
         if isinstance(content, Described):
             self._writer.value(Value(id=number, dtype=content.dtype, shape=content.shape))

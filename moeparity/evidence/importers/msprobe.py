@@ -19,7 +19,7 @@ import torch
 
 from moeparity import paths
 from moeparity.errors import TraceError, Where
-from moeparity.evidence.importers.assembled import Described, Event, Held, is_tensor, write_trace
+from moeparity.evidence.importers.assembled import Content, Described, Event, is_tensor, write_trace
 from moeparity.evidence.importers.files import beside, read_json, read_pt
 from moeparity.evidence.trace.records import Head
 
@@ -132,7 +132,7 @@ class _Reading:
     def __init__(self, file: Path, missing: list[str]) -> None:
         self._folder, self._missing = file.parent / "dump_tensor_data", missing
 
-    def tensors(self, slots: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, Held]]:
+    def tensors(self, slots: list[tuple[str, dict[str, Any]]]) -> Iterator[tuple[str, Content]]:
         """The tensors among these, whole where they were dumped."""
         for slot, leaf in slots:
             if str(leaf.get("type")) not in {"torch.Tensor", "mindspore.Tensor"} and "data_name" not in leaf:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from moeparity.errors import TraceError, Where, shown, whole_number
-from moeparity.evidence.importers.assembled import Described, Event, Held, write_trace
+from moeparity.evidence.importers.assembled import Content, Described, Event, write_trace
 from moeparity.evidence.importers.files import beside, read_json, read_safetensors
 from moeparity.evidence.trace.records import Head
 from moeparity.paths import is_file
@@ -48,8 +48,8 @@ class _Reading:
     def __init__(self, file: Path, root: str) -> None:
         self._file, self._root = file, root
         self._clock = 0
-        self._last: dict[str, dict[str, Held]] = {}
-        self._places: dict[str, tuple[dict[str, Held], str]] = {}
+        self._last: dict[str, dict[str, Content]] = {}
+        self._places: dict[str, tuple[dict[str, Content], str]] = {}
         self._overwritten = self._printed = 0
 
     def events(self, node: Any) -> Iterator[Event]:
@@ -84,7 +84,7 @@ class _Reading:
         if self._printed:
             yield f"{self._printed} values were kept as printed digits, which are no bits: use_repr=False keeps them."
 
-    def _take(self, slots: dict[str, Held], slot: str, leaf: dict[str, Any]) -> None:
+    def _take(self, slots: dict[str, Content], slot: str, leaf: dict[str, Any]) -> None:
         described = self._described(leaf)
         value = leaf.get("value")
         if not isinstance(value, str):

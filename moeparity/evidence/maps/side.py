@@ -18,10 +18,10 @@ from moeparity.evidence.maps.placing import NOWHERE, Placing
 from moeparity.evidence.maps.rows import token_rows
 from moeparity.evidence.maps.values import shown_rows
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
-from moeparity.evidence.maps.widths import refuse_other_widths
 from moeparity.evidence.trace.reader import RankTrace, Trace, open_trace
 from moeparity.evidence.trace.records import Value
 from moeparity.numerics.dtypes import name_of
+from moeparity.plan.faults.plant import giving_width, width_of
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.steps import Schedule
 
@@ -79,7 +79,7 @@ def recorded_side(
     placed = [(way, index) for way, index in zip(ways, indices, strict=True) if bool((index != NOWHERE).any())]
     grafts = _grafts(rank, graph, module_map, placed, mask)
     _refuse_zeros(rank, graph, grafts)
-    refuse_other_widths(graph, grafts)
+    _refuse_other_widths(graph, grafts)
     shown = torch.zeros(mask.numel(), dtype=torch.bool)
     for _, index in placed:
         shown[index[index != NOWHERE]] = True
@@ -265,3 +265,23 @@ def _dtype(grafts: Mapping[str, Graft], graph: Graph) -> str:
 def _first_floats(graph: Graph, grafts: Mapping[str, Graft]) -> Iterator[str]:
     values = (v for node in graph.nodes if "tokens" in node.inputs for v in node.values)
     yield from (value for value in values if value in grafts)
+
+
+def _refuse_other_widths(graph: Graph, grafts: Mapping[str, Graft]) -> None:
+    """Raises TraceError where what was recorded of some tokens, at a node that reads positions alone, has another width
+    than this model's, with the faults that give such a one: it can't stand beside what is computed of the others.
+    """
+    for node in graph.nodes:
+        own_width = width_of(node)
+        graft = next((grafts[value] for value in node.values if value in grafts), None)
+        if own_width is None or graft is None or graft.whole:
+            continue
+        width = graft.read().shape[1]
+        plants = [] if width == own_width else list(giving_width(graph, node, width))
+        if plants:
+            faults = " or ".join(f"{plant} ({plant.in_words})" for plant in plants)
+            raise TraceError(
+                f"{graft.where}: {width:,} values for each token; {node.name} has {own_width:,} by this "
+                f"checkpoint's config.json. As many has fault {faults}; `moeparity explain` says whether its bits are "
+                "these. A recipe compares such values where every token was recorded, and here some were not."
+            )

@@ -18,7 +18,7 @@ from moeparity.errors import TraceError, Where
 from moeparity.evidence.trace.records import KINDS, SCHEMA, Call, End, Head, Note, Record, Stack, Value
 from moeparity.evidence.trace.writer import EVENTS, HEAD, ROWS, TENSORS
 
-Made = TypeVar("Made")
+RecordKind = TypeVar("RecordKind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +214,7 @@ def _can_be(value: Value) -> bool:
     return sizes and len(value.strides) in {0, len(value.shape)}
 
 
-def _record_of(kind: Callable[..., Made], document: dict[str, Any], where: Where) -> Made:
+def _record_of(kind: Callable[..., RecordKind], document: dict[str, Any], where: Where) -> RecordKind:
     """A record of a JSON object; lists become tuples."""
     plain = {key: tuple(value) if isinstance(value, list) else value for key, value in document.items()}
     try:

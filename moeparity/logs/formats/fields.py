@@ -58,9 +58,9 @@ class Fields:
             raise LogError(f"{self.where}: {key} is {shown(value)}; expected a whole number from {least}.")
         return value
 
-    def optional_whole(self, key: str, *, least: int = 0) -> int | None:
+    def optional_whole(self, key: str) -> int | None:
         """A whole number, None where there is none."""
-        return self.whole(key, least=least) if self.has(key) else None
+        return self.whole(key) if self.has(key) else None
 
     def word(self, key: str) -> str:
         """A word or a whole number, as a word."""

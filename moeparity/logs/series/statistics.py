@@ -12,6 +12,8 @@ from statistics import NormalDist, median
 import torch
 
 _MAD = 1.4826
+# The chance that one of so many normal residuals is called a spike.
+_ALARM = 0.01
 # Steps beyond which pairs are made of medians of blocks: 2 million pairs.
 _POINTS = 2000
 
@@ -98,12 +100,12 @@ class Spike:
     distance: float
 
 
-def spikes(values: Sequence[float], *, window: int = 21, alarm: float = 0.01) -> tuple[Spike, ...]:
+def spikes(values: Sequence[float], *, window: int = 21) -> tuple[Spike, ...]:
     """Points that stand out above the running median.
 
     A residual is a value less the median of the `window` values around it, of logarithms where all are positive. Their
     spread is 1.4826 times the median of |residual| (MAD). A spike lies above the normal quantile that one of so many
-    normal residuals exceeds with the chance `alarm`: 3.7 for 100 points. An infinite value always is one. Where more
+    normal residuals exceeds with a chance of 1 %: 3.7 for 100 points. An infinite value always is one. Where more
     than half of the residuals are 0, any residual above 0 is. None of fewer than 8 finite values.
     """
     finite = [index for index, value in enumerate(values) if math.isfinite(value)]
@@ -116,7 +118,7 @@ def spikes(values: Sequence[float], *, window: int = 21, alarm: float = 0.01) ->
     half = window // 2
     residuals = [value - median(levels[max(0, at - half) : at + half + 1]) for at, value in enumerate(levels)]
     spread = _MAD * median(abs(residual) for residual in residuals)
-    limit = NormalDist().inv_cdf(1 - alarm / len(levels))
+    limit = NormalDist().inv_cdf(1 - _ALARM / len(levels))
     outliers = [
         Spike(index=index, distance=residual / spread if spread else math.inf)
         for index, residual in zip(finite, residuals, strict=True)

@@ -166,11 +166,9 @@ def ring_all_reduce(
     return Collective("nccl.ring", OrderMap(partition, order, "io"), _RING, average="scaled_inputs")
 
 
-def ring_reduce_scatter(
-    channels: int = 1, *, existing: int | None = None, protocol: Protocol = "simple", rings: Rings = ()
-) -> Collective:
+def ring_reduce_scatter(channels: int = 1, *, rings: Rings = ()) -> Collective:
     """The same sum, with each destination's place on the ring as the owner."""
-    partition = RingDestinations(NcclChannels(channels, existing, protocol, traffic=None), rings)
+    partition = RingDestinations(NcclChannels(channels, None, "simple", traffic=None), rings)
     order = Rotation(start=1, step=1, rings=rings)
     return Collective(
         "nccl.ring_reduce_scatter", OrderMap(partition, order, "io"), _RING, scatters=True, average="scaled_inputs"
@@ -180,7 +178,6 @@ def ring_reduce_scatter(
 def tree_all_reduce(
     channels: int = 1,
     *,
-    existing: int | None = None,
     protocol: Protocol = "simple",
     nodes: Sequence[Sequence[int]] | None = None,
     pattern: Pattern = "balanced_tree",
@@ -191,7 +188,7 @@ def tree_all_reduce(
     `nodes` lists the ranks of each node in its chain's order (None: one node, ranks ascending).
     """
     order: RankOrder = NcclTree(None if nodes is None else tuple(map(tuple, nodes)), pattern, double_after)
-    partition = NcclChannels(channels, existing, protocol)
+    partition = NcclChannels(channels, None, protocol)
     return Collective("nccl.tree", OrderMap(partition, order, "io"), _TREE, average="scaled_inputs")
 
 

@@ -11,8 +11,7 @@ from moeparity.numerics import orders
 from moeparity.numerics.rounding import add, product, rounded, wide
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.combine import ADD, FIRST, LAST, SLOT
-from moeparity.ops.kernels.pieces import each, stacked
-from moeparity.ops.kernels.placement import RANKS
+from moeparity.ops.kernels.pieces import RANKS, each, stacked
 
 Settings = Mapping[str, Any]
 Leaf = Callable[[int], torch.Tensor]
@@ -40,7 +39,7 @@ def combine(
     at = {**at, "output": at["partial"]}
     rows_by_rank = rows.unbind(RANKS) if at["expert"] == 1 else _own_rows(rows, ids, p, at)
     operands = ((rank_rows, ids, weights, None, p, at) for rank_rows in rows_by_rank)
-    return stacked(each(_combined, operands, rows.shape[RANKS] if at["expert"] == 1 else _partials(ids, at)), RANKS)
+    return stacked(each(_combined, operands, rows.shape[RANKS] if at["expert"] == 1 else _partials(ids, at)))
 
 
 def _combined(

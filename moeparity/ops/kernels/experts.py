@@ -20,7 +20,7 @@ from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
 from moeparity.ops.kernels.exponentials import CUDA_FAST, sigmoid, silu
 from moeparity.ops.kernels.linear import gemm_of
 from moeparity.ops.kernels.pieces import each, gathered, stacked
-from moeparity.ops.kernels.placement import RANKS, parts
+from moeparity.ops.kernels.placement import parts
 from moeparity.ops.linear import COLUMN
 from moeparity.ops.placement import cut
 from moeparity.progress import through
@@ -68,7 +68,7 @@ def experts(
     def rows_of_rank(stacks: Stacks) -> torch.Tensor:
         return run(x_NH, ids_NK, scores, stacks, p, at).view(*ids.shape, x.shape[-1])
 
-    return stacked(each(rows_of_rank, ((stacks,) for stacks in through(ranks, [1] * pieces)), pieces), RANKS)
+    return stacked(each(rows_of_rank, ((stacks,) for stacks in through(ranks, [1] * pieces)), pieces))
 
 
 def _in_steps(

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+RANKS = 1
+"""The axis of ranks of a value in partial sums, behind that of the batch."""
+
 Compute = Callable[[], tuple[torch.Tensor, ...]]
 Reduce = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 """What a reduction makes of all ranks' partial sums, where they are simulated."""
@@ -78,8 +81,8 @@ def gathered(outputs: Sequence[torch.Tensor | None], pieces: int) -> torch.Tenso
     return every[0] if len(every) == 1 else torch.cat(tuple(every), dim=-1)
 
 
-def stacked(outputs: Sequence[torch.Tensor | None], axis: int) -> torch.Tensor:
-    """Partial sums along an axis of ranks. NaN stands for those of other ranks, which nothing here may read."""
+def stacked(outputs: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Partial sums along the axis of ranks. NaN stands for those of other ranks, which nothing here may read."""
     first_output = next(output for output in outputs if output is not None)
     every = [torch.full_like(first_output, torch.nan) if output is None else output for output in outputs]
-    return torch.stack(every, dim=axis)
+    return torch.stack(every, dim=RANKS)

@@ -18,11 +18,8 @@ from moeparity.numerics.order_map import Message
 from moeparity.numerics.rounding import add, rounded
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.attribute import RefusedError
-from moeparity.ops.kernels.pieces import current, each, gathered, stacked
+from moeparity.ops.kernels.pieces import RANKS, current, each, gathered, stacked
 from moeparity.ops.placement import AFTER, NONE, SHARED, cut
-
-RANKS = 1
-"""The axis of ranks of a value in partial sums, behind that of the batch."""
 
 Gemm = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -55,7 +52,7 @@ def rows(x: torch.Tensor, weight: torch.Tensor, biases: Sequence[torch.Tensor | 
     """x [B, T, K], weight [N, K] -> partial sums [B, ranks, T, N]: each rank has its share of K, and adds its bias."""
     ranks = len(biases)
     operands = zip(parts(x, ranks, -1), parts(weight, ranks, 1), biases, strict=True)
-    return stacked(each(gemm, operands, ranks), RANKS)
+    return stacked(each(gemm, operands, ranks))
 
 
 def linear(

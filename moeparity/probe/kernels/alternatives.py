@@ -10,7 +10,7 @@ from itertools import product
 from moeparity.errors import SpecError
 from moeparity.numerics.orders import EXPLICIT, NATIVE, Order, OrderError, parse
 from moeparity.ops.attribute import Attribute, Value
-from moeparity.probe.kernels.node import Case, Held, Tensors, bits_of
+from moeparity.probe.kernels.node import Case, NodeRun, Tensors, bits_of
 from moeparity.probe.replay import contracted
 
 KINDS = ("rounding", "order", "form", SEMANTICS := "semantics")
@@ -39,7 +39,7 @@ def in_words(change: Change) -> str:
     return ", ".join(f"{name} {value}" for name, value in change.items())
 
 
-def changes(node_run: Held, threads: int, orders: Sequence[str]) -> list[Change]:
+def changes(node_run: NodeRun, threads: int, orders: Sequence[str]) -> list[Change]:
     """Every other value of every choice of the node, one by one, legal choices first.
 
     threads: of a block of the kernel, after which orders are named. orders: more of them, as a probe found them.
@@ -54,7 +54,9 @@ def changes(node_run: Held, threads: int, orders: Sequence[str]) -> list[Change]
     return listed
 
 
-def _values(attribute: Attribute, current: str, node_run: Held, threads: int, orders: Sequence[str]) -> Iterator[Value]:
+def _values(
+    attribute: Attribute, current: str, node_run: NodeRun, threads: int, orders: Sequence[str]
+) -> Iterator[Value]:
     dtype = node_run.plan.dtype_of(node_run.node.name)
     if attribute.kind == "rounding":
         yield from dict.fromkeys((dtype, "fp32"))
@@ -92,7 +94,7 @@ def _launched(threads: int) -> Iterator[str]:
         yield str(parse(f"threads({threads}, {vector}) | {fold} | {last}"))
 
 
-def tried(node_run: Held, case: Case, listed: Sequence[Change]) -> Tried:
+def tried(node_run: NodeRun, case: Case, listed: Sequence[Change]) -> Tried:
     """Each change alone, on one case: whether the data tells it from the node's own choices."""
     of_node = node_run.outputs(case, node_run.choices)
     unequal: list[Change] = []
@@ -112,7 +114,7 @@ class Fit:
     also: tuple[Change, ...]
 
 
-def fit(node_run: Held, cases: Cases, listed: Sequence[Change]) -> Fit | None:
+def fit(node_run: NodeRun, cases: Cases, listed: Sequence[Change]) -> Fit | None:
     """The change that leaves fewest numbers unequal, then a further one, until all are equal; None where they are not.
 
     Where no one change helps, a rounding and an order together may: in a narrow sum either hides the other.
@@ -141,7 +143,7 @@ def fit(node_run: Held, cases: Cases, listed: Sequence[Change]) -> Fit | None:
 
 
 def _best(
-    node_run: Held, cases: Cases, change: Change, further: Sequence[Change], differing: int
+    node_run: NodeRun, cases: Cases, change: Change, further: Sequence[Change], differing: int
 ) -> tuple[Change, int]:
     """Of further changes the first that leaves fewest numbers unequal, and how many; none of them and `left` else."""
     best: Change = {}
@@ -154,7 +156,7 @@ def _best(
     return best, differing
 
 
-def _pairs(node_run: Held, listed: Sequence[Change]) -> list[Change]:
+def _pairs(node_run: NodeRun, listed: Sequence[Change]) -> list[Change]:
     """Each change of a rounding with each of an order."""
     kinds = {a.name: a.kind for a in node_run.node.attributes}
     of = {
@@ -164,7 +166,7 @@ def _pairs(node_run: Held, listed: Sequence[Change]) -> list[Change]:
     return [{**rounding, **order} for rounding, order in product(of["rounding"], of["order"])]
 
 
-def _unequal(node_run: Held, cases: Cases, change: Change, most: int = sys.maxsize) -> int:
+def _unequal(node_run: NodeRun, cases: Cases, change: Change, most: int = sys.maxsize) -> int:
     """How many numbers of all cases are not the kernel's under a change; `most` where there are so many or more, or its
     op refuses it.
     """
@@ -179,7 +181,7 @@ def _unequal(node_run: Held, cases: Cases, change: Change, most: int = sys.maxsi
     return count
 
 
-def _outputs(node_run: Held, case: Case, change: Change) -> Tensors | None:
+def _outputs(node_run: NodeRun, case: Case, change: Change) -> Tensors | None:
     """What the node makes under a change; None where its op refuses that."""
     try:
         return node_run.outputs(case, {**node_run.choices, **change})

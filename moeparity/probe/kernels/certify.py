@@ -14,7 +14,7 @@ from moeparity.probe.find import probe
 from moeparity.probe.kernels.alternatives import Cases, Change, Fit, Tried, changes, fit, tried
 from moeparity.probe.kernels.callable import function_of
 from moeparity.probe.kernels.launch import Kernel
-from moeparity.probe.kernels.node import Case, Comparison, Held, Tensors, cases_of, compared, held_to
+from moeparity.probe.kernels.node import Case, Comparison, NodeRun, Tensors, cases_of, compared, held_to
 
 TOKENS = (1, 5, 64)
 WIDTH = 512
@@ -31,7 +31,7 @@ class NodeVerdict:
     do; empty where none was found.
     """
 
-    node_run: Held
+    node_run: NodeRun
     race: str
     cases: tuple[tuple[Case, tuple[Comparison, ...]], ...] = ()
     tried: Tried = field(default_factory=Tried)
@@ -80,7 +80,7 @@ def certify_node(kernel: Kernel, plan: BoundGraph, node: Node, tokens: Sequence[
     )
 
 
-def _fits(node_run: Held, cases: Cases, listed: Sequence[Change]) -> dict[str, Fit]:
+def _fits(node_run: NodeRun, cases: Cases, listed: Sequence[Change]) -> dict[str, Fit]:
     """What gives all outputs, else what gives each that it can."""
     every = tuple(cases[0][1])
     whole = fit(node_run, cases, listed)
@@ -94,7 +94,7 @@ def _agreement(row: tuple[tuple[Case, tuple[Comparison, ...]], object]) -> int:
     return -sum(comparison.differ for comparison in row[0][1])
 
 
-def _compared(node_run: Held, case: Case, out: Tensors) -> tuple[Comparison, ...]:
+def _compared(node_run: NodeRun, case: Case, out: Tensors) -> tuple[Comparison, ...]:
     outputs = node_run.outputs(case, node_run.choices)
     return tuple(compared(name, out[name], value) for name, value in outputs.items())
 

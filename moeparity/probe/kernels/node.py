@@ -36,7 +36,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class NodeRun:
     """A node of a plan, on one rank."""
 
     node: Node
@@ -61,12 +61,12 @@ class Held:
         return _OPS[self.node.op.name].compute(self.node.op.load(), case.tensors, params, at)
 
 
-def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> Held:
+def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> NodeRun:
     """The node, where it is one that the kernel can be held to. Raises MoeparityError."""
     computes, name = kernel.file.computes, node.name
     if node.op.name != computes:
         raise MoeparityError(f"--against {name}: a node of op {node.op.name}, and {kernel.path} computes {computes}.")
-    node_run = Held(node, plan)
+    node_run = NodeRun(node, plan)
     if plan.dtype_of(name) != kernel.file.dtype:
         raise MoeparityError(
             f"--against {name}: runs in {plan.dtype_of(name)}, and {kernel.path} in {kernel.file.dtype}."
@@ -191,18 +191,18 @@ def _of_swiglu(op: Callable[..., Any], inputs: Tensors, p: Settings, at: Setting
     return {"out": op(inputs["gate"].unsqueeze(0), inputs["up"].unsqueeze(0), w={}, p=p, at=at)[0]}
 
 
-class _HeldOp(NamedTuple):
+class _KnownOp(NamedTuple):
     """An op that kernels are held to: how data for one of its nodes are drawn, and how its function is called."""
 
     draw: Callable[[Node, int, int, torch.Generator], Drawn]
     compute: Callable[[Callable[..., Any], Tensors, Settings, Settings], Tensors]
 
 
-_OPS: Mapping[str, _HeldOp] = {
-    "rms_norm": _HeldOp(_norm, _of_norm),
-    "combine": _HeldOp(_combine, _of_combine),
-    "router": _HeldOp(_router, _of_router),
-    "swiglu": _HeldOp(_swiglu, _of_swiglu),
+_OPS: Mapping[str, _KnownOp] = {
+    "rms_norm": _KnownOp(_norm, _of_norm),
+    "combine": _KnownOp(_combine, _of_combine),
+    "router": _KnownOp(_router, _of_router),
+    "swiglu": _KnownOp(_swiglu, _of_swiglu),
 }
 NODES = tuple(_OPS)
 """What kernels compute that are held to all choices of a node of that op; others to the order of its sum."""

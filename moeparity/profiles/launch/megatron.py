@@ -101,7 +101,7 @@ MEGATRON = Program(
     irrelevant=IRRELEVANT,
     grammar=of_parser(
         synonyms(_OWN, IRRELEVANT),
-        switches=megatron_words.SWITCHES,
+        switches=megatron_words.SWITCHES | megatron_words.TOGGLES,
         toggles=frozenset(),
         several=megatron_words.SEVERAL,
         shortened=(),

@@ -26,7 +26,7 @@ def fusion(name: str, default: bool, *, fused: Implied, unfused: Implied) -> Opt
     return switch(name, default=default, on=fused, off=unfused, role="trainer")
 
 
-def modelled(prefix: str, *, permute: bool, rope: bool, swiglu: bool, router: str) -> tuple[Option, ...]:
+def modelled(prefix: str, *, permute: bool, rope: bool, router: str) -> tuple[Option, ...]:
     """The fields that profiles speak of, with a trainer's own defaults; its names begin with `prefix`."""
     return (
         word(
@@ -68,7 +68,7 @@ def modelled(prefix: str, *, permute: bool, rope: bool, swiglu: bool, router: st
         ),
         fusion(
             f"{prefix}bias_activation_fusion",
-            swiglu,
+            True,
             fused=Implied(says="with Megatron-LM: SwiGLU rounded once"),
             unfused=Implied(says="with Megatron-LM: silu and products rounded", overlay="megatron-unfused-swiglu"),
         ),

@@ -100,7 +100,7 @@ inference_dynamic_batching_prefix_caching inference_text_gen_server_logging infe
 inference_use_synchronous_zmq_collectives inference_disable_ep_consensus
 """
 TOGGLES = frozenset(_TOGGLES.split())
-"""Those that `--no-` in front switches off."""
+"""They take no value either; `--no-` in front is a name of their own."""
 
 _SEVERAL = """
 hierarchical_context_parallel_sizes recompute_modules gtp_remat_opt_in_modules mrope_section offload_modules

@@ -126,7 +126,7 @@ MILES = replace(
         slime.placement(),
         megatron_stages.outer_stages,
         _deterministic,
-        *(embedded(rule, "sglang_", "rollout", _sglang) for rule in server_rules.OF_SGLANG),
+        *(embedded(rule, "sglang_", _sglang) for rule in server_rules.OF_SGLANG),
         server_rules.stored_quantised("rollout"),
     ),
     irrelevant=slime.SLIME.irrelevant | {"use_miles_router", "eval_sglang_"},

@@ -65,7 +65,7 @@ _NEMO_RL_MEGATRON = (
     switch(f"{_MEGATRON_CFG}enabled", on=MEGATRON, off=Implied(says="off"), role="trainer"),
     *megatron_ranks(_MEGATRON_CFG, cut=megatron_rules.expert_cut(_MEGATRON_CFG, default=1)),
     sequence_parallel(_MEGATRON_CFG, default=False),
-    *megatron_rules.modelled(_MEGATRON_CFG, permute=True, rope=True, swiglu=True, router="fp64"),
+    *megatron_rules.modelled(_MEGATRON_CFG, permute=True, rope=True, router="fp64"),
     *megatron_unstated.fields(_MEGATRON_CFG),
 )
 
@@ -106,7 +106,7 @@ NEMO_RL = Program(
         *_NEMO_RL_DTENSOR,
         *_NEMO_RL_MEGATRON,
         *trainers_unstated.NEMO_RL,
-        *prefixed(servers.VLLM.options, _VLLM_KWARGS_OF_NEMO, "rollout"),
+        *prefixed(servers.VLLM.options, _VLLM_KWARGS_OF_NEMO),
     ),
     model=("policy.model_name",),
     rules=(
@@ -122,7 +122,7 @@ NEMO_RL = Program(
             rollout="policy.generation.backend",
             fsdp=lambda _: False,
         ),
-        *(embedded(rule, _VLLM_KWARGS_OF_NEMO, "rollout", _vllm_of_nemo_rl) for rule in server_rules.OF_VLLM),
+        *(embedded(rule, _VLLM_KWARGS_OF_NEMO, _vllm_of_nemo_rl) for rule in server_rules.OF_VLLM),
         server_rules.stored_quantised("rollout"),
     ),
     irrelevant=trainers_unstated.OF_NEMO_RL

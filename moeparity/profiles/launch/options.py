@@ -167,17 +167,17 @@ Rule = Callable[[Settings], Iterable[Decision]]
 """What an engine decides by several options and the model. Raises ImpossibleError for what it refuses to start with."""
 
 
-def prefixed(options: Iterable[Option], prefix: str, role: str) -> tuple[Option, ...]:
-    """A server's options as a trainer passes them on: under a prefix, for one of its sides; shown where set."""
+def prefixed(options: Iterable[Option], prefix: str) -> tuple[Option, ...]:
+    """A server's options as a trainer passes them on to its rollout: under a prefix; shown where set."""
     return tuple(
-        replace(option, names=tuple(f"{prefix}{name}" for name in option.names), role=role, quiet=True)
+        replace(option, names=tuple(f"{prefix}{name}" for name in option.names), role="rollout", quiet=True)
         for option in options
         if not option.environment
     )
 
 
-def embedded(rule: Rule, prefix: str, role: str, options_of: Callable[[Settings], Mapping[str, Any]]) -> Rule:
-    """A server's rule for a server that a trainer starts: by options under `prefix`, and what `options_of` says of
+def embedded(rule: Rule, prefix: str, options_of: Callable[[Settings], Mapping[str, Any]]) -> Rule:
+    """A server's rule for the rollout that a trainer starts: by options under `prefix`, and what `options_of` says of
     others.
 
     `options_of` maps the server's names to values; an empty mapping says that this server is not started.
@@ -191,7 +191,7 @@ def embedded(rule: Rule, prefix: str, role: str, options_of: Callable[[Settings]
         set_below = {n.removeprefix(prefix) for n in settings.stated if n.startswith(prefix)}
         inner = Settings(values={**below, **server_values}, stated=frozenset(set_below), model=settings.model)
         for decision in rule(inner):
-            yield replace(decision, role=role)
+            yield replace(decision, role="rollout")
 
     return rule_of_trainer
 

@@ -109,7 +109,7 @@ _ROLLOUT = (
 def _rest_of_vllm() -> Iterator[Option]:
     """vLLM's other options, which are handed on as they are; of the program `inference` they begin with `vllm.`."""
     option_names = {name for option in _ROLLOUT for name in option.names}
-    for option in prefixed(servers.VLLM.options, _VLLM, "rollout"):
+    for option in prefixed(servers.VLLM.options, _VLLM):
         if not option_names.intersection(option.names):
             yield replace(option, names=(*option.names, *(name.removeprefix(_SERVER) for name in option.names)))
 
@@ -156,7 +156,7 @@ PRIME_RL = Program(
     options=_OPTIONS,
     model=("model.name", f"{_VLLM}model"),
     rules=(
-        *(embedded(rule, _VLLM, "rollout", _parallel) for rule in server_rules.OF_VLLM),
+        *(embedded(rule, _VLLM, _parallel) for rule in server_rules.OF_VLLM),
         temperatures(_SAMPLER, mode=f"{_VLLM}logprobs_mode", rollout=None, fsdp=lambda _: False),
         _gate,
         server_rules.stored_quantised("rollout"),

@@ -179,7 +179,10 @@ def _grammar() -> Grammar:
     shortest = _OF_SGLANG - _prefixed(server_words.SGLANG_ELSEWHERE)
     return of_parser(
         megatron.synonyms(_OPTIONS, megatron.IRRELEVANT | shortest | {"hf_checkpoint"}),
-        switches=frozenset(_SWITCHES.split()) | megatron_words.SWITCHES | _prefixed(server_words.SGLANG_SWITCHES),
+        switches=frozenset(_SWITCHES.split())
+        | megatron_words.SWITCHES
+        | megatron_words.TOGGLES
+        | _prefixed(server_words.SGLANG_SWITCHES),
         toggles=_prefixed(server_words.SGLANG_TOGGLES),
         several=frozenset(_SEVERAL.split()) | megatron_words.SEVERAL | _prefixed(server_words.SGLANG_SEVERAL),
         shortened=("--sglang-",),
@@ -199,7 +202,7 @@ SLIME = Program(
         placement(),
         megatron_stages.outer_stages,
         _staged,
-        *(embedded(rule, "sglang_", "rollout", _sglang) for rule in server_rules.OF_SGLANG),
+        *(embedded(rule, "sglang_", _sglang) for rule in server_rules.OF_SGLANG),
         server_rules.stored_quantised("rollout"),
     ),
     irrelevant=megatron.IRRELEVANT | _OF_SGLANG | {"hf_checkpoint"},

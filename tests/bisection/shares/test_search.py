@@ -22,7 +22,7 @@ from moeparity.check.recipes import check
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError
 from moeparity.plan.toggles import split
-from moeparity.search.memo import Coalition, Outcome
+from moeparity.search.memo import Mixture, Outcome
 from moeparity.search.roles import Role
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
@@ -65,7 +65,7 @@ class Run:
     plan: Plan
     observed: Observed
     blame: Blame
-    every: dict[Coalition, Outcome | None]
+    every: dict[Mixture, Outcome | None]
     """Every mixture, of an oracle of its own that was told nothing."""
 
 
@@ -104,8 +104,8 @@ def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Pl
     return plan, observed, whole_blame
 
 
-def values(outcomes: Mapping[Coalition, Outcome | None]) -> dict[Coalition, float]:
-    return {coalition: outcome.value for coalition, outcome in outcomes.items() if outcome is not None}
+def values(outcomes: Mapping[Mixture, Outcome | None]) -> dict[Mixture, float]:
+    return {mixture: outcome.value for mixture, outcome in outcomes.items() if outcome is not None}
 
 
 def test_shares_are_shapley_values_and_add_up_to_the_candidates_divergence(run: Run) -> None:
@@ -133,7 +133,7 @@ def test_forced_shares_are_those_of_mixtures_with_the_references_routes(noisy: t
 def test_the_fix_sets_are_the_minimal_ones_of_all_subsets(run: Run) -> None:
     names = [toggle.name for toggle in run.plan.toggles]
 
-    def passing(restored: Coalition) -> bool:
+    def passing(restored: Mixture) -> bool:
         outcome = run.every[frozenset(names) - restored]
         return outcome is not None and (outcome.exact or outcome.upper < GATE)
 

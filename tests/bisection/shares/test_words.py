@@ -8,28 +8,28 @@ from moeparity.bisection.shares.words import fix_reading, share_reading
 from moeparity.search.fixes import Fixes, fix_sets, keep
 from moeparity.search.interactions import interactions
 from moeparity.search.judged_apart import judged_apart
-from moeparity.search.memo import Coalition, Memo, Outcome
+from moeparity.search.memo import Memo, Mixture, Outcome
 from moeparity.search.roles import Role
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Waterfall, waterfall
 from tests.search.games import memo_of, no_bounds, outcome
 
 
-def table(**values: float | None) -> dict[Coalition, float | None]:
+def table(**values: float | None) -> dict[Mixture, float | None]:
     return {frozenset(): 0.0, **{frozenset(name): value for name, value in values.items()}}
 
 
-def shared(game: Mapping[Coalition, float | None]) -> Waterfall:
+def shared(game: Mapping[Mixture, float | None]) -> Waterfall:
     players = tuple(sorted(frozenset().union(*game)))
     return waterfall(memo_of(players, game.__getitem__), Group("all", players), no_bounds)
 
 
-def fixed(game: Mapping[Coalition, float | None], gate: float) -> Fixes:
+def fixed(game: Mapping[Mixture, float | None], gate: float) -> Fixes:
     players = tuple(sorted(frozenset().union(*game)))
     return fix_sets(memo_of(players, game.__getitem__), gate)
 
 
-def speak(game: Mapping[Coalition, float | None], forced: Waterfall | None = None, in_fp32: float | None = None) -> str:
+def speak(game: Mapping[Mixture, float | None], forced: Waterfall | None = None, in_fp32: float | None = None) -> str:
     return "\n".join(share_reading(shared(game), forced, [], in_fp32, "bf16"))
 
 
@@ -179,7 +179,7 @@ def test_nobody_is_blamed_where_the_sequences_do_not_bound_the_part() -> None:
     single, rest = [100.0, *[0.1] * 20], [0.1] * 21
     sums = {"": [0.0] * 21, "a": single, "b": rest, "ab": [a + b for a, b in zip(single, rest, strict=True)]}
 
-    def evaluate(mixtures: Sequence[Coalition]) -> dict[Coalition, Outcome]:
+    def evaluate(mixtures: Sequence[Mixture]) -> dict[Mixture, Outcome]:
         return {c: outcome(sum(sums[key]) / 21, sums=sums[key]) for c in mixtures for key in ["".join(sorted(c))]}
 
     shares = waterfall(Memo(("a", "b"), evaluate), Group("all", ("a", "b")), no_bounds)

@@ -16,13 +16,13 @@ from moeparity.errors import Where
 from moeparity.evidence.importers.registry import import_trace
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import LAYER, load_map, map_of
-from moeparity.evidence.maps.values import values_at
 from moeparity.evidence.trace.reader import open_trace
 from moeparity.evidence.weights.compare import compare
 from moeparity.evidence.weights.fingerprint_files import open_weights
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key, role
 from tests.engines.live import Found, ask
+from tests.evidence.node_values import values_at
 from tests.evidence.traced import recipe
 from tests.evidence.weights.programs import grouped, job
 from tests.hf.compare import opened

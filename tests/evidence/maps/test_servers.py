@@ -15,10 +15,10 @@ from moeparity.engine.forward import forward
 from moeparity.errors import Where
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import map_of
-from moeparity.evidence.maps.values import values_at
 from moeparity.evidence.trace.reader import open_trace
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key
+from tests.evidence.node_values import values_at
 from tests.evidence.written import written
 from tests.hf.compare import opened, tokens
 

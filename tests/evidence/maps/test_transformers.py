@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from moeparity.engine.forward import forward
-from moeparity.evidence.maps.values import values_at
 from moeparity.evidence.trace.reader import RankTrace, open_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.address import file_key, role
+from tests.evidence.node_values import values_at
 from tests.evidence.recorded import recorded
 from tests.hf.compare import opened, tokens
 from tests.hf.reference import load

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ import pytest
 from moeparity.profiles.launch import nemo_rl, prime_rl, read, rl_trainers, skyrl, verl
 from moeparity.profiles.launch.options import Option
 from moeparity.profiles.launch.report import LaunchSetting
-from tests.engines.live import FOLDER, ROOT
+from tests.engines.live import FOLDER
+from tests.profiles.launch.answering import Answering
 
 PROGRAMS = {
     "verl": verl.VERL,
@@ -54,35 +52,17 @@ class OwnConfiguration:
                 f"not compared with {trainer}'s own configuration: no {', '.join(absent)} (tests/engines/live.py)"
             )
         self.trainer, self.program = trainer, PROGRAMS[trainer]
-        programs = (str(ROOT / "tests" / name) for name in ("uncollected.py", "engines/live_configurations.py"))
-        command = [sys.executable, "-P", "-W", "ignore", *programs, trainer]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        self.defaults: Mapping[str, Any] = self._answer()
+        self._process = Answering("live_configurations.py", trainer, folders)
+        self.defaults: Mapping[str, Any] = self._process.greeting
         self.accepted: dict[str, list[str]] = {}
-
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
 
     def ask(self, words: Sequence[str]) -> Mapping[str, Any]:
         """`values` by dotted names, or `refused`."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(list(words)) + "\n")
-        self._process.stdin.flush()
-        answer: Mapping[str, Any] = self._answer()
-        return answer
+        return self._process.ask(words)
 
     def close(self) -> None:
         """Ends the process."""
-        self._process.communicate(timeout=30)
+        self._process.close()
 
 
 def lines(trainer_config: OwnConfiguration, first: Sequence[str], count: int, seed: int) -> Iterator[list[str]]:

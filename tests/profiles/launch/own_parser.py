@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,8 @@ from moeparity.profiles.launch.miles import MILES
 from moeparity.profiles.launch.report import Launch
 from moeparity.profiles.launch.slime import SLIME
 from tests.engines.cuda import toolchain
-from tests.engines.live import FOLDER, ROOT
+from tests.engines.live import FOLDER
+from tests.profiles.launch.answering import Answering
 
 PROGRAMS = {"vllm": servers.VLLM, "sglang": servers.SGLANG, "megatron": MEGATRON, "slime": SLIME,
             "miles": MILES}  # fmt: skip
@@ -65,35 +63,18 @@ class OwnParser:
             does = "python -m tests.engines.live; python -m tests.engines.cuda.toolchain install"
             pytest.skip(f"not compared with {engine}'s own parser: no {', '.join(map(str, absent))} ({does})")
         self.engine, self.program = engine, PROGRAMS[engine]
-        programs = (str(ROOT / "tests" / name) for name in ("uncollected.py", "engines/live_arguments.py"))
-        command = [sys.executable, "-P", "-W", "ignore", *programs, engine]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, _FOLDERS[engine])), "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
-        self.actions: list[Action] = [action for action in self._answer() if action["names"]]
+        self._process = Answering("live_arguments.py", engine, _FOLDERS[engine])
+        self.actions: list[Action] = [action for action in self._process.greeting if action["names"]]
         self._answers: dict[tuple[str, ...], Mapping[str, Any]] = {}
         self.by_name = {plain(name): action for action in self.actions for name in action["names"]}
         self.first = list(_FIRST.get(engine, ("serve", "m")))
         self.defaults = self.ask(self.first)["values"]
         self._accepted: dict[str, Sequence[str]] = {}
 
-    def _answer(self) -> Any:
-        assert self._process.stdout is not None
-        return json.loads(self._process.stdout.readline())
-
     def ask(self, words: Sequence[str]) -> Mapping[str, Any]:
         """`values` by the parser's names, or `refused`; a line is asked once."""
         if tuple(words) not in self._answers:
-            assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(list(words)) + "\n")
-            self._process.stdin.flush()
-            self._answers[tuple(words)] = self._answer()
+            self._answers[tuple(words)] = self._process.ask(words)
         return self._answers[tuple(words)]
 
     def accepted(self, action: Action) -> Sequence[str]:
@@ -106,7 +87,7 @@ class OwnParser:
 
     def close(self) -> None:
         """Ends the process."""
-        self._process.communicate(timeout=30)
+        self._process.close()
 
 
 def plain(name: str) -> str:

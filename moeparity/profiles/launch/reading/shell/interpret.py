@@ -34,9 +34,9 @@ _PREPARES = (
 """Commands that a script relies on: what follows them by `&&` is taken to happen."""
 
 
-def interpreted(text: str, path: Path, line: int = 1, arguments: Sequence[Word] = ()) -> Scope:
+def interpreted(text: str, path: Path, line: int = 1) -> Scope:
     """What a script sets and starts. Raises SpecError where it is no bash, or too much to follow."""
-    scope = Scope(budget=Budget(path), arguments=tuple(arguments))
+    scope = Scope(budget=Budget(path))
     Interpreter(scope, path, line).script(text)
     if scope.assumed:
         first = next(iter(scope.assumed.values()))

@@ -20,6 +20,8 @@ LETTERS = 4_000_000
 """Letters that all expansions of one file may make together."""
 _LONGEST_SUM = 500
 """Letters of one sum."""
+_LONGEST_LINE = 60
+"""Letters of what people are shown of a statement."""
 
 
 class Budget:
@@ -110,7 +112,7 @@ def text_of(node: Node) -> str:
     return (node.text or b"").decode("utf-8", "replace")
 
 
-def one_line(node: Node, longest: int = 60) -> str:
+def one_line(node: Node) -> str:
     """The start of it, on one line, for people."""
     text = " ".join(text_of(node).split())
-    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return text if len(text) <= _LONGEST_LINE else f"{text[: _LONGEST_LINE - 3]}..."

@@ -7,10 +7,12 @@ imported where tests are run.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,6 +30,7 @@ from xdist.scheduler.loadscope import LoadScopeScheduling
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.command import own_signals
+from tests.log_records import Records
 from tests.planted.values import groups
 from tests.small_models import SMALL
 
@@ -68,6 +71,21 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         import torch
 
         torch.set_num_threads(1)
+        _patch_process(session.config)
+
+
+def _patch_process(config: pytest.Config) -> None:
+    """For all tests at once: fixtures that every test uses are looked up for every test."""
+    patched = pytest.MonkeyPatch()
+    config.add_cleanup(patched.undo)
+    # Kept passes go to a folder of this session, never to the user's.
+    cache_folder = tempfile.TemporaryDirectory(prefix="moeparity-tests-")
+    config.add_cleanup(cache_folder.cleanup)
+    patched.setenv("MOEPARITY_CACHE", cache_folder.name)
+    # Typer makes all commands out of their signatures whenever one is called, which takes longer than most of them.
+    built = cache(typer.main.get_command)
+    patched.setattr(typer.main, "get_command", built)
+    patched.setattr(typer.testing, "_get_command", built)
 
 
 def pytest_collection_finish() -> None:
@@ -95,28 +113,18 @@ def _small(name: str) -> Any:
 globals().update({name: _small(name) for name in SMALL})
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Kept passes go to a folder of this session, never to the user's."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("MOEPARITY_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _commands_built_once() -> Iterator[None]:
-    """Typer makes all commands out of their signatures whenever one is called, which takes longer than most of them."""
-    with pytest.MonkeyPatch.context() as patched:
-        built = cache(typer.main.get_command)
-        patched.setattr(typer.main, "get_command", built)
-        patched.setattr(typer.testing, "_get_command", built)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _own_signals() -> Iterator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
     with own_signals():
-        yield
+        return (yield)
+
+
+@pytest.fixture
+def log_records() -> Iterator[Records]:
+    records = Records()
+    logging.getLogger("moeparity").addHandler(records)
+    yield records
+    logging.getLogger("moeparity").removeHandler(records)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Final
 from moeparity.errors import MoeparityError, Where
 from moeparity.evidence.explain.replaced import Choice, Choices, Replaced
 from moeparity.evidence.explain.vocabulary import listed_choices
+from moeparity.ops.attribute import Value
 from moeparity.plan.bind import settings_of
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import Profile, load_profile
@@ -52,13 +53,16 @@ def _profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
     graph, dtype = replaced.plan.graph.whole, replaced.plan.dtype
     of_profiles = _LATEST.of((graph,), dtype, lambda: tuple(_of_profiles(graph, dtype)))
     names = {node.name for node in replaced.nodes}.union(name for name, _ in replaced.makers)
-    at_nodes = ({place: values for name in names for place, values in by_node[name].items()} for by_node in of_profiles)
+    # Most profiles set a node alike.
+    distinct = {tuple(id(by_node[name]) for name in names): by_node for by_node in of_profiles}.values()
+    at_nodes = ({place: values for name in names for place, values in by_node[name].items()} for by_node in distinct)
     choices = {replaced.as_chosen(settings) for settings in at_nodes}
     return tuple(sorted((c for c in choices if c), key=lambda c: (len(c), sorted(map(str, c)))))
 
 
 def _of_profiles(graph: Graph, dtype: str) -> Iterator[ByNode]:
-    """The settings of each profile whose rules fit the graph, by node."""
+    """The settings of each profile whose rules fit the graph, by node: the very same where two set a node alike."""
+    latest: dict[frozenset[tuple[Place, Value, type]], dict[Place, Setting]] = {}
     for profile in _profiles():
         try:
             settings = settings_of(graph, profile, dtype)
@@ -68,6 +72,9 @@ def _of_profiles(graph: Graph, dtype: str) -> Iterator[ByNode]:
         by_node: dict[str, dict[Place, Setting]] = {}
         for place, setting in settings.items():
             by_node.setdefault(place[0], {})[place] = setting
+        for name, at_node in by_node.items():
+            values = ((place, setting.value, type(setting.value)) for place, setting in at_node.items())
+            by_node[name] = latest.setdefault(frozenset(values), at_node)
         yield by_node
 
 

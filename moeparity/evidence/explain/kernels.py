@@ -57,6 +57,7 @@ class Kernels:
         self._base.clear()
         self._inner.clear()
         self._bytes_taken = 0
+        self.replaced.let_go()
 
     def values(self, choices: Choices, sample: Sample) -> Values:
         """All values of the nodes with these choices, those on edges too. Raises SpecError where an op refuses them."""

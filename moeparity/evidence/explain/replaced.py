@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import networkx as nx
 
+from moeparity.errors import SpecError
 from moeparity.evidence.explain.faults import is_fault, with_faults
 from moeparity.ops.attribute import EDGE, Value
 from moeparity.plan.bound import BoundGraph
@@ -20,8 +21,8 @@ from moeparity.plan.setting import FAULT, IMPL, Place, Setting
 Choice = tuple[Place, Value]
 Choices = frozenset[Choice]
 
-KEPT: Final = 16
-"""Of so many combinations the plan is kept."""
+KEPT: Final = 256
+"""Of so many combinations the plan is kept, or why there is none."""
 
 ROPE: Final = "rope"
 THETA: Final = "rope_theta"
@@ -45,8 +46,8 @@ class Replaced:
     own_settings: tuple[Mapping[Place, Setting], ...]
     segment: frozenset[str]
     makers: tuple[Place, ...] = ()
-    # A combination is priced, run on every micro-batch and built upon in a row, and binding takes as long as a kernel.
-    _latest: dict[Choices, BoundGraph] = field(init=False, repr=False, compare=False, default_factory=dict)
+    # All trials at a node are priced, then run and built upon, and binding takes as long as a kernel.
+    _latest: dict[Choices, BoundGraph | str] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     @classmethod
     def of(
@@ -133,8 +134,18 @@ class Replaced:
         if choices not in self._latest:
             if len(self._latest) == KEPT:
                 del self._latest[next(iter(self._latest))]
-            self._latest[choices] = with_faults(in_all_phases(self.plan, settings), faults)
-        return self._latest[choices]
+            try:
+                self._latest[choices] = with_faults(in_all_phases(self.plan, settings), faults)
+            except SpecError as error:
+                self._latest[choices] = str(error)
+        latest = self._latest[choices]
+        if isinstance(latest, str):
+            raise SpecError(latest)
+        return latest
+
+    def let_go(self) -> None:
+        """Forget the plans that were made."""
+        self._latest.clear()
 
     def params(self, node: Node, choices: Choices) -> Mapping[str, Any]:
         """A node's parameters with those among the choices in place of its own."""

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from moeparity.bisection.resume.codec import Codec
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.numerics.bits import same_bits
+from tests.log_records import Records
 
 PRINT = "a" * 64
 
@@ -107,46 +108,48 @@ def a_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [truncated, emptied, one_bit, foreign, state_changed, another_format, a_folder])
-def test_a_spoilt_file_is_ignored_with_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: object) -> None:
+def test_a_spoilt_file_is_ignored_with_a_line(tmp_path: Path, log_records: Records, spoil: object) -> None:
     passes(tmp_path).save("0", SEEN)
     assert callable(spoil)
     spoil(file(tmp_path))
     assert passes(tmp_path).load("0") is None
-    (record,) = caplog.records
+    (record,) = log_records.all
     assert record.levelno == logging.WARNING
-    assert "0.safetensors: ignored, it is no pass of this run: " in record.message
-    assert "\n" not in record.message
+    assert "0.safetensors: ignored, it is no pass of this run: " in record.getMessage()
+    assert "\n" not in record.getMessage()
 
 
-def test_a_pass_of_another_run_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pass_of_another_run_is_not_trusted(tmp_path: Path, log_records: Records) -> None:
     passes(tmp_path).save("0", SEEN)
     later_run = "b" * 64
     file(tmp_path).parent.rename(tmp_path / "passes" / later_run)
     assert passes(tmp_path, later_run).load("0") is None
-    assert "fingerprint" in caplog.text
+    assert "fingerprint" in log_records.text
 
 
-def test_a_class_that_has_changed_since_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_class_that_has_changed_since_is_not_trusted(tmp_path: Path, log_records: Records) -> None:
     passes(tmp_path).save("0", SEEN)
     assert PieceStore(PRINT, Codec([]), tmp_path).load("0") is None
-    assert "Seen" in caplog.text
+    assert "Seen" in log_records.text
 
 
-def test_a_cache_that_cannot_be_written_costs_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_that_cannot_be_written_costs_a_line(tmp_path: Path, log_records: Records) -> None:
     (tmp_path / "passes").write_text("in the way", "utf-8")
     with passes(tmp_path) as store:
         store.save("0", SEEN)
         assert store.load("0") is None
-    assert "not kept, a killed run would start anew" in caplog.text
+    assert "not kept, a killed run would start anew" in log_records.text
 
 
-def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_that_others_may_write_to_is_not_used(tmp_path: Path, log_records: Records) -> None:
     tmp_path.chmod(0o777)
     with passes(tmp_path) as store:
         store.save("0", SEEN)
         assert store.load("0") is None
-    (record,) = caplog.records
-    assert record.message.startswith(f"{tmp_path}: no pass is kept there, a killed run would start anew: others may ")
+    (record,) = log_records.all
+    assert record.getMessage().startswith(
+        f"{tmp_path}: no pass is kept there, a killed run would start anew: others may "
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -165,10 +168,10 @@ def test_the_line_goes_to_standard_error_by_itself(tmp_path: Path) -> None:
     assert "ignored, it is no pass of this run" in done.stderr
 
 
-def test_what_another_key_signed_is_not_trusted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_another_key_signed_is_not_trusted(tmp_path: Path, log_records: Records) -> None:
     """A file that somebody else made, with everything right but the key that only this user's runs have."""
     passes(tmp_path / "theirs").save("0", SEEN)
     passes(tmp_path / "ours").save("0", SEEN)
     file(tmp_path / "ours").write_bytes(file(tmp_path / "theirs").read_bytes())
     assert passes(tmp_path / "ours").load("0") is None
-    assert "no run of this user wrote it" in caplog.text
+    assert "no run of this user wrote it" in log_records.text

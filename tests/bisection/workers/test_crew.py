@@ -16,6 +16,7 @@ from moeparity.bisection.workers.message import DONE, FAILED, REFUSED
 from moeparity.errors import GraphError, MoeparityError
 from moeparity.progress import Progress
 from tests.bisection.workers.hands import Hand, Hands
+from tests.log_records import Records
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def test_nobody_is_hired_beyond_the_pieces_and_none_without_one() -> None:
     assert idle.hired == []
 
 
-def test_a_lost_worker_is_replaced_and_only_its_piece_is_begun_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_worker_is_replaced_and_only_its_piece_is_begun_anew(log_records: Records) -> None:
     messages: Counter[bytes] = Counter()
 
     def lost_once(hand: Hand, message: bytes) -> bytes:
@@ -118,7 +119,7 @@ def test_a_lost_worker_is_replaced_and_only_its_piece_is_begun_anew(caplog: pyte
     assert messages == {str(number).encode(): 1 + (number == 2) for number in range(6)}
     # One ended with that piece, unless the other worker had taken what was left by then.
     assert len(hands.hired) in {2, 3}
-    assert "square 2: its worker was lost, ended by signal 9; another begins it anew" in caplog.text
+    assert "square 2: its worker was lost, ended by signal 9; another begins it anew" in log_records.text
 
 
 def test_a_piece_that_ends_every_worker_ends_the_run() -> None:
@@ -137,14 +138,14 @@ def test_a_piece_that_ends_every_worker_ends_the_run() -> None:
     assert hands.dismissed
 
 
-def test_a_refused_worker_computes_nothing_and_the_others_do_it_all(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refused_worker_computes_nothing_and_the_others_do_it_all(log_records: Records) -> None:
     def refuses(hand: Hand, message: bytes) -> bytes:
         return REFUSED + b"it has torch 1.0" if hand.number == 0 else squared(hand, message)
 
     hands = Hands(refuses, count=3)
     assert results(hands, list(range(5))) == {number: number**2 for number in range(5)}
     assert len(hands.hired[0].messages) == 1
-    assert "a worker was refused: it has torch 1.0" in caplog.text
+    assert "a worker was refused: it has torch 1.0" in log_records.text
 
 
 def test_where_all_are_refused_nothing_is_computed() -> None:

@@ -15,6 +15,7 @@ from moeparity.bisection.workers import request
 from moeparity.bisection.workers.crew import LostWorkerError, Worker
 from moeparity.bisection.workers.processes import LocalCrew, Process
 from tests.bisection.workers.test_sharded_pass import stable, write_recipe
+from tests.log_records import Records
 
 
 def ended(process: int) -> bool:
@@ -26,7 +27,7 @@ def ended(process: int) -> bool:
 
 
 def test_a_killed_process_is_replaced_and_the_report_has_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_records: Records
 ) -> None:
     recipe = write_recipe(tmp_path, "processes", "floor: false\n")
     crews: list[LocalCrew] = []
@@ -47,7 +48,7 @@ def test_a_killed_process_is_replaced_and_the_report_has_the_same_bytes(
     local = bisect(recipe.name, device="cpu")
     shared = bisect(recipe.name, device="cpu", workers=1)
     assert stable(shared.to_json()) == stable(local.to_json())
-    assert "of 4: its worker was lost, ended by signal 9; another begins it anew" in caplog.text
+    assert "of 4: its worker was lost, ended by signal 9; another begins it anew" in log_records.text
     numbers = [worker.number for worker in crews[0].workers if isinstance(worker, Process)]
     assert len(numbers) == 2
     deadline = time.monotonic() + 10

@@ -79,6 +79,8 @@ CASES = (
     _case("min_p = 0.3", Setting(min_p=0.3, rollout=KEPT), "truncation"),
     _case("top_p = 0.9, rollout raw, trainer on the kept set", Setting(top_p=0.9, trainer=KEPT),
           "raw log-probs (truncation)"),
+    _case("a token that is never drawn", Setting(banned=1, rollout=KEPT), "truncation"),
+    _case("a repetition penalty of 1.2", Setting(penalty=1.2)),
     _case("T = 0.7 and top_p = 0.9", Setting(temperature=0.7, top_p=0.9, rollout=Side(temperature=0.7, truncated=True)),
           "truncation", "temperature", may_be_open=SIZES),
     _case("T = 0.7 and min_p = 0.1", Setting(temperature=0.7, min_p=0.1, rollout=Side(temperature=0.7, truncated=True)),

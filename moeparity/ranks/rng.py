@@ -12,6 +12,9 @@ from moeparity.ranks.differing_fields import ranks_in_words
 DRAWS = 4096
 """So many numbers a generator is taken ahead to find where another one stands."""
 
+_CPU, _ENGINE = 5056, 5016
+"""Bytes of a CPU generator's state, and of the Mersenne Twister at its front; behind it lies a normal number that was
+made with the one before, and waits to be drawn."""
 _PHILOX = 16
 """Bytes of a CUDA generator's state: its seed, then its offset."""
 
@@ -42,13 +45,21 @@ def apart(name: str, of_rank: Mapping[int, bytes]) -> str:
 def _distance(usual: bytes, state: bytes, ranks: Mapping[bytes, list[int]]) -> str:
     ahead, behind = _draws(usual, state), _draws(state, usual)
     who, others = ranks_in_words(ranks[state]), ranks_in_words(ranks[usual])
+    normal = ", for normal numbers" if _waiting(usual) != _waiting(state) else ""
     for count, first, second in ((ahead, who, others), (behind, others, who)):
+        if count == 0:
+            return f"{who} and {others} are one normal number apart, which is made with the one before it"
         if count is not None:
-            return f"{first} drew {count} number{'s' if count > 1 else ''} more than {second}"
+            return f"{first} drew {count} number{'s' if count > 1 else ''} more than {second}{normal}"
     return (
         f"{who} and {others} are in states that no {DRAWS:,} draws lead between: another seed, or many more draws "
         '(seed all ranks alike, or guard with rng="broadcast" where noise is broadcast)'
     )
+
+
+def _waiting(state: bytes) -> bytes:
+    """The normal number that a CPU generator keeps; nothing of others."""
+    return state[_ENGINE:] if len(state) == _CPU else b""
 
 
 def _draws(state: bytes, target: bytes) -> int | None:
@@ -58,6 +69,9 @@ def _draws(state: bytes, target: bytes) -> int | None:
     if len(state) == _PHILOX:
         offsets = [int.from_bytes(each[8:], "little") for each in (state, target)]
         return offsets[1] - offsets[0] if state[:8] == target[:8] and offsets[1] > offsets[0] else None
+    engine = target.removesuffix(_waiting(target))
+    if state.startswith(engine):
+        return 0
     generator = torch.Generator()
     try:
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
@@ -65,6 +79,6 @@ def _draws(state: bytes, target: bytes) -> int | None:
         return None
     for count in range(1, DRAWS + 1):
         torch.rand(1, generator=generator)
-        if generator.get_state().numpy().tobytes() == target:
+        if generator.get_state().numpy().tobytes().startswith(engine):
             return count
     return None

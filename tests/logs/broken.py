@@ -256,6 +256,11 @@ LINES: dict[str, Case] = {
     "no id": Case("moeparity/log.jsonl", _drop("id"), "id is missing"),
     "an id that is a list": Case("moeparity/log.jsonl", _set("id", to=[]), "id is a list; expected a word"),
     "no tokens": Case("moeparity/log.jsonl", _set("input_ids", to=[]), "input_ids is empty"),
+    "an id beyond 31 bits": Case(
+        "moeparity/log.jsonl",
+        _set("input_ids", 1, to=2**31),
+        "holds 2147483648; expected token ids, from 0 to 2147483647",
+    ),
     "one side": Case("moeparity/log.jsonl", _drop("trainer_logprobs"), "no log-probabilities of the trainer"),
     "the other side": Case("moeparity/log.jsonl", _drop("logprobs"), "no log-probabilities of the sampler"),
     "labels per token": Case("moeparity/log.jsonl", _set("labels", to=["a"]), "labels is a list; expected one word"),

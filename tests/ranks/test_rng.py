@@ -28,6 +28,27 @@ def test_the_rank_that_drew_more_is_named_with_how_many(draws: tuple[int, ...], 
     assert apart("x", {rank: state(count) for rank, count in enumerate(draws)}) == words
 
 
+def after_normals(count: int) -> bytes:
+    """A generator's state after so many normal numbers in one call; fewer than 16 are made in pairs."""
+    generator = torch.Generator().manual_seed(0)
+    torch.randn(64, generator=generator)
+    if count:
+        torch.randn(count, generator=generator)
+    return generator.get_state().numpy().tobytes()
+
+
+def test_normal_numbers_are_told_though_one_of_a_pair_waits() -> None:
+    """Three are four of 64 bits, of which one is kept: the Twister is 8 draws further."""
+    words = apart("x", {0: after_normals(0), 1: after_normals(3), 2: after_normals(0)})
+    assert words == "rng.x: rank 1 drew 8 numbers more than ranks 0, 2, for normal numbers"
+    assert apart("x", {0: after_normals(0), 1: after_normals(4)}) == "rng.x: rank 1 drew 8 numbers more than rank 0"
+
+
+def test_one_of_a_pair_of_normal_numbers_is_no_other_seed() -> None:
+    words = apart("x", {0: after_normals(3), 1: after_normals(4)})
+    assert words == "rng.x: rank 1 and rank 0 are one normal number apart, which is made with the one before it"
+
+
 def test_another_seed_is_not_called_so_many_draws() -> None:
     words = apart("x", {0: state(1), 1: state(1), 2: state(1, seed=3)})
     assert words.startswith("rng.x: rank 2 and ranks 0-1 are in states that no 4,096 draws lead between: another seed")

@@ -20,8 +20,20 @@ from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
 from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, explains, mean, negated, share, slope
 from moeparity.logs.diagnosis.state import State
 
+_ALL = 0.95
+"""Of what moves the modes, a temperature explains all but the noise: from 0.9 to 1.2 under that of fp8 at least 0.98. A
+repetition penalty, which leaves modes alone that were not seen before, reaches 0.9."""
 _SHARPENED = (
     "Near 1, a trainer whose weights have sharpened since the rollout looks alike: equal weights tell them apart."
+)
+
+
+_SINGLE = ("top-p or min-p", "a grammar that allows one token")
+"""What keeps a token alone, so that its P is exactly 1."""
+_SEVERAL = (
+    "top-k",
+    "tokens that one side bans: a grammar, bad words, an end of sequence before min_tokens",
+    "padding of the vocabulary that the other side counts",
 )
 
 
@@ -87,7 +99,7 @@ def inverse(state: State) -> Evidence:
 
 
 def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
-    """top-p, top-k or min-p: one side's log-probabilities are renormalised on the tokens kept, the other's are not.
+    """top-p, top-k, min-p, a banned token, a padded head: one side's probabilities are normalised over fewer tokens.
 
     Statistics: `Shape.bulk` and `Shape.missing`, both beyond 1/2. `reverse` has the sides exchanged: the trainer was
     given the kept set, the rollout's log-probabilities are raw.
@@ -106,7 +118,6 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
     side, other_side = ("trainer", "rollout") if reverse else ("rollout", "trainer")
     masses = (state.above if reverse else state.below).quantile
     single = state.total(f"certain_{side}")
-    kind = "top-p or min-p" if single else "top-k"
     details = (
         Evidence(name="kept mass of the token at rank 5%", value=math.exp(-masses(0.95))),
         Evidence(name="median kept mass", value=math.exp(-masses(0.5))),
@@ -116,16 +127,18 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
         tier="semantics",
         name=name,
         verdict="named",
-        reason=f"The {side}'s log-probabilities are renormalised on the tokens kept by {kind}; the {other_side}'s are "
-        "over the whole vocabulary.",
+        reason=f"The {side}'s log-probabilities are normalised over fewer tokens than the {other_side}'s.",
         evidence=(*evidence, *details),
         advice=(
             "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs), or score the trainer's "
             "without the kept set."
             if reverse
-            else "Sample with top_p = 1, top_k off and min_p = 0, or give the trainer the kept set and renormalise "
-            "there too; raw log-probabilities remove delta, not the bias: tokens outside the set are never drawn."
+            else "Look for banned tokens and a padded head. Where there are none, sample with top_p = 1, top_k off and "
+            "min_p = 0, or give the trainer the kept set and renormalise there too; raw log-probabilities remove "
+            "delta, not the bias: tokens outside the set are never drawn."
         ),
+        alternatives=_SINGLE if single else _SEVERAL,
+        tells_apart="the sampling parameters, and the width of the trainer's head",
     )
 
 
@@ -136,9 +149,14 @@ def temperature(state: State, form: Shape) -> Finding | None:
     interval must exclude everything on the other side's half, above 1/2 or below -1/2. The power is the ratio of sums
     of the third identity of this module, with Fieller's interval. Noise adds about E[delta^2] to its denominator alone,
     which draws a kappa near 1 away from 1.
+
+    A cap on the logits moves modes and tails as a temperature does, and is listed beside it. A penalty on tokens that
+    were seen moves most modes, and the others the opposite way, which no temperature does: that is left open.
     """
     if form.tempered() != "named":
         return None
+    if abs(form.mode.value) < _ALL:
+        return _some_modes(form)
     origin = mean("drawn from (-1 rollout, +1 trainer)", state.sums("side"), state.sums("side_square"))
     names = ("temperature", "raw log-probs (temperature)")
     from_rollout, from_trainer = above(origin, LINE) == "ruled out", above(origin, -LINE) == "named"
@@ -165,6 +183,24 @@ def temperature(state: State, form: Shape) -> Finding | None:
         reason=reason,
         evidence=(power, form.mode, form.tail, origin, ratio(state), inverse(state)),
         advice=f"{advice} Only the quotient of two temperatures shows. {_SHARPENED}",
+        alternatives=("a temperature", "a cap on the logits, or another scale of the head"),
+        tells_apart="the sampling parameters; both sides' config.json and head",
+    )
+
+
+def _some_modes(form: Shape) -> Finding:
+    return Finding(
+        tier="semantics",
+        name="temperature",
+        verdict="undecided",
+        reason="One side prefers most of its modes, and the other some: a temperature alone moves all of them.",
+        evidence=(form.mode, form.tail),
+        alternatives=(
+            "a penalty or a bias on some tokens",
+            "weights that are sharper or flatter",
+            "a temperature beside another difference",
+        ),
+        tells_apart="the sampling parameters; equal weights",
     )
 
 
@@ -173,7 +209,8 @@ def _temperature_words(value: float, *, mirrored: bool) -> tuple[str, str]:
         return (
             (
                 f"The tokens were drawn from the trainer's column; the rollout's is that to the power {value:.3g}: raw "
-                f"log-probabilities of a sampler at temperature {value:.3g}, which the trainer applies."
+                f"log-probabilities of a sampler at temperature {value:.3g}, or nearer to 1 where more differs, "
+                "which the trainer applies."
             ),
             (
                 "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs). If the trainer divides "
@@ -183,8 +220,7 @@ def _temperature_words(value: float, *, mirrored: bool) -> tuple[str, str]:
     return (
         (
             f"The trainer's column is the rollout's to the power {value:.3g}: processed log-probabilities of a "
-            "sampler at "
-            f"temperature {value:.3g} against a trainer at 1."
+            f"sampler at temperature {value:.3g}, or nearer to 1 where more differs, against a trainer at 1."
         ),
         f"Divide the trainer's logits by the sampler's temperature ({value:.3g}), or sample at temperature 1.",
     )

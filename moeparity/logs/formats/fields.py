@@ -82,7 +82,7 @@ class Fields:
         low, high = torch.aminmax(ids)
         if int(low) < 0 or int(high) >= LARGEST_TOKEN:
             bad = int(low) if int(low) < 0 else int(high)
-            raise LogError(f"{self.where}: {key} holds {bad}; expected token ids, whole numbers from 0.")
+            raise LogError(f"{self.where}: {key} holds {bad}; expected token ids, from 0 to {LARGEST_TOKEN - 1}.")
         return ids
 
     def entries(self, key: str) -> list[Any]:

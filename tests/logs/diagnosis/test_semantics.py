@@ -85,10 +85,38 @@ def test_kept_mass_and_kind_of_truncation() -> None:
         diagnose(log(case(name).setting, STYLES["flat"], NOISES["dense"], **SIZE)).find("truncation")
         for name in ("top_p = 0.9", "top_k = 20")
     )
-    assert "top-p or min-p" in p.reason
-    assert "top-k" in k.reason
+    assert "top-p or min-p" in p.alternatives
+    assert "top-k" in k.alternatives
     least = next(number.value for number in p.evidence if number.name.startswith("kept mass"))
     assert 0.89 < least < 0.92
+
+
+def test_a_banned_token_and_a_padded_head_are_not_called_top_k() -> None:
+    """Both normalise over other tokens than the other side does, and keep none alone, as top-k does."""
+    setting = case("a token that is never drawn").setting
+    finding = diagnose(log(setting, STYLES["usual"], NOISES["moe"], **SIZE)).find("truncation")
+    assert finding.verdict == "named"
+    assert "top-k" not in finding.reason
+    assert any("bans" in alternative for alternative in finding.alternatives)
+    assert any("padding of the vocabulary" in alternative for alternative in finding.alternatives)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("size", [(32, 100), (64, 200)])
+def test_a_repetition_penalty_is_no_temperature(style: str, size: tuple[int, int]) -> None:
+    """Modes that were not seen before move the other way; a temperature that fits would be 2.36, or below 0."""
+    setting = case("a repetition penalty of 1.2").setting
+    diagnosis = diagnose(log(setting, STYLES[style], NOISES["moe"], sequences=size[0], tokens=size[1], seed=1003))
+    assert named(diagnosis) == set()
+    assert diagnosis.find("temperature").verdict == "undecided"
+
+
+def test_a_cap_on_logits_is_listed_beside_a_temperature() -> None:
+    planted = case("sampler at T = 0.9, trainer at 1").setting
+    finding = diagnose(log(planted, STYLES["usual"], NOISES["moe"], **SIZE)).find("temperature")
+    assert finding.verdict == "named"
+    assert any("cap" in alternative for alternative in finding.alternatives)
+    assert "or nearer to 1" in finding.reason
 
 
 def test_all_zeros_cannot_be_told_from_greedy(clean: Chunk) -> None:

@@ -107,7 +107,7 @@ def test_a_repetition_penalty_is_no_temperature(style: str, size: tuple[int, int
     """Modes that were not seen before move the other way; a temperature that fits would be 2.36, or below 0."""
     setting = case("a repetition penalty of 1.2").setting
     diagnosis = diagnose(log(setting, STYLES[style], NOISES["moe"], sequences=size[0], tokens=size[1], seed=1003))
-    assert named(diagnosis) == set()
+    assert named_causes(diagnosis) == set()
     assert diagnosis.find("temperature").verdict == "undecided"
 
 

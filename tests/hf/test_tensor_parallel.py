@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -21,11 +16,11 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
+from tests.command import run_live
 from tests.hf.compare import LIVE
 from tests.hf.live_tensor_parallel import CHECKPOINTS, MOST, Case, Plan, cases
 from tests.verified import record_plan
 
-ROOT = Path(__file__).parents[2]
 WORLDS = (2, 4, MOST)
 PROFILES: Mapping[Plan, str] = {
     "default": "dtensor-rowwise",
@@ -34,40 +29,14 @@ PROFILES: Mapping[Plan, str] = {
 }
 
 
-def live(folder: Path) -> None:
-    """One gloo group for each number of ranks; none of them outlives this."""
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    }
-    command = [
-        sys.executable,
-        "-m",
-        "tests.uncollected",
-        "tests.hf.live_tensor_parallel",
-        str(folder),
-        *map(str, WORLDS),
-    ]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as started:
-        try:
-            _, output = started.communicate(timeout=240)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, output
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoints, and what the live groups gave for them."""
     folder_made = tmp_path_factory.mktemp("tensor_parallel")
     for name, fields in CHECKPOINTS.items():
         make_random(fields, folder_made / name)
-    live(folder_made)
+    # One gloo group for each number of ranks.
+    run_live("tests.hf.live_tensor_parallel", str(folder_made), *map(str, WORLDS))
     return folder_made
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from tests.command import run_live
 
 ROOT = Path(__file__).parents[3]
 BASE = ROOT / "tests/bad/base"
@@ -38,17 +36,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"kind: recipe\ncheckpoint: {BASE}\ntokens: {{file: {BASE}/tokens.safetensors, sampled_from: candidate}}\n"
             f"reference: {reference}\ncandidate: {candidate}\ngate: {{metric: k3, below: 1e-4}}\nfloor: false\n"
         )
-    command = [sys.executable, "-m", "tests.uncollected", "tests.bisection.real_ranks.job", str(folder)]
-    with subprocess.Popen(
-        command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as started:  # fmt: skip
-        try:
-            _, output = started.communicate(timeout=180)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-    assert started.returncode == 0, output
+    run_live("tests.bisection.real_ranks.job", str(folder), limit=180)
     return folder
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import io
@@ -117,6 +118,19 @@ def _close(events: selectors.BaseSelector, asking_of: Mapping[int, socket.socket
         asking.close()
 
 
+def _keep_libraries() -> None:
+    """Keep Python, as it ends, from taking apart the modules of libraries, each page of which a fork would copy first.
+
+    What a program has made goes as ever: torch.distributed holds the groups of a job.
+    """
+    kept = [
+        sys.modules.pop(name)
+        for name, module in list(sys.modules.items())
+        if "site-packages" in (getattr(module, "__file__", None) or "") and not name.startswith("torch.distributed")
+    ]
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+
+
 def _become(request: Mapping[str, Any], streams: list[int]) -> None:
     """Take over what a process has from its parent."""
     os.chdir(request["folder"])
@@ -155,6 +169,8 @@ def _text(number: int, *, open_: bool) -> io.TextIOWrapper:
 if __name__ == "__main__":
     # What is loaded stays: neither this process nor a fork that collects garbage need look through it.
     gc.disable()
+    # What is registered first is done last.
+    atexit.register(_keep_libraries)
     load()
     for _name in PROGRAMS:
         importlib.import_module(_name)

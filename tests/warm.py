@@ -27,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 
 import moeparity
 import moeparity.cli
+from moeparity.cli import commands
 
 MOST = 1 << 20
 """Bytes of a request: arguments and variables."""
@@ -123,12 +125,12 @@ def _keep_libraries() -> None:
 
     What a program has made goes as ever: torch.distributed holds the groups of a job.
     """
-    kept = [
+    libraries = [
         sys.modules.pop(name)
         for name, module in list(sys.modules.items())
         if "site-packages" in (getattr(module, "__file__", None) or "") and not name.startswith("torch.distributed")
     ]
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(libraries))
 
 
 def _become(request: Mapping[str, Any], streams: list[int]) -> None:
@@ -174,6 +176,8 @@ if __name__ == "__main__":
     load()
     for _name in PROGRAMS:
         importlib.import_module(_name)
+    # The same each time, and it takes longer than most refusals.
+    commands.app = typer.main.get_command(commands.app)
     gc.freeze()
     gc.enable()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a fork has one thread only"

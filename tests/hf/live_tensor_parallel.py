@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,

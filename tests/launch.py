@@ -21,7 +21,16 @@ def is_open(number: int) -> bool:
 STREAMS = [number for number in range(3) if is_open(number)]
 with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
     asking.connect(sys.argv[1])
-    request = {"arguments": sys.argv[2:], "folder": os.getcwd(), "variables": dict(os.environ), "open": STREAMS}  # noqa: PTH109
+    request = {
+        "module": "moeparity.cli",
+        "name": "moeparity",
+        "arguments": sys.argv[2:],
+        "folder": os.getcwd(),  # noqa: PTH109
+        "variables": dict(os.environ),
+        "open": STREAMS,
+        "forks": False,
+    }
     socket.send_fds(asking, [json.dumps(request).encode()], STREAMS)
-    code = int(asking.recv(64))
+    asking.recv(64)
+    code = json.loads(asking.recv(64))["code"]
 os._exit(code if code >= 0 else 128 - code)

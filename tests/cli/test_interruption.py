@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import pty
 import signal
@@ -19,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity.progress import on_interruption, tidy_up
+from tests.command import Forked
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
@@ -35,28 +35,6 @@ signal_at(Moment(module, name, when), int(number))
 from moeparity.cli import main
 main()
 """
-
-# Runs AT for each job in a forked process that has loaded what commands load, after a line of the job's own.
-FORKED = """
-import gc, json, os, sys, time
-from tests.warm import load
-gc.disable()
-load()
-gc.freeze()
-gc.enable()
-for line, arguments, out, error in json.loads(sys.argv[1]):
-    begun, child = time.monotonic(), os.fork()
-    if not child:
-        for descriptor, path in ((1, out), (2, error)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), descriptor)
-        sys.argv[1:] = arguments
-        exec(line)
-        break
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), time.monotonic() - begun, flush=True)
-else:
-    sys.exit()
-"""
-
 
 LONG, SHORT = (64, 96), (4, 6)
 """Sequences and tokens of a forward of some seconds, to be killed at any time, and of one with certain moments only."""
@@ -168,20 +146,22 @@ JOBS: dict[str, tuple[str, tuple[str, str, str], signal.Signals]] = {
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ended, Path]]:
     """How each job ended, and the file that it was to write."""
-    jobs, files = [], {}
+    ends_of = {}
     for number, (name, (line, (module, function, when), sent)) in enumerate(JOBS.items()):
         folder = tmp_path_factory.mktemp(f"job-{number}")
-        command, files[name] = forward_in(folder, SHORT)
-        arguments = [module, function, str(int(sent)), when, *command]
-        jobs.append((line, arguments, str(folder / "stdout"), str(folder / "stderr")))
-    process = started([sys.executable, "-c", FORKED + AT, json.dumps(jobs)])
-    output, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors
-    ends_of = {}
-    for (name, out), timing, (_, _, *printed) in zip(files.items(), output.splitlines(), jobs, strict=True):
-        code, seconds = timing.split()
-        stdout, stderr = (Path(path).read_text("utf-8") for path in printed)
-        ends_of[name] = (Ended(int(code), stdout, stderr, float(seconds)), out)
+        command, out = forward_in(folder, SHORT)
+        arguments = [line, module, function, str(int(sent)), when, *command]
+        with (folder / "stdout").open("w+") as output, (folder / "stderr").open("w+") as errors:
+            begun = time.monotonic()
+            process = Forked("tests.cli.moment", *arguments, variables={}, output=output, errors=errors)
+            end = process.ended(begun + 60)
+            if end is None:
+                os.kill(process.process, signal.SIGKILL)
+            assert end is not None, f"{name}: has not ended"
+            code, at = end
+            output.seek(0)
+            errors.seek(0)
+            ends_of[name] = (Ended(code, output.read(), errors.read(), at - begun), out)
     return ends_of
 
 

@@ -1,6 +1,7 @@
-"""Eight gloo ranks that run every case, held to what was simulated before: `python -m tests.engine.live_ranks FILE`.
+"""Gloo ranks that run every case, held to what was simulated before: `python -m tests.engine.live_ranks FILE`.
 
-Rank r writes what it found to FILE.r as JSON, by case. A placement over two or four ranks runs in groups of the eight.
+Rank r of n writes what it found to FILE.n.r as JSON, by case. In a job of eight ranks a placement over two or four of
+them runs in groups of the eight.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -30,7 +32,7 @@ from moeparity.plan.spec.variant_schema import Placement
 from tests.numerics.collectives.live_gloo import forked
 from tests.small_models import SMALL
 
-RANKS = 8
+WORLDS = (2, 4, 8)
 LIMIT = timedelta(seconds=60)
 GLOO = {"**.reduce:collective": "gloo.all_reduce"}
 LOOP = {"**.experts:implementation": "loop"}
@@ -48,9 +50,10 @@ CHECKPOINTS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A variant; `differs`: where gloo adds otherwise than it says."""
+    """A variant, and the ranks of the job that runs it; `differs`: where gloo adds otherwise than it says."""
 
     placement: Mapping[str, Any]
+    ranks: int = 8
     checkpoint: str = "moe"
     profile: str = "hf-eager"
     dtype: str = "bf16"
@@ -85,14 +88,14 @@ def _cases() -> dict[str, Case]:
     cases = {}
     for ranks in (2, 4, 8):
         cases[f"tensor {ranks}"] = Case(placement={"tensor": ranks})
-        cases[f"tensor {ranks}, decode"] = Case(placement={"tensor": ranks}, schedule=DECODE)
+        cases[f"tensor {ranks}, decode"] = Case(placement={"tensor": ranks}, ranks=ranks, schedule=DECODE)
     for ranks in (2, 4):
         placement = {"tensor": ranks, "expert": ranks}
         cases[f"expert {ranks}"] = Case(placement=placement)
-        cases[f"expert {ranks}, decode"] = Case(placement=placement, schedule=DECODE)
+        cases[f"expert {ranks}, decode"] = Case(placement=placement, ranks=ranks, schedule=DECODE)
     column = {"**.o_proj:parallel": "column", "**.experts:parallel": "column"}
     return cases | {
-        "fp32": Case(placement={"tensor": 4}, dtype="fp32"),
+        "fp32": Case(placement={"tensor": 4}, ranks=4, dtype="fp32"),
         "experts over more ranks than attention": Case(placement={"tensor": 2, "expert": 8}),
         "attention apart": Case(placement={"attention": 2, "tensor": 2, "expert": 4}),
         "attention apart, experts cut": Case(
@@ -104,10 +107,10 @@ def _cases() -> dict[str, Case]:
             placement={"attention": 2, "tensor": 4, "expert": 8, "gathered": "experts"},
             schedule=DECODE,
         ),
-        "sequence": Case(placement={"tensor": 4, "sequence": True}),
-        "column": Case(placement={"tensor": 4}, settings=GLOO | column),
-        "shared": Case(placement={"tensor": 4}, checkpoint="shared"),
-        "latent": Case(placement={"tensor": 4}, checkpoint="latent", schedule=DECODE),
+        "sequence": Case(placement={"tensor": 4, "sequence": True}, ranks=4),
+        "column": Case(placement={"tensor": 4}, ranks=4, settings=GLOO | column),
+        "shared": Case(placement={"tensor": 4}, ranks=4, checkpoint="shared"),
+        "latent": Case(placement={"tensor": 4}, ranks=4, checkpoint="latent", schedule=DECODE),
         "pipeline": Case(placement={"pipeline": 2, "tensor": 4}, checkpoint="stages"),
         "pipeline, what is added apart": Case(
             placement={"pipeline": 4, "tensor": 2},
@@ -121,16 +124,18 @@ def _cases() -> dict[str, Case]:
             checkpoint="stages",
             schedule=DECODE,
         ),
-        "another order": Case(placement={"tensor": 4}, settings={"**.reduce:collective": "nccl.ring"}, differs=True),
+        "another order": Case(
+            placement={"tensor": 4}, ranks=4, settings={"**.reduce:collective": "nccl.ring"}, differs=True
+        ),
     }
 
 
 CASES = _cases()
 
 
-def run(case: Case, model: Model, simulated: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+def run(live: LiveRanks, case: Case, model: Model, simulated: Mapping[str, torch.Tensor]) -> dict[str, Any]:
     """The values that differ, how many there were, the reductions, and how many values another rank sent this one."""
-    live, received, whole = LiveRanks(case.stages(model)), [], dist.recv
+    received, whole = [], dist.recv
 
     def recv(buffer: torch.Tensor, source: int) -> None:
         received.append(source)
@@ -147,12 +152,29 @@ def run(case: Case, model: Model, simulated: Mapping[str, torch.Tensor]) -> dict
     return {"unequal": unequal, "values": len(simulated), "reductions": reductions, "received": received}
 
 
-def work(rank: int, out: Path, models: Mapping[str, Model], simulated: Mapping[str, dict[str, torch.Tensor]]) -> None:
-    """One rank."""
-    dist.init_process_group("gloo", f"file://{out}.store", rank=rank, world_size=RANKS, timeout=LIMIT)
-    Path(f"{out}.{rank}").write_text(
-        json.dumps({name: run(case, models[case.checkpoint], simulated[name]) for name, case in CASES.items()})
-    )
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """What ranks need of a case and all of them would work out alike: its stages, and the values they are held to."""
+
+    stages: dict[str, int]
+    values: dict[str, torch.Tensor]
+
+
+def work(rank: int, world: int, out: Path, models: Mapping[str, Model], simulations: Mapping[str, Simulation]) -> None:
+    """One rank, in the cases of jobs of so many."""
+    dist.init_process_group("gloo", f"file://{out}.{world}.store", rank=rank, world_size=world, timeout=LIMIT)
+    # Ranks connect all their groups to one another: once for all cases that have the same stages.
+    live: dict[str, LiveRanks] = {}
+    outcomes = {}
+    for name, simulation in simulations.items():
+        case = CASES[name]
+        if case.ranks != world:
+            continue
+        stages = json.dumps(simulation.stages)
+        if stages not in live:
+            live[stages] = LiveRanks(simulation.stages)
+        outcomes[name] = run(live[stages], case, models[case.checkpoint], simulation.values)
+    Path(f"{out}.{world}.{rank}").write_text(json.dumps(outcomes))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -167,8 +189,13 @@ def main() -> int:
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps({**fields, "torch_dtype": "bfloat16"}))
         models[name] = open_model(folder, device="cpu", synthetic=5, residency="resident")
-    simulated = {name: case.values(models[case.checkpoint]) for name, case in CASES.items()}
-    return forked(RANKS, lambda rank: work(rank, out, models, simulated))
+    simulations = {
+        name: Simulation(stages=case.stages(models[case.checkpoint]), values=case.values(models[case.checkpoint]))
+        for name, case in CASES.items()
+    }
+    return max(
+        forked(world, partial(work, world=world, out=out, models=models, simulations=simulations)) for world in WORLDS
+    )
 
 
 if __name__ == "__main__":

@@ -8,23 +8,25 @@ from typing import Any
 
 import pytest
 
-from tests.engine.live_ranks import CASES, RANKS
-from tests.live_group import run_group
+from tests.command import run_live
+from tests.engine.live_ranks import CASES, WORLDS
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, Any]]]:
-    """By rank and case; none of the ranks outlives this."""
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    """By case and rank; none of the ranks outlives this."""
     out = tmp_path_factory.mktemp("live_ranks") / "out"
-    run_group("tests.engine.live_ranks", str(out))
-    return [json.loads(Path(f"{out}.{rank}").read_text()) for rank in range(RANKS)]
+    run_live("tests.engine.live_ranks", str(out))
+    by_rank = {
+        world: [json.loads(Path(f"{out}.{world}.{rank}").read_text()) for rank in range(world)] for world in WORLDS
+    }
+    return {name: [of_rank[name] for of_rank in by_rank[case.ranks]] for name, case in CASES.items()}
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.differs])
-def test_real_ranks_have_the_bits_of_simulated_ones(name: str, outcomes: list[dict[str, dict[str, Any]]]) -> None:
+def test_real_ranks_have_the_bits_of_simulated_ones(name: str, outcomes: dict[str, list[dict[str, Any]]]) -> None:
     case = CASES[name]
-    for of_rank in outcomes:
-        outcome = of_rank[name]
+    for outcome in outcomes[name]:
         assert outcome["values"] > 5
         assert outcome["unequal"] == []
         assert all(reduction["differing"] == 0 for reduction in outcome["reductions"])
@@ -37,19 +39,18 @@ def test_real_ranks_have_the_bits_of_simulated_ones(name: str, outcomes: list[di
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if "pipeline" in case.placement])
 def test_each_stage_is_sent_what_it_reads_by_the_rank_in_its_place(
-    name: str, outcomes: list[dict[str, dict[str, Any]]]
+    name: str, outcomes: dict[str, list[dict[str, Any]]]
 ) -> None:
     stages = CASES[name].placement["pipeline"]
-    ranks = RANKS // stages
-    for rank, of_rank in enumerate(outcomes):
-        sources = of_rank[name]["received"]
+    ranks = CASES[name].ranks // stages
+    for rank, outcome in enumerate(outcomes[name]):
+        sources = outcome["received"]
         assert set(sources) == ({rank - ranks} if rank >= ranks else set())
-        assert len(sources) == len(outcomes[-1][name]["received"]) or rank < ranks
+        assert len(sources) == len(outcomes[name][-1]["received"]) or rank < ranks
 
 
-def test_a_backend_of_another_order_is_seen_and_named(outcomes: list[dict[str, dict[str, Any]]]) -> None:
-    for of_rank in outcomes:
-        outcome = of_rank["another order"]
+def test_a_backend_of_another_order_is_seen_and_named(outcomes: dict[str, list[dict[str, Any]]]) -> None:
+    for outcome in outcomes["another order"]:
         assert "logits" in outcome["unequal"]
         assert all(reduction["differing"] > 0 for reduction in outcome["reductions"])
         assert all(reduction["orders"] == ["gloo.all_reduce"] for reduction in outcome["reductions"])

@@ -21,8 +21,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -37,8 +36,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from tests.hf.compare import DTYPES, tokens
 
 Plan = Literal["default", "stable", "sequence"]
-Models = Mapping[tuple[str, str], PreTrainedModel]
-"""By checkpoint and dtype."""
+Models = Mapping[tuple[str, str, Plan], PreTrainedModel]
+"""By checkpoint, dtype and plan."""
 
 PLANS: tuple[Plan, ...] = ("default", "stable", "sequence")
 LIMIT = timedelta(seconds=60)
@@ -158,10 +157,16 @@ def _gathered_again() -> dict[str, ParallelStyle]:
     return {"self_attn": attention, "mlp": mlp, **norms}
 
 
-def parallel(model: PreTrainedModel, plan: Plan, mesh: DeviceMesh) -> nn.Module:
-    """A copy of the model that shares its parameters until they are cut."""
-    placed = copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
-    return parallelize_module(placed, mesh, styles(plan), src_data_rank=None)
+def opened(folder: Path) -> Models:
+    """A model for each plan, made before any rank is forked; those of a checkpoint and dtype share their parameters
+    until a rank cuts them.
+    """
+    models: dict[tuple[str, str, Plan], PreTrainedModel] = {}
+    for name, dtype in product(CHECKPOINTS, ("bf16", "fp32")):
+        model = AutoModelForCausalLM.from_pretrained(folder / name, dtype=DTYPES[dtype]).eval()
+        shared = {id(parameter): parameter for parameter in model.parameters()}
+        models |= {(name, dtype, plan): copy.deepcopy(model, dict(shared)) for plan in PLANS}
+    return models
 
 
 def run(models: Models, world: int) -> dict[str, torch.Tensor]:
@@ -172,7 +177,8 @@ def run(models: Models, world: int) -> dict[str, torch.Tensor]:
     for case in cases(world):
         key = (case.checkpoint, case.dtype, case.plan)
         if key not in parallel_models:
-            parallel_models = {key: parallel(models[key[:2]], case.plan, mesh)}
+            placed = parallelize_module(models[key], mesh, styles(case.plan), src_data_rank=None)
+            parallel_models = {key: placed}
         parallel_models[key].set_attn_implementation(case.attention)
         ids = case.ids()
         with torch.no_grad():
@@ -223,10 +229,7 @@ def group(world: int, folder: Path, models: Models) -> bool:
 def main() -> int:
     torch.set_num_threads(1)
     folder = Path(sys.argv[1])
-    models: dict[tuple[str, str], PreTrainedModel] = {
-        (name, dtype): AutoModelForCausalLM.from_pretrained(folder / name, dtype=DTYPES[dtype]).eval()
-        for name, dtype in product(CHECKPOINTS, ("bf16", "fp32"))
-    }
+    models = opened(folder)
     return 0 if all(group(int(world), folder, models) for world in sys.argv[2:]) else 1
 
 

@@ -16,9 +16,9 @@ from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model, open_model
 from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_random
+from tests.command import run_live
 from tests.hf.compare import LIVE
 from tests.hf.live_tensor_parallel import CHECKPOINTS, MOST, Case, Plan, cases
-from tests.live_group import run_group
 from tests.verified import record_plan
 
 WORLDS = (2, 4, MOST)
@@ -35,12 +35,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder_made = tmp_path_factory.mktemp("tensor_parallel")
     for name, fields in CHECKPOINTS.items():
         make_random(fields, folder_made / name)
-    run_group(
-        "tests.hf.live_tensor_parallel",
-        str(folder_made),
-        *map(str, WORLDS),
-        variables={"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-    )
+    # One gloo group for each number of ranks.
+    run_live("tests.hf.live_tensor_parallel", str(folder_made), *map(str, WORLDS))
     return folder_made
 
 

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from moeparity.numerics.collectives import gloo
 from moeparity.numerics.order_map import Message
+from tests.command import run_live
 from tests.probe.live_ranks import CASES
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("live")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "tests.uncollected", "tests.probe.live_ranks", str(folder)]
-    process = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert process.returncode == 0, process.stderr
+    run_live("tests.probe.live_ranks", str(folder))
     return folder
 
 

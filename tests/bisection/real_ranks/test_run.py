@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live_group import run_group
+from tests.command import run_live
 
 ROOT = Path(__file__).parents[3]
 BASE = ROOT / "tests/bad/base"
@@ -36,7 +36,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
             f"kind: recipe\ncheckpoint: {BASE}\ntokens: {{file: {BASE}/tokens.safetensors, sampled_from: candidate}}\n"
             f"reference: {reference}\ncandidate: {candidate}\ngate: {{metric: k3, below: 1e-4}}\nfloor: false\n"
         )
-    run_group("tests.bisection.real_ranks.job", str(folder))
+    run_live("tests.bisection.real_ranks.job", str(folder), limit=180)
     return folder
 
 

@@ -77,7 +77,7 @@ def _port() -> str:
 
 
 def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp_path: Path, script: Path) -> None:
-    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port())
+    torchrun = ("-m", "tests.uncollected", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port())
     recorded = _run("--out", tmp_path / "t", "--", sys.executable, *torchrun, script, SHARDED="1")
     assert recorded.returncode == 0, recorded.stderr
     ranks = open_trace(tmp_path / "t").ranks
@@ -106,7 +106,7 @@ def test_two_ranks_are_recorded_and_the_one_that_computes_otherwise_is_found(tmp
     assert "look at the other ranks" in first
     assert "step 1, aten.full.default (forward, call 0): its inputs have equal bits, its arguments have not" in second
     assert "argument 1  recorded 0.0, now 0.001" in second
-    assert f"{script}:16 <module>" in second
+    assert f"{script}:18 <module>" in second
 
 
 def _waited_for(folder: Path, calls: int) -> None:

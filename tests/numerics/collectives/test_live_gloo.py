@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +13,12 @@ from moeparity.numerics.collectives import gloo, nccl
 from moeparity.numerics.collectives.execute import all_reduce, reduce_scatter
 from moeparity.numerics.order_map import Rotation, Whole
 from moeparity.ops.kernels.log_softmax import log_softmax
+from tests.command import run_live
 from tests.numerics.collectives.live_gloo import Case, Kind, cases, digest
 from tests.numerics.collectives.to_groups import WAYS, WIDTH
 from tests.ops.log_softmax import DEFAULTS
 from tests.verified import record
 
-ROOT = Path(__file__).parents[3]
 WORLDS = (2, 3, 4, 8)
 LOG_PROBS: dict[Kind, str] = {
     "log_softmax": "gloo processes",
@@ -54,17 +51,7 @@ def simulated(case: Case, world: int) -> list[torch.Tensor]:
 def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a digest of what each rank of each world got in each case."""
     folder = tmp_path_factory.mktemp("live")
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [
-        sys.executable,
-        "-m",
-        "tests.uncollected",
-        "tests.numerics.collectives.live_gloo",
-        str(folder),
-        *map(str, WORLDS),
-    ]
-    process = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=240, check=False)
-    assert process.returncode == 0, process.stderr
+    run_live("tests.numerics.collectives.live_gloo", str(folder), *map(str, WORLDS))
     return folder
 
 

@@ -42,9 +42,6 @@ GATE = 2e-7
 PADDED_ROWS = """
 import torch
 import torch.nn.functional as F
-from tests.shallow import shallow
-
-qwen3_moe = shallow("qwen3_moe")
 
 
 def norm(x, *, node):

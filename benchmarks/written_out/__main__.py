@@ -57,7 +57,7 @@ def main() -> int:
             path = draw.write(recipe_folder, folder / family, ids, models[family].graph, seed)
             seed += 1
             try:
-                rows = compared(path, models[family])
+                rows = list(compared(path, models[family]))
             except MoeparityError as error:
                 print(f"seed {seed - 1}: no recipe: {str(error)[:160]}", flush=True)
                 continue

@@ -25,7 +25,7 @@ from moeparity.engine.walker import Name
 from moeparity.errors import SpecError
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
-from moeparity.plan.sides import Side
+from moeparity.plan.sides import CANDIDATE, Side
 from moeparity.plan.toggles import mixed
 
 CODE = Options(allow_code=True)
@@ -71,8 +71,11 @@ class Compared:
     written: Mapping[str, Any] | None = None
 
 
-def compared(path: Path, model: Model, subsets: int = SUBSETS) -> list[Compared]:
-    """Every trial of a recipe, and some `subsets` of its toggles, beside the recipes that are written of them."""
+def compared(path: Path, model: Model, subsets: int = SUBSETS) -> Iterator[Compared]:
+    """Every trial of a recipe, and some `subsets` of its toggles, beside the recipes that are written of them.
+
+    Each of these recipes is run when its trial is asked for, and once if several trials are the same recipe.
+    """
 
     def opener(*_: object, **__: object) -> Model:
         return model
@@ -88,7 +91,8 @@ def compared(path: Path, model: Model, subsets: int = SUBSETS) -> list[Compared]
     logits = Kept(tuple(dict.fromkeys((graph.output, graph.scores))))
     # All in one pass, as bisect runs them.
     plan.passes().run([walker(plan, m.name, m.side) for m in mixtures if m.side is not None], [logits])
-    return [_compared(mixture, logits, recipe, path, opener) for mixture in mixtures]
+    run_alone = _Alone(path, recipe, logits.names, opener)
+    yield from (_compared(mixture, logits, run_alone) for mixture in mixtures)
 
 
 def _trials(plan: Plan, writer: Writer) -> Iterator[Mixture]:
@@ -127,24 +131,43 @@ def _subsets(plan: Plan, writer: Writer, count: int) -> Iterator[Mixture]:
             yield Mixture(f"{names}, made of the {base}", mixture, partial(writer.alone, names))
 
 
-def _compared(
-    mixture: Mixture, logits: Kept, recipe: Mapping[str, Any], path: Path, opener: Callable[..., Model]
-) -> Compared:
+class _Alone:
+    """Runs written variants alone, each in a recipe of its own, and keeps what they gave."""
+
+    def __init__(
+        self, path: Path, recipe: Mapping[str, Any], names: tuple[str, ...], opener: Callable[..., Model]
+    ) -> None:
+        self.plain, self.names, self.opener = path.with_name("written.yaml"), names, opener
+        self.head = {key: recipe[key] for key in ("kind", "checkpoint", "tokens", "gate")}
+        self.logits: dict[str, list[torch.Tensor] | None] = {}
+
+    def of(self, variant: Mapping[str, Any]) -> list[torch.Tensor] | None:
+        """The logits of a variant; None where it is refused."""
+        text = json.dumps(self.head | {"reference": variant, "candidate": variant})
+        if text not in self.logits:
+            self.plain.write_text(text, "utf-8")
+            self.logits[text] = None
+            with suppress(SpecError):
+                self.logits[text] = self._run()
+        return self.logits[text]
+
+    def _run(self) -> list[torch.Tensor]:
+        plan = prepare(self.plain, device="cpu", options=replace(CODE, attribution=False), opener=self.opener)
+        logits = Kept(self.names)
+        plan.passes().run([walker(plan, CANDIDATE, plan.candidate)], [logits])
+        return logits.of(CANDIDATE)
+
+
+def _compared(mixture: Mixture, logits: Kept, run_alone: _Alone) -> Compared:
     try:
         written = mixture.write()
     except CannotBeWrittenError:
         return Compared(mixture.name, "cannot be written")
-    plain = path.with_name("written.yaml")
-    head = {key: recipe[key] for key in ("kind", "checkpoint", "tokens", "gate")}
-    plain.write_text(json.dumps(head | {"reference": written, "candidate": written}), "utf-8")
-    try:
-        plan = prepare(plain, device="cpu", options=replace(CODE, attribution=False), opener=opener)
-        alone = Kept(logits.names)
-        plan.passes().run([walker(plan, mixture.name, plan.candidate)], [alone])
-    except SpecError:
+    alone_logits = run_alone.of(written)
+    if alone_logits is None:
         return Compared(mixture.name, "refused by both" if mixture.side is None else "refused by one", written)
     if mixture.side is None:
         return Compared(mixture.name, "refused by one", written)
-    pairs = zip(logits.of(mixture.name), alone.of(mixture.name), strict=True)
+    pairs = zip(logits.of(mixture.name), alone_logits, strict=True)
     equal = all(same_bits(ours, theirs) for ours, theirs in pairs)
     return Compared(mixture.name, "equal" if equal else "other bits", written)

@@ -110,6 +110,11 @@ class NodeView:
         """Per cell, the identities of all outputs."""
         return list(zip(*(ids_of(blocks, self.batch) for blocks in self.outputs[walker]), strict=True))
 
+    def outputs_agree(self, a: Name, b: Name) -> bool:
+        """Whether two walkers have equal bits in every output, in all cells."""
+        # Where one works for the other there is one value.
+        return self.outputs[a] is self.outputs[b] or self.output_ids(a) == self.output_ids(b)
+
     def inputs_agree(self, a: Name, b: Name) -> list[bool]:
         """Per cell, whether two walkers have equal bits in every input that both of them read.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from moeparity.ops.attribute import EDGE
 from moeparity.plan.address import role
@@ -39,14 +40,29 @@ def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
     active = [_active_by_phase(node, plan) for plan in plans]
     names = dict.fromkeys(name for phases in active for values in phases.values() for name in values)
     for name in names:
-        entries = [{phase: values.get(name) for phase, values in phases.items()} for phases in active]
-        in_effect = [entry for phases in entries for entry in phases.values() if entry is not None]
-        values = [{phase: entry[0] if entry else ABSENT for phase, entry in phases.items()} for phases in entries]
-        if _uncut(name, {value for phases in values for value in phases.values()}, node):
-            continue
-        origin, evidence = _stands_on(in_effect)
-        by_side = tuple(_stands_on([entry for entry in phases.values() if entry is not None]) for phases in entries)
-        yield Choice(name=name, values=tuple(map(by_phase, values)), origin=origin, evidence=evidence, by_side=by_side)
+        entries = tuple(tuple((phase, values.get(name)) for phase, values in phases.items()) for phases in active)
+        choice = _choice(name, _uncut(name, node), entries)
+        if choice is not None:
+            yield choice
+
+
+@lru_cache(maxsize=4096)
+def _choice(name: str, uncut: str | None, entries: tuple[tuple[tuple[Case, Entry | None], ...], ...]) -> Choice | None:
+    """One choice, of its entry in each phase on each side; None where all its values are `uncut`. Made once for nodes
+    that are set alike.
+    """
+    values = [{phase: entry[0] if entry else ABSENT for phase, entry in side} for side in entries]
+    if {value for side in values for value in side.values()} == {uncut}:
+        return None
+    of_sides = [[entry for _, entry in side if entry is not None] for side in entries]
+    origin, evidence = _stands_on([entry for side in of_sides for entry in side])
+    return Choice(
+        name=name,
+        values=tuple(map(by_phase, values)),
+        origin=origin,
+        evidence=evidence,
+        by_side=tuple(map(_stands_on, of_sides)),
+    )
 
 
 def _stands_on(entries: Sequence[Entry]) -> tuple[str, str]:
@@ -80,9 +96,12 @@ def _entry(value: str, setting: Setting) -> Entry:
     return value, setting.origin, setting.level or UNKNOWN
 
 
-def _uncut(name: str, values: set[str], node: Node) -> bool:
-    """Whether this says that a node is not cut on any side, nor ends a stage: of most nodes it would say no more."""
+def _uncut(name: str, node: Node) -> str | None:
+    """The value that says that a node is not cut, nor ends a stage: of most nodes it would say no more. None where a
+    choice has no such value.
+    """
     attribute = node.op.attribute(name)
-    if attribute is None or values != {str(attribute.default)}:
-        return False
-    return attribute.least is not None or (attribute.kind == "placement" and attribute.needs == "always")
+    if attribute is None:
+        return None
+    is_cut = attribute.least is not None or (attribute.kind == "placement" and attribute.needs == "always")
+    return str(attribute.default) if is_cut else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ and a swap, in the others every trial can be written.
 """
 
 
-def rows(folder: Path, seed: int) -> list[Compared]:
+def rows(folder: Path, seed: int) -> Iterator[Compared]:
     family = FAMILIES[seed % len(FAMILIES)]
     model = opened(folder, family, layers=2)
     return compared(draw.write(folder, folder / family, tokens(folder), model.graph, seed), model, subsets=2)
@@ -28,7 +29,7 @@ def test_every_trial_is_the_recipe_written_of_it(request: pytest.FixtureRequest,
     if seed != SOLVED:
         # Their trials are the same however long nearest looks for what their functions are.
         request.getfixturevalue("brief_search")
-    trials = rows(tmp_path, seed)
+    trials = list(rows(tmp_path, seed))
     others = [row for row in trials if row.outcome != "equal"]
     assert len(trials) - len(others) >= 16
     # A recipe has one dtype for a whole side.
@@ -39,4 +40,4 @@ def test_every_trial_is_the_recipe_written_of_it(request: pytest.FixtureRequest,
 def test_a_mixture_that_is_no_recipe_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what goes along, a form that is switched on loses its own sites."""
     monkeypatch.setattr(toggles, "going_along", lambda *_: {})
-    assert "other bits" in {row.outcome for row in rows(tmp_path, 6)}
+    assert any(row.outcome == "other bits" for row in rows(tmp_path, 9))

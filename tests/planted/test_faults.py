@@ -9,6 +9,9 @@ import pytest
 from moeparity.bisection.divergence.words import padding_reading
 from moeparity.bisection.report import Report
 from tests.planted.faults import CASES, Case, Fault, Found, faults_found, real_tokens
+from tests.shallow import shallow
+
+qwen3_moe = shallow("qwen3_moe")
 
 
 @pytest.fixture(scope="session")

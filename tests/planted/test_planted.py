@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -20,7 +19,6 @@ from moeparity.ops.registry import OPS
 from moeparity.plan.address import file_key
 from moeparity.plan.sides import micro_batches
 from moeparity.plan.toggles import toggles
-from tests.checkpoint_factory import make_random
 from tests.opened import opened
 from tests.planted import moe as planted_moe
 from tests.planted.moe import WITHOUT_EFFECT
@@ -28,6 +26,7 @@ from tests.planted.places import REFERENCE_VALUE, Sides, plant, random_tokens, w
 from tests.planted.ranks import WHOLE_NUMBERS
 from tests.planted.together import Bisected, bisected_together
 from tests.planted.values import MODEL_OF, NUMBERS, ORDERS, SHORT, VALUES, Group, Planted, groups
+from tests.shallow import LAYERS, shallow
 from tests.small_models import SMALL
 
 HOST_DEPENDENT = {
@@ -56,8 +55,6 @@ HOST_DEPENDENT = {
 """Attributes whose effect is the processor's business: two separate forwards say whether there is one."""
 
 QUICKSTART = Path(__file__).parents[2] / "checkpoints/quickstart"
-# A node has the same numerics in every layer, and what a test costs goes with their number.
-LAYERS = 2
 
 
 @pytest.fixture(scope="session")
@@ -72,16 +69,8 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _shallow(name: str) -> Any:
-    @pytest.fixture(scope="session", name=name)
-    def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-        return make_random({**SMALL[name], "num_hidden_layers": LAYERS}, tmp_path_factory.mktemp(name))
-
-    return checkpoint
-
-
 # In this file the small checkpoints too have no more.
-globals().update({name: _shallow(name) for name in SMALL.keys() & {*MODEL_OF.values()}})
+globals().update({name: shallow(name) for name in SMALL.keys() & {*MODEL_OF.values()}})
 
 
 @pytest.fixture(scope="session")

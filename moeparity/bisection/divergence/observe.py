@@ -66,13 +66,7 @@ class Divergence:
         if not view.ran(self.reference, self.candidate):
             return
         record = self.records.setdefault(view.node.name, NodeRecord(view.node))
-        agree = view.inputs_agree(*self.roots_of)
-        outputs = zip(*map(view.output_ids, self.roots_of), strict=True)
-        roots = [
-            cell
-            for cell, equal_inputs, (a, b) in zip(view.cells, agree, outputs, strict=True)
-            if equal_inputs and a != b and cell not in view.grid.fillers
-        ]
+        roots = [] if view.outputs_agree(*self.roots_of) else self._root_cells(view)
         if roots:
             self._add_root(record, view, roots)
         error = _error(view, self.reference, self.candidate)
@@ -87,7 +81,7 @@ class Divergence:
         if view.node.op.reports or not view.ran(*self.local_of):
             return False
         pairs = zip(self.local_of, (self.reference, self.candidate), strict=True)
-        return all(a == b or view.output_ids(a) == view.output_ids(b) for a, b in pairs)
+        return all(a == b or view.outputs_agree(a, b) for a, b in pairs)
 
     @property
     def result(self) -> dict[str, NodeRecord]:
@@ -106,6 +100,16 @@ class Divergence:
             record.root_values += further.root_values
             record.carried = _add(record.carried, further.carried)
             record.local = _add(record.local, further.local)
+
+    def _root_cells(self, view: NodeView) -> list[int]:
+        """The cells with equal inputs and unequal output."""
+        agree = view.inputs_agree(*self.roots_of)
+        outputs = zip(*map(view.output_ids, self.roots_of), strict=True)
+        return [
+            cell
+            for cell, equal_inputs, (a, b) in zip(view.cells, agree, outputs, strict=True)
+            if equal_inputs and a != b and cell not in view.grid.fillers
+        ]
 
     def _add_root(self, record: NodeRecord, view: NodeView, cells: Sequence[int]) -> None:
         whole = view.tokens_of(cells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from moeparity.bisection.graph.report import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
@@ -47,18 +48,19 @@ def _node(node: Node, plan: Plan) -> GraphNode:
         role=role(node.name),
         op=node.op.name,
         reads=(),
-        choices=tuple(
-            NodeChoice(name=choice.name, reference=sides[0], candidate=sides[1])
-            for choice in choices(node, bound)
-            if (sides := [_side(*side) for side in zip(choice.values, choice.by_side, strict=True)])
-        ),
+        choices=tuple(_of_both(choice.name, choice.values, choice.by_side) for choice in choices(node, bound)),
         toggles=tuple(_toggles_at(node, plan.toggles)),
     )
 
 
-def _side(value: str, stands_on: tuple[str, str]) -> SideChoice:
-    origin, evidence = stands_on
-    return SideChoice(value=value, evidence=evidence, origin=origin)
+@lru_cache(maxsize=4096)
+def _of_both(name: str, values: tuple[str, ...], by_side: tuple[tuple[str, str], ...]) -> NodeChoice:
+    """A choice at nodes that are set alike, of which there are many."""
+    reference, candidate = (
+        SideChoice(value=value, evidence=evidence, origin=origin)
+        for value, (origin, evidence) in zip(values, by_side, strict=True)
+    )
+    return NodeChoice(name=name, reference=reference, candidate=candidate)
 
 
 def _reads(node: Node, plan: Plan) -> Iterator[Read]:

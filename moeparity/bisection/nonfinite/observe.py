@@ -48,12 +48,15 @@ class FirstOccurrences:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
+        ports = _suspects(view, self.sides)
+        if not any(ports.values()):
+            return
         real = self.attention_mask[slice(*view.wave)]
         kinds = [(padding, tokens) for padding, tokens in ((False, real), (True, ~real)) if bool(tokens.any())]
-        for side in self.sides:
+        for side, of_side in ports.items():
             new = [(padding, tokens) for padding, tokens in kinds if not self._is_known(side, padding, view.node)]
-            if new and view.ran(side):
-                self._look(view, side, new)
+            if new and of_side:
+                self._look(view, side, of_side, new)
 
     @property
     def result(self) -> dict[tuple[Side, bool], Occurrence]:
@@ -75,12 +78,7 @@ class FirstOccurrences:
         occurrence = self.first.get((side, padding))
         return occurrence is not None and self.order.index(occurrence.node.name) < self.order.index(node.name)
 
-    def _look(self, view: NodeView, side: Side, kinds: Sequence[tuple[bool, Tensor]]) -> None:
-        ports = [port for port in range(len(view.outputs[side])) if _may_hold(view.tensor(side, port))]
-        # What single consumers are handed is the same value rounded otherwise: it counts where the stored one has none.
-        ports = [port for port in ports if port < len(view.node.outputs)] or ports
-        if not ports:
-            return
+    def _look(self, view: NodeView, side: Side, ports: Sequence[int], kinds: Sequence[tuple[bool, Tensor]]) -> None:
         value = torch.cat([view.by_token(side, port).double() for port in ports], -1)
         for padding, tokens in kinds:
             faulty = ~value.isfinite() & tokens.unsqueeze(-1)
@@ -101,6 +99,19 @@ class FirstOccurrences:
             sequences=earlier.sequences + further.sequences,
             tokens=earlier.tokens + further.tokens,
         )
+
+
+def _suspects(view: NodeView, sides: Sequence[Side]) -> dict[Side, list[int]]:
+    """By side that ran the node, its ports that may hold something that is not finite; asked once for one value."""
+    by_value: dict[int, list[int]] = {}
+    for side in filter(view.ran, sides):
+        outputs = view.outputs[side]
+        if id(outputs) not in by_value:
+            ports = [port for port in range(len(outputs)) if _may_hold(view.tensor(side, port))]
+            # What single consumers are handed is the same value rounded otherwise: it counts where the stored one has
+            # none.
+            by_value[id(outputs)] = [port for port in ports if port < len(view.node.outputs)] or ports
+    return {side: by_value[id(view.outputs[side])] for side in filter(view.ran, sides)}
 
 
 def _may_hold(value: Tensor) -> bool:

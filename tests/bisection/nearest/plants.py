@@ -128,7 +128,7 @@ def report_of(
     nodes: Any,
     *,
     settings: dict[str, Any] | None = None,
-    shape: tuple[int, int] = (6, 12),
+    shape: tuple[int, int] = (4, 12),
     micro_batch: int = 2,
     side: str = "candidate",
     reference: dict[str, Any] | None = None,

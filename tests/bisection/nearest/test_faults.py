@@ -19,6 +19,9 @@ import torch
 import torch.nn.functional as F
 from pathlib import Path
 from safetensors import safe_open
+from tests.shallow import shallow
+
+qwen3_moe = shallow("qwen3_moe")
 
 def of_layer(number, name):
     with safe_open(str(Path(__file__).with_name("weights")), framework="pt") as file:

@@ -149,7 +149,7 @@ def test_functions_of_both_sides_at_one_node_are_both_asked(tmp_path: Path, qwen
 @pytest.mark.usefixtures("_short")
 def test_a_later_micro_batch_refutes_an_answer(tmp_path: Path, qwen3_moe: Path) -> None:
     """The function is the op's own on the first micro-batches and another choice on others: neither is all of it."""
-    (answer,) = report_of(tmp_path, qwen3_moe, "later_batches", NORM).nearest
+    (answer,) = report_of(tmp_path, qwen3_moe, "later_batches", NORM, shape=(6, 12)).nearest
     assert not answer.explained
     assert answer.found[0].equal < 1
 

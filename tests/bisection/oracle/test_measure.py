@@ -24,9 +24,11 @@ from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile
 from tests.plain_forward import Plain
 from tests.planted.places import random_tokens, write_recipe
+from tests.shallow import LAYERS, shallow
 from tests.small_models import SMALL
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
+globals().update({name: shallow(name) for name in MODELS})
 
 
 def relative(ours: np.ndarray, truth: np.ndarray) -> float:
@@ -82,7 +84,7 @@ def test_a_candidate_in_fp32_is_nearer_the_truth_yet_not_parity(tmp_path: Path, 
     assert oracle.standing == "nearer"
     assert oracle.reading.startswith("The candidate is nearer the truth, yet not parity")
     assert oracle.kl_change.high < 0 < oracle.kl_candidate.estimate < 1e-3 * oracle.kl_reference.estimate
-    assert [node.node for node in oracle.layers] == [*(f"layers[{i}].moe.residual" for i in range(3)), "lm_head"]
+    assert [node.node for node in oracle.layers] == [*(f"layers[{i}].moe.residual" for i in range(LAYERS)), "lm_head"]
     assert all(0 < node.ratio < 1e-3 for node in oracle.layers)
     as_json = report.to_json()
     assert '"standing": "nearer"' in as_json

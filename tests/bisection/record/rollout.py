@@ -19,7 +19,7 @@ from moeparity.bisection.report import Report
 from moeparity.engine.forward import forward
 
 SEQUENCES, WIDTH, PROMPT = 30, 10, 3
-MICRO_BATCH = 5
+MICRO_BATCH = 15
 IDS = torch.randint(0, 512, (SEQUENCES, WIDTH), generator=torch.Generator().manual_seed(5))
 MASK = torch.ones_like(IDS).index_fill_(1, torch.arange(PROMPT), 0)
 PROFILE = "hf-eager"

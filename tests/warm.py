@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -42,7 +43,12 @@ def load() -> None:
     """Load whatever some command loads, with one thread: what is missing, every fork would load again."""
     torch.set_num_threads(1)
     importlib.import_module("jinja2")
-    for package in (moeparity, moeparity.cli):
+    load_packages(moeparity, moeparity.cli)
+
+
+def load_packages(*packages: ModuleType) -> None:
+    """Load all modules of these packages but those that are left out."""
+    for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(LEFT_OUT):
                 importlib.import_module(module.name)

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.command import own_signals
 from tests.log_records import Records
 from tests.planted.values import groups
-from tests.small_models import SMALL
+from tests.small_models import SMALL, Shallow, fields_of
 
 # What is made while tests are collected stays to the end: the collector of garbage need not look through it each time.
 gc.disable()
@@ -111,6 +111,18 @@ def _small(name: str) -> Any:
 
 # One fixture for each small checkpoint, under its own name.
 globals().update({name: _small(name) for name in SMALL})
+
+
+@pytest.fixture(scope="session")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Shallow:
+    """Small checkpoints with one layer of each kind, or more, where tokens and steps matter; each is made once."""
+    from tests.checkpoint_factory import make_random
+
+    @cache
+    def make(name: str, layers: int = 1) -> Path:
+        return make_random(fields_of(name, layers), tmp_path_factory.mktemp(name))
+
+    return make
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+Shallow = Callable[..., Path]
+"""From the name of a small checkpoint, and optionally a number of layers, one that has only these."""
 
 # Expert width 40: no multiple of 32, yet rows of whole 16 bytes, which torch's grouped GEMM asks for.
 _QWEN3_MOE: dict[str, Any] = {
@@ -242,3 +247,22 @@ SMALL: dict[str, dict[str, Any]] = {
         "rope_parameters": _YARN,
     },
 }
+
+_OF_TWO_KINDS = {
+    "qwen3_moe_mha",
+    "qwen3_sliding",
+    "qwen2_sliding",
+    "qwen2_moe",
+    "glm4_moe",
+    "glm4_moe_plain",
+    "gpt_oss",
+    "gpt_oss_mha",
+    "deepseek_v3",
+    "deepseek_v3_yarn",
+}
+"""Whose layers differ: dense or sparse, with a window or without."""
+
+
+def fields_of(name: str, layers: int) -> dict[str, Any]:
+    """With so many layers, and no fewer than it has kinds of them."""
+    return {**SMALL[name], "num_hidden_layers": max(layers, 2 if name in _OF_TWO_KINDS else 1)}

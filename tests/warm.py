@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -52,7 +53,12 @@ def load() -> None:
     """Load whatever some command loads, with one thread: what is missing, every fork would load again."""
     torch.set_num_threads(1)
     importlib.import_module("jinja2")
-    for package in (moeparity, moeparity.cli):
+    load_packages(moeparity, moeparity.cli)
+
+
+def load_packages(*packages: ModuleType) -> None:
+    """Load all modules of these packages but those that are left out."""
+    for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.startswith(LEFT_OUT):
                 importlib.import_module(module.name)

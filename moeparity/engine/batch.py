@@ -87,6 +87,8 @@ class Batch:
 
     @cached_property
     def _cells(self) -> tuple[tuple[int, ...], torch.Tensor]:
+        if self.grid.is_whole:
+            return (0,), torch.zeros_like(self.index)
         cells, places = torch.unique(self.grid.cell_of.flatten()[self.index], return_inverse=True)
         return tuple(cells.tolist()), places
 
@@ -147,14 +149,26 @@ class Batches:
         return self._wholes[wave]
 
     @cached_property
+    def _ways(self) -> Sequence[Sequence[Batch]]:
+        """The different ways in which the grid is cut, attention's among them, which may take spans one by one."""
+        ways = (tuple(chain.from_iterable(batch.apart for batch in batches)) for batches in self.placed)
+        return list(dict.fromkeys(ways))
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Whether nothing cuts the grid: all of it is one cell."""
+        return all(len(parts) == 1 for parts in self._ways)
+
+    @cached_property
     def cell_of(self) -> torch.Tensor:
         """The cell of every token, int64 [B, T]."""
-        labels = torch.zeros(len(self.placed), self.sequences * self.length, dtype=torch.int64)
-        for row, batches in zip(labels, self.placed, strict=True):
-            # Attention may take spans one by one.
-            for number, part in enumerate(chain.from_iterable(batch.apart for batch in batches)):
+        labels = torch.zeros(len(self._ways), self.sequences * self.length, dtype=torch.int64)
+        if self.is_whole:
+            return labels[0].view(self.sequences, self.length)
+        for row, parts in zip(labels, self._ways, strict=True):
+            for number, part in enumerate(parts):
                 row[part.index] = number
-        _, cells = torch.unique(labels, dim=1, return_inverse=True)
+        cells = labels[0] if len(labels) == 1 else torch.unique(labels, dim=1, return_inverse=True)[1]
         first = torch.full((int(cells.max()) + 1,), cells.numel(), dtype=torch.int64)
         first.scatter_reduce_(0, cells, torch.arange(cells.numel()), "amin")
         rank = torch.empty_like(first)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from moeparity.engine.task import Task, knows_steps, replayed_plans, task_of
 from moeparity.engine.walker import Name, Walker
 from moeparity.ops.attribute import EDGE
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import SOURCES, Graph, Node
+from moeparity.plan.latest import Latest
 from moeparity.plan.region import Region
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
@@ -48,6 +50,17 @@ class Work:
     @classmethod
     def of(cls, walkers: Sequence[Walker], graph: Graph) -> Work:
         """The tasks of these walkers on a graph."""
+        if any(walker.functions or walker.routes or walker.grafts for walker in walkers):
+            return cls._of(walkers, graph)
+        # Of a schedule nothing counts here but its phases, what its steps are made of, and who else is on it.
+        schedules = list(dict.fromkeys(walker.schedule for walker in walkers))
+        kinds = tuple((of.phases, of.has_packs, of.has_copies) for of in schedules)
+        words = tuple((w.name, w.inputs_of, w.shows, schedules.index(w.schedule)) for w in walkers)
+        plans = [walker.plan for walker in walkers]
+        return _LATEST.of((graph, *plans), (kinds, words), lambda: cls._of(walkers, graph))
+
+    @classmethod
+    def _of(cls, walkers: Sequence[Walker], graph: Graph) -> Work:
         alike = _alike(walkers, graph)
         edges = _edges(walkers, graph, alike)
         handed = {f"{producer}{EDGE}{consumer}" for producer, consumers in edges.items() for consumer in consumers}
@@ -93,6 +106,10 @@ class Work:
             leaders=leaders,
             holder=holder,
         )
+
+
+_LATEST: Final[Latest[Work]] = Latest(8)
+"""One plan is walked again and again, over other tokens."""
 
 
 def _first_leaders(walkers: Sequence[Walker]) -> dict[Name, Name]:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -191,9 +191,9 @@ def _remainder(group: Path) -> int | None:
         return None
     # Version 1 says `total_` where children are counted too, as they are in its limit.
     names = ("inactive_file", "active_file")
-    totals = [_field(group / "memory.stat", f"total_{name}") for name in names]
-    pages_of_files = [_field(group / "memory.stat", name) for name in names]
-    return limit - usage + sum(pages or 0 for pages in (pages_of_files if totals[0] is None else totals))
+    totals = _fields(group / "memory.stat", [f"total_{name}" for name in names] + [*names])
+    pages_of_files = totals[2:] if totals[0] is None else totals[:2]
+    return limit - usage + sum(pages or 0 for pages in pages_of_files)
 
 
 def _number(*paths: Path) -> int | None:
@@ -209,11 +209,18 @@ def _number(*paths: Path) -> int | None:
 
 def _field(path: Path, name: str) -> int | None:
     """The number after a name at the start of a line."""
+    return _fields(path, [name])[0]
+
+
+def _fields(path: Path, names: Sequence[str]) -> list[int | None]:
+    """The same of several names of one file, which is read once."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), None)
+        return [None for _ in names]
+    words = (line.split() for line in lines if line.startswith(tuple(names)))
+    numbers = {name: int(number) for name, number, *_ in reversed([*words]) if name in names}
+    return [numbers.get(name) for name in names]
 
 
 def anonymous_bytes() -> int | None:

@@ -26,7 +26,8 @@ from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Schedule, Span, Step, rectangle
-from tests.small_models import SMALL
+from tests.checkpoint_factory import make_random
+from tests.small_models import SMALL, fields_of
 
 HERE = Where(Path("test"))
 SITES = ("moe.combine:accumulate", "attention.rope:products", "moe.experts:activation", "attention.attend:output")
@@ -40,8 +41,10 @@ import gc, json, os, re, sys
 from pathlib import Path
 import torch
 sys.path.insert(0, sys.argv[1])
-from tests.warm import load
-load()
+import moeparity.ops
+from tests.warm import load_packages
+torch.set_num_threads(1)
+load_packages(moeparity.ops)
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import run
 from moeparity.engine.forward import open_model
@@ -168,11 +171,13 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def measurements(qwen3_moe: Path) -> list[tuple[int, int]]:
+def measurements(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, int]]:
     """Of what is of a known size, then of each case, the bytes expected and the bytes taken."""
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("needs the kernel's maximum of a process: Linux with /proc/self/clear_refs")
-    cases = [(str(qwen3_moe), *(value for key, value in vars(c).items() if key != "dominated")) for c in CASES.values()]
+    # Layers that differ, and the head behind them.
+    folder = make_random(fields_of("qwen3_moe", 2), tmp_path_factory.mktemp("two_layers"))
+    cases = [(str(folder), *(value for key, value in vars(c).items() if key != "dominated")) for c in CASES.values()]
     command = [sys.executable, "-c", MEASURE, str(Path(__file__).parents[2]), json.dumps([*KNOWN, *cases])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **MALLOC})
     assert done.returncode == 0, done.stderr

@@ -31,6 +31,7 @@ from moeparity.plan.schedule.steps import Copy, MicroBatches, Schedule, Span, St
 from tests.engine.random_schedules import schedule
 from tests.engine.stepwise import Stepwise
 from tests.opened import opened
+from tests.small_models import Shallow
 
 HERE = Where(Path("test"))
 TRIED = int(os.environ.get("MOEPARITY_SCHEDULES", "0"))
@@ -91,8 +92,8 @@ def walked(model: Model, walkers: list[Walker], ids: Tensor, mask: Tensor | None
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", ["hf-eager", "vllm"])
 @pytest.mark.parametrize("name", MODELS)
-def test_as_if_step_after_step(request: pytest.FixtureRequest, name: str, profile: str, dtype: str) -> None:
-    model = opened(request.getfixturevalue(name))
+def test_as_if_step_after_step(shallow: Shallow, name: str, profile: str, dtype: str) -> None:
+    model = opened(shallow(name))
 
     @EXAMPLES
     @given(SEEDS)
@@ -108,9 +109,9 @@ def test_as_if_step_after_step(request: pytest.FixtureRequest, name: str, profil
 
 @pytest.mark.parametrize("profile", ["hf-eager", "vllm", "vllm-batch-invariant"])
 @pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "deepseek_v3"])
-def test_choices_by_numbers_as_if_step_after_step(request: pytest.FixtureRequest, name: str, profile: str) -> None:
+def test_choices_by_numbers_as_if_step_after_step(shallow: Shallow, name: str, profile: str) -> None:
     """Rows, keys and queries: each step, and each sequence of it, has the choices of its own numbers."""
-    model = opened(request.getfixturevalue(name))
+    model = opened(shallow(name))
 
     # In the schedule of seed 300 the last step is of a phase that an earlier one is of.
     @EXAMPLES
@@ -148,9 +149,9 @@ def by_numbers(seed: int, phases: tuple[str, ...]) -> dict[str, str | float]:
 
 @pytest.mark.parametrize("profile", ["vllm-batch-invariant", "torchtitan-batch-invariant"])
 @pytest.mark.parametrize("name", MODELS)
-def test_as_if_token_after_token(request: pytest.FixtureRequest, name: str, profile: str) -> None:
+def test_as_if_token_after_token(shallow: Shallow, name: str, profile: str) -> None:
     """Where no op sees which rows go through it together, no value goes by the steps."""
-    model = opened(request.getfixturevalue(name))
+    model = opened(shallow(name))
 
     @EXAMPLES
     @given(SEEDS)
@@ -165,9 +166,9 @@ def test_as_if_token_after_token(request: pytest.FixtureRequest, name: str, prof
     check()
 
 
-def test_copies_and_packs_keep_their_steps_where_no_row_sees_another(qwen3_moe: Path) -> None:
+def test_copies_and_packs_keep_their_steps_where_no_row_sees_another(shallow: Shallow) -> None:
     """A copied token's value is its source's, whatever its own token is; a pack without its mask sees who is before."""
-    model, ids = opened(qwen3_moe), torch.arange(12).view(2, 6)
+    model, ids = opened(shallow("qwen3_moe")), torch.arange(12).view(2, 6)
     first = Step(spans=(Span(0, 0, 6),), phase="prefill")
     copied = Schedule(steps=(first, Step(spans=(Span(1, 4, 6),), phase="chunk", copies=(Copy(1, 0, 4, 0, 1),))))
     packed = Schedule(steps=(Step(spans=(Span(1, 0, 6), Span(0, 0, 6)), shape="packed", isolated=False),))

@@ -13,6 +13,7 @@ from moeparity.engine.forward import forward
 from moeparity.numerics.bits import same_bits
 from tests.hf.compare import LIVE, assert_is, opened, tokens
 from tests.hf.reference import reference
+from tests.small_models import Shallow
 from tests.verified import record_plan
 
 PROFILE = "hf-autocast-bf16"
@@ -52,24 +53,22 @@ def assert_equal(folder: Path, shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", MODELS)
-def test_equals_transformers_under_autocast(request: pytest.FixtureRequest, name: str, shape: tuple[int, int]) -> None:
-    assert_equal(request.getfixturevalue(name), shape)
+def test_equals_transformers_under_autocast(shallow: Shallow, name: str, shape: tuple[int, int]) -> None:
+    assert_equal(shallow(name), shape)
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.5, 2.827])
 @pytest.mark.parametrize("name", SCALED)
-def test_equals_transformers_at_any_scale(
-    request: pytest.FixtureRequest, tmp_path: Path, name: str, scale: float
-) -> None:
-    folder = scaled(request.getfixturevalue(name), tmp_path / name, scale)
+def test_equals_transformers_at_any_scale(shallow: Shallow, tmp_path: Path, name: str, scale: float) -> None:
+    folder = scaled(shallow(name), tmp_path / name, scale)
     for shape in SHAPES:
         assert_equal(folder, shape)
 
 
 @pytest.mark.parametrize("name", SCALED)
-def test_the_quotient_is_rounded_before_it_is_scaled(request: pytest.FixtureRequest, tmp_path: Path, name: str) -> None:
+def test_the_quotient_is_rounded_before_it_is_scaled(shallow: Shallow, tmp_path: Path, name: str) -> None:
     """Without that site the logits are others."""
-    model = opened(scaled(request.getfixturevalue(name), tmp_path / name, 2.827))
+    model = opened(scaled(shallow(name), tmp_path / name, 2.827))
     ids, settings_fp32 = tokens(model.vocab_size, (3, 7)), {"layers[*].moe.router:quotient": "fp32"}
     first, second = (
         forward(model, ids, profile=PROFILE, dtype="fp32", settings=settings)["logits"]

@@ -13,6 +13,7 @@ from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_fp32, make_small
 from tests.hf.compare import DTYPES, LIVE, PROFILES, assert_is, opened, tokens
 from tests.hf.reference import load, reference
+from tests.small_models import Shallow
 from tests.verified import record_plan
 
 QUICKSTART = Path(__file__).parents[2] / "checkpoints" / "quickstart"
@@ -38,20 +39,16 @@ def assert_equal(model: Model, profile: str, dtype: str, shape: tuple[int, int])
 @pytest.mark.parametrize("shape", SHAPES, ids=size)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("name", "profile"), CASES)
-def test_small_models(
-    request: pytest.FixtureRequest, name: str, profile: str, dtype: str, shape: tuple[int, int]
-) -> None:
-    assert_equal(opened(request.getfixturevalue(name)), profile, dtype, shape)
+def test_small_models(shallow: Shallow, name: str, profile: str, dtype: str, shape: tuple[int, int]) -> None:
+    assert_equal(opened(shallow(name)), profile, dtype, shape)
 
 
 @pytest.mark.parametrize("shape", CACHED_SHAPES, ids=size)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha", "qwen3", "gpt_oss"])
-def test_with_a_key_value_cache(
-    request: pytest.FixtureRequest, name: str, profile: str, dtype: str, shape: tuple[int, int]
-) -> None:
-    model = opened(request.getfixturevalue(name))
+def test_with_a_key_value_cache(shallow: Shallow, name: str, profile: str, dtype: str, shape: tuple[int, int]) -> None:
+    model = opened(shallow(name))
     ids = tokens(model.vocab_size, shape)
     logits, _ = reference(model.folder, profile, DTYPES[dtype], ids, use_cache=True)
     cached = {"layers[*].attention.attend:kv_layout": "cached"}
@@ -62,10 +59,8 @@ def test_with_a_key_value_cache(
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v3_yarn"])
-def test_caching_the_latent_changes_nothing(
-    request: pytest.FixtureRequest, name: str, profile: str, dtype: str
-) -> None:
-    model = opened(request.getfixturevalue(name))
+def test_caching_the_latent_changes_nothing(shallow: Shallow, name: str, profile: str, dtype: str) -> None:
+    model = opened(shallow(name))
     ids = torch.arange(21).view(3, 7)
     logits, _ = reference(model.folder, profile, DTYPES[dtype], ids, use_cache=True)
     assert same_bits(forward(model, ids, profile=profile, dtype=dtype)["logits"], logits)
@@ -90,10 +85,8 @@ def test_sharded_checkpoint_gives_the_same_bits(request: pytest.FixtureRequest, 
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3", "deepseek_v3", "gpt_oss"])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("lead", [4, 20])
-def test_fp32_file_with_unaligned_tensors(
-    request: pytest.FixtureRequest, tmp_path: Path, name: str, profile: str, lead: int
-) -> None:
-    folder = make_fp32(request.getfixturevalue(name), tmp_path, lead)
+def test_fp32_file_with_unaligned_tensors(shallow: Shallow, tmp_path: Path, name: str, profile: str, lead: int) -> None:
+    folder = make_fp32(shallow(name), tmp_path, lead)
     model = open_model(folder, device="cpu", residency="stream")
     tensors = [model.weights.checkpoint.tensor(key) for key in model.weights.checkpoint.entries]
     assert all(tensor.data_ptr() % 64 for tensor in tensors)

@@ -23,6 +23,7 @@ from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import MicroBatches
 from tests.hf.compare import DTYPES, PROFILES, opened, tokens
 from tests.hf.reference import load
+from tests.small_models import Shallow
 
 HERE = Where(Path("test"))
 OTHER = {"**.gate:output": "bf16", "**.router:scores": "bf16"}
@@ -76,10 +77,8 @@ def replaying(model: PreTrainedModel, routes: list[torch.Tensor]) -> Iterator[No
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("name", ["qwen3_moe", "qwen3_moe_mha"])
-def test_the_same_ids_forced_give_the_same_bits(
-    request: pytest.FixtureRequest, name: str, profile: str, dtype: str
-) -> None:
-    folder: Path = request.getfixturevalue(name)
+def test_the_same_ids_forced_give_the_same_bits(shallow: Shallow, name: str, profile: str, dtype: str) -> None:
+    folder = shallow(name, 2)
     model, ids = opened(folder), tokens(300, (4, 33))
     own_plan = bind(model.graph, load_profile(profile, HERE), dtype)
     reference_plan = bind(model.graph, load_profile("hf-eager", HERE), "bf16", overrides(OTHER, HERE))

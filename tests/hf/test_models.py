@@ -16,7 +16,7 @@ from moeparity.numerics.bits import same_bits
 from tests.checkpoint_factory import make_small
 from tests.hf.compare import DTYPES, LIVE, PROFILES, assert_is, opened, padded, tokens
 from tests.hf.reference import Routes, Truth, load, reference
-from tests.small_models import SMALL
+from tests.small_models import SMALL, Shallow
 from tests.verified import record_plan
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
@@ -31,8 +31,8 @@ SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("name", MODELS)
-def test_logits_and_routes(request: pytest.FixtureRequest, name: str, profile: str, dtype: str) -> None:
-    model = opened(request.getfixturevalue(name))
+def test_logits_and_routes(shallow: Shallow, name: str, profile: str, dtype: str) -> None:
+    model = opened(shallow(name, 2))
     for shape in ((1, 1), (2, 5)):
         ids = tokens(model.vocab_size, shape)
         truth = reference(model.folder, profile, DTYPES[dtype], ids)
@@ -64,9 +64,9 @@ def in_micro_batches(model: Model, profile: str, dtype: str, ids: torch.Tensor, 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("name", ["mixtral", "qwen2_sliding", "deepseek_v3", "gpt_oss"])
-def test_each_micro_batch_has_its_own_mask(request: pytest.FixtureRequest, name: str, profile: str, dtype: str) -> None:
+def test_each_micro_batch_has_its_own_mask(shallow: Shallow, name: str, profile: str, dtype: str) -> None:
     """Two full sequences, one of each kind of padding together, a full and a padded one, a padded one alone."""
-    model = opened(request.getfixturevalue(name))
+    model = opened(shallow(name, 2))
     ids = tokens(model.vocab_size, (7, WIDTH))
     left, right = (padded((WIDTH, WIDTH, 7, WIDTH, WIDTH, 3, 12), WIDTH, side) for side in SIDES)
     mask = torch.cat((right[:3], left[2:3], right[4:5], left[5:]))
@@ -76,9 +76,9 @@ def test_each_micro_batch_has_its_own_mask(request: pytest.FixtureRequest, name:
 
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_a_window_as_wide_as_the_sequences(request: pytest.FixtureRequest, profile: str, dtype: str) -> None:
+def test_a_window_as_wide_as_the_sequences(shallow: Shallow, profile: str, dtype: str) -> None:
     """transformers hands sdpa a mask from the width of the window on, one token before it hides anything."""
-    model = opened(request.getfixturevalue("mixtral_sliding"))
+    model = opened(shallow("mixtral_sliding"))
     for width in (4, 5, 6):
         ids = tokens(model.vocab_size, (3, width))
         truth = reference(model.folder, profile, DTYPES[dtype], ids)

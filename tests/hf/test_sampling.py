@@ -22,11 +22,18 @@ from moeparity.plan.schedule.steps import Schedule
 from tests.hf.compare import DTYPES, opened
 from tests.hf.reference import load
 from tests.hf.test_schedules import without_end
+from tests.small_models import Shallow
 
 NEW = 6
 PROMPTS = ([3, 1, 4, 1, 5], [3, 1, 6], [5, 3, 5, 8])
 CACHED = '"layers[*].attention.attend:kv_layout": cached'
 Write = Callable[..., Path]
+
+
+@pytest.fixture
+def qwen3_moe(shallow: Shallow) -> Path:
+    """Of one layer: what matters here are steps, each of which is walked anew."""
+    return shallow("qwen3_moe")
 
 
 @pytest.fixture

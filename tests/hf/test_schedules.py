@@ -18,7 +18,7 @@ from moeparity.plan.schedule.steps import Phase, Schedule, Span, Step, rectangle
 from tests.checkpoint_factory import make_random
 from tests.hf.compare import DTYPES, PROFILES, opened, tokens
 from tests.hf.reference import load
-from tests.small_models import SMALL
+from tests.small_models import SMALL, Shallow
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
 """All but those whose expert width torch's grouped GEMM refuses."""
@@ -63,8 +63,8 @@ def truth_by_step(
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
 @BY_MODEL
-def test_steps_against_a_filled_cache(request: pytest.FixtureRequest, name: str, profile: str, dtype: str) -> None:
-    model = opened(request.getfixturevalue(name))
+def test_steps_against_a_filled_cache(shallow: Shallow, name: str, profile: str, dtype: str) -> None:
+    model = opened(shallow(name))
     ids = tokens(model.vocab_size, (3, 19))
     live = load(model.folder, profile, DTYPES[dtype])
     for edges in ((7, *range(8, 20)), (4, 9, 10, 16, 19)):
@@ -74,11 +74,11 @@ def test_steps_against_a_filled_cache(request: pytest.FixtureRequest, name: str,
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_some_shapes_vary_on_this_machine(request: pytest.FixtureRequest, profile: str) -> None:
+def test_some_shapes_vary_on_this_machine(shallow: Shallow, profile: str) -> None:
     """Else nothing above would show that steps go through ops with their own shapes."""
     varying = []
     for name in ("qwen3_moe", "mixtral", "deepseek_v3"):
-        model = opened(request.getfixturevalue(name))
+        model = opened(shallow(name))
         ids = tokens(model.vocab_size, (3, 19))
         schedule = Schedule(steps=steps(3, 7, *range(8, 20)))
         whole = forward(model, ids, profile=profile, dtype="fp32")["logits"]
@@ -102,11 +102,9 @@ def without_end(model: PreTrainedModel) -> Iterator[None]:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
 @BY_MODEL
-def test_generate_with_padding_in_front(
-    request: pytest.FixtureRequest, name: str, profile: str, dtype: str, cache: str
-) -> None:
-    model = opened(request.getfixturevalue(name))
-    prompt, new = 7, 9
+def test_generate_with_padding_in_front(shallow: Shallow, name: str, profile: str, dtype: str, cache: str) -> None:
+    model = opened(shallow(name))
+    prompt, new = 7, 6
     ids, mask = tokens(model.vocab_size, (3, prompt)), torch.ones(3, prompt, dtype=torch.int64)
     mask[1, :3] = mask[2, :6] = 0
     live = load(model.folder, profile, DTYPES[dtype])
@@ -153,9 +151,9 @@ def packed(*, isolated: bool) -> tuple[Step, ...]:
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("profile", PROFILES)
 @BY_MODEL
-def test_packs(request: pytest.FixtureRequest, name: str, profile: str, dtype: str) -> None:
+def test_packs(shallow: Shallow, name: str, profile: str, dtype: str) -> None:
     """Positions that begin anew; the same with transformers' default cache, which does not look at them; running on."""
-    model = opened(request.getfixturevalue(name))
+    model = opened(shallow(name))
     ids = tokens(model.vocab_size, (len(LENGTHS), max(LENGTHS)))
     real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
     live = load(model.folder, profile, DTYPES[dtype])

@@ -8,6 +8,7 @@ import torch
 from moeparity.engine.forward import forward
 from tests.hf.compare import DTYPES, LIVE, assert_is, opened, tokens
 from tests.hf.reference import reference
+from tests.small_models import Shallow
 from tests.verified import record_plan
 
 LANES = {"AVX2": 8, "AVX512": 16, "AVX512_BF16": 16}
@@ -18,9 +19,9 @@ LANES = {"AVX2": 8, "AVX512": 16, "AVX512_BF16": 16}
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
 def test_hf_eager_with_the_order_of_its_denominators_stated(
-    request: pytest.FixtureRequest, name: str, dtype: str, shape: tuple[int, int]
+    shallow: Shallow, name: str, dtype: str, shape: tuple[int, int]
 ) -> None:
-    model = opened(request.getfixturevalue(name))
+    model = opened(shallow(name))
     ids, lanes = tokens(model.vocab_size, shape), LANES[torch.backends.cpu.get_cpu_capability()]
     order = f"lanes({lanes}) | fold_hi" if shape[1] >= lanes else "sequential"
     written = {"softmax": "reciprocal", "exp": "sleef", "denominator": order}

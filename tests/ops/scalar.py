@@ -26,7 +26,17 @@ def exactly(x: Fraction) -> F32:
     return min(around, key=lambda y: (abs(Fraction(float(y)) - x), int(y.view(np.int32)) & 1))
 
 
+HALF, BELOW = 1 << 28, (1 << 29) - 1
+"""Of the 29 bits that a double has more than fp32: those of a number half way between two, and all of them."""
+
+
 def fma(a: F32, b: F32, c: F32) -> F32:
+    """Rounded once. The product is exact in fp64; rounding the sum there moves it past no number half way between two
+    of fp32, since these are in fp64: unless it lies on one, it may be rounded again.
+    """
+    twice = np.float64(a) * np.float64(b) + np.float64(c)
+    if 2.0**-126 <= abs(twice) < 2.0**127 and int(twice.view(np.int64)) & BELOW != HALF:
+        return F32(twice)
     return exactly(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
 
 

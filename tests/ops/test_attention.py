@@ -341,6 +341,11 @@ def test_the_fma_of_the_evaluations_rounds_once() -> None:
     assert fma(tie, tie, F32(2.0**-80)) == np.nextafter(F32(1 + 2**-11), F32(2))
     assert fma(tie, tie, F32(0)) == F32(1 + 2**-11)
     assert exactly(Fraction(1, 3)) == F32(1 / 3)
+    draw = np.random.default_rng(0)
+    # Few bits, so that many sums lie on a tie or beside one.
+    numbers = (draw.integers(-4097, 4098, (3, 2000)) * 2.0 ** draw.integers(-30, 30, (3, 2000))).astype(F32)
+    for a, b, c in numbers.T:
+        assert fma(a, b, c) == exactly(Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -213,7 +214,7 @@ def taking_effect(op: Op, attribute: Attribute, value: Value, case: Case) -> dic
 
 def in_effect(op: Op, values: Mapping[str, Value], case: Case, dtype: str) -> dict[str, Value]:
     """As `BoundGraph.active`: what conditions, parameters, weights and ranks leave, roundings by name."""
-    params, weights = parameters(op, case), case.w(torch.float32)
+    params, weights = parameters(op, case), drawn_once(case.w, torch.float32)
 
     def exists(a: Attribute) -> bool:
         there = a.parameter is None or bool(params[a.parameter])
@@ -238,12 +239,18 @@ def parameters(op: Op, case: Case) -> dict[str, Any]:
     return {parameter.name: parameter.default for parameter in op.parameters} | dict(case.p)
 
 
+@lru_cache(maxsize=4)
+def drawn_once(draw: Callable[[torch.dtype], Any], dtype: torch.dtype) -> Any:
+    """What a case draws, for all values that are planted in it."""
+    return draw(dtype)
+
+
 def computed(case: Case, active: Mapping[str, Value], dtype: torch.dtype, inputs: Inputs) -> tuple[Tensor, ...]:
     """The op's outputs, with the batch in front and tokens behind it."""
     op = OPS[case.op]
     sites = {a.name for a in op.attributes if a.kind == "rounding"}
     at = {n: torch_dtype(str(v)) if n in sites and v != UNROUNDED else v for n, v in active.items()}
-    out = op.load()(*inputs.values(), w=case.w(dtype), p=parameters(op, case), at=at)
+    out = op.load()(*inputs.values(), w=drawn_once(case.w, dtype), p=parameters(op, case), at=at)
     # In partial sums the ranks stand before the tokens.
     axis = 2 if active.get("reduce") == "later" or "partial" in active else op.token_axis
     return tuple(part.movedim(axis, 1) for part in (out if isinstance(out, tuple) else (out,)))
@@ -265,7 +272,7 @@ STEPS = [((0,), 0, TOKENS), ((2, 0), 0, TOKENS), ((1,), TOKENS - 1, TOKENS), ((0
 
 def varying(case: Case, active: Mapping[str, Value], dtype: torch.dtype) -> bool:
     """Whether any step gives a token other bits than all sequences at once."""
-    inputs = case.inputs(dtype)
+    inputs = drawn_once(case.inputs, dtype)
     whole = computed(case, active, dtype, step(case, inputs, range(SEQUENCES), 0, TOKENS))
     for sequences, first, end in STEPS:
         parts = computed(case, active, dtype, step(case, inputs, sequences, first, end))

@@ -135,11 +135,7 @@ def test_where_nothing_was_compiled_no_function_is_named(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 def test_kernels_of_inductor_are_not_seen_and_their_function_is_named(tmp_path: Path) -> None:
-    from torch._inductor import config
-
     program, hidden = torch.compile(waves), torch.randn(4, 8)
-    # Of one kernel: precompiled headers take longer than they save.
-    with config.patch(cpp_cache_precompile_headers=False):
-        trace = _captured(tmp_path / "t", lambda: program(hidden) + 1)
+    trace = _captured(tmp_path / "t", lambda: program(hidden) + 1)
     assert [call.name for call in trace.contents.calls] == ["aten.add.Tensor"]
     assert any("compiled waves" in note for note in trace.contents.notes)

@@ -24,9 +24,9 @@ from moeparity.inputs.weights import store
 from moeparity.output.writing import write_tensors
 from moeparity.plan.spec.recipe_schema import Sample
 from moeparity.progress import Progress
-from tests.shallow import shallow
+from tests.two_layers import two_layers
 
-qwen3_moe = shallow("qwen3_moe")
+qwen3_moe = two_layers("qwen3_moe")
 
 V = 11
 

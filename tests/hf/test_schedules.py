@@ -104,7 +104,7 @@ def without_end(model: PreTrainedModel) -> Iterator[None]:
 @BY_MODEL
 def test_generate_with_padding_in_front(shallow: Shallow, name: str, profile: str, dtype: str, cache: str) -> None:
     model = opened(shallow(name))
-    prompt, new = 7, 6
+    prompt, new = 7, 9
     ids, mask = tokens(model.vocab_size, (3, prompt)), torch.ones(3, prompt, dtype=torch.int64)
     mask[1, :3] = mask[2, :6] = 0
     live = load(model.folder, profile, DTYPES[dtype])

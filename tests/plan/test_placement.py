@@ -26,10 +26,10 @@ from moeparity.plan.spec.base import By
 from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import mixed, split, toggles
 from tests.planted.places import random_tokens, write_recipe
-from tests.shallow import shallow
+from tests.two_layers import two_layers
 
 # Two layers tell a choice of one from a choice of all.
-globals().update({name: shallow(name) for name in ("qwen3_moe", "qwen3_moe_mha", "qwen2_moe", "deepseek_v3")})
+globals().update({name: two_layers(name) for name in ("qwen3_moe", "qwen3_moe_mha", "qwen2_moe", "deepseek_v3")})
 
 Variant = dict[str, Any]
 BUNDLES: tuple[By, ...] = get_args(By)

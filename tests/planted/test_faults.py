@@ -9,9 +9,9 @@ import pytest
 from moeparity.bisection.divergence.words import padding_reading
 from moeparity.bisection.report import Report
 from tests.planted.faults import CASES, Case, Fault, Found, faults_found, real_tokens
-from tests.shallow import shallow
+from tests.two_layers import two_layers
 
-qwen3_moe = shallow("qwen3_moe")
+qwen3_moe = two_layers("qwen3_moe")
 
 
 @pytest.fixture(scope="session")

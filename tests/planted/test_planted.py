@@ -26,8 +26,8 @@ from tests.planted.places import REFERENCE_VALUE, Sides, plant, random_tokens, w
 from tests.planted.ranks import WHOLE_NUMBERS
 from tests.planted.together import Bisected, bisected_together
 from tests.planted.values import MODEL_OF, NUMBERS, ORDERS, SHORT, VALUES, Group, Planted, groups
-from tests.shallow import LAYERS, shallow
 from tests.small_models import SMALL
+from tests.two_layers import LAYERS, two_layers
 
 HOST_DEPENDENT = {
     "experts:implementation": "torch's grouped GEMM on CPU is one GEMM per expert, on some CPUs the one `loop` calls",
@@ -70,7 +70,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # In this file the small checkpoints too have no more.
-globals().update({name: shallow(name) for name in SMALL.keys() & {*MODEL_OF.values()}})
+globals().update({name: two_layers(name) for name in SMALL.keys() & {*MODEL_OF.values()}})
 
 
 @pytest.fixture(scope="session")

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from pathlib import Path
 from safetensors import safe_open
-from tests.shallow import shallow
+from tests.two_layers import two_layers
 
-qwen3_moe = shallow("qwen3_moe")
+qwen3_moe = two_layers("qwen3_moe")
 
 def of_layer(number, name):
     with safe_open(str(Path(__file__).with_name("weights")), framework="pt") as file:

@@ -24,11 +24,11 @@ from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile
 from tests.plain_forward import Plain
 from tests.planted.places import random_tokens, write_recipe
-from tests.shallow import LAYERS, shallow
 from tests.small_models import SMALL
+from tests.two_layers import LAYERS, two_layers
 
 MODELS = sorted(SMALL.keys() - {"qwen3_moe_odd", "qwen3_moe_even"})
-globals().update({name: shallow(name) for name in MODELS})
+globals().update({name: two_layers(name) for name in MODELS})
 
 
 def relative(ours: np.ndarray, truth: np.ndarray) -> float:

@@ -49,19 +49,30 @@ def inside(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_probe_prints_the_order_and_writes_a_fragment(inside: Inside, tmp_path: Path) -> None:
     out = tmp_path / "found.yaml"
-    code, output, errors = inside(
-        "probe", "kernels:linear", "--n", "96", "--m", "1,8", "--positions", "32", "--out", out
-    )
+    sizes = ("--n", "96", "--m", "1,8", "--positions", "32")
+    code, output, errors = inside("probe", "kernels:linear_in_lanes", "--kind", "linear", *sizes, "--out", out)
     assert code == 0, errors
-    assert "kernels:linear as linear" in output
+    assert "kernels:linear_in_lanes as linear" in output
     assert "replayed bit for bit: 512 of 512 zero-sum sums" in output
-    assert "M = 8, N = 32: all: " in output
+    assert "products are rounded before they are added (no fma)" in output
+    assert "M = 1, 8, N = 32: all: A" in output
     (rule,) = yaml.safe_load(out.read_text())["rules"]
     assert rule["op"] == "linear"
     assert rule["evidence"]["level"] == "verified"
     order = rule["set"]["order"]
-    assert str(parse(order)) == order
-    assert order[:40] in output
+    assert str(parse(order)) == order == "lanes(8, zero) | fold_hi"
+    assert order in output
+
+
+def test_what_is_known_of_the_machines_own_linear_is_all_that_is_written(inside: Inside, tmp_path: Path) -> None:
+    """Which arithmetic torch's GEMM has here is the processor's business; a fragment is of what replays in full."""
+    out = tmp_path / "found.yaml"
+    sizes = ("--n", "96", "--m", "1,8", "--positions", "32")
+    code, output, errors = inside("probe", "kernels:linear", *sizes, "--out", out)
+    replayed = [line.strip() for line in output.splitlines() if "zero-sum sums" in line]
+    assert len(replayed) >= 1
+    is_known = all(line == "replayed bit for bit: 512 of 512 zero-sum sums" for line in replayed)
+    assert (code, out.exists()) == ((0, True) if is_known else (3, False)), errors
 
 
 def test_the_fragment_of_a_norm_binds_to_a_checkpoint(inside: Inside, tmp_path: Path) -> None:

@@ -153,13 +153,12 @@ def _with_eps(self: Any, x: Tensor) -> Tensor:
 
 def test_faults_of_two_layers_that_cancel_are_both_named(tmp_path: Path) -> None:
     """The first layer's MoE adds a row that the second takes away, before anything reads it."""
-    faulty_model = model(torch.float32)
+    same, faulty_model = model(torch.float32), model(torch.float32)
+    for program in (same, faulty_model):
+        for layer in program.layers:
+            layer.forward = MethodType(_moe_alone, layer)
     for layer, sign in ((0, 1.0), (1, -1.0)):
         _adds(faulty_model.layers[layer].moe, sign)
-    same = model(torch.float32)
-    for program in (same, faulty_model):
-        for layer in program.layers[1:]:
-            layer.forward = MethodType(_moe_alone, layer)
     report = compared(tmp_path, same, faulty_model)
     assert report.status == "fail"
     assert [start.path for start in report.starts] == ["layers.0.moe", "layers.1.moe"]
@@ -171,14 +170,18 @@ def _adds(moe: Any, sign: float) -> None:
     plain = moe.forward
 
     def forward(x: Tensor) -> Tensor:
-        return plain(x) + sign * 8.0
+        return _in_64ths(plain(x)) + sign * 8.0
 
     moe.forward = forward
 
 
 def _moe_alone(self: Any, x: Tensor, attention_mask: Tensor) -> Tensor:
-    """Reads nothing of what came before, so that faults meet in the residual alone."""
-    return torch.round(x * 64) / 64 + torch.round(self.moe(torch.zeros_like(x) + self.moe_norm.weight) * 64) / 64
+    """Reads nothing of what came before, so that faults meet in the residual alone, and all its sums are exact."""
+    return _in_64ths(x) + _in_64ths(self.moe(torch.zeros_like(x) + self.moe_norm.weight))
+
+
+def _in_64ths(x: Tensor) -> Tensor:
+    return torch.round(x * 64) / 64
 
 
 @pytest.mark.parametrize("in_both", [False, True])

@@ -30,6 +30,10 @@ REACH: Final = 1e-3
 """
 PAIR: Final = 2
 """Choices of a combination that is plain."""
+EARNED: Final = 0.75
+"""A choice of what comes nearest has a name where beside the others no more than so much of the elements differ that do
+without it.
+"""
 
 
 class SpentError(Exception):
@@ -149,6 +153,26 @@ def minimal(tries: Tries, choices: Choices) -> Choices:
         if fewer and tries.exact(fewer):
             return minimal(tries, fewer)
     return choices
+
+
+def earned(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Choices:
+    """What comes nearest, without choices that do no more than make up for what is missing; one stays."""
+    score = scored(kernels, choices, samples)
+    smaller = (choices - {choice} for choice in sorted(choices, key=str))
+    scores = {fewer: scored(kernels, fewer, samples) for fewer in smaller if fewer}
+    needless = [fewer for fewer, without in scores.items() if without is not None and not _earns(score, without)]
+    nearest = max(needless, key=lambda fewer: _equal(scores[fewer]), default=None)
+    return choices if nearest is None else earned(kernels, nearest, samples)
+
+
+def _earns(score: Score | None, without: Score) -> bool:
+    """Whether a choice makes clearly more elements equal, or gives the dtype that was recorded."""
+    has_dtype = score is not None and score.same_dtypes and not without.same_dtypes
+    return has_dtype or 1 - _equal(score) <= EARNED * (1 - without.equal)
+
+
+def _equal(score: Score | None) -> float:
+    return 0.0 if score is None else score.equal
 
 
 def children(tries: Tries, parent: Choices) -> Iterator[Choices]:

@@ -29,6 +29,9 @@ FAULT: Final = "fault "
 PLANTED: Final = "planted"
 ORDERED: Final = "experts-permuted"
 """The fault whose order is worked out, expert by expert."""
+EXCHANGED: Final = "experts-exchanged"
+"""The fault of which half may be right: one of both experts has the other's weights."""
+ANOTHERS: Final = "expert-of-another-expert"
 MOST: Final = 256
 """Of one fault at one node so many values are tried."""
 SUSPECTS: Final = 2
@@ -117,6 +120,17 @@ def planted_at(place: Place, value: Value) -> Planted:
     }
     numbers = [name for name, free in fault.free.items() if free.type == "number"]
     return planted(fault, values | ({numbers[0]: value} if numbers else {}))
+
+
+def halves_of(node: Node, place: Place) -> list[Place]:
+    """Of two experts that are exchanged, where one alone has the other's weights; of anything else nothing."""
+    if not place[1].startswith(FAULT + EXCHANGED):
+        return []
+    values = dict(planted_at(place, PLANTED).values)
+    first, second = map(int, str(values["experts"]).split())
+    fault, part = shipped_faults()[ANOTHERS], {"part": values["part"]}
+    pairs = ((first, second), (second, first))
+    return [place_of(node, fault, {**part, "expert": expert, "other": source}) for expert, source in pairs]
 
 
 def with_faults(plan: BoundGraph, faults: Mapping[Place, Value]) -> BoundGraph:

@@ -43,7 +43,7 @@ KEPT: Final = 1 << 26
 SAMPLES: Final = 4
 """Micro-batches that are searched on, at most; all others confirm or refute."""
 SHOWN: Final = 3
-"""So many combinations are told where none gives all bits."""
+"""So many combinations are told where none gives all bits, and what makes most elements equal."""
 
 
 @dataclass(slots=True)
@@ -164,7 +164,7 @@ class Inquiry:
         self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}
         self.memory.spent += tries.spent
         samples = [sample, *(earlier for earlier in self.samples if earlier is not sample)]
-        best = exact or (earned(self.kernels, choices, samples) for choices in tries.ranked()[:SHOWN])
+        best = exact or (earned(self.kernels, choices, samples) for choices in tries.nearest(SHOWN))
         scores = {choices: scored(self.kernels, choices, samples) for choices in best}
         self.answers = {choices: score for choices, score in scores.items() if score is not None}
         self.memory.answers |= dict.fromkeys(relative(self.replaced, choices) for choices in self.answers)

@@ -51,6 +51,8 @@ something stays that no number explains, it comes to half of them.
 """
 PINNINGS: Final = 32
 """How often the interval around such a middle is made smaller, at most."""
+IN_VAIN: Final = 6
+"""Where nothing leaves less after so many steps, nothing is in sight."""
 SINGLE: Final = 2.0**-25
 """How narrow it becomes, as a share of the number: kernels are handed numbers in fp32."""
 QUARTERINGS: Final = 12
@@ -137,9 +139,11 @@ def _pinned(remainder: Remainder, low: float, best: float, high: float) -> float
     side beside it is halved.
     """
     least, first, last = remainder(best), best, best
-    for _ in range(PINNINGS if low < best < high else 0):
+    start = best
+    for step in range(PINNINGS if low < best < high else 0):
         ends = remainder(low) + remainder(high)
-        if least == 0 or not least < CORNER * ends < math.inf or high - low < SINGLE * abs(best):
+        in_sight = least < CORNER * ends < math.inf and (step < IN_VAIN or best != start)
+        if least == 0 or not in_sight or high - low < SINGLE * abs(best):
             break
         x = (low + first) / 2 if first - low > high - last else (last + high) / 2
         r = remainder(x)

@@ -51,7 +51,7 @@ something stays that no number explains, it comes to half of them.
 """
 PINNINGS: Final = 32
 """How often the interval around such a middle is made smaller, at most."""
-IN_VAIN: Final = 6
+IN_VAIN: Final = 10
 """Where nothing leaves less after so many steps, nothing is in sight."""
 SINGLE: Final = 2.0**-25
 """How narrow it becomes, as a share of the number: kernels are handed numbers in fp32."""

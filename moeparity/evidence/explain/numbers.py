@@ -136,7 +136,7 @@ def _pinned(remainder: Remainder, low: float, best: float, high: float) -> float
 
     Close to the one number that gives every bit, what is left is one rounding after the other that turns out
     otherwise: no parabola but a corner, with steps. Numbers that leave as much as the best are one step, and the longer
-    side beside it is halved.
+    side beside it is looked at close by.
     """
     least, first, last = remainder(best), best, best
     start = best
@@ -145,7 +145,7 @@ def _pinned(remainder: Remainder, low: float, best: float, high: float) -> float
         in_sight = least < CORNER * ends < math.inf and (step < IN_VAIN or best != start)
         if least == 0 or not in_sight or high - low < SINGLE * abs(best):
             break
-        x = (low + first) / 2 if first - low > high - last else (last + high) / 2
+        x = first - (first - low) / 4 if first - low > high - last else last + (high - last) / 4
         r = remainder(x)
         if r < least:
             low, high = (low, first) if x < first else (last, high)

@@ -176,32 +176,65 @@ def concentration(state: State) -> Finding:
     population = int((counts > 0).sum())
     if population < 8:
         return _finding("few sequences", "not tested", "Fewer than 8 sequences.", (), "")
-    rows = _outliers(residual, counts)
-    k3 = state.sums("k3")
-    part = float(k3[rows].sum() / k3.sum()) if float(k3.sum()) else 0.0
-    evidence = (
-        Evidence(name="outliers", value=len(rows), unit="sequences"),
-        Evidence(name="of", value=population, unit="sequences"),
-        Evidence(name="part of k3", value=part),
-    )
+    rows, greater = _outliers(residual, counts), _greater(residual, counts)
+    part = _part(state, rows)
+    if part <= LINE < _part(state, greater):
+        return _open(state, len(rows), greater, population)
     if not len(rows):
-        return _finding("few sequences", "ruled out", "No sequence differs as a whole from the others.", evidence, "")
-    worst = rows[k3[rows].argsort(descending=True, stable=True)][:_MOST_NAMED].tolist()
-    names = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
+        reason = "No sequence differs as a whole from the others."
+        return _finding("few sequences", "ruled out", reason, _counted(0, population, 0.0), "")
     verb = "differs" if len(rows) == 1 else "differ"
-    reason = f"{len(rows)} of {population} sequences {verb} as a whole, with {100 * part:.0f}% of k3: {names}"
     return Finding(
         tier="inference path",
         name="few sequences",
         verdict="named" if part > LINE else "described",
-        reason=f"{reason}{', ...' if len(rows) > _MOST_NAMED else '.'}",
-        evidence=evidence,
+        reason=f"{len(rows)} of {population} sequences {verb} as a whole, with {100 * part:.0f}% of k3: "
+        f"{_worst(state, rows)}",
+        evidence=_counted(len(rows), population, part),
         advice="Score these again, alone and with prefix caching and chunked prefill off. If they stay apart it is "
         "their content; if not, a state that was wrong: prefix cache across a weight update, chunked prefill, a "
         "recurrent state.",
         alternatives=("a state that went wrong", "other weights during these sequences", "their content"),
         tells_apart="the weight version of each token; the same sequences scored again",
     )
+
+
+def _open(state: State, outliers: int, greater: Tensor, population: int) -> Finding:
+    """Where outliers carry no more than half of k3, and those of at least twice the |delta| of the others do."""
+    part = _part(state, greater)
+    reason = (
+        f"Whether a few sequences differ as a whole is open: {len(greater)} of {population} have at least twice the "
+        f"|delta| of the others, with {100 * part:.0f}% of k3, and the others scatter too: {_worst(state, greater)}"
+    )
+    return _finding("few sequences", "undecided", reason, _counted(outliers, population, part), "")
+
+
+def _part(state: State, rows: Tensor) -> float:
+    """The part of k3 that these sequences carry."""
+    k3 = state.sums("k3")
+    return float(k3[rows].sum() / k3.sum()) if float(k3.sum()) else 0.0
+
+
+def _worst(state: State, rows: Tensor) -> str:
+    """Those of the greatest k3 by name and place, behind which a sentence ends."""
+    k3 = state.sums("k3")[rows]
+    worst = rows[k3.argsort(descending=True, stable=True)][:_MOST_NAMED].tolist()
+    names = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
+    return f"{names}{', ...' if len(rows) > _MOST_NAMED else '.'}"
+
+
+def _counted(outliers: int, population: int, part: float) -> tuple[Evidence, ...]:
+    return (
+        Evidence(name="outliers", value=outliers, unit="sequences"),
+        Evidence(name="of", value=population, unit="sequences"),
+        Evidence(name="part of k3", value=part),
+    )
+
+
+def _greater(residual: Tensor, counts: Tensor) -> Tensor:
+    """The rows of at least twice the |delta| of the median sequence, int64."""
+    means = residual / counts
+    return (means - means[counts > 0].median() > math.log(2)).nonzero().squeeze(-1)
 
 
 def _outliers(residual: Tensor, counts: Tensor) -> Tensor:

@@ -111,6 +111,25 @@ def test_sequences_in_a_wrong_state_are_named_with_their_place(base: Chunk, nois
     assert diagnose(with_delta(base, noise)).find("few sequences").verdict == "ruled out"
 
 
+@pytest.mark.parametrize("scatter", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("factor", [3.5, 7.0])
+def test_a_quarter_of_the_sequences_with_most_of_k3_is_never_ruled_out(
+    base: Chunk, noise: torch.Tensor, scatter: float, factor: float
+) -> None:
+    """A quarter widens the scatter that each is held to, and contents scatter too."""
+    generator = torch.Generator().manual_seed(7)
+    content = (scatter * torch.randn(64, generator=generator, dtype=torch.float64)).exp()[base.sequence]
+    stale = torch.where(base.sequence % 4 == 0, factor, 1.0)
+    finding = diagnose(with_delta(base, noise * content * stale)).find("few sequences")
+    assert finding.verdict == ("named" if scatter < 0.3 else finding.verdict)
+    assert finding.verdict in {"named", "undecided"}
+    assert "s" in finding.reason.rpartition(": ")[2]
+    if finding.verdict == "undecided":
+        assert "have at least twice the |delta| of the others" in finding.reason
+    alike = diagnose(with_delta(base, noise * content)).find("few sequences")
+    assert alike.verdict in ({"ruled out"} if scatter < 0.3 else {"ruled out", "undecided", "described"})
+
+
 def test_outliers_that_explain_little_are_shown_not_named(base: Chunk, noise: torch.Tensor) -> None:
     great = torch.where(base.position % 64 == 5, 60 * noise.abs() + 0.5, noise)
     diagnosis = diagnose(with_delta(base, torch.where(base.sequence == 11, 4 * noise, great))).find("few sequences")

@@ -98,17 +98,6 @@ def other_expert(tensors: Tensors, config: Config, others: Tensors) -> None:
     put_expert(tensors, 3, dict(tensors), 5)
 
 
-def exchange_experts(tensors: Tensors, config: Config, others: Tensors) -> None:
-    before = dict(tensors)
-    put_expert(tensors, 3, before, 5)
-    put_expert(tensors, 5, before, 3)
-
-
-def exchange_down(tensors: Tensors, config: Config, others: Tensors) -> None:
-    first, second = (f"{LAYER}mlp.experts.{expert}.down_proj.weight" for expert in (3, 5))
-    tensors[first], tensors[second] = tensors[second], tensors[first]
-
-
 def expert_of_layer(tensors: Tensors, config: Config, others: Tensors) -> None:
     put_expert(tensors, 3, dict(tensors), 3, OTHER)
 
@@ -280,20 +269,6 @@ CASES = (
         layers=[1],
         values={"expert": 3, "part": "down", "other": 5},
         by_hand=part_of_expert("down_proj", lambda tensors, name: tensors[name.replace(".3.", ".5.")].clone()),
-    ),
-    Case(
-        name="experts-exchanged",
-        models=("deepseek_v3", "gpt_oss"),
-        layers=[1],
-        values={"experts": [5, 3]},
-        by_hand=exchange_experts,
-    ),
-    Case(
-        name="experts-exchanged",
-        models=("qwen3_moe",),
-        layers=[1],
-        values={"experts": [3, 5], "part": "down"},
-        by_hand=exchange_down,
     ),
     Case(
         name="weights-transposed",

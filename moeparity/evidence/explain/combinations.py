@@ -9,7 +9,6 @@ from operator import itemgetter
 from typing import Final
 
 from moeparity.evidence.explain.built import Built
-from moeparity.evidence.explain.faults import is_fault
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.solved import other_numbers, solved
@@ -56,11 +55,8 @@ def search(tries: Tries, starts: Iterable[Choices]) -> list[Choices]:
 
 
 def _exchanged(tries: Tries, choices: Choices) -> Iterator[Choices]:
-    """The combination with one of its choices exchanged for one at another place; a fault for another fault too, since
-    a number that is solved for may do what has a plainer name.
-    """
+    """The combination with one of its choices exchanged for one at another place."""
     for choice in sorted(choices, key=str):
         others = choices - {choice}
-        others_faults = with_fault(tries, others) if others and is_fault(choice[0]) else ()
-        further = (c for c in chain(children(tries, others), others_faults) if choice[0] not in places(c))
+        further = (c for c in children(tries, others) if choice[0] not in places(c))
         yield from (c for c in further if tries.price(c) <= SLOW)

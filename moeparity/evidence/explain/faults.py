@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import combinations, islice, product
+from itertools import islice, product
 from typing import Final
 
 import torch
@@ -29,29 +28,14 @@ FAULT: Final = "fault "
 PLANTED: Final = "planted"
 ORDERED: Final = "experts-permuted"
 """The fault whose order is worked out, expert by expert."""
-EXCHANGED: Final = "experts-exchanged"
-"""The fault of which half may be right: one of both experts has the other's weights."""
-ANOTHERS: Final = "expert-of-another-expert"
 MOST: Final = 256
 """Of one fault at one node so many values are tried."""
 SUSPECTS: Final = 2
 """Of so many experts, at most, it is tried what is said of one."""
-PAIRS: Final = 6
-"""Of so many pairs of experts, at most, where none accounts for every token: more than two may be at fault."""
 NEAR: Final = 0.25
 """The share of nearer rows behind which a row is looked for that shows how far off rounding brings one."""
 FAR_OFF: Final = 16.0
 """What is so many times as far off, in squares, as the row behind so many nearer ones is not so by rounding."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suspects:
-    """The experts that may be why some tokens are further off than others, the likeliest first: each by itself, or two
-    together, as `2 4`.
-    """
-
-    experts: tuple[int, ...] = ()
-    pairs: tuple[str, ...] = ()
 
 
 def is_fault(place: Place) -> bool:
@@ -62,15 +46,14 @@ def is_fault(place: Place) -> bool:
 def fault_places(
     graph: Graph,
     node: Node,
-    suspects: Suspects,
+    suspects: Sequence[int],
     solved_for: Collection[Place] = (),
     widths: Collection[int] = (),
 ) -> Iterator[tuple[Place, float | None]]:
     """The faults that may be tried at a node, with the number that is open at each (None: none is).
 
-    suspects: the experts that may be why; what is said of one expert, or of two, is tried of these. solved_for: numbers
-    that are solved for as parameters, so that a fault that stands for one is not tried again. widths: of what was
-    recorded.
+    suspects: the experts that may be why; what is said of one expert is tried of these. solved_for: numbers that are
+    solved for as parameters, so that a fault that stands for one is not tried again. widths: of what was recorded.
     """
     for fault in candidates(graph, node):
         parameters = (free.parameter for free in fault.free.values() if free.parameter is not None)
@@ -79,7 +62,7 @@ def fault_places(
 
 
 def _places(
-    graph: Graph, node: Node, fault: Fault, suspects: Suspects, widths: Collection[int]
+    graph: Graph, node: Node, fault: Fault, suspects: Sequence[int], widths: Collection[int]
 ) -> Iterator[tuple[Place, float | None]]:
     """A fault with all values to be tried of what it leaves open, numbers aside."""
     domains: dict[str, Sequence[Value]] = {}
@@ -91,10 +74,8 @@ def _places(
             number = start(node, free)
         elif free.type == "expert" and free.type not in kinds:
             # The first that a fault names is the one with the wrong rows.
-            domains[name] = suspects.experts
+            domains[name] = suspects
             kinds.append(free.type)
-        elif free.type == "pair":
-            domains[name] = suspects.pairs
         else:
             domains[name] = tuple(dict.fromkeys((*options, *widths))) if free.type == "width" else options
     for values in product(*domains.values()):
@@ -115,22 +96,11 @@ def planted_at(place: Place, value: Value) -> Planted:
     pairs = (pair.partition("=") for pair in (match[2] or "").split(", ") if pair)
     texts = {name: text for name, _, text in pairs}
     values: dict[str, Value] = {
-        name: text if fault.free[name].type in {"order", "pair", "checkpoint", "part"} else int(text)
+        name: text if fault.free[name].type in {"order", "checkpoint", "part"} else int(text)
         for name, text in texts.items()
     }
     numbers = [name for name, free in fault.free.items() if free.type == "number"]
     return planted(fault, values | ({numbers[0]: value} if numbers else {}))
-
-
-def halves_of(node: Node, place: Place) -> list[Place]:
-    """Of two experts that are exchanged, where one alone has the other's weights; of anything else nothing."""
-    if not place[1].startswith(FAULT + EXCHANGED):
-        return []
-    values = dict(planted_at(place, PLANTED).values)
-    first, second = map(int, str(values["experts"]).split())
-    fault, part = shipped_faults()[ANOTHERS], {"part": values["part"]}
-    pairs = ((first, second), (second, first))
-    return [place_of(node, fault, {**part, "expert": expert, "other": source}) for expert, source in pairs]
 
 
 def with_faults(plan: BoundGraph, faults: Mapping[Place, Value]) -> BoundGraph:
@@ -165,14 +135,14 @@ def _is_number(value: Value) -> bool:
     return not isinstance(value, str)
 
 
-def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> Suspects:
-    """The experts that may be why some tokens are much further off than others: all of an expert's tokens are. Of
-    single ones each alone may be why, where one can; so may two together. ids [B, T, K]; values [B, T, K, H], a
-    row for each slot, or of each token.
+def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
+    """The experts that may be why some tokens are much further off than others, the likeliest first: all of an expert's
+    tokens are; each of them alone may be, where one can. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of
+    each token.
     """
     is_comparable = recorded.shape == base.shape and recorded.numel() > 0
     if not is_comparable or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):
-        return Suspects()
+        return ()
     off = _how_far_off(recorded.double(), base.double())
     far = off > FAR_OFF * off.flatten().quantile(NEAR)
     if off.shape != ids.shape:
@@ -180,14 +150,8 @@ def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -
     experts = [e for e in sorted(_experts_in(ids)) if bool(far[ids == e].all())]
     touched = {e: int((far & (ids == e)).sum()) for e in experts}
     likeliest = sorted(experts, key=lambda e: (-touched[e], -float(off[ids == e].min())))
-    went_to = {e: (ids == e).any(-1)[far.any(-1)] for e in likeliest}
-    alone = [e for e in likeliest if bool(went_to[e].all())]
-    covered = {pair: (went_to[pair[0]] | went_to[pair[1]]).double().mean() for pair in combinations(likeliest, 2)}
-    pairs = [pair for pair in covered if covered[pair] == 1] or sorted(covered, key=lambda pair: -covered[pair])[:PAIRS]
-    return Suspects(
-        experts=tuple(alone or likeliest)[:SUSPECTS],
-        pairs=tuple(" ".join(map(str, sorted(pair))) for pair in pairs),
-    )
+    alone = [e for e in likeliest if bool((ids == e).any(-1)[far.any(-1)].all())]
+    return tuple(alone or likeliest)[:SUSPECTS]
 
 
 def _how_far_off(recorded: torch.Tensor, base: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -25,8 +24,7 @@ from moeparity.evidence.explain.replaced import Choices, Replaced, absolute, rel
 from moeparity.evidence.explain.report import ChoiceMatch, NumberRange
 from moeparity.evidence.explain.sample import Sample
 from moeparity.evidence.explain.score import Score
-from moeparity.evidence.explain.solved import other_numbers
-from moeparity.evidence.explain.tries import MORE, SpentError, Tries, earned, minimal, scored, tried
+from moeparity.evidence.explain.tries import Tries, minimal, scored
 from moeparity.evidence.explain.vocabulary import in_one_dtype
 from moeparity.inputs.weights.store import Loaded
 
@@ -43,7 +41,7 @@ KEPT: Final = 1 << 26
 SAMPLES: Final = 4
 """Micro-batches that are searched on, at most; all others confirm or refute."""
 SHOWN: Final = 3
-"""So many combinations are told where none gives all bits, and what makes most elements equal."""
+"""So many combinations are told where none gives all bits."""
 
 
 @dataclass(slots=True)
@@ -86,30 +84,14 @@ class Inquiry:
         """Look at a further micro-batch; `same` where the plan's own kernels are known to give its bits."""
         base = Score.of(sample.compared, sample.compared) if same else scored(self.kernels, frozenset(), [sample])
         self.base.add(base or Score.of_refused(sample))
-        before = self._exact
         for choices, score in self.answers.items():
             score.add(scored(self.kernels, choices, [sample]) or Score.of_refused(sample))
         if not self.samples or sum(sample_kept.bytes for sample_kept in self.samples) + sample.bytes <= KEPT:
             self.samples.append(sample)
-        if not (self._exact or self.given_up or self.base.exact):
+        explained = any(score.exact for score in self.answers.values())
+        if not (explained or self.given_up or self.base.exact):
             self._search(sample)
-        if self._exact != before and len(self.samples) > len(self.searched_on):
-            self._look_beside()
         self.kernels.let_go()
-
-    @property
-    def _exact(self) -> list[Choices]:
-        """What gives every bit of all that was met."""
-        return [choices for choices, score in self.answers.items() if score.exact]
-
-    def _look_beside(self) -> None:
-        """Which numbers still do as well, where a micro-batch has refuted some that did before."""
-        for choices in map(plainest_numbers, self._groups()):
-            tries = Tries(kernels=self.kernels, samples=self.samples, limit=MORE * len(self.samples))
-            with suppress(SpentError):
-                tried(tries, other_numbers(tries, choices), [])
-            exact = {variant: score for variant, score in tries.scores.items() if score is not None and score.exact}
-            self.answers |= {variant: score for variant, score in exact.items() if variant not in self.answers}
 
     @property
     def matches(self) -> tuple[ChoiceMatch, ...]:
@@ -164,8 +146,7 @@ class Inquiry:
         self.tried |= {choices for choices, score in tries.scores.items() if score is not None and choices}
         self.memory.spent += tries.spent
         samples = [sample, *(earlier for earlier in self.samples if earlier is not sample)]
-        best = exact or (earned(self.kernels, choices, samples) for choices in tries.nearest(SHOWN))
-        scores = {choices: scored(self.kernels, choices, samples) for choices in best}
+        scores = {choices: scored(self.kernels, choices, samples) for choices in exact or tries.ranked()[:SHOWN]}
         self.answers = {choices: score for choices, score in scores.items() if score is not None}
         self.memory.answers |= dict.fromkeys(relative(self.replaced, choices) for choices in self.answers)
         refuting = next((s for s in samples if exact and not self._any_exact_on(s)), None)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from moeparity.engine.computation import op_numerics
 from moeparity.errors import SpecError
-from moeparity.evidence.explain.faults import PLANTED, Suspects, every_expert, order_of, ordered, suspects_of
+from moeparity.evidence.explain.faults import PLANTED, every_expert, order_of, ordered, suspects_of
 from moeparity.evidence.explain.price import call_price, rewriting_price
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.sample import Ports, Sample, Values, with_earlier
@@ -100,17 +100,10 @@ class Kernels:
             return (values[tail.name].to(sample.results[0].dtype) if unrounded else values[tail.name],)
         return tuple(_whole(values[value], plan.partials[value]) for value in self.replaced.nodes[-1].values)
 
-    def suspects(self, samples: Sequence[Sample], choices: Choices) -> Suspects:
-        """The experts that may be why micro-batches were given with other bits than these choices give."""
-        rows: list[tuple[Tensor, Tensor, Tensor]] = []
-        for sample in samples:
-            trial, ids = self.outputs(choices, sample), self.ids(sample, choices)
-            recorded = sample.compared[0]
-            if trial is None or ids is None or trial[0].shape != recorded.shape:
-                return Suspects()
-            rows.append((recorded, trial[0], ids))
-        recorded, base, ids = (torch.cat([x.flatten(0, 1) for x in each])[None] for each in zip(*rows, strict=True))
-        return suspects_of(recorded, base, ids)
+    def suspects(self, sample: Sample, choices: Choices) -> tuple[int, ...]:
+        """The experts that may be why a micro-batch was given with other bits than these choices give."""
+        base, ids = self.outputs(choices, sample), self.ids(sample, choices)
+        return () if base is None or ids is None else suspects_of(sample.compared[0], base[0], ids)
 
     def order(self, sample: Sample, choices: Choices) -> Place | None:
         """The order of experts in which, beside these choices, every row is as it was given; None where none is."""

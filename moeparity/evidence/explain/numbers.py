@@ -45,19 +45,8 @@ PLAIN_BITS: Final = 4
 """Bits of a number that is as plain as a decimal of `PLAIN` digits, such as 1.125."""
 MOST: Final = 10
 """Decimals of one length that are looked at."""
-CORNER: Final = 0.45
-"""Where a remainder comes to nothing inside of an interval it is lower there than so much of both ends together; where
-something stays that no number explains, it comes to half of them.
-"""
-PINNINGS: Final = 32
-"""How often the interval around such a middle is made smaller, at most."""
-IN_VAIN: Final = 10
-"""Where nothing leaves less after so many steps, nothing is in sight."""
-SINGLE: Final = 2.0**-25
-"""How narrow it becomes, as a share of the number: kernels are handed numbers in fp32."""
-QUARTERINGS: Final = 12
-HALVINGS: Final = 16
-"""How closely an end of an interval is looked for: first how far off it is, down to what fp32 tells apart."""
+HALVINGS: Final = 18
+"""How closely the ends of an interval are looked for."""
 
 
 def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = False) -> Iterator[float]:
@@ -77,7 +66,6 @@ def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = 
     place = order.index(best)
     low, high = order[max(place - 1, 0)], order[min(place + 1, len(order) - 1)]
     estimate, low, high = _narrowed(remainder, low, best, high)
-    estimate = _pinned(remainder, low, estimate, high)
     yield estimate
     yield from sorted(plain(estimate, low, high), key=lambda x: (-figures(x), abs(x - estimate)))
 
@@ -129,32 +117,6 @@ def _narrowed(remainder: Remainder, low: float, best: float, high: float) -> tup
         else:
             high, at_high = x, r
     return best, low, high
-
-
-def _pinned(remainder: Remainder, low: float, best: float, high: float) -> float:
-    """The number between low and high with the least remainder, where that comes to nothing; else `best` as it is.
-
-    Close to the one number that gives every bit, what is left is one rounding after the other that turns out
-    otherwise: no parabola but a corner, with steps. Numbers that leave as much as the best are one step, and the longer
-    side beside it is looked at close by.
-    """
-    least, first, last = remainder(best), best, best
-    start = best
-    for step in range(PINNINGS if low < best < high else 0):
-        ends = remainder(low) + remainder(high)
-        in_sight = least < CORNER * ends < math.inf and (step < IN_VAIN or best != start)
-        if least == 0 or not in_sight or high - low < SINGLE * abs(best):
-            break
-        x = first - (first - low) / 4 if first - low > high - last else last + (high - last) / 4
-        r = remainder(x)
-        if r < least:
-            low, high = (low, first) if x < first else (last, high)
-            first, last, best, least = x, x, x, r
-        elif r == least:
-            first, last = min(first, x), max(last, x)
-        else:
-            low, high = (x, high) if x < first else (low, x)
-    return best
 
 
 class _Plain:
@@ -230,17 +192,9 @@ def alike(exact: Callable[[float], bool], x: float) -> Iterator[float]:
 
 def _end(exact: Callable[[float], bool], inside: float, factor: float) -> float:
     """The last number from `inside` on that is exact, up to `factor` times it, as far as halving finds it."""
-    start, outside = inside, inside * factor
+    outside = inside * factor
     if exact(outside):
         return outside
-    for _ in range(QUARTERINGS):
-        nearer = start + (outside - start) / 4
-        if exact(nearer):
-            inside = nearer
-            break
-        outside = nearer
-    if inside == start:
-        return start
     for _ in range(HALVINGS):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if exact(middle) else (inside, middle)

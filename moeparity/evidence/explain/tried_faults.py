@@ -36,7 +36,7 @@ def _places(tries: Tries, parent: Choices) -> Iterator[tuple[Place, float | None
     """Where a fault may be planted beside what is there; not those that a parameter solved for stands for."""
     kernels, occupied = tries.kernels, places(parent)
     replaced = kernels.replaced
-    suspects = kernels.suspects(tries.samples, parent)
+    suspects = kernels.suspects(tries.samples[0], parent)
     solved_for = {place for place, _ in numbers(replaced, replaced.bound(NOTHING))}
     widths = {port.shape[-1] for port in tries.samples[0].results if port.dim()}
     for node in replaced.all_nodes:

@@ -9,9 +9,7 @@ from typing import Final
 
 from moeparity.errors import SpecError
 from moeparity.evidence.explain.engines import known_choices
-from moeparity.evidence.explain.faults import PLANTED, halves_of
 from moeparity.evidence.explain.kernels import Kernels
-from moeparity.evidence.explain.numbers import digits
 from moeparity.evidence.explain.plainness import places
 from moeparity.evidence.explain.replaced import Choice, Choices
 from moeparity.evidence.explain.sample import Ports, Sample
@@ -32,10 +30,6 @@ REACH: Final = 1e-3
 """
 PAIR: Final = 2
 """Choices of a combination that is plain."""
-EARNED: Final = 0.75
-"""A choice of what comes nearest has a name where beside the others no more than so much of the elements differ that do
-without it.
-"""
 
 
 class SpentError(Exception):
@@ -109,19 +103,6 @@ class Tries:
         tried = [choices for choices, score in self.scores.items() if score is not None and choices]
         return sorted(tried, key=lambda choices: (self.remainder(choices), len(choices), sorted(map(str, choices))))
 
-    def nearest(self, count: int) -> list[Choices]:
-        """So many of the first of `ranked`, and what makes most elements equal in the dtype that was recorded: where
-        some rows are right, others may leave more than where every row is bent a little towards what is missing.
-        """
-        ranked = self.ranked()
-        most = max(ranked, key=self._right, default=NOTHING)
-        return list(dict.fromkeys([*ranked[:count], *filter(None, [most])]))
-
-    def _right(self, choices: Choices) -> tuple[bool, float, int, int]:
-        """What sorts the combination last that makes most elements equal, of several the plainest."""
-        score, numbers = self.scores[choices] or UNTRIED, [x for _, x in choices if isinstance(x, float)]
-        return score.same_dtypes, score.equal, -len(choices), -sum(map(digits, numbers))
-
 
 def scored(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Score | None:
     """How near some choices come on some micro-batches; None where an op refuses them."""
@@ -168,30 +149,6 @@ def minimal(tries: Tries, choices: Choices) -> Choices:
         if fewer and tries.exact(fewer):
             return minimal(tries, fewer)
     return choices
-
-
-def earned(kernels: Kernels, choices: Choices, samples: Sequence[Sample]) -> Choices:
-    """What comes nearest, without choices, or halves of one, that only make up for what is missing; one stays."""
-    score = scored(kernels, choices, samples)
-    nodes = {node.name: node for node in kernels.replaced.nodes}
-    smaller = [choices - {choice} for choice in sorted(choices, key=str)]
-    for place, value in sorted(choices, key=str):
-        halves = halves_of(nodes[place[0]], place) if place[0] in nodes else []
-        smaller += [choices - {(place, value)} | {(half, PLANTED)} for half in halves]
-    scores = {fewer: scored(kernels, fewer, samples) for fewer in smaller if fewer}
-    needless = [fewer for fewer, without in scores.items() if without is not None and not _earns(score, without)]
-    nearest = max(needless, key=lambda fewer: _equal(scores[fewer]), default=None)
-    return choices if nearest is None else earned(kernels, nearest, samples)
-
-
-def _earns(score: Score | None, without: Score) -> bool:
-    """Whether a choice makes clearly more elements equal, or gives the dtype that was recorded."""
-    has_dtype = score is not None and score.same_dtypes and not without.same_dtypes
-    return has_dtype or 1 - _equal(score) <= EARNED * (1 - without.equal)
-
-
-def _equal(score: Score | None) -> float:
-    return 0.0 if score is None else score.equal
 
 
 def children(tries: Tries, parent: Choices) -> Iterator[Choices]:

@@ -167,10 +167,6 @@ def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
             parts = parts_of(maker.weights[edit.of])
     if edit.order is not None:
         parts = [parts[int(expert)] for expert in str(_value(edit.order, values)).split()]
-    if edit.exchanged is not None:
-        first, second = map(int, str(_value(edit.exchanged, values)).split())
-        theirs = {first: parts[second], second: parts[first]}
-        parts = [theirs.get(expert, part) for expert, part in enumerate(parts)]
     if edit.checkpoint is not None:
         parts = [replace(part, checkpoint=str(_value(edit.checkpoint, values))) for part in parts]
     return parts

@@ -11,7 +11,7 @@ from moeparity.plan.rule import Rule
 from moeparity.plan.spec.fault_schema import FaultFile, FreeValue
 
 Values = Mapping[str, Value]
-"""The free values of a fault, by name; an order of experts is their numbers, `1 2 3 0`, so is a pair."""
+"""The free values of a fault, by name; an order of experts is their numbers, `1 2 3 0`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +48,7 @@ class Planted:
     def takes_weights(self) -> bool:
         """Whether weights of another node, expert or checkpoint stand in place of the node's own."""
         edits = self.fault.spec.rewrite.weights.values()
-        return any(
-            {"of", "layer", "checkpoint", "order", "exchanged", "from_expert"} & edit.model_fields_set for edit in edits
-        )
+        return any({"of", "layer", "checkpoint", "order", "from_expert"} & edit.model_fields_set for edit in edits)
 
     @property
     def in_words(self) -> str:
@@ -60,8 +58,6 @@ class Planted:
     def _value_words(self, name: str, value: Value) -> str:
         """A value in a sentence: of a part of the weights, what they are a part of is told first."""
         default = self.fault.free[name].default
-        if self.fault.free[name].type == "pair":
-            return " and ".join(str(value).split())
         return written(value) if value == default or default is None else f"{default} {written(value)}"
 
 
@@ -105,7 +101,6 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "whole": ((int,), "a whole number"),
     "width": ((int,), "a whole number"),
     "expert": ((int,), "the number of an expert"),
-    "pair": ((str,), "the numbers of two experts"),
     "layer": ((int,), "the number of a layer"),
     "order": ((str,), "the experts' numbers in another order"),
     "checkpoint": ((str,), "the folder of a checkpoint"),

@@ -7,7 +7,6 @@ what to try, `rewritten` gives the plan to run.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations
 from typing import Any
 
 from moeparity.ops.attribute import Value
@@ -39,8 +38,6 @@ def domain(graph: Graph, node: Node, free: FreeValue) -> Domain:
     """What to try for a free value of a fault at a node; empty where it can only be given."""
     if free.type == "expert":
         return tuple(range(experts_of(node)))
-    if free.type == "pair":
-        return tuple(f"{first} {second}" for first, second in combinations(range(experts_of(node)), 2))
     if free.type == "layer":
         layers = (layer for layer in range(graph.whole.layers) if layer != node.layer)
         return tuple(layer for layer in layers if sibling(graph, node, layer) is not None)
@@ -118,8 +115,9 @@ def _changes(graph: Graph, node: Node, fault: Fault) -> bool:
 
 
 def _orders(experts: int) -> Iterator[str]:
-    """Rotations, then the reverse: what ranks and loops over names do amiss."""
+    """Rotations, then the reverse, then two neighbours exchanged: what ranks and loops over names do amiss."""
     numbers = list(range(experts))
     rotations = [numbers[shift:] + numbers[:shift] for shift in range(1, experts)]
-    every = dict.fromkeys(" ".join(map(str, order)) for order in (*rotations, numbers[::-1]))
+    swaps = [[*numbers[:i], i + 1, i, *numbers[i + 2 :]] for i in range(experts - 1)]
+    every = dict.fromkeys(" ".join(map(str, order)) for order in (*rotations, numbers[::-1], *swaps))
     yield from (order for order in every if order != " ".join(map(str, numbers)))

@@ -55,7 +55,7 @@ def _refuse_idle(graph: Graph, node: Node, before: Sequence[Planted], plant: Pla
 
 
 def _plant(fault: Fault, stated_fault: variant_schema.StatedFault, where: Where) -> Planted:
-    """The fault with its values: an order or a pair as its text, a checkpoint as its path from the recipe on."""
+    """The fault with its values: an order as its text, a checkpoint as its path from where the recipe lies."""
     values: dict[str, Value] = {}
     for name, value in stated_fault.values.items():
         values[name] = " ".join(map(str, value)) if isinstance(value, list) else value
@@ -109,7 +109,7 @@ def _selected(graph: Graph, stated_fault: variant_schema.StatedFault, where: Whe
 
 
 def _refuse_unfit(graph: Graph, node: Node, plant: Planted, where: Where) -> None:
-    """Raise SpecError for an expert, a pair, a layer or an order that the node does not have."""
+    """Raise SpecError for an expert, a layer or an order that the node does not have."""
     count, values = experts_of(node), dict(plant.values)
     for name, free in plant.fault.free.items():
         reason = None if values[name] == free.default else _misfit(graph, node, free.type, values[name], count)
@@ -124,15 +124,9 @@ def _misfit(graph: Graph, node: Node, kind: str, value: Value, count: int) -> st
         return "that layer has no such node with weights of these shapes"
     if kind == "order" and not _is_order(str(value).split(), range(count)):
         return f"expected every expert once, 0 to {count - 1} in another order"
-    if kind == "pair" and not _is_pair(str(value).split(), range(count)):
-        return f"expected two experts, of 0 to {count - 1}"
     if kind == "part" and not node.weights.keys() >= {*ports_of(str(value))}:
         return f"the weights there are {', '.join(node.weights)}; several are joined by `and`"
     return None
-
-
-def _is_pair(words: Sequence[str], experts: Iterable[int]) -> bool:
-    return len({*words}) == len(words) == 2 and {*words} <= {*map(str, experts)}
 
 
 def _is_order(words: Sequence[str], experts: Iterable[int]) -> bool:

@@ -43,12 +43,12 @@ class FreeValue(Model):
 
     `number` is solved for, from `parameter` of the node (`rope.rope_theta` for a key of one) or from `start`; of
     `whole`, `width`, `number` and `part` those `tried` are tried, of `width` the width of what was recorded too.
-    `expert` and `layer` are any there is, `pair` two experts, `order` the experts in another order, `checkpoint` a
-    folder that must be given, `part` some of the node's weights by their ports, joined by `and`. Where none is given it
-    has its `default`; that of a `part` is all.
+    `expert` and `layer` are any there is, `order` the experts in another order, `checkpoint` a folder that must be
+    given, `part` some of the node's weights by their ports, joined by `and`. Where none is given it has its `default`;
+    that of a `part` is all.
     """
 
-    type: Literal["number", "whole", "width", "expert", "pair", "layer", "order", "checkpoint", "part"]
+    type: Literal["number", "whole", "width", "expert", "layer", "order", "checkpoint", "part"]
     says: str
     parameter: str | None = None
     start: float | None = None
@@ -66,9 +66,9 @@ class ParameterEdit(Model):
 class WeightEdit(Model):
     """A weight that is not the checkpoint's own.
 
-    First where it is taken from: `of` another port, `layer` or `checkpoint`, `order` of the experts, two of them
-    `exchanged`, or `from_expert`; of one `expert` alone, or of all; and if it is among the weights `part` names. Then
-    what becomes of it: `times`, `filled`, `transposed`. Or it is `absent`.
+    First where it is taken from: `of` another port, `layer` or `checkpoint`, `order` of the experts, or `from_expert`;
+    of one `expert` alone, or of all; and if it is among the weights `part` names. Then what becomes of it: `times`,
+    `filled`, `transposed`. Or it is `absent`.
     """
 
     absent: bool = False
@@ -76,7 +76,6 @@ class WeightEdit(Model):
     layer: Reference | None = None
     checkpoint: Reference | None = None
     order: Reference | None = None
-    exchanged: Reference | None = None
     expert: Reference | None = None
     from_expert: Reference | None = None
     part: Annotated[str, Field(pattern=r"^\$")] | None = None

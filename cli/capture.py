@@ -51,7 +51,7 @@ def capture(
     The exit code is the program's own. Where that is 0: 1 if --verify finds a difference, 2 if nothing was recorded
     or compared.
     """
-    from moeparity.evidence.capture.program import run
+    from moeparity.evidence.capture.command import run
     from moeparity.evidence.capture.settings import settings_of
     from moeparity.evidence.capture.verify.comparison import Tolerance
     from moeparity.evidence.capture.verify.verifier import Verification
@@ -75,7 +75,7 @@ def capture(
 
 def _tell(folder: Path | None, verification: Verification | None) -> int:
     """Say what was written and what was found; the exit code of that."""
-    from moeparity.evidence.capture.program import parts
+    from moeparity.evidence.capture.command import parts
     from moeparity.evidence.capture.verify import report
 
     codes = [0]

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from moeparity.bisection.workers.crew import Crew, LostWorkerError, Worker
 from moeparity.bisection.workers.message import PART
-from moeparity.bisection.workers.program import WORK, read, write
+from moeparity.bisection.workers.worker_process import WORK, read, write
 from moeparity.errors import MoeparityError
 
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import IO, Final
 
-WORK: Final = "moeparity.bisection.workers.program"
+WORK: Final = "moeparity.bisection.workers.worker_process"
 _LENGTH = 8
 _PAUSE = 0.25
 """Seconds between two reports of how much is done."""

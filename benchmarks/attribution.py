@@ -124,7 +124,7 @@ def planned(folder: Path, layers: int, toggles: int) -> Plan:
     """A checkpoint of so many layers, and a recipe whose sides differ in so many choices, spread over the layers."""
     lockstep.LAYERS, lockstep.VOCAB, lockstep.SEQUENCES, lockstep.TOKENS = layers, VOCAB, SEQUENCES, TOKENS
     lockstep.write_checkpoint(folder)
-    save_file({"input_ids": lockstep.tokens()}, folder / "tokens.safetensors")
+    save_file({"input_ids": lockstep.tokens(VOCAB)}, folder / "tokens.safetensors")
     # Two dtypes at each site give as many toggles as two layers hold.
     places = {
         f"layers[{i * layers // toggles}].{SITES[i % len(SITES)]}": "fp32" if i < len(SITES) else "fp16"

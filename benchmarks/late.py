@@ -1,6 +1,6 @@
 """What trials cost that differ only in the last layer of a deep checkpoint, whose head costs less than half a layer.
 
-    python -m benchmarks.late [--threads 2] [--repeats 5]
+    python -m benchmarks.late [--threads 2] [--layers 24] [--repeats 5]
 
 One pass of the reference and 12 trials is compared with one forward of the reference alone, and with the counted ideal:
 every distinct piece of work once, each at what it cost in the same process when walkers ran alone. Everything runs on
@@ -36,9 +36,8 @@ LAYERS, VOCAB = 24, 1024
 SEQUENCES, TOKENS = 4, 256
 AGAINST_FORWARD, AGAINST_IDEAL = 2.0, 1.15
 
-LAST = f"layers[{LAYERS - 1}]"
 TRIALS: list[dict[str, Value]] = [
-    {f"{LAST}.{site}": dtype}
+    {f"layers[-1].{site}": dtype}
     for dtype in ("fp32", "fp16")
     for site in (
         "attention.rope:products",
@@ -71,9 +70,11 @@ def main() -> int:
     options = _options()
     torch.set_num_threads(options.threads)
     print(header(options.threads))
-    print(f"{LAYERS} layers of hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, vocabulary {VOCAB}, ", end="")
+    print(
+        f"{options.layers} layers of hidden {lockstep.HIDDEN}, {lockstep.EXPERTS} experts, vocabulary {VOCAB}, ", end=""
+    )
     print(f"{SEQUENCES} x {TOKENS} tokens, bf16, best of {options.repeats}")
-    lockstep.LAYERS, lockstep.VOCAB, lockstep.SEQUENCES, lockstep.TOKENS = LAYERS, VOCAB, SEQUENCES, TOKENS
+    lockstep.LAYERS, lockstep.VOCAB, lockstep.SEQUENCES, lockstep.TOKENS = options.layers, VOCAB, SEQUENCES, TOKENS
     with tempfile.TemporaryDirectory() as folder:
         lockstep.write_checkpoint(Path(folder))
         model = open_model(folder, device="cpu", residency="resident")
@@ -122,7 +123,7 @@ def distinct(model: Model, walkers: Sequence[Walker]) -> list[tuple[str, str]]:
     Counted from the bits themselves by an observer of its own, not by the engine's counters.
     """
     count = _Distinct(walkers)
-    run(walkers, model.weights, lockstep.tokens(), [count])
+    run(walkers, model.weights, lockstep.tokens(model.vocab_size), [count])
     return count.places
 
 
@@ -151,7 +152,7 @@ def _share_of_head(model: Model, walker: str, cost: dict[tuple[str, str], float]
 
 def observers(model: Model, names: Sequence[str]) -> list[Observer]:
     """What a pass of trials looks at: where bits change, routes, and the metrics of the logits."""
-    ids = lockstep.tokens()
+    ids = lockstep.tokens(model.vocab_size)
     scored = torch.ones_like(ids, dtype=torch.bool)
     return [
         Changes([(name, names[0]) for name in names[1:]]),
@@ -173,13 +174,16 @@ def timed(
         nodes[walkers[0].name, model.graph.nodes[progress.done - 1].name] = now_s - last
         last = now_s
 
-    counts = run(walkers, model.weights, lockstep.tokens(), observers, progress=None if nodes is None else spent)
+    counts = run(
+        walkers, model.weights, lockstep.tokens(model.vocab_size), observers, progress=None if nodes is None else spent
+    )
     return counts, time.perf_counter() - started
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--repeats", type=int, default=5)
     return parser.parse_args()
 

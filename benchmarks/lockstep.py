@@ -149,7 +149,7 @@ def bytes_of_a_pass(folder: Path) -> int:
     return run(walkers(model, LATE), model.weights, tokens(model.vocab_size), []).bytes_read
 
 
-def tokens(vocab: int = VOCAB) -> torch.Tensor:
+def tokens(vocab: int) -> torch.Tensor:
     """The same token ids every time."""
     return torch.randint(0, vocab, (SEQUENCES, TOKENS), generator=torch.Generator().manual_seed(0))
 

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from benchmarks.turns import header
-from moeparity.ops.kernels.log_softmax import log_softmax
+from moeparity.ops.kernels.log_probs import log_probs as reported
 from moeparity.ops.registry import OPS
 
 FP32, BF16, FP64 = torch.float32, torch.bfloat16, torch.float64
 DEVIATION = 2.0
-DEFAULTS: dict[str, Any] = {a.name: a.default for a in OPS["log_softmax"].attributes}
+DEFAULTS: dict[str, Any] = {a.name: a.default for a in OPS["log_probs"].attributes}
 DEFAULTS |= dict.fromkeys(("inputs", "scaled", "output"), FP32)
 ROUNDED_07 = float(torch.tensor(0.7, dtype=BF16))
 
@@ -71,7 +71,7 @@ def errors(logits: torch.Tensor, temperature: float, head: torch.dtype, settings
         truth = (rows.double() / temperature).log_softmax(-1)
         token = torch.multinomial(truth.exp(), 1, generator=generator)
         at = DEFAULTS | {"temperature": temperature} | settings
-        log_probs = log_softmax(rows.to(head)[None], w={}, p={}, at=at)[0].double()
+        log_probs = reported(rows.to(head)[None], w={}, p={}, at=at)[0].double()
         log_probs = log_probs.log_softmax(-1) if at["form"] == "unrounded" else log_probs
         differences.append((log_probs - truth).gather(-1, token).squeeze(-1))
     return torch.cat(differences)

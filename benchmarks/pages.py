@@ -21,11 +21,12 @@ from playwright.sync_api import sync_playwright
 
 from moeparity import bisect
 from moeparity.bisection.options import Options
-from moeparity.bisection.page import page
-from moeparity.bisection.per_token.report import PerToken
+from moeparity.bisection.per_token.data import PerToken
 from moeparity.bisection.report import Report
-from moeparity.bisection.shares.report import Attribution
+from moeparity.bisection.sections import document
+from moeparity.bisection.shares.data import Attribution
 from moeparity.inputs.machine import cpu_name
+from moeparity.output.html.page import html
 
 ROOT = Path(__file__).parents[1]
 LAYERS, SEQUENCES, LENGTH, TOGGLES, TOP_K = 61, 50, 100, 40, 8
@@ -50,6 +51,7 @@ def many_tokens(seed: int = 0) -> PerToken:
     scored = np.ones(shape[1:], dtype=bool)
     scored[:, 0] = False
     k3 = np.where(scored, np.expm1(delta) - delta, 0).astype(np.float32)
+    draws = -draw.exponential(1.5, shape[1:]).astype(np.float32)
     return PerToken(
         input_ids=draw.integers(0, 150_000, shape[1:]),
         real=np.ones(shape[1:], dtype=bool),
@@ -57,6 +59,8 @@ def many_tokens(seed: int = 0) -> PerToken:
         k3=k3,
         kl=k3,
         delta=delta,
+        reference_logprob=draws,
+        candidate_logprob=(draws - delta).astype(np.float32),
         layers=np.arange(LAYERS),
         flips=flips,
         margin=np.exp2(draw.uniform(0, 24, shape)).astype(np.float32),
@@ -136,13 +140,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, shown in (("quickstart", report), (f"{LAYERS} x {SEQUENCES * LENGTH}", enlarged(report))):
             start = time.perf_counter()
-            html = page(shown).to_html()
+            page = html(document(shown))
             made_s = time.perf_counter() - start
             file = Path(folder) / "page.html"
-            file.write_text(html, "utf-8")
+            file.write_text(page, "utf-8")
             times = timed(file)
             print(
-                f"{name:<12} {len(html.encode()) / 1e6:.2f} MB, made in {made_s:.2f} s; first paint "
+                f"{name:<12} {len(page.encode()) / 1e6:.2f} MB, made in {made_s:.2f} s; first paint "
                 f"{times['paint']:.0f} ms, drawn and ready {times['ready']:.0f} ms, a key answers in "
                 f"{times['key']:.0f} ms; {times['elements']:.0f} elements"
             )

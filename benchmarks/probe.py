@@ -1,4 +1,4 @@
-"""How long `moeparity probe` takes over the hidden dimension of DeepSeek-V3: `python -m benchmarks.probe`.
+"""How long `moeparity kernel probe` takes over the hidden dimension of DeepSeek-V3: `python -m benchmarks.probe`.
 
 A GEMM, a sum and an RMSNorm of torch over 7168 values, each probed in this process as the command does, on one thread.
 Prints a table in Markdown: seconds of the thread, which other work on the machine does not lengthen, beside seconds of

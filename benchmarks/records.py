@@ -60,7 +60,7 @@ def log_probs(plan: Plan, draws: int) -> tuple[Tensor, list[Tensor], dict[str, T
     wrong = {
         toggle.name: trial.side
         for toggle in plan.toggles
-        if (trial := toggle_trials(plan, [toggle]).get(alone(toggle))) is not None
+        if (trial := toggle_trials(plan, [toggle])[0].get(alone(toggle))) is not None
     }
     observer = _LogProbs(plan, [*sides, *wrong])
     plan.passes().run([walker(plan, name, side) for name, side in {**sides, **wrong}.items()], [observer])

@@ -97,14 +97,14 @@ CASES = (
     _case("probabilities", Setting(values="P"), "not logs"),
     _case("5 % placeholder zeros", Setting(zeros=0.05), "placeholders"),
     _case("a quarter by other weights, versions known", Setting(drift=1.0, drifted=0.25, lags=True), "stale weights"),
-    _case("a quarter by other weights, versions unknown", Setting(drift=1.0, drifted=0.25), "few sequences"),
+    _case("a quarter by other weights, versions unknown", Setting(drift=1.0, drifted=0.25), "outlier sequences"),
 )  # fmt: skip
 
 
 def named_causes(diagnosis: Diagnosis) -> set[str]:
     """The causes named: of tier 1 all, and of the others those that a case plants."""
     names = set(diagnosis.names("named", "semantics")) - {"E[rho]"}
-    return names | (set(diagnosis.names("named")) & {"stale weights", "few sequences"})
+    return names | (set(diagnosis.names("named")) & {"stale weights", "outlier sequences"})
 
 
 def outcome(case: Case, diagnosis: Diagnosis) -> str:

@@ -18,7 +18,8 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from moeparity.cli.render import console
 from moeparity.evidence.capture.context import capture
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.diff.text import print_diff
+from moeparity.evidence.diff.show import document
+from moeparity.output.terminal import print_blocks
 
 KINDS = ("sdpa", "grouped", "router", "dtype", "batch")
 IDS = torch.randint(0, 128, (2, 32), generator=torch.Generator().manual_seed(5))
@@ -69,7 +70,7 @@ def main() -> None:
             with capture(Path(folder) / name, save="*"), torch.no_grad():
                 for batch in batches:
                     program(input_ids=batch, use_cache=False)
-        print_diff(diff(Path(folder) / "A", Path(folder) / "B"), console())
+        print_blocks(document(diff(Path(folder) / "A", Path(folder) / "B"), "A B").blocks, console())
 
 
 if __name__ == "__main__":

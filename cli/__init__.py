@@ -1,4 +1,4 @@
-"""The command line. Installed as `moeparity.cli`; thin, and torch-free until a command computes."""
+"""The command line, installed as `moeparity.cli`. Commands are thin, and need no torch until they compute."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """The console script. The commands are imported inside, so that neither a signal nor too little memory during
-    imports leaves a traceback, or an exit code that says something else.
+    """The console script. It imports the commands itself, so that neither a signal nor too little memory during imports
+    leaves a traceback or a misleading exit code.
     """
     from moeparity.cli.signals import ignore_signals, listen
     from moeparity.cli.streams import fill_closed, forget_odd_sizes
@@ -25,7 +25,7 @@ def main() -> None:
     try:
         import logging
 
-        # With too little memory hashlib logs a traceback for every hash that it could not load, and goes on.
+        # With too little memory hashlib would log a traceback for every hash that it could not load, and go on.
         logging.disable()
         from moeparity.cli.commands import main as run
 
@@ -39,10 +39,10 @@ def main() -> None:
 
 
 def _not_loaded(error: Exception) -> int:
-    """Tell why the commands could not be imported, with what is loaded by then, and return the exit code for it: 2, no
-    answer; for `git bisect` that of a commit which cannot be tested.
+    """Say why the commands could not be imported, using what is loaded so far, and return the exit code: 2, no answer;
+    under `git bisect` that of a commit that can't be tested.
 
-    With too little memory Python raises whatever it can.
+    With too little memory Python may raise anything.
     """
     reason = ascii(f"{type(error).__name__}: {error}")[1:-1]
     line = f"error: moeparity could not be loaded: {reason}. Is there memory for it, and is it installed whole?\n"

@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import suppress
 
-# Python looks for modules in the working directory first, where a `typer.py` would be run in place of the library.
+# Python looks for modules in the working directory first, and would run a `typer.py` there in place of the library.
 with suppress(FileNotFoundError):  # it may be gone
     if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
         del sys.path[0]

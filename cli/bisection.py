@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from moeparity.bisection.real_ranks.report import REAL, SIMULATED, RanksKind
+from moeparity.bisection.real_ranks.data import REAL, SIMULATED, RanksKind
+from moeparity.cli.help import FILES, RUNNING
 from moeparity.cli.markdown import Markdown, files_of, write_report
-from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption, WorkersOption
+from moeparity.cli.options import AllowCode, Device, Html, Json, MemoryLimit, RunOption, WorkersOption
 from moeparity.cli.outputs import outputs
 from moeparity.errors import MoeparityError
 from moeparity.plan.spec.base import By
@@ -20,43 +22,54 @@ if TYPE_CHECKING:
     from moeparity.bisection.options import Options
     from moeparity.inputs.tokens.tokenizer import Tokenizer
 
+_FURTHER = "Further passes (the recipe's by default)"
+
 Recipe = Annotated[Path, typer.Argument(help="A recipe: checkpoint, tokens, reference, candidate, gate.")]
-Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
 PerTokenFile = Annotated[
     Path | None,
-    typer.Option("--per-token", help="Write k3, KL, flips and margins of every token to this safetensors file."),
+    typer.Option(
+        "--per-token",
+        help="Write k3, KL, flips and margins of every token to this safetensors file.",
+        rich_help_panel=FILES,
+    ),
 ]
 WithText = Annotated[
-    bool, typer.Option("--with-text", help="With --html or --per-token: the text of the tokens too, and their ids.")
+    bool,
+    typer.Option(
+        "--with-text",
+        help="With --html or --per-token: the text of the tokens too, and their ids.",
+        rich_help_panel=FILES,
+    ),
 ]
 Bundles = Annotated[By | None, typer.Option(help="How differences are bundled into toggles; the recipe's by default.")]
 Split = Annotated[
     int | None,
-    typer.Option(min=0, help="Further passes that take the largest toggles apart; the recipe's by default."),
+    typer.Option(min=0, help="Passes that take the largest toggles apart.", rich_help_panel=_FURTHER),
 ]
 Swap = Annotated[
-    list[str] | None, typer.Option(help="Also restore this block, such as 'layers[*].moe'; may be repeated.")
+    list[str] | None,
+    typer.Option(help="Restore this block, such as 'layers[*].moe'; may be repeated.", rich_help_panel=_FURTHER),
 ]
 Floor = Annotated[
     bool | None,
-    typer.Option(help="Also run the reference against itself, about four more forwards; the recipe's by default."),
+    typer.Option(help="Run the reference against itself, about four forwards.", rich_help_panel=_FURTHER),
 ]
 Oracle = Annotated[
     bool | None,
-    typer.Option(help="Also run everything in fp64: which side is nearer the truth; the recipe's by default."),
+    typer.Option(help="Run everything in fp64: which side is nearer the truth.", rich_help_panel=_FURTHER),
 ]
 Replay = Annotated[
     bool | None,
-    typer.Option(help="Also run the candidate with the reference's routes forced; the recipe's by default."),
+    typer.Option(help="Run the candidate with the reference's routes forced.", rich_help_panel=_FURTHER),
 ]
 Envelope = Annotated[
     int | None,
-    typer.Option(min=0, help="Also draw so many legal orders of each op that differs; the recipe's by default."),
+    typer.Option(min=0, help="Draw so many legal orders of each op that differs.", rich_help_panel=_FURTHER),
 ]
 Attribute = Annotated[
     bool | None,
     typer.Option(
-        help="Also share the divergence out among the toggles and find the smallest fixes; the recipe's by default."
+        help="Share the divergence out among the toggles and find the smallest fixes.", rich_help_panel=_FURTHER
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every section of the report.")]
@@ -68,7 +81,8 @@ Sections = Annotated[
 Ranks = Annotated[
     RanksKind,
     typer.Option(
-        help="Under torchrun, `real`: first run placed sides on the job's own ranks, and hold them to simulated ones."
+        help="Under torchrun, `real`: first run placed sides on the job's own ranks, and hold them to simulated ones.",
+        rich_help_panel=RUNNING,
     ),
 ]
 DryRun = Annotated[
@@ -106,7 +120,7 @@ def bisect(
     Exit code 0 parity, 1 divergence, 2 usage or bad input, 3 inconclusive.
     """
     from moeparity.bisection.options import Options
-    from moeparity.bisection.text import asked_for
+    from moeparity.bisection.sections import asked_for
 
     options = Options(
         by=by,
@@ -129,15 +143,14 @@ def bisect(
 
 
 def _run(
-    recipe: Path, wanted: Mapping[str, Path | None], sections: Collection[str], *, with_text: bool, **settings: Any
+    recipe: Path, wanted: Mapping[str, Path | None], sections: Sequence[str], *, with_text: bool, **settings: Any
 ) -> int:
-    """Run, write and print; the exit code. Of a job's ranks the first does so."""
-    from moeparity.bisection.page import page
+    """Run, write and print; returns the exit code. In a job of several ranks only the first one writes and prints."""
     from moeparity.bisection.per_token.token_file import write_per_token
     from moeparity.bisection.per_token.token_text import spelt
     from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.pipeline import take_part
-    from moeparity.bisection.text import print_report
+    from moeparity.bisection.sections import print_report
     from moeparity.cli.progress import progress_line
     from moeparity.probe.live_all_reduce import first_rank
 
@@ -150,14 +163,13 @@ def _run(
             report = run_recipe(recipe, progress=progress, **settings)
         report = report if tokenizer is None else spelt(report, tokenizer)
         write_report(files, report)
-        files.text("--html", lambda: page(report).to_html())
         files.file("--per-token", partial(write_per_token, report))
     print_report(report, files.console(), sections)
     return report.exit_code
 
 
 def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:
-    """What spells the tokens of a recipe, known before it is run."""
+    """The tokenizer for the text of a recipe's tokens; opened before the run, so that a mistake shows early."""
     from moeparity.bisection.per_token.token_text import recipe_tokenizer
 
     if file is None:
@@ -166,12 +178,15 @@ def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:
 
 
 def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[str, Path | None]) -> NoReturn:
-    """Print what the recipe would take on this machine, and end."""
+    """Print what the recipe would take on this machine, and exit."""
     from moeparity.bisection.cost import expected
     from moeparity.cli.render import console
+    from moeparity.output.blocks import names
+    from moeparity.output.terminal import print_blocks
+
+    begun = time.process_time()
 
     for option in (option for option, path in written.items() if path is not None):
         raise MoeparityError(f"bisect: --dry-run makes no report for {option} to write. Give one of them.")
-    for label, text in expected(recipe, device=device, options=options).lines.items():
-        console().print(f"{label:<9}{text}", markup=False, highlight=False)
+    print_blocks([names(expected(recipe, device=device, options=options, begun=begun).lines.items())], console())
     raise typer.Exit

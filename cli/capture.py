@@ -1,4 +1,4 @@
-"""`moeparity capture`: a program is run, and what it computes is written as a trace or held to one."""
+"""`moeparity capture`: runs a program and writes what it computes as a trace, or compares it with one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def capture(
 
 
 def _tell(folder: Path | None, verification: Verification | None) -> int:
-    """Say what was written and what was found; the exit code of that."""
+    """Say what was written and what was found; returns the exit code for that."""
     from moeparity.evidence.capture.command import parts
     from moeparity.evidence.capture.verify import report
 
@@ -83,6 +83,8 @@ def _tell(folder: Path | None, verification: Verification | None) -> int:
     for part in ranks:
         end = "" if part.whole else "; cut: the program did not get to the end of its recording"
         print(f"{folder}/rank-{part.rank}: {part.nbytes / 1e6:,.1f} MB{end}", file=sys.stderr)
+        for note in part.notes:
+            print(f"  note: {note}", file=sys.stderr)
     if folder is not None and not ranks:
         print(f"error: {_NOTHING}", file=sys.stderr)
         codes.append(2)

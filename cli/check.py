@@ -1,9 +1,8 @@
-"""`moeparity check`: recipes held to what they expect, a line per expectation, for CI and `git bisect run`."""
+"""`moeparity check`: compares recipes with what they expect, a line per expectation, for CI and `git bisect run`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,11 +15,9 @@ from moeparity.cli.outputs import Outputs, outputs
 from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from moeparity.check.baseline.baseline import Baseline
     from moeparity.check.recipes import Checked
+    from moeparity.output.blocks import Block, Document
 
 
 def check(
@@ -53,7 +50,8 @@ def check(
     moeparity itself failed; of several the first present of 70, 2, 1, 3, 0.
     """
     try:
-        # What is written anew is read before it is reserved; what is only read may be no output.
+        # A lock that will be written anew is read before its file is reserved; one that is only read must not be an
+        # output.
         lock = _baseline(baseline, update=update) if update else None
         written = {"--junit": junit, "--html": html, **files_of(markdown), "--baseline": baseline if update else None}
         with outputs(written, unprinted=("--baseline",)) as files:
@@ -69,7 +67,7 @@ def check(
 
 
 def _baseline(path: Path | None, *, update: bool) -> Baseline | None:
-    """The lock that is asked for. Raises MoeparityError for one that cannot be used."""
+    """The requested lock; None without one. Raises MoeparityError for a lock that can't be used."""
     from moeparity.check.baseline.baseline import Baseline
 
     if path is None:
@@ -85,7 +83,6 @@ def _run(recipes: list[Path], files: Outputs, *, baseline: Baseline | None, **se
     from moeparity.check.recipes import junit as as_junit
     from moeparity.check.step_summary import picture, step_summary
     from moeparity.output.findings import combined
-    from moeparity.output.status import state_of
 
     results = []
     for recipe in recipes:
@@ -100,25 +97,23 @@ def _run(recipes: list[Path], files: Outputs, *, baseline: Baseline | None, **se
         _update(baseline, dict(zip(recipes, results, strict=True)), files)
     status = _status(results, code)
     write(files, lambda drawn: step_summary(results, status, drawn), lambda: picture(results))
-    subject = ", ".join(result.recipe for result in results)
-    files.page(("check", subject, state_of(code)), partial(_print, results, code))
-    _print(results, code, files.console())
+    files.document(_document(results, code))
     return code
 
 
-def _print(results: Sequence[Checked], code: int, console: Console) -> None:
-    from moeparity.output.status import state_of, status_line
+def _document(results: Sequence[Checked], code: int) -> Document:
+    """The report: how many expectations are met, and for each recipe a row for every finding."""
+    from moeparity.check.recipes import beside
+    from moeparity.output.blocks import Document, Status
+    from moeparity.output.status import state_of
 
-    opening = status_line(state_of(code), _status(results, code))
-    console.print(opening)
-    for result in results:
-        for part in _shown(result):
-            console.print(part)
-    console.print(opening)
+    status = Status(state_of(code), _status(results, code), beside(results, code))
+    blocks = (part for result in results for part in _shown(result))
+    return Document(command="check", subject=", ".join(result.recipe for result in results), blocks=(status, *blocks))
 
 
 def _status(results: Sequence[Checked], code: int) -> str:
-    """How many expectations are met, of how many recipes."""
+    """How many expectations are met, and of how many recipes."""
     from moeparity.output.status import status
     from moeparity.output.words import quantity
 
@@ -133,7 +128,7 @@ def _status(results: Sequence[Checked], code: int) -> str:
 
 
 def _update(baseline: Baseline, results: Mapping[Path, Checked], files: Outputs) -> None:
-    """Write the lock anew, unless a recipe could not be checked. Raises MoeparityError where it cannot be written."""
+    """Write the lock anew, unless a recipe could not be checked. Raises MoeparityError if it can't be written."""
     entries = {baseline.key(path): result.entry for path, result in results.items() if result.entry is not None}
     if len(entries) == len({baseline.key(path) for path in results}):
         files.text("--baseline", lambda: baseline.written(entries))
@@ -156,20 +151,14 @@ def _check_recipe(recipe: Path, *, baseline: Baseline | None, **settings: Any) -
         )
 
 
-def _shown(result: Checked) -> Iterator[Table]:
-    """The recipe, and below it a row for every finding: whether it is met, what is expected and what was found."""
-    from rich.text import Text
+def _shown(result: Checked) -> Iterator[Block]:
+    """The recipe, and below it for each expectation whether it is met and what was found."""
+    from moeparity.output.blocks import Styled, lines, names
+    from moeparity.output.findings import STYLE, WORD
 
-    from moeparity.output.tables import COLOUR, plain_grid
-
-    words = {"ok": ("ok", "pass"), "fail": ("FAIL", "fail"), "inconclusive": ("inconclusive", "inconclusive")}
-    words |= {"not judged": ("not judged", "inconclusive"), "updated": ("updated", "inconclusive")}
-    table = plain_grid(3)
-    table.columns[0].no_wrap = True
-    for finding in result.findings:
-        word, state = words[finding.status]
-        table.add_row(Text(word, COLOUR[state]), finding.expectation, finding.found)
     if result.findings:
-        name = plain_grid(1)
-        name.add_row(result.recipe)
-        yield from (name, table)
+        yield lines(result.recipe)
+        yield names(
+            (Styled(WORD[finding.status], STYLE[finding.status]), finding.expectation, finding.found)
+            for finding in result.findings
+        )

@@ -1,50 +1,132 @@
-"""`moeparity diff`: what two programs computed, compared call by call."""
+"""`moeparity diff`: compares two records of the same kind: traces, kept runs, or routes."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from moeparity.cli.options import Html
+from moeparity.cli.help import FILES
+from moeparity.cli.options import Html, Json, Markdown
+from moeparity.errors import MoeparityError, display_path
+from moeparity.paths import is_folder, present
 
-Folder = Annotated[Path, typer.Argument(help="A trace, as `moeparity capture` or `import` writes it.")]
+if TYPE_CHECKING:
+    from moeparity.cli.outputs import Outputs
+
+TRACES, RUNS, ROUTES = "traces", "kept runs", "files of routes"
+
+A = Annotated[
+    Path, typer.Argument(help="A trace (of `capture` or `import`), a run kept with --run, or recorded routes.")
+]
+B = Annotated[Path, typer.Argument(help="Another of the same kind.")]
 LayoutOption = Annotated[
     Path | None,
-    typer.Option("--layout", help="A file that says how ranks are put together and where tokens lie (kind: layout)."),
+    typer.Option(
+        "--layout", help="Of traces: a file that says how ranks are put together and where tokens lie (kind: layout)."
+    ),
 ]
-Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
-Markdown = Annotated[Path | None, typer.Option(help="Write a short report to this file as Markdown.")]
+TopK = Annotated[
+    int | None, typer.Option(min=1, help="Of routes: experts per token, where a file has no shape (SGLang).")
+]
+Map = Annotated[
+    Path | None,
+    typer.Option(
+        "--map",
+        help="Of routes: write what became of each token in each layer to this safetensors file.",
+        rich_help_panel=FILES,
+    ),
+]
 
 
 def diff(
-    a: Folder,
-    b: Folder,
+    a: A,
+    b: B,
     layout: LayoutOption = None,
+    top_k: TopK = None,
     json: Json = None,
     markdown: Markdown = None,
     html: Html = None,
+    map_: Map = None,
 ) -> None:
-    """Where two traces begin to differ, and by how much.
+    """Where two traces begin to differ, or two runs, or routes.
 
-    The first op or module whose inputs have equal bits and whose output has not; what is fused or cast otherwise is
-    judged by what it gives. Exit code 0 equal bits, and nothing left out; 1 they differ; 2 a trace could not be read;
-    3 inconclusive.
+    Of traces, the first op or module whose inputs have equal bits and whose output has not; ops that are fused or
+    cast otherwise are compared by their results. Of kept runs, what changed: choices, weights, results, environment. Of
+    routes that two engines recorded of the same tokens, the flips; no weights are needed.
+
+    Exit code 0 equal, and nothing left out (of runs: but cost and environment; of routes: always); 1 they differ; 2 one
+    could not be read; 3 inconclusive.
     """
     from moeparity.cli.outputs import outputs
-    from moeparity.errors import display_path
-    from moeparity.evidence.diff.run import diff as compare
-    from moeparity.evidence.diff.text import markdown as to_markdown
-    from moeparity.evidence.diff.text import print_diff
-    from moeparity.output.status import state_of
 
-    with outputs({"--json": json, "--markdown": markdown, "--html": html}) as files:
-        report = compare(a, b, layout)
-        files.text("--json", report.to_json)
-        files.text("--markdown", lambda: to_markdown(report))
-        subject = f"{display_path(a)} {display_path(b)}"
-        files.page(("diff", subject, state_of(report.exit_code)), partial(print_diff, report))
-        print_diff(report, files.console())
-    raise typer.Exit(report.exit_code)
+    kind = _kind(a, b)
+    for option, value, of in (("--layout", layout, TRACES), ("--top-k", top_k, ROUTES), ("--map", map_, ROUTES)):
+        if value is not None and kind != of:
+            raise MoeparityError(f"diff: {option} is for {of}; {display_path(a)} and {display_path(b)} are {kind}.")
+    wanted = {"--json": json, "--markdown": markdown, "--html": html, "--map": map_}
+    with outputs(wanted, unprinted=("--map",)) as files:
+        if kind == TRACES:
+            code = _traces(a, b, layout, files)
+        elif kind == RUNS:
+            code = _runs(a, b, files)
+        else:
+            code = _routes(a, b, top_k, files)
+    raise typer.Exit(code)
+
+
+def _kind(a: Path, b: Path) -> str:
+    """The kind of both records. Raises MoeparityError if one does not exist, and for two of different kinds."""
+    kinds = []
+    for path in (a, b):
+        if not present(path):
+            raise MoeparityError(f"{display_path(path)}: does not exist. Expected {TRACES}, {RUNS} or {ROUTES}.")
+        if not is_folder(path):
+            kinds.append(ROUTES)
+        else:
+            kinds.append(RUNS if present(path / "run.json") else TRACES)
+    if kinds[0] != kinds[1]:
+        raise MoeparityError(
+            f"diff: {display_path(a)} is one of {kinds[0]}, {display_path(b)} one of {kinds[1]}. Give two of one kind."
+        )
+    return kinds[0]
+
+
+def _traces(a: Path, b: Path, layout: Path | None, files: Outputs) -> int:
+    from moeparity.evidence.diff.run import diff as compare
+    from moeparity.evidence.diff.show import document, in_short
+    from moeparity.output.markdown import markdown
+
+    report, subject = compare(a, b, layout), f"{display_path(a)} {display_path(b)}"
+    files.text("--json", report.to_json)
+    files.text("--markdown", lambda: markdown(in_short(report, subject)))
+    files.document(document(report, subject))
+    return report.exit_code
+
+
+def _runs(a: Path, b: Path, files: Outputs) -> int:
+    from moeparity.bisection.runs.compare import compare
+    from moeparity.bisection.runs.show import document
+    from moeparity.output.markdown import markdown
+
+    comparison = compare(a, b)
+    shown = document(comparison)
+    files.text("--json", comparison.to_json)
+    files.text("--markdown", lambda: markdown(shown))
+    files.document(shown)
+    return comparison.exit_code
+
+
+def _routes(a: Path, b: Path, top_k: int | None, files: Outputs) -> int:
+    from moeparity.bisection.flips.document import document
+    from moeparity.bisection.flips.run import logged_flips
+    from moeparity.output.markdown import markdown
+
+    flipped = logged_flips(a, b, top_k=top_k)
+    shown = document(flipped, f"{flipped.reference} {flipped.candidate}", "diff")
+    files.text("--json", flipped.to_json)
+    files.file("--map", flipped.write_map)
+    files.text("--markdown", lambda: markdown(shown))
+    files.document(shown)
+    return flipped.exit_code

@@ -1,4 +1,4 @@
-"""`moeparity explain`: which choices gave the values that a trace holds."""
+"""`moeparity explain`: finds the choices that give the values in a trace."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from moeparity.cli.options import Html, Json
 
 TraceFolder = Annotated[Path, typer.Argument(metavar="TRACE", help="The folder of a trace, as `capture` writes it.")]
 Checkpoint = Annotated[Path, typer.Option(help="The checkpoint folder that the program ran.")]
@@ -21,7 +23,6 @@ Rank = Annotated[int, typer.Option(min=0, help="Whose part of the trace.")]
 ProfileOut = Annotated[
     Path | None, typer.Option(help="Write the choices as a profile whose evidence is `verified: trace`.")
 ]
-Json = Annotated[Path | None, typer.Option(help="Write the result to this file as JSON.")]
 
 
 def explain(
@@ -34,6 +35,7 @@ def explain(
     rank: Rank = 0,
     profile_out: ProfileOut = None,
     json: Json = None,
+    html: Html = None,
 ) -> None:
     """Which choices give a program's recorded values, bit for bit.
 
@@ -45,18 +47,16 @@ def explain(
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
     from moeparity.evidence.explain.explained_profile import profile_text
-    from moeparity.evidence.explain.text import explained_lines
+    from moeparity.evidence.explain.show import document
     from moeparity.evidence.explain.trace import Request, explain_trace
-    from moeparity.output.words import hanging
 
     request = Request(
         trace=trace, checkpoint=checkpoint, profile=profile, nodes=node, map_name=map_, dtype=dtype, rank=rank
     )
-    with outputs({"--profile-out": profile_out, "--json": json}, unprinted=("--profile-out",)) as files:
+    with outputs({"--profile-out": profile_out, "--json": json, "--html": html}, unprinted=("--profile-out",)) as files:
         with progress_line() as progress:
             result = explain_trace(request, progress)
-        width = files.console().width
-        files.print("\n".join(hanging(line, width) for line in explained_lines(result)))
         files.text("--json", result.to_json)
         files.text("--profile-out", lambda: profile_text(result, profile_out.stem if profile_out else ""))
+        files.document(document(result))
     raise typer.Exit(result.exit_code)

@@ -1,4 +1,4 @@
-"""`moeparity import`: what other tools recorded, as a trace."""
+"""`moeparity import`: turns what other tools recorded into a trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--markdown FILE`: a text for a pull request or the summary of a step, and its picture in a file beside it."""
+"""`--markdown FILE`: a text for a pull request or a CI summary, with its picture in a file beside it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeparity.cli.help import FILES
 from moeparity.cli.outputs import Outputs
 
 if TYPE_CHECKING:
@@ -16,19 +17,23 @@ if TYPE_CHECKING:
 OPTION, PICTURE = "--markdown", "the picture of --markdown"
 
 Markdown = Annotated[
-    Path | None, typer.Option(help="Write a short report to this file as Markdown, and a picture beside it (.svg).")
+    Path | None,
+    typer.Option(
+        help="Write a short report to this file as Markdown, and a picture beside it (.svg).",
+        rich_help_panel=FILES,
+    ),
 ]
 
 
 def files_of(path: Path | None) -> dict[str, Path | None]:
-    """What is written: the text and, where that goes to a file, the picture of the same name."""
-    # A name without anything to put an ending behind, such as `.`, is refused as the text's.
+    """The files to write: the text and, if that goes to a file, the picture under the same name."""
+    # A name to which no ending can be added, such as `.`, is refused when the text is written.
     is_file = path is not None and path not in {Path("-"), Path("/dev/stdout")} and path.name != ""
     return {OPTION: path, PICTURE: path.with_suffix(".svg") if path is not None and is_file else None}
 
 
 def write(files: Outputs, text: Callable[[str | None], str], draw: Callable[[], str | None]) -> None:
-    """Write both; `text` is given the name of the picture, None where there is none. Raises MoeparityError."""
+    """Write both; `text` gets the name of the picture, None if there is none. Raises MoeparityError."""
     target = files.files.get(PICTURE)
     drawn = draw() if target is not None else None
     if drawn is not None:
@@ -37,8 +42,9 @@ def write(files: Outputs, text: Callable[[str | None], str], draw: Callable[[], 
 
 
 def write_report(files: Outputs, report: Report) -> None:
-    """A bisection's report: as JSON, and both of these. Raises MoeparityError."""
+    """Write a bisection's report as JSON, as a page, and as Markdown with its picture. Raises MoeparityError."""
     from moeparity.bisection.markdown import drawing, markdown
 
     files.text("--json", report.to_json)
+    files.text("--html", report.to_html)
     write(files, lambda drawn: markdown(report, drawn), lambda: drawing(report))

@@ -1,24 +1,19 @@
-"""`moeparity metrics`: what the log-probabilities of a log say of its sampler and its trainer."""
+"""`moeparity metrics`: what logged log-probabilities say about a sampler and a trainer."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from moeparity.cli.options import Html
+from moeparity.cli.options import Html, Json
 from moeparity.errors import MoeparityError, display_path
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from moeparity.cli.outputs import Outputs
     from moeparity.logs.log_files import Opening
-    from moeparity.logs.repeats import RepeatedRuns
     from moeparity.logs.request import Request
-    from moeparity.output.status import State
 
 Join = Literal["id", "order"]
 Files = Annotated[
@@ -58,7 +53,6 @@ AsRepeats = Annotated[
     bool,
     typer.Option("--repeats", help="Each file is one run of the same batch: what differs between them, and where."),
 ]
-Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")]
 
 
 def metrics(
@@ -76,7 +70,7 @@ def metrics(
     json: Json = None,
     html: Html = None,
 ) -> None:
-    """KL and its kin from logged log-probabilities, without weights. Of a sampler and a trainer.
+    """KL and its kin from logged log-probabilities, without weights. The log has a sampler's and a trainer's.
 
     Exit code 0; with --gate 0 passed, 1 not, 3 inconclusive (a pass takes 25 sequences); 2 the log could not be read.
     """
@@ -103,12 +97,10 @@ def metrics(
 
 
 def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path | None, written: Outputs) -> int:
-    """The exit code of a log's report, once it is written and printed."""
+    """Write and print a log's report; returns its exit code."""
     from moeparity.cli.progress import progress_line
     from moeparity.logs.log_files import NotDrawnError, measure_files
-    from moeparity.logs.page import pictures
-    from moeparity.logs.text import print_log
-    from moeparity.output.status import state_of
+    from moeparity.logs.show import document
 
     undrawn: NotDrawnError | None = None
     try:
@@ -117,17 +109,14 @@ def _print_log(files: list[Path], request: Request, opening: Opening, plot: Path
     except NotDrawnError as error:
         report, undrawn = error.report, error
     written.text("--json", report.to_json)
-    state = state_of(report.exit_code, bounded=report.verdict is not None)
-    about = ("metrics", _subject(files), state)
-    written.page(about, partial(print_log, report, sets=request.sets), partial(pictures, report))
-    print_log(report, written.console(), sets=request.sets)
+    written.document(document(report, _subject(files), request.sets))
     if undrawn is not None:
         raise undrawn
     return report.exit_code
 
 
 def _subject(files: list[Path]) -> str:
-    """What a page is called after."""
+    """The title of a page."""
     return " ".join(display_path(file) for file in files)
 
 
@@ -142,17 +131,10 @@ def _refuse_beside_repeats(**options: object) -> None:
 
 def _print_repeats(files: list[Path], format: str | None, plot: Path | None, written: Outputs) -> None:
     from moeparity.cli.progress import progress_line
-    from moeparity.logs.page import pictures_of_runs
     from moeparity.logs.repeats import measure_repeats
+    from moeparity.logs.show import document_of_runs
 
     with progress_line() as progress:
         runs = measure_repeats(files, format=format, progress=progress, plot=plot)
     written.text("--json", runs.to_json)
-    about: tuple[str, str, State] = ("metrics --repeats", _subject(files), "done")
-    written.page(about, partial(_print_lines, runs), partial(pictures_of_runs, runs))
-    _print_lines(runs, written.console())
-
-
-def _print_lines(runs: RepeatedRuns, console: Console) -> None:
-    for line in runs.lines():
-        console.print(line)
+    written.document(document_of_runs(runs, _subject(files)))

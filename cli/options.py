@@ -1,4 +1,4 @@
-"""Options that several commands have, and sizes of memory as a user types them."""
+"""Options that several commands share, and the reading of memory sizes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from moeparity.cli.help import FILES, RUNNING
 from moeparity.errors import MoeparityError
 from moeparity.paths import present
 
@@ -17,7 +18,9 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 
 def memory_limit(text: str) -> float:
-    """Bytes of `24GB`, `24GiB`, `1.5g` or `24000000000`; infinity for `none`. Raises MoeparityError."""
+    """The bytes that `24GB`, `24GiB`, `1.5g` or `24000000000` stands for; infinity for `none`. Raises
+    MoeparityError.
+    """
     if text == "none":
         return math.inf
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?i?)b?", text.lower())
@@ -32,16 +35,20 @@ MemoryLimit = Annotated[
         parser=memory_limit,
         metavar="SIZE",
         help="The memory a pass may take, such as 24GB, or none; by default what is available.",
+        rich_help_panel=RUNNING,
     ),
 ]
-AllowCode = Annotated[bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.")]
-Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.")]
+AllowCode = Annotated[
+    bool, typer.Option("--allow-code", help="Let the recipe's `impl:` run Python code.", rich_help_panel=RUNNING)
+]
+Device = Annotated[str, typer.Option(help="auto (CUDA where there is a GPU), cpu or cuda.", rich_help_panel=RUNNING)]
 RunOption = Annotated[
     Path | None,
     typer.Option(
         "--run",
         metavar="DIR",
         help="Keep recipe, plan, environment and results in this folder; the same command goes on with a killed run.",
+        rich_help_panel=RUNNING,
     ),
 ]
 WorkersOption = Annotated[
@@ -50,9 +57,17 @@ WorkersOption = Annotated[
         "--workers",
         metavar="WHO",
         help="Who computes: so many processes here; ray, on a cluster of its own here; ray:auto or ray:HOST:PORT.",
+        rich_help_panel=RUNNING,
     ),
 ]
-Html = Annotated[Path | None, typer.Option(help="Write the report to this file as one page for a browser, offline.")]
+Json = Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.", rich_help_panel=FILES)]
+Html = Annotated[
+    Path | None,
+    typer.Option(help="Write the report to this file as one page for a browser, offline.", rich_help_panel=FILES),
+]
+Markdown = Annotated[
+    Path | None, typer.Option(help="Write a short report to this file as Markdown.", rich_help_panel=FILES)
+]
 DecodeFrom = Annotated[
     int | None,
     typer.Option(min=1, help="Compute tokens from this one on (from 0) one by one, against the keys and values kept."),
@@ -63,7 +78,7 @@ ScheduleFile = Annotated[
 
 
 def scheduling(decode_from: int | None, schedule: Path | None, micro_batch: int | None) -> Mapping[str, Any] | None:
-    """What these options are under a recipe's `schedule:`; None for none but a micro-batch. Raises MoeparityError."""
+    """These options as a recipe's `schedule:`; None for a micro-batch alone. Raises MoeparityError."""
     if schedule is None:
         if decode_from is None:
             return None

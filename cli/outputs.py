@@ -1,4 +1,4 @@
-"""The files a command is asked to write: looked at before anything is read, written before anything is printed."""
+"""The files that a command writes: checked before anything is read, and written before anything is printed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, cast
+from typing import TYPE_CHECKING, TextIO
 
 from moeparity import paths
 from moeparity.errors import MoeparityError
@@ -16,14 +16,13 @@ from moeparity.output.writing import refuse_clashes, write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from moeparity.output.html.page import PageSection
-    from moeparity.output.status import State
+    from moeparity.output.blocks import Document
 
 _STANDARD_OUTPUT = (Path("-"), Path("/dev/stdout"))
 
 
 class Outputs:
-    """Outputs by their options, of which one text may go to standard output."""
+    """Output files by their options; one text may go to standard output."""
 
     def __init__(self, by_option: Mapping[str, Path | None]) -> None:
         wanted = {option: path for option, path in by_option.items() if path is not None}
@@ -34,58 +33,47 @@ class Outputs:
         refuse_clashes(self.files)
 
     def text(self, option: str, write: Callable[[], str]) -> None:
-        """Write what `write` returns, where the option was given. Raises MoeparityError."""
+        """Write the result of `write`, if the option was given. Raises MoeparityError."""
         if option in self._printed:
             print(write())
         else:
             self.file(option, lambda path: write_text(path, write()))
 
-    def page(
-        self,
-        about: tuple[str, object, State],
-        show: Callable[[Console], object],
-        pictures: Callable[[], PageSection | None] = lambda: None,
-    ) -> None:
-        """Write what `show` prints as a page to --html, where it was given, with `pictures`; `about` it: the command,
-        what it was run on, the verdict. Raises MoeparityError.
-        """
-        from moeparity.output.html.transcript import Transcript
+    def document(self, document: Document) -> None:
+        """Write the page to --html, if given, and print the report. Raises MoeparityError."""
+        from moeparity.output.html.page import html
+        from moeparity.output.terminal import print_blocks
 
-        def to_html() -> str:
-            transcript = Transcript()
-            show(cast("Console", transcript))
-            command, subject, state = about
-            return transcript.page(command, str(subject), state, pictures()).to_html()
-
-        self.text("--html", to_html)
+        self.text("--html", lambda: html(document))
+        print_blocks(document.blocks, self.console())
 
     def file(self, option: str, write: Callable[[Path], object]) -> None:
-        """Let `write` write the file, where the option was given. Raises MoeparityError."""
+        """Let `write` write the file, if the option was given. Raises MoeparityError."""
         if option in self.files:
             paths.refuse_asked_for(option, self.files[option])
             write(self.files[option])
 
     def console(self) -> Console:
-        """Where the command prints: standard error if a file's contents go to standard output."""
+        """The console on which the command prints: standard error if a file's contents go to standard output."""
         from moeparity.cli import render
 
         out: Console = render.console(self.stream)
         return out
 
     def print(self, text: str) -> None:
-        """Print lines there as they are, however long."""
+        """Print lines unchanged, however long."""
         print(printable(text), file=self.stream)
 
     @property
     def stream(self) -> TextIO:
-        """Where it prints."""
+        """The stream on which the command prints."""
         return sys.stderr if self._printed else sys.stdout
 
 
 @contextmanager
 def outputs(by_option: Mapping[str, Path | None], unprinted: tuple[str, ...] = ()) -> Iterator[Outputs]:
-    """While the context lasts, a file that is to be written is not read. Raises MoeparityError for files that can't be
-    written, that are one, or, of the options in `unprinted`, standard output.
+    """A context in which a file that will be written can't be read. Raises MoeparityError for files that can't be
+    written, for two that are the same, and for standard output if the option is in `unprinted`.
     """
     for option in unprinted:
         if by_option.get(option) in _STANDARD_OUTPUT:

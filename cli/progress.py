@@ -14,12 +14,12 @@ from rich.progress import Progress as Bar
 from moeparity.progress import Callback, Progress, on_interruption
 
 _REFRESH = 0.1
-"""Seconds between two updates; reports that come earlier cost one look at the clock."""
+"""Seconds between two updates; earlier reports cost only a look at the clock."""
 
 
 @contextmanager
 def progress_line() -> Iterator[Callback | None]:
-    """A callback that draws one line, gone when the run is over; None where nobody would see it."""
+    """A context that gives a callback which draws one line, removed at the end; None if nobody would see it."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -30,7 +30,7 @@ def progress_line() -> Iterator[Callback | None]:
 
 
 class Line:
-    """Draws reports; rate and time left count from the start of the step, also of steps that take turns."""
+    """Draws reports. Rate and remaining time count from the start of a step, also for steps that take turns."""
 
     def __init__(self, bar: Bar) -> None:
         self.bar, self.task = bar, bar.add_task("starting", total=None)
@@ -44,7 +44,7 @@ class Line:
         begins = step not in self.started or progress.done < self.done[step]
         if begins:
             self.passes += step == "pass"
-            # What is done already was done since the report before.
+            # What is already done in a step's first report was done since the report before.
             self.started[step] = self.heard if progress.done else clock
         self.done[step], self.heard = progress.done, clock
         if begins or clock - self.drawn >= _REFRESH:
@@ -55,7 +55,9 @@ class Line:
 
 
 def described(progress: Progress, passes: int, seconds: float) -> str:
-    """`pass 1, layers[3], 240 op evaluations/s, 1:05 left`; no rate and no time before there is something to go by."""
+    """`pass 1, layers[3], 240 op evaluations/s, 1:05 left`; without rate and time as long as there is no basis for
+    them.
+    """
     step = f"pass {passes}" if progress.step == "pass" else progress.step
     parts = [f"{step}, {progress.at}"]
     done = progress.done + progress.part

@@ -1,19 +1,18 @@
-"""`moeparity ranks`: what the guards of a live job wrote."""
+"""`moeparity ranks`: reports what the guards of a live job wrote."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeparity.cli.options import Html
+from moeparity.cli.options import Html, Json
 
 
 def ranks(
     folder: Annotated[Path, typer.Argument(metavar="LOGDIR", help="Where the guards wrote: rank-0.jsonl ...")],
-    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    json: Json = None,
     html: Html = None,
     profile_out: Annotated[
         Path | None, typer.Option(help="Write a profile of the choices that the environment report shows to this file.")
@@ -24,10 +23,9 @@ def ranks(
     Exit code 0 in step to the end; 1 they differ; 2 a journal could not be read; 3 a rank was lost without a word.
     """
     from moeparity.cli.outputs import outputs
-    from moeparity.output.status import state_of
     from moeparity.ranks.job_profile import profile_text
     from moeparity.ranks.report import job_report
-    from moeparity.ranks.text import print_job
+    from moeparity.ranks.show import document
 
     with outputs({"--json": json, "--html": html, "--profile-out": profile_out}) as files:
         report = job_report(folder)
@@ -35,6 +33,5 @@ def ranks(
             text = profile_text(folder, profile_out.stem)
             files.text("--profile-out", lambda: text)
         files.text("--json", report.to_json)
-        files.page(("ranks", folder, state_of(report.exit_code)), partial(print_job, report))
-        print_job(report, files.console())
+        files.document(document(report, str(folder)))
     raise typer.Exit(report.exit_code)

@@ -1,18 +1,16 @@
-"""Prints plans and op declarations; reports are rendered by `moeparity.report`."""
+"""The console on which commands print, and blocks for plans and op declarations."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.padding import Padding
 from rich.segment import Segment
-from rich.text import Text
 
 from moeparity.bisection.outline import Outline
 from moeparity.errors import whole_number
@@ -20,31 +18,44 @@ from moeparity.numerics.orders import FORMS
 from moeparity.ops.attribute import Attribute, Condition
 from moeparity.ops.declaration import Op
 from moeparity.ops.registry import OPS
-from moeparity.output.tables import Stacked, Words, plain_grid, word_table
+from moeparity.output.blocks import (
+    Block,
+    Column,
+    Row,
+    Styled,
+    Table,
+    columns,
+    group,
+    lines,
+    notes,
+    stacked,
+    table,
+)
 from moeparity.output.words import printable
+from moeparity.plan.toggles import Toggle
 
 PIPED_WIDTH = 100
-"""Columns when the output is no terminal and the environment names none (COLUMNS)."""
+"""The width in characters if the output is not a terminal and COLUMNS is not set."""
 _EVIDENCE = (
     "evidence: how sure the profiles are of a value (docs/fidelity.md); "
     "unknown: none speaks of it, the op's default holds."
 )
 _AS_WRITTEN: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-"""No word is read as a colour, and no `:leaves:` as a picture."""
+"""Options of rich that print words as they are: no markup for colours, no `:name:` as a picture."""
 _BLANKS = re.compile(r" +$", re.MULTILINE)
 
 
 class _Printable(Console):
-    """A console on which no text can command the terminal."""
+    """A console that no printed text can control."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """The segments of what is printed; their styles become control sequences afterwards."""
+        """The segments to print; their styles become control sequences after this check."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=printable(segment.text))
 
 
 class _Piped(_Printable):
-    """An output that is no terminal: what fills a table's lines up to its width is left out."""
+    """A console for an output that is not a terminal: blanks that pad a table's lines are left out."""
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print the objects without blanks at the ends of lines."""
@@ -54,7 +65,7 @@ class _Piped(_Printable):
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """A stream, standard output by default: the terminal's width, or a fixed one where there is no terminal."""
+    """A console for a stream (default: standard output), as wide as the terminal, or of a fixed width without one."""
     stream = stream or sys.stdout
     if stream.isatty():
         return _Printable(file=stream, **_AS_WRITTEN)
@@ -62,74 +73,74 @@ def console(stream: TextIO | None = None) -> Console:
     return _Piped(file=stream, width=columns or PIPED_WIDTH, **_AS_WRITTEN)
 
 
-def print_plan(outline: Outline, out: Console) -> None:
-    """The bound plan, layers with equal settings on one line; attributes that take no effect are left out."""
-    out.print(Text(outline.title, style="bold"))
-    for side, schedule in zip(outline.sides, outline.schedules, strict=False):
-        out.print(Words(f"schedule of the {side}: {schedule}"))
-    columns = ", ".join(("attribute", *outline.sides, "evidence", "set by"))
-    out.print(Words(f"below each node: {columns}", "dim"))
+def plan_blocks(outline: Outline) -> Iterator[Block]:
+    """The bound plan, with layers of equal settings on one line; attributes without effect are left out."""
+    yield lines(Styled(outline.title, "bold"))
+    schedules = zip(outline.sides, outline.schedules, strict=False)
+    yield lines(*(f"schedule of the {side}: {schedule}" for side, schedule in schedules))
+    titles = ", ".join(("attribute", *outline.sides, "evidence", "set by"))
+    yield notes(f"below each node: {titles}")
     for (nodes, op), rows in groupby(outline.rows, key=lambda row: (row.nodes, row.op)):
-        out.print(Words(f"{nodes} ({op})", "bold"))
-        table = plain_grid(len(outline.sides) + 3)
+        settings = []
         for row in rows:
-            # The heading says already what a rule for a whole op matches.
+            # The heading already names the op that a rule for a whole op matches.
             origin = row.origin.replace(f" (op {row.op})", "")
-            table.add_row(row.attribute, *row.values, row.evidence, origin, style="bold" if row.differs else "")
-        out.print(Padding(table, (0, 0, 0, 2), expand=False))
-    out.print(Text(_EVIDENCE, style="dim"))
+            cells = (f"  {row.attribute}", *row.values, row.evidence, origin)
+            settings.append(Row(cells, style="bold" if row.differs else ""))
+        yield lines(Styled(f"{nodes} ({op})", "bold"))
+        yield table([Column("", "name")] * (len(outline.sides) + 3), settings)
+    yield notes(_EVIDENCE)
     if outline.toggles is not None:
-        out.print(Text(f"\n{len(outline.toggles)} toggles", style="bold"))
-        toggles = Stacked("toggle", "class", "nodes")
-        for t in outline.toggles:
-            sides = (("reference", t.reference_changed_by), ("candidate", t.candidate_changed_by))
-            change = [f"to change on the {side}: {by}" for side, by in sides if by]
-            below = [f"{t.reference} -> {t.candidate}", *change]
-            toggles.add_row(t.name, t.kind, str(len(t.nodes) or "all"), below=below)
-        out.print(toggles)
+        yield group(f"{len(outline.toggles)} toggles", _toggles(outline.toggles))
 
 
-def print_ops(out: Console) -> None:
-    """All ops, a line each."""
-    table = word_table("op", "attributes", "what it does")
-    for op in OPS.values():
-        table.add_row(op.name, ", ".join(a.name for a in op.attributes) or "-", op.says)
-    out.print(table)
+def _toggles(toggles: Sequence[Toggle]) -> Table:
+    rows = []
+    for t in toggles:
+        sides = (("reference", t.reference_changed_by), ("candidate", t.candidate_changed_by))
+        change = [f"to have the other's on the {side}: {by}" for side, by in sides if by]
+        below = (f"{t.reference} -> {t.candidate}", *change)
+        rows.append(Row((t.name, t.kind, str(len(t.nodes) or "all")), below))
+    return stacked(columns("class", "nodes", first="toggle", words=("class",)), rows)
 
 
-def print_op(op: Op, out: Console) -> None:
+def op_list() -> Block:
+    """All ops, one per line."""
+    rows = [(op.name, ", ".join(a.name for a in op.attributes) or "-", op.says) for op in OPS.values()]
+    return table([Column(title, "name") for title in ("op", "attributes", "what it does")], rows)
+
+
+def op_blocks(op: Op) -> Iterator[Block]:
     """One op in full."""
-    out.print(Text(op.name, style="bold"))
-    out.print(f"{op.says}\nimitates: {op.source}\n")
-    ports = word_table("", "name", "what")
-    for port in op.inputs:
-        ports.add_row("input", port, _read_when(op, port))
-    for weight in op.weights:
-        ports.add_row("weight", weight.name, weight.says + ("" if weight.required else " (optional)"))
-    for parameter in op.parameters:
-        note = "" if parameter.required else f" (default {parameter.default})"
-        ports.add_row("parameter", parameter.name, parameter.says + note)
-    out.print(ports)
-    attributes = word_table("attribute", "class", "default", "allowed", "when", "what it decides")
-    for a in op.attributes:
-        attributes.add_row(a.name, a.kind, str(a.default), a.expected, _when(a), a.says)
-    out.print()
-    out.print(attributes if op.attributes else "no attributes: nothing about it can differ")
+    yield lines(Styled(op.name, "bold"), op.says, f"imitates: {op.source}", "")
+    ports = [("input", port, _read_when(op, port)) for port in op.inputs]
+    ports += [("weight", w.name, w.says + ("" if w.required else " (optional)")) for w in op.weights]
+    ports += [("parameter", p.name, p.says + ("" if p.required else f" (default {p.default})")) for p in op.parameters]
+    yield table([Column(title, "name") for title in ("", "name", "what")], ports)
+    if not op.attributes:
+        yield lines("", "no attributes: nothing about it can differ")
+        return
+    titles = ("attribute", "class", "default", "allowed", "when", "what it decides")
+    attributes = [(a.name, a.kind, str(a.default), a.expected, _when(a), a.says) for a in op.attributes]
+    yield lines("")
+    yield table([Column(title, "name") for title in titles], attributes)
     if any(a.order for a in op.attributes):
-        out.print()
-        _print_orders(out)
+        yield from _orders()
 
 
-def _print_orders(out: Console) -> None:
+def _orders() -> Iterator[Block]:
     """How a summation order is written."""
-    out.print("An order is written in levels, `a | b`: what a leaves, b adds up. Every level also takes")
-    out.print("accumulate=DTYPE (each addition is rounded to it) and round=DTYPE (so is what the level leaves).")
-    levels = word_table("level", "words", "adds")
+    yield lines(
+        "",
+        "An order is written in levels, `a | b`: what a leaves, b adds up. Every level also takes accumulate=DTYPE "
+        "(each addition is rounded to it) and round=DTYPE (so is what the level leaves).",
+    )
+    levels = []
     for name, form in FORMS.items():
         numbers = [n.name if n.default is None else f"{n.name}={n.default or 'all'}" for n in form.numbers]
         arguments = ["(0+1)+2, ..."] if name == "tree" else numbers
-        levels.add_row(f"{name}({', '.join(arguments)})" if arguments else name, ", ".join(form.words), form.says)
-    out.print(levels)
+        levels.append((f"{name}({', '.join(arguments)})" if arguments else name, ", ".join(form.words), form.says))
+    yield table([Column(title, "name") for title in ("level", "words", "adds")], levels)
 
 
 def _read_when(op: Op, port: str) -> str:

@@ -1,7 +1,7 @@
-"""Standard output and standard error, either of which may be closed, full, or read by nobody any more.
+"""Standard output and standard error, which may be closed, full, or without a reader.
 
-Whatever becomes of them, the exit code stays what a script takes it for. A reader that has gone away (`| head -1`) is
-no mistake: what is left to print is dropped in silence. Output that could not be written for another reason is told.
+Whatever happens to them, the exit code stays right for scripts. A reader that has gone (`| head -1`) is no error: the
+rest of the output is dropped silently. Other failures to write are reported.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, TextIO, cast
 from moeparity.errors import whole_number
 
 _LARGEST = 10_000
-"""Columns and lines of a terminal."""
+"""The largest width and height of a terminal that is believed."""
 
 
 class Stream:
-    """A text stream that never fails: after its first error everything is dropped, and `error` says which it was."""
+    """A text stream that never fails: after its first error everything is dropped, and `error` keeps that error."""
 
     def __init__(self, inner: TextIO) -> None:
         self._inner = inner
         self.error: OSError | None = None
 
     def write(self, text: str) -> int:
-        """Write, or drop what nobody takes; characters returned as `TextIO.write` does."""
+        """Write the text, or drop it after an error; returns its length, as `TextIO.write` does."""
         self._try(lambda: self._inner.write(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush, or note why that is not possible."""
+        """Flush, or keep the error."""
         self._try(self._inner.flush)
 
     def __getattr__(self, name: str) -> Any:
@@ -45,7 +45,7 @@ class Stream:
             act()
         except OSError as error:
             self.error = error
-            # What is buffered would be tried again when the process ends, and change its exit code.
+            # Otherwise buffered text would be tried again when the process ends, and change its exit code.
             with suppress(OSError, ValueError):
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, self._inner.fileno())
@@ -53,8 +53,8 @@ class Stream:
 
 
 def forget_odd_sizes() -> None:
-    """Take variables from the environment that say how wide and high a terminal is and are no number from 1 to 10,000:
-    rich and typer fail for them.
+    """Remove environment variables for a terminal's width and height that are not numbers from 1 to 10,000, for which
+    rich and typer fail.
     """
     for name in ("COLUMNS", "LINES"):
         size = whole_number(os.environ.get(name, ""))
@@ -63,7 +63,9 @@ def forget_odd_sizes() -> None:
 
 
 def fill_closed() -> None:
-    """Let nothing else become descriptor 0, 1 or 2: libraries write to these numbers, whatever file they are."""
+    """Open descriptors 0, 1 and 2 if they are closed, since libraries write to them, and another file must not take
+    their place.
+    """
     for number, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -73,12 +75,12 @@ def fill_closed() -> None:
 
 @contextmanager
 def guarded() -> Iterator[Stream]:
-    """While the context lasts, both streams never fail, whatever the locale; gives standard output."""
+    """A context in which both streams never fail, in any locale; gives standard output."""
     before = sys.stdout, sys.stderr
     streams = [Stream(stream or open(os.devnull, "w", encoding="utf-8")) for stream in before]  # noqa: PTH123, SIM115
     for stream in streams:
         if hasattr(stream, "reconfigure"):
-            # A locale that lacks a character shows it by its number.
+            # Characters that the locale lacks are written by their numbers.
             stream.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = (cast("TextIO", stream) for stream in streams)
     try:
@@ -90,7 +92,7 @@ def guarded() -> Iterator[Stream]:
 
 
 def lost(stream: Stream) -> str | None:
-    """Why what was printed has not arrived; None where it has, or where its reader has had enough."""
+    """Why what was printed has not arrived; None if it has, or if its reader has gone."""
     stream.flush()
     if stream.error is None or stream.error.errno == errno.EPIPE:
         return None

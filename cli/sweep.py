@@ -1,14 +1,13 @@
-"""`moeparity sweep`: a recipe at several values of some of its fields, a row of a table each."""
+"""`moeparity sweep`: runs a recipe at several values of some of its fields, with a row of a table for each."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeparity.cli.options import AllowCode, Device, Html, MemoryLimit, RunOption, WorkersOption
+from moeparity.cli.options import AllowCode, Device, Html, Json, MemoryLimit, RunOption, WorkersOption
 
 
 def sweep(
@@ -22,7 +21,7 @@ def sweep(
             "give all combinations.",
         ),
     ],
-    json: Annotated[Path | None, typer.Option(help="Write the table to this file as JSON.")] = None,
+    json: Json = None,
     html: Html = None,
     run: RunOption = None,
     workers: WorkersOption = None,
@@ -35,12 +34,10 @@ def sweep(
     Exit code 0 all parity, 1 a divergence, 2 a point could not be run, 3 one is inconclusive; of several the first
     present of 2, 1, 3, 0.
     """
-    from moeparity.bisection.sweep.page import pictures
     from moeparity.bisection.sweep.run import sweep as run_sweep
-    from moeparity.bisection.sweep.text import print_sweep
+    from moeparity.bisection.sweep.show import document
     from moeparity.cli.outputs import outputs
     from moeparity.cli.progress import progress_line
-    from moeparity.output.status import state_of
 
     with outputs({"--json": json, "--html": html}) as files:
         with progress_line() as progress:
@@ -55,7 +52,5 @@ def sweep(
                 workers=workers,
             )
         files.text("--json", table.to_json)
-        about = ("sweep", recipe, state_of(table.exit_code))
-        files.page(about, partial(print_sweep, table), partial(pictures, table))
-    print_sweep(table, files.console())
+        files.document(document(table))
     raise typer.Exit(table.exit_code)

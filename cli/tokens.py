@@ -1,4 +1,4 @@
-"""`moeparity tokens` and `sample`: what a token file becomes; tokens of a log, or that a recipe samples, as one."""
+"""`moeparity tokens`: shows a token file; makes one from a log, or from what a recipe samples."""
 
 from __future__ import annotations
 
@@ -8,47 +8,82 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from moeparity.cli.help import FILES
 from moeparity.cli.options import AllowCode, Device
 from moeparity.errors import MoeparityError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from moeparity.inputs.tokens import TokenSet
     from moeparity.inputs.tokens.tokenizer import Tokenizer
+    from moeparity.output.blocks import Table
+
+
+_LOGS, _SAMPLING = "With --from-log", "With --sample"
+
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="FILE", help="A recipe (*.yaml) or a token file; with --from-log, logs."),
+]
+TokenizerName = Annotated[str | None, typer.Option(help="Of a token file: bytes, checkpoint, or a tokenizer.json.")]
+Checkpoint = Annotated[Path | None, typer.Option(help="Of a token file: the checkpoint it is for.")]
+Sequences = Annotated[
+    int | None, typer.Option(min=1, help="Sequences to print, 2 by default; with --from-log to write, all by default.")
+]
+Length = Annotated[int, typer.Option(min=1, help="Tokens to print of each.")]
+Sample = Annotated[
+    bool, typer.Option("--sample", help="Instead, continue the prompts of a recipe that has `tokens: {sample: ...}`.")
+]
+FromLog = Annotated[bool, typer.Option("--from-log", help="Instead, take the sampler's side of logs.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="With --sample or --from-log: the token file to write, safetensors, or *.jsonl from a log.",
+        rich_help_panel=FILES,
+    ),
+]
+LogFormat = Annotated[
+    str | None,
+    typer.Option("--format", help="What the logs are, where contents leave it open.", rich_help_panel=_LOGS),
+]
 
 
 def tokens(
-    files: Annotated[
-        list[Path], typer.Argument(metavar="FILE", help="A recipe (*.yaml) or a token file; with --out, logs.")
-    ],
-    tokenizer: Annotated[str | None, typer.Option(help="With a file: bytes, checkpoint, or a tokenizer.json.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="With a file: the checkpoint it is for.")] = None,
-    sequences: Annotated[
-        int | None, typer.Option(min=1, help="Sequences to print, 2 by default; with --out to write, all by default.")
-    ] = None,
-    length: Annotated[int, typer.Option(min=1, help="Tokens to print of each.")] = 64,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the sampler's side of logs as this token file: *.jsonl, or safetensors.")
-    ] = None,
-    format: Annotated[
-        str | None, typer.Option("--format", help="With --out: what the logs are, where contents leave it open.")
-    ] = None,
+    files: Files,
+    tokenizer: TokenizerName = None,
+    checkpoint: Checkpoint = None,
+    sequences: Sequences = None,
+    length: Length = 64,
+    sample: Sample = False,
+    from_log: FromLog = False,
+    format: LogFormat = None,
+    out: Out = None,
+    allow_code: AllowCode = False,
+    device: Device = "auto",
 ) -> None:
-    """Token ids beside their text, or the token file of a log."""
-    if out is not None:
+    """Token ids beside their text; or the tokens of a log, or sampled.
+
+    A recipe takes them as `tokens: {file: ..., sampled_from: ...}`.
+    """
+    if sample and from_log:
+        raise MoeparityError("tokens: --sample runs a recipe, --from-log reads logs. Give one of them.")
+    wanted = "--sample" if sample else "--from-log" if from_log else None
+    if (out is None) != (wanted is None):
+        lacking = "--out, the file to write" if out is None else "--sample or --from-log, which say what of"
+        raise MoeparityError(f"tokens: {wanted or '--out'} needs {lacking}. Give both.")
+    if format is not None and not from_log:
+        raise MoeparityError("tokens: --format says what logs are. Give --from-log too.")
+    if len(files) > 1 and not from_log:
+        raise MoeparityError(f"tokens: one recipe or token file is read; {len(files)} were given. Name one.")
+    if out is None:
+        _print(files[0], tokenizer, checkpoint, sequences or 2, length)
+    elif sample:
+        _sample(files[0], out, allow_code=allow_code, device=device)
+    else:
         _write(files, out, format, sequences)
-        return
-    if len(files) > 1 or format is not None:
-        raise MoeparityError(
-            "tokens: without --out, which makes a token file of logs, one recipe or token file is printed. Name one, "
-            "or add --out."
-        )
-    _print(files[0], tokenizer, checkpoint, sequences or 2, length)
 
 
 def _write(files: list[Path], out: Path, format: str | None, most: int | None) -> None:
-    """Make a token file of logs, and say what is in it."""
+    """Make a token file from logs, and say what is in it."""
     from moeparity.cli.outputs import outputs
     from moeparity.inputs.tokens.jsonl import lines
     from moeparity.inputs.tokens.tensorfile import file_contents
@@ -68,18 +103,20 @@ def _write(files: list[Path], out: Path, format: str | None, most: int | None) -
 
 def _print(path: Path, tokenizer: str | None, checkpoint: Path | None, sequences: int, length: int) -> None:
     from moeparity.cli.render import console
+    from moeparity.output.blocks import lines
+    from moeparity.output.terminal import print_blocks
 
     token_set, vocabulary = (
         _of_recipe(path) if path.suffix in {".yaml", ".yml"} else _of_file(path, tokenizer, checkpoint)
     )
     rows, width = token_set.input_ids.shape
-    out = console()
-    out.print(
-        f"{rows} sequences of up to {width} tokens, {int(token_set.loss_mask.sum())} scored, {token_set.pads} pads"
-    )
-    for row in range(min(sequences, rows)):
-        out.print(f"\nsequence {row}")
-        out.print(_table(token_set, vocabulary, row, length))
+    about = f"{rows} sequences of up to {width} tokens, {int(token_set.loss_mask.sum())} scored, {token_set.pads} pads"
+    shown = [
+        part
+        for row in range(min(sequences, rows))
+        for part in (lines("", f"sequence {row}"), _table(token_set, vocabulary, row, length))
+    ]
+    print_blocks([lines(about), *shown], console())
 
 
 def _of_recipe(path: Path) -> tuple[TokenSet, Tokenizer | None]:
@@ -106,10 +143,9 @@ def _of_file(path: Path, name: str | None, checkpoint: Path | None) -> tuple[Tok
 
 
 def _table(token_set: TokenSet, vocabulary: Tokenizer | None, row: int, length: int) -> Table:
-    """The tokens of a sequence, with a column for each thing that the file tells of them."""
-    from rich.table import Table
+    """The tokens of a sequence, with a column for each kind of data that the file has on them."""
+    from moeparity.output.blocks import Column, table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     cells: dict[str, Callable[[int], str]] = {
         "at": str,
         "id": lambda at: str(int(token_set.input_ids[row, at])),
@@ -121,20 +157,12 @@ def _table(token_set: TokenSet, vocabulary: Tokenizer | None, row: int, length: 
         cells["label"] = lambda at: token_set.label_names[int(labels[row, at])]
     if (logprobs := token_set.logprobs) is not None:
         cells["log P"] = lambda at: "" if logprobs[row, at].isnan() else f"{float(logprobs[row, at]):.4g}"
-    for column in cells:
-        table.add_column(column, overflow="fold")
-    for at in token_set.attention_mask[row].nonzero().flatten()[:length].tolist():
-        table.add_row(*(cell(at) for cell in cells.values()))
-    return table
+    real = token_set.attention_mask[row].nonzero().flatten()[:length].tolist()
+    return table([Column(name, "name") for name in cells], [[cell(at) for cell in cells.values()] for at in real])
 
 
-def sample(
-    recipe: Annotated[Path, typer.Argument(help="A recipe with `tokens: {sample: ...}`.")],
-    out: Annotated[Path, typer.Option(help="The safetensors file to write.")],
-    allow_code: AllowCode = False,
-    device: Device = "auto",
-) -> None:
-    """Continue a recipe's prompts and write the tokens. With them, `sampled_from:` takes the place of `sample:`."""
+def _sample(recipe: Path, out: Path, *, allow_code: bool, device: str) -> None:
+    """Continue a recipe's prompts, write the tokens, and say how a recipe uses them."""
     from moeparity.bisection.options import Options
     from moeparity.bisection.prepare import prepare
     from moeparity.bisection.sample import generate, required_sample

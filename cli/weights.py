@@ -1,14 +1,13 @@
-"""`moeparity weights`: fingerprints of weights, compared however programs fuse, stack and cut them."""
+"""`moeparity weights`: compares fingerprints of weights, however programs fuse, stack and cut them."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from moeparity.cli.options import Html
+from moeparity.cli.options import Html, Json
 from moeparity.errors import MoeparityError, did_you_mean, display_path, listed
 
 Weights = Annotated[
@@ -22,7 +21,7 @@ def weights(
     b: OtherWeights = None,
     out: Annotated[Path | None, typer.Option(help="Write the fingerprint of checkpoint A to this file.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Round a checkpoint's weights first: bf16, fp16 or fp32.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write the whole report to this file as JSON.")] = None,
+    json: Json = None,
     html: Html = None,
 ) -> None:
     """Which weights of two programs, or of a checkpoint, differ.
@@ -34,9 +33,8 @@ def weights(
     from moeparity.cli.progress import progress_line
     from moeparity.evidence.weights.compare import compare
     from moeparity.evidence.weights.fingerprint_files import open_weights, write_weights
-    from moeparity.evidence.weights.text import print_weights
+    from moeparity.evidence.weights.show import document
     from moeparity.evidence.weights.weight_layout import DTYPES
-    from moeparity.output.status import state_of
 
     if dtype is not None and dtype not in DTYPES:
         raise MoeparityError(f"--dtype {dtype!r}: expected one of {listed(DTYPES)}.{did_you_mean(dtype, DTYPES)}")
@@ -52,6 +50,5 @@ def weights(
         files.file("--out", lambda path: write_weights(path, ours.by_rank[0]))
         files.text("--json", report.to_json)
         subject = " ".join(display_path(path) for path in (a, b) if path is not None)
-        files.page(("weights", subject, state_of(report.exit_code)), partial(print_weights, report))
-        print_weights(report, files.console())
+        files.document(document(report, subject))
     raise typer.Exit(report.exit_code)

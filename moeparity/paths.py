@@ -44,6 +44,7 @@ LIMITS = {
     "journal of a rank": 1_000_000_000,
     "fingerprint of weights": 64_000_000_000,
     "contract": 1_000_000_000,
+    "rates of a machine": 1_000_000,
     "file of another tool": 1_000_000_000,
 }
 """Bytes of what is read as a whole, and becomes several times that in memory; of what a packed file may unpack to."""

@@ -8,10 +8,13 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from moeparity import paths
 from moeparity.errors import SpecError, Where
+
+CAUGHT: Final = (Exception, SystemExit)
+"""Whatever a user's code raises is told; one that exits would end the command with an exit code of its own."""
 
 
 def load(call: str, folder: Path, where: str) -> Callable[..., Any]:
@@ -25,7 +28,7 @@ def load(call: str, folder: Path, where: str) -> Callable[..., Any]:
         sys.path.append(str(folder))
     try:
         source = importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001  whatever it raises is the module's, and is told
+    except CAUGHT as error:
         raise SpecError(f"{where}: importing {module} failed: {error_line(error, __file__)}.") from None
     with suppress(OSError):  # in an archive, say
         paths.checked(Path(getattr(source, "__file__", None) or ""))
@@ -37,7 +40,7 @@ def load(call: str, folder: Path, where: str) -> Callable[..., Any]:
     return function
 
 
-def error_line(error: Exception, caller: str) -> str:
+def error_line(error: BaseException, caller: str) -> str:
     """An error in one line, with the place in the user's own code it comes from; `caller`: the file that called."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != caller]
     user_frames = [f for f in frames if "site-packages" not in f.filename and not f.filename.startswith("<frozen")]

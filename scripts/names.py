@@ -17,10 +17,10 @@ by what it gives or does.
 ALLOWED = frozenset({("tests/engines/triton_kernels/interpreter.py", "other"), ("moeparity/ranks/holding.py", "kept")})
 """Files with a name that another project's interface prescribes, or that is a word of the glossary."""
 KEYS = frozenset(
-    {"moeparity/output/findings.py", "moeparity/profiles/fidelity.py"}
+    {"moeparity/output/findings.py", "moeparity/profiles/fidelity.py", "moeparity/search/blame.py"}
     | {"benchmarks/planted/hidden.py", "benchmarks/planted/truth.py"}
 )
-"""Files whose fields are keys of JSON that is kept, as those of every `report.py` are."""
+"""Files whose fields are keys of JSON that is kept, as those of every `report.py` and `data.py` are."""
 
 SCOPES = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef})
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -37,7 +37,7 @@ def misnamed(file: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
     """
     for scope, bound in _scopes(tree):
         names = {name for _, name in bound}
-        are_keys = isinstance(scope, ast.ClassDef) and (file in KEYS or file.endswith("/report.py"))
+        are_keys = isinstance(scope, ast.ClassDef) and (file in KEYS or file.endswith(("/report.py", "/data.py")))
         for line, name in bound if not are_keys else ():
             word = name.lstrip("_")
             is_operand = name == "other" and getattr(scope, "name", "").endswith("__")

@@ -12,10 +12,10 @@ import contextlib
 import io
 import json
 from dataclasses import is_dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from moeparity.bisection.runs.compare import KEY
@@ -29,7 +29,7 @@ Cell = dict[str, Any]
 def key() -> dict[str, str]:
     """What the digits and the tables of the outputs depend on."""
     fields_here = environment(torch.device("cpu"))
-    return {**{name: fields_here[name] for name in KEY}, "pandas": pd.__version__}
+    return {**{name: fields_here[name] for name in KEY}, "pandas": version("pandas")}
 
 
 def read(path: Path = NOTEBOOK) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from playwright.sync_api import sync_playwright
 
 from moeparity import bisect
 from moeparity.bisection.options import Options
-from moeparity.bisection.page import page
+from moeparity.bisection.sections import document
+from moeparity.output.html.page import html
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "screenshots"
@@ -67,7 +68,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "report.html"
-        file.write_text(page(report).to_html(), "utf-8")
+        file.write_text(html(document(report)), "utf-8")
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )

@@ -33,6 +33,7 @@ from tests.command import own_signals
 from tests.log_records import Records
 from tests.planted.values import groups
 from tests.small_models import SMALL, Shallow, fields_of
+from tests.tiers.holding import add_option, hold_back
 
 # What is made while tests are collected stays to the end: the collector of garbage need not look through it each time.
 gc.disable()
@@ -62,6 +63,14 @@ class ByFile(LoadScopeScheduling):
             # Values that are planted together, which is done once.
             return f"{file}::{groups()[parameters]}"
         return nodeid if Path(file).name in TAKEN_APART else file
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_option(parser)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    hold_back(config, items)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

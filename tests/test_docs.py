@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.bisection.report import PARTS
+from moeparity.bisection.measures import MEASURES
 from moeparity.metrics.registry import METRICS
 from tests.command import ROOT
 
@@ -76,7 +76,8 @@ def test_design_names_every_room_and_every_section() -> None:
     assert listed - {"cli"} == rooms - {"__init__", "__pycache__", "py", "cli", "graphs", "recipes"}
 
     (sections,) = re.findall(r"has one folder for each section of the report: ([^;]*);", text)
-    assert set(re.findall(r"`([a-z_]+)`", sections)) == {part.name for part in PARTS.values()}
+    folders = {measure.measure.__module__.split(".")[2] for measure in MEASURES}
+    assert set(re.findall(r"`([a-z_]+)`", sections)) == folders
 
 
 def test_from_a_recipe_to_the_verdict_it_is_fewer_than_20_files() -> None:

@@ -61,6 +61,9 @@ def skeleton(text: str) -> list[str]:
     """The first cell of every line without its numbers: effects, digits and the machine vary from host to host."""
     words, section = [], ""
     for line in text.splitlines():
+        # Whom these name, and in which order, is a matter of effects.
+        if line.startswith(" " * 8) and section.startswith(("blame", "to set")):
+            continue
         section = line if line and not line.startswith(" ") else section
         is_told = section not in {"In words", "Cost"} and not line.startswith("machine") and not line.startswith("  - ")
         if is_told or line == section:

@@ -44,7 +44,7 @@ def test_cli_folder_is_not_importable_as_cli() -> None:
     assert "import this package as moeparity.cli" in done.stderr
 
 
-@pytest.mark.parametrize("command", [["--help"], ["bisect", "--help"], ["ops"], ["ops", "combine"]])
+@pytest.mark.parametrize("command", [["--help"], ["bisect", "--help"], ["show", "ops"], ["show", "ops", "combine"]])
 def test_commands_that_compute_nothing_do_not_import_torch(command: list[str]) -> None:
     code = (
         "import sys\nfrom moeparity.cli import main\n"
@@ -59,7 +59,7 @@ def test_commands_that_compute_nothing_do_not_import_torch(command: list[str]) -
 def test_show_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom moeparity.cli import main\n"
-        "sys.argv = ['moeparity', 'show', 'recipes/quickstart.yaml']\n"
+        "sys.argv = ['moeparity', 'show', 'plan', 'recipes/quickstart.yaml']\n"
         "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
         "sys.exit(3 if 'torch' in sys.modules else 0)"
     )

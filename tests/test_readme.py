@@ -33,7 +33,7 @@ def test_install_and_test_commands_are_the_documented_ones() -> None:
 
 
 def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
-    recipe, profile, ranks, impl, faults = blocks("yaml")
+    recipe, profile, ranks, impl, own_log_probs, faults = blocks("yaml")
     assert yaml.safe_load(recipe)["kind"] == "recipe"
     (tmp_path / "recipe.yaml").write_text(recipe)
     (tmp_path / "my-server.yaml").write_text(profile)
@@ -45,6 +45,10 @@ def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
     candidate = re.sub(r"^candidate:.*?^(?=gate)", impl, recipe, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "impl.yaml").write_text(candidate)
     assert reader.read_recipe(tmp_path / "impl.yaml").candidate.impl[0].call == "my_kernels:moe"
+    (tmp_path / "log_probs.yaml").write_text(
+        re.sub(r"^candidate:.*?^(?=gate)", own_log_probs, recipe, flags=re.DOTALL | re.MULTILINE)
+    )
+    assert reader.read_recipe(tmp_path / "log_probs.yaml").candidate.impl[0].nodes == "log_probs"
     (tmp_path / "faults.yaml").write_text(
         re.sub(r"^candidate:.*?^(?=gate)", faults, recipe, flags=re.DOTALL | re.MULTILINE)
     )
@@ -54,7 +58,7 @@ def test_yaml_of_the_page_on_recipes_loads(tmp_path: Path) -> None:
 
 def test_the_profile_of_the_page_on_recipes_binds(tmp_path: Path) -> None:
     (tmp_path / "my-server.yaml").write_text(blocks("yaml")[1])
-    done = inside("show", ROOT / "checkpoints/quickstart", "--profile", tmp_path / "my-server.yaml")
+    done = inside("show", "plan", ROOT / "checkpoints/quickstart", "--profile", tmp_path / "my-server.yaml")
     assert done.returncode == 0, done.stderr
     # A long path is folded.
     assert "my-server.yaml:" in "".join(done.stdout.split())
@@ -100,8 +104,11 @@ def _globbed(arguments: list[str], folder: Path) -> list[str]:
 
 
 def test_every_command_in_the_table_exists() -> None:
-    for name in dict.fromkeys(re.findall(r"`moeparity (\w+)", README + RECIPE)):
-        assert inside(name, "--help").returncode == 0, name
+    """`COMMAND` stands for any of them."""
+    names = dict.fromkeys(re.findall(r"`moeparity ((?:show|kernel|runs) \w+|[a-z]\w*)", README + RECIPE))
+    assert {"bisect", "show engines"} <= names.keys()
+    for name in names:
+        assert inside(*name.split(), "--help").returncode == 0, name
 
 
 def test_it_is_short_and_leads_to_the_glossary() -> None:

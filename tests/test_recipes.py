@@ -33,7 +33,7 @@ def test_recipe_meets_what_it_expects_of_itself(path: Path) -> None:
     done = inside("check", path.relative_to(ROOT), "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     first, name, *lines, last = done.stdout.splitlines()
-    met = [line for line in lines if not line.startswith(" ")]  # what does not fit goes on below
+    met = [line for line in lines if line and not line.startswith(" ")]  # what does not fit goes on below
     assert name == str(path.relative_to(ROOT))
     assert all(line.startswith("ok ") for line in met)
     assert first == last == f"PASS    1 recipe held to what it expects, {len(met)} met; exit 0"

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from moeparity.cli.reports import REPORTS, report_schema
+from moeparity.cli.schemas import REPORTS, report_schema
 from moeparity.output.json import digest, to_json
 from tests.command import inside
 from tests.errors.base import BASE
@@ -66,12 +66,12 @@ COMMANDS = {
     "sweep": ("sweep", "{recipe}", "--over", "candidate.dtype=bf16,fp16", "--device", "cpu"),
     "variance": ("variance", "{recipe}", "--device", "cpu"),
     "flips": ("flips", "{recipe}", "--device", "cpu"),
-    "mine": ("mine", "{recipe}", "--from", "{prompts}", "--device", "cpu"),
+    "mine": ("flips", "{recipe}", "--mine", "{prompts}", "--device", "cpu"),
     "metrics": ("metrics", LOG, "--gate", "k3<1e-3"),
     "repeats": ("metrics", LOG, LOG, "--repeats"),
-    "engines": ("engines", "hf-eager", "hf-default"),
-    "fidelity": ("ops", "combine", "--fidelity"),
-    "launch": ("engines", "--config", LAUNCH / "vllm/serve.sh"),
+    "engines": ("show", "engines", "hf-eager", "hf-default"),
+    "fidelity": ("show", "ops", "combine", "--fidelity"),
+    "launch": ("show", "launch", LAUNCH / "vllm/serve.sh"),
 }
 
 
@@ -92,7 +92,7 @@ def test_what_a_command_writes_fits(name: str, recipe: Path, tmp_path: Path) -> 
     assert refused(name, document), "the validator is closed"
 
 
-@pytest.mark.parametrize("words", [("engines",), ("engines", "hf-eager")])
+@pytest.mark.parametrize("words", [("show", "engines"), ("show", "engines", "hf-eager")])
 def test_the_other_documents_of_engines_fit(words: tuple[str, ...], tmp_path: Path) -> None:
     assert inside(*words, "--json", tmp_path / "out.json").returncode == 0
     assert refused("engines", json.loads((tmp_path / "out.json").read_text("utf-8"))) == []
@@ -140,6 +140,6 @@ def test_every_schema_is_held_to_a_file() -> None:
 
 @pytest.mark.parametrize("name", ["report", "metrics", "baseline"])
 def test_the_command_prints_the_schema(name: str) -> None:
-    done = inside("schema", name)
+    done = inside("show", "schema", name)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads(json.dumps(report_schema(name)))

@@ -112,10 +112,12 @@ def record_plan(
     dtype: str,
     settings: Mapping[str, Value] | None = None,
     placement: Mapping[str, int | bool] | None = None,
+    blind: Iterable[str] = (),
 ) -> None:
     """Every attribute in effect on any node of the plan that `forward` ran with these arguments, and edges set there.
 
-    Values are as the plan states them; `model` is also what it stands for, where that is a 16-bit dtype.
+    Values are as the plan states them; `model` is also what it stands for, where that is a 16-bit dtype. `blind`: as in
+    `record`, `op:attribute`.
     """
     if FOLDER not in os.environ:
         return
@@ -135,7 +137,8 @@ def record_plan(
             if setting.rule is not None:
                 of.setdefault(f"{site}{EDGE}{_op_of(model, consumer)}", set()).add(str(setting.value))
     for op, values in values_of_ops.items():
-        _write(op, values, Source(against, model.device))
+        distinct = {name: stated for name, stated in values.items() if f"{op}:{name}" not in set(blind)}
+        _write(op, distinct, Source(against, model.device))
 
 
 def _op_of(model: Model, node: str) -> str:

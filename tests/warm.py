@@ -160,6 +160,10 @@ def _become(request: Mapping[str, Any], streams: list[int]) -> None:
         os.setsid()
         gc.disable()
         atexit.register(gc.freeze)
+    if "MOEPARITY_TESTS_RECORD" in os.environ:
+        from tests.tiers.recorder import record_fork
+
+        record_fork()
 
 
 def _text(number: int, *, open_: bool) -> io.TextIOWrapper:

@@ -13,10 +13,10 @@ import torch
 from benchmarks.planted import submodules
 from benchmarks.planted.hidden_cases import SEQUENCES, Hidden, write
 from benchmarks.planted.submodules import HEADED, IMPL, SHARED
+from moeparity.bisection.measures import summarise
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.summarise import summarise
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker

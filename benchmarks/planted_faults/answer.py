@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moeparity.bisection.report import Report
-from moeparity.bisection.toggles.report import TrialResult
+from moeparity.bisection.toggles.data import TrialResult
 from moeparity.plan.sides import CANDIDATE
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from benchmarks.written_out.plain import CannotBeWrittenError, Printed, Writer
+from moeparity.bisection.measures import summarise
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
-from moeparity.bisection.summarise import summarise
 from moeparity.bisection.trials import alone, restored, toggle_trials, walker
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
@@ -96,7 +96,7 @@ def compared(path: Path, model: Model, subsets: int = SUBSETS) -> Iterator[Compa
 
 
 def _trials(plan: Plan, writer: Writer) -> Iterator[Mixture]:
-    trials = toggle_trials(plan, plan.trial_toggles)
+    trials, _ = toggle_trials(plan, plan.trial_toggles)
     for toggle in plan.trial_toggles:
         for key, write in ((alone(toggle), writer.alone), (restored(toggle), writer.restored)):
             side = trials[key].side if key in trials else None
@@ -107,7 +107,7 @@ def _swapped(plan: Plan, writer: Writer, selectors: list[str]) -> Iterator[Mixtu
     for selector in selectors:
         block = plan.swaps[selector][1]
         assert block is not None
-        trials = toggle_trials(plan, [block])
+        trials, _ = toggle_trials(plan, [block])
         side = trials[restored(block)].side if restored(block) in trials else None
         yield Mixture(f"swapped {selector}", side, partial(writer.swapped, selector))
 

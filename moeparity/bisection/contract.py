@@ -36,15 +36,15 @@ from moeparity.ranks.launched import placement_words
 
 _RELEASE = re.compile(r"\d+(\.\d+)+([a-z+.]\w*)*")
 _PACKAGES = {"transformers": "transformers", "vLLM": "vllm", "SGLang": "sglang", "TensorRT-LLM": "tensorrt_llm"}
-"""Engines by the names of profiles -> packages, whose versions an environment report has."""
+"""The name of an engine, as profiles give it -> the package whose version an environment report has."""
 
 
 def contract_of(path: Path, side: Side, environment: Path | None = None, progress: Callback | None = None) -> Contract:
-    """What a side of a recipe claims to run. `environment` is the folder of a job's journals, whose environment report
-    becomes part of it.
+    """What one side of a recipe claims to run. `environment` is a folder of a job's journals; its environment report
+    becomes part of the contract.
 
-    Raises MoeparityError for a recipe that can't be bound, and for a side that is no engine's: a trace, one with
-    faults, or one that runs a user's functions.
+    Raises MoeparityError for a recipe that can't be bound, and for a side that no engine can run: a trace, a side with
+    planted faults, or one with users' functions.
     """
     recipe = reader.read_recipe(path)
     variant = recipe.variants[0 if side == REFERENCE else 1]
@@ -56,7 +56,7 @@ def contract_of(path: Path, side: Side, environment: Path | None = None, progres
     )
     fields = None if environment is None else environment_of(environment)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
-    model = open_model(folder, device="cpu", synthetic=recipe.synthetic, progress=progress, check_weights=False)
+    model = open_model(folder, device="cpu", synthetic=recipe.synthetic, progress=progress, values=False)
     cases = cases_of(model.graph, model.dtype, possible_phases(schedule), [variant], [profile], where)
     plan = bound_side(model.graph, variant, profile, model.dtype, where, phases=cases).plan
     claim = _profile(model, plan, variant.profile, profile.engine)
@@ -100,13 +100,13 @@ def _profile(model: Model, plan: BoundGraph, name: str, engine: Engine | None) -
 
 
 def _version(profile: ProfileClaim) -> Mapping[str, str]:
-    """The engine's version as an environment report has it; nothing where the profile names no release of a package."""
+    """The package and version that an environment report has to show; empty if the profile names no release of one."""
     package, release = _PACKAGES.get(profile.engine), profile.version.partition(" ")[0]
     return {f"version.{package}": release} if package is not None and _RELEASE.fullmatch(release) else {}
 
 
 def _weights(model: Model, plan: BoundGraph, progress: Callback | None) -> WeightsClaim:
-    """Every tensor that the graph takes, as the side holds it: rounded to the dtype that it runs in."""
+    """Every tensor that the graph reads, rounded to the dtype in which the side holds it."""
     claims = {}
     names = _tensors(model)
     for done, (name, keeps) in enumerate(names.items(), 1):
@@ -121,6 +121,8 @@ def _weights(model: Model, plan: BoundGraph, progress: Callback | None) -> Weigh
 
 
 def _tensors(model: Model) -> dict[str, bool]:
-    """The tensors of a model's graph, and whether they stay fp32 whatever the side runs in."""
+    """The names of the tensors that the model's graph reads -> whether the tensor stays fp32 in every dtype of a
+    side.
+    """
     refs = (ref for node in model.graph.nodes for ref in node.weights.values())
     return {name: ref.keep_fp32 for ref in refs for name in ref.names}

@@ -1,35 +1,52 @@
-"""What a bisection would take, told without running it: seconds, memory and disk."""
+"""What a bisection would take (seconds, memory, disk), estimated without running it.
+
+The seconds are those of a machine on which nothing else runs. How many mixtures `attribute:` needs becomes known in the
+first pass only, so the fewest and the most are told.
+"""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from moeparity.bisection.observe import Observation, bytes_per_token
 from moeparity.bisection.options import Options
+from moeparity.bisection.pipeline import first_toggles
 from moeparity.bisection.prepare import prepare
+from moeparity.bisection.rates import MachineRates, machine_rates
 from moeparity.bisection.sample import sampled_length
-from moeparity.engine.calibration import measured_rates
+from moeparity.bisection.shares.expected import Mixtures, expected_mixtures
+from moeparity.bisection.toggles.data import LeftOut
+from moeparity.bisection.toggles.measure import left_out
+from moeparity.bisection.toggles.show import left_out_words
 from moeparity.engine.duration import DRAWN, MADE, MOVED, READ, Amounts, Rates
 from moeparity.engine.footprint import Footprint, estimate, shown_size
 from moeparity.inputs.machine import available_bytes
-from moeparity.inputs.model import open_model
+
+OF_A_VARIANT = 0.5
+"""The time of a mixture, as a fraction of that of a variant in the first pass, which has more observers. In the shipped
+recipes it is 0.3 to 0.6.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What a recipe's first pass takes, and how many more there may be.
+    """What a recipe's first pass takes, and how many passes may follow.
 
-    variants: that walk in it. tokens: sequences and their length, sampled ones included. seconds: of the pass, if
-    variants share nothing once they have differed, of which `loading` go into having the weights; checking: of opening
-    the checkpoint. sampling: of continuing the prompts. available: bytes of memory that may be taken (None: unknown).
-    stored: bytes of the weights' files.
+    variants: how many run in the first pass. tokens: number of sequences and their length, sampled tokens included.
+    starting: seconds until everything is read and bound. checking: seconds to read and check all weights. sampling:
+    seconds to continue the prompts. seconds: of the first pass, if variants share no work once they differ; `loading`
+    of them go into reading weights. split: how many passes `split` may add. mixtures: how many mixtures `attribute` may
+    add.
+    available: bytes of memory that may be taken (None: unknown). stored: bytes of the weights' files. measured: when
+    and on which machine the rates were measured (None: the caller gave them). left_out: trials that can't run.
     """
 
     variants: int
     tokens: tuple[int, int]
     footprint: Footprint
+    starting: float
     seconds: float
     loading: float
     checking: float
@@ -37,45 +54,76 @@ class Expected:
     available: float | None
     stored: int
     split: int
-    attribute: bool
+    mixtures: Mixtures | None
+    left_out: tuple[LeftOut, ...]
+    measured: MachineRates | None = None
+
+    @property
+    def total(self) -> tuple[float, float]:
+        """Seconds from start to end: (fewest, most)."""
+        first = self.starting + self.checking + self.sampling + self.seconds
+        mixtures = self.mixtures or Mixtures(fewest=0, most=0)
+        of_mixture = OF_A_VARIANT * (self.seconds - self.loading) / self.variants
+        fewest, most = (
+            number * of_mixture + passes * self.loading
+            for number, passes in ((mixtures.fewest, bool(mixtures.fewest)), (mixtures.most, 4 * bool(mixtures.most)))
+        )
+        return first + fewest, first + most + self.split * self.seconds
 
     @property
     def lines(self) -> dict[str, str]:
-        """A line each of time, memory, disk and further passes, for people."""
+        """One line each about time, memory, disk and further passes, by its title."""
         sequences, length = self.tokens
         further = [f"up to {self.split} more for `split`, each at most as long"] if self.split else []
-        further += ["those of the mixtures for `attribute`, whose number the first one decides"] * self.attribute
+        further += [] if self.mixtures is None else [f"those of about {self.mixtures} for `attribute`"]
         sampled = f", before it {shown_time(self.sampling)} to sample" if self.sampling else ""
         checked = f", and {shown_time(self.checking)} to check them" if self.checking else ""
         room = "" if self.available is None else f"; {shown_size(self.available)} may be taken"
         disk = f"{shown_size(self.stored)} of weights, read once to check them and once in a pass"
+        fewest, most = self.total
+        whole = f"about {shown_time(fewest)}" if most < 1.5 * fewest else f"{shown_time(fewest)} to {shown_time(most)}"
+        measured = {} if self.measured is None else {"rates": str(self.measured)}
         return {
             "work": f"{self.variants} variants, {sequences} sequences of {length} tokens",
-            "time": f"about {shown_time(self.seconds)} for the first pass, {shown_time(self.loading)} of it for weights"
-            f"{sampled}{checked}",
+            "time": f"{whole} where nothing else runs",
+            "of it": f"{shown_time(self.starting)} to start, {shown_time(self.seconds)} for the first pass, "
+            f"{shown_time(self.loading)} of that for weights{sampled}{checked}",
             "memory": f"{shown_size(self.footprint.total)} at the most, in {self.footprint.at}{room}",
             "disk": disk if self.stored else "no weights are read: they are made from a seed, anew in each pass",
             "passes": "1" + "".join(f", and {text}" for text in further),
+            **measured,
+            **({"left out": "; ".join(map(left_out_words, self.left_out))} if self.left_out else {}),
         }
 
 
 def expected(
-    recipe: Path, *, device: str = "auto", options: Options | None = None, rates: Rates | None = None
+    recipe: Path,
+    *,
+    device: str = "auto",
+    options: Options | None = None,
+    rates: Rates | None = None,
+    begun: float = 0.0,
 ) -> Expected:
-    """What a recipe takes on this machine. `rates` are measured where none are given.
+    """What a recipe takes on this machine. `rates`: if None, those kept of this machine, else they are measured now.
+    `begun`: seconds that the process had taken before this call.
 
-    Config, tokens and profiles are read, of the weights only what the files say of themselves. Raises MoeparityError
-    for whatever is wrong with them.
+    Reads the config, tokens and profiles, and only the headers of the weights' files. Raises MoeparityError for
+    whatever is wrong with them.
     """
-    plan = prepare(recipe, device=device, options=options, opener=partial(open_model, check_weights=False))
+    clock = time.process_time()
+    plan = prepare(recipe, device=device, options=options, values=False)
+    starting = begun + time.process_time() - clock
     store = plan.model.weights
-    toggles = [*plan.trial_toggles, *(toggle for _, toggle in plan.swaps.values() if toggle is not None)]
-    walkers = Observation.of(plan, toggles).walkers
+    observation = Observation.of(plan, first_toggles(plan))
+    walkers = observation.walkers
     sample = plan.recipe.tokens.sample
     sequences, length = plan.tokens.input_ids.shape
     new_tokens = 0 if sample is None else sample.new_tokens
     footprint = estimate(walkers, store, sequences, length + new_tokens, kept_bytes=bytes_per_token(plan))
-    rates = rates or measured_rates(sorted({d for walker in walkers for d in walker.plan.dtypes}), store.device)
+    measured = None
+    if rates is None:
+        measured = machine_rates(sorted({d for walker in walkers for d in walker.plan.dtypes}), store.device)
+        rates = measured.rates
     amounts = footprint.amounts.repeated(plan.recipe.envelope)
     side = [walker for walker in walkers if sample is not None and walker.name == sample.source]
     columns = [sampled_length(walker, length + new_tokens, new_tokens) for walker in side]
@@ -85,6 +133,7 @@ def expected(
         variants=len(walkers),
         tokens=(sequences, length + new_tokens),
         footprint=footprint,
+        starting=starting,
         seconds=rates.seconds_of(amounts),
         loading=rates.seconds_of(amounts.only(MADE, DRAWN)),
         checking=rates.seconds_of(Amounts(of={(MOVED, ""): stored})),
@@ -92,8 +141,16 @@ def expected(
         available=available_bytes(store.device) if plan.memory_limit is None else plan.memory_limit,
         stored=stored,
         split=plan.recipe.split,
-        attribute=plan.recipe.attribute,
+        mixtures=expected_mixtures(plan) if plan.recipe.attribute else None,
+        measured=measured,
+        left_out=left_out(observation.refused),
     )
+
+
+def trials_left_out(recipe: Path) -> tuple[LeftOut, ...]:
+    """The trials of a recipe's first pass that can't run; reads no weights. Raises MoeparityError."""
+    plan = prepare(recipe, values=False)
+    return left_out(Observation.of(plan, first_toggles(plan)).refused)
 
 
 def shown_time(seconds: float) -> str:

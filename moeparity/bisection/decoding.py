@@ -1,7 +1,7 @@
-"""A side's own schedule while its tokens are still being sampled: the steps that are possible with those known so far.
+"""The schedule of a side that samples its own tokens: which steps can run with the tokens sampled so far.
 
-How many tokens there will be is known, so that the whole schedule is. A step is possible once all its tokens are there
-and the keys of those before them. It has the shapes that it will have in the run, and so the same bits.
+The number of tokens is known in advance, so the whole schedule is. A step can run once all its tokens are there, and
+the keys of the tokens before them. It has the same shapes as later in the run, and so the same bits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moeparity.plan.sides import Side, walked
 
 
 class Decoding:
-    """The schedule of a side that samples. Raises SpecError where nothing can be sampled under it."""
+    """The schedule of a side that samples. Raises SpecError if no token can be sampled under it."""
 
     def __init__(self, plan: Plan, side: Side) -> None:
         self.plan, self.settings = plan, side.schedule
@@ -29,10 +29,10 @@ class Decoding:
         self.whole = plan.walked(side).on(plan.grid.sequences, plan.grid.length)
 
     def possible(self, mask: Tensor, lasts: Tensor) -> tuple[Schedule | MicroBatches, int, Tensor]:
-        """With the tokens of `mask` [B, T] bool known, up to the column `lasts` [B] of each sequence: the schedule, how
-        many columns it has, and of which sequences it gives the logits at their last token, int64.
+        """What can run if the tokens of `mask` (bool [B, T]) are known: in sequence i those up to column `lasts[i]`.
 
-        A side that never decodes prefills whole sequences anew for each token.
+        Returns the schedule, the number of columns that it covers, and the sequences (int64) of whose last known token
+        it gives logits. A side without decode steps runs whole sequences anew for each token.
         """
         if self.settings.start is None:
             grid = grid_of(mask, mask.sum(1))
@@ -83,7 +83,7 @@ class Decoding:
 
 
 def refuse_found(prompts: Plan, continued: Plan, side: Side) -> None:
-    """Raises SpecError where sampled tokens make another schedule: a prefix cache that finds some of them."""
+    """Raises SpecError if the sampled tokens change the side's schedule: its prefix cache would find some of them."""
     if side.schedule.start is not None and continued.walked(side) != prompts.walked(side):
         raise SpecError(
             f"{_where(prompts)}: the prefix cache finds tokens that were sampled, which were not there to be found "

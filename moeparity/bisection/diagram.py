@@ -1,4 +1,4 @@
-"""A drawn graph as text for Mermaid and for Graphviz."""
+"""Turns a `Drawing` of a graph into text for Mermaid or Graphviz."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Literal
 from moeparity.output.words import printable
 
 FILL, LINE, QUIET = "#ffe9b8", "#b35c00", "#9a9a9a"
-"""Where the sides differ: amber, told apart with any kind of colour vision; and what is not read, in grey."""
+"""Colours: amber fill and outline where the sides differ (distinct for colour-blind readers), grey where nothing is
+read.
+"""
 
 
 Kind = Literal["read", "unread", "repeat"]
@@ -19,7 +21,7 @@ Kind = Literal["read", "unread", "repeat"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """One node. `differences` are lines of text; `op` is "" for a value from outside."""
+    """One node. `differences`: lines of text; `op`: "" for a value that comes from outside the graph."""
 
     key: str
     name: str
@@ -29,7 +31,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Boxes in a frame; `groups` are frames inside it."""
+    """Boxes in one frame; `groups` are frames inside it."""
 
     key: str
     title: str
@@ -39,10 +41,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """An edge. `value` is the part of the source that is read, "" where the source is one value.
+    """An edge. `value` names the part of the source's result that is read, "" if the result is one value.
 
-    `unread` edges exist in the graph and carry nothing under these settings; `repeat` edges lead to the next layer of
-    the same kind.
+    kind: `unread` edges carry nothing under these settings; `repeat` edges lead to the next layer of the same kind.
     """
 
     source: str
@@ -52,7 +53,7 @@ class Arrow:
 
     @property
     def label(self) -> str:
-        """What stands beside it."""
+        """The text beside the arrow."""
         parts = {"read": (self.value,), "unread": (self.value, "not read"), "repeat": (self.value, "next layer")}
         return ", ".join(part for part in parts[self.kind] if part)
 
@@ -117,7 +118,7 @@ def _lines(box: Box, escaped: Callable[[str], str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """A text on one line, without characters that no reader sees."""
+    """A text on one line, without invisible characters."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -149,8 +150,8 @@ def _mermaid_string(text: str) -> str:
 
 
 _MERMAID = {ord(character): f"#{ord(character)};" for character in "#&<>\"'%`\\"}
-"""Mermaid's own spelling of entities, for what HTML reads; for `%%{`, a directive wherever it stands; for backticks,
-which make Markdown; and for `\\n`, which ends a line.
+"""Mermaid's own spelling of entities, for characters that Mermaid would interpret: HTML's, `%%{` (a directive wherever
+it stands), backticks (Markdown) and `\\n` (a line break).
 """
 
 

@@ -14,10 +14,10 @@ from moeparity.plan.graph import SOURCES, Graph, Node, Segment
 
 
 def drawing(outline: Outline) -> Drawing:
-    """The expanded graph with equal layers drawn once: `layers[0:24]`.
+    """The expanded graph, with equal layers drawn once under a title like `layers[0:24]`.
 
-    Layers are equal when they hold the same nodes with the same parameters, weights and choices on every side. A value
-    that is a whole node is not named on its edge, a part of one is: `ids`.
+    Layers are equal if they hold the same nodes with the same parameters, weights and choices on every side. An edge is
+    labelled with a name only if it carries one part of its source's result, such as `ids`.
     """
     kinds = list(_kinds(outline))
     keys = {node.name: _key(f"{kind.key}.{_short(node)}") for kind in kinds for node in kind.members}
@@ -80,7 +80,7 @@ def _box(node: Node, keys: dict[str, str], outline: Outline) -> Box:
 
 
 def _inputs_read(outline: Outline) -> set[tuple[str, str]]:
-    """(node, input) where some side reads the input; a user's function reads all its nodes' inputs."""
+    """(node, input) for each input that some side reads; a user's function reads the inputs of all its nodes."""
     pairs = set()
     for plan in outline.plans:
         regions = plan.replaced()
@@ -99,7 +99,7 @@ def _arrows(graph: Graph, keys: dict[str, str], inputs_read: set[tuple[str, str]
             source = graph.makers.get(value)
             part = "" if source is None else value.removeprefix(source.name).removeprefix(".")
             start, end = keys[value if source is None else source.name], keys[node.name]
-            # Only from one layer to the next does an edge lead back.
+            # Only an edge from one layer to the next can lead to a box that stands earlier.
             backward = places.get(start, -1) >= places[end]
             kind: Kind = "unread" if (node.name, value) not in inputs_read else "repeat" if backward else "read"
             arrows.setdefault(Arrow(source=start, target=end, value=part, kind=kind))

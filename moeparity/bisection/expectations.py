@@ -1,4 +1,4 @@
-"""The `expect:` of a recipe held against its report: which expectations are met, not met, or stay open."""
+"""A recipe's `expect:` compared with its report: each expectation is met, not met, or open."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from functools import partial
 
 from moeparity.bisection.divergence.growth import Step, largest, steps
 from moeparity.bisection.report import Report
-from moeparity.bisection.toggles.report import ToggleResult, TrialResult
+from moeparity.bisection.toggles.data import ToggleResult, TrialResult
 from moeparity.errors import SpecError, Where, did_you_mean, listed
 from moeparity.output.findings import Finding, Outcome, Status, agrees, keeps, lies
+from moeparity.output.status import with_but
 from moeparity.plan.graph import Graph
 from moeparity.plan.region import nodes_within
 from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipBounds, GrowthBounds, MetricBounds
@@ -19,9 +20,10 @@ from moeparity.plan.spec.expect import Bounds, DistributionBounds, Expect, FlipB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """One expectation in words, and how it is held against a report.
+    """One expectation, in words and as a function that judges a report.
 
-    `of_engine`: it is of the engine that made a record, where there is one, and not of the simulations alone.
+    of_engine: the expectation is about the engine that made the record, if there is one. Simulations that do not
+    reproduce the record can't meet it.
     """
 
     says: str
@@ -29,7 +31,9 @@ class Expectation:
     of_engine: bool = True
 
     def finding(self, report: Report) -> Finding:
-        """What became of it in a report; what only two simulations meet is open."""
+        """The outcome in one report. If the record contradicts the simulations, an `of_engine` expectation that they
+        meet is open.
+        """
         status, text = self.judge(report)
         if status == "ok" and self.of_engine and report.record.contradicts:
             status, text = "inconclusive", f"{text}; of two simulations, the record is {report.record}"
@@ -37,17 +41,17 @@ class Expectation:
 
 
 def expectations(expect: Expect, graph: Graph, where: Where) -> tuple[Expectation, ...]:
-    """What a recipe expects, in the order of the schema; its gate, where it says nothing.
+    """What a recipe expects, in the order of the schema; if it expects nothing, that its gate is passed.
 
-    Raises GraphError for a `first_divergence` that selects no node of the graph, SpecError for bounds on flips where
-    nothing is routed.
+    Raises GraphError if `first_divergence` selects no node of the graph, and SpecError for bounds on flips of a model
+    without routers.
     """
     of_engine = expect.record != "not reproduced"
     return tuple(replace(item, of_engine=of_engine) for item in _expectations(expect, graph, where))
 
 
 def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None:
-    """Raise SpecError where an expectation names what is no toggle of the recipe."""
+    """Raise SpecError if an expectation names something that is not a toggle of the recipe."""
     toggle_names = list(toggles)
     culprits = expect.culprits if isinstance(expect.culprits, list) else []
     mentions = {"culprits": culprits, "no_effect": expect.no_effect, "shares": list(expect.shares or ())}
@@ -65,7 +69,7 @@ def refuse_unknown(expect: Expect, toggles: Iterable[str], where: Where) -> None
 
 
 def refuse_unshared(expect: Expect, where: Where, *, attribute: bool) -> None:
-    """Raise SpecError where something is expected of shares that the recipe does not take."""
+    """Raise SpecError if shares are expected of a recipe that takes none (`attribute: false`)."""
     keys = [key for key in ("shares", "saturated", "smallest_fix") if key in expect.model_fields_set]
     if keys and not attribute:
         at = Where(where.path, expect.line_of(keys[0]))
@@ -132,7 +136,9 @@ def _refuse_flips(key: str, expect: Expect, graph: Graph, where: Where) -> None:
 
 
 def _growth(bounds: GrowthBounds) -> Iterator[Expectation]:
-    """`flips` of a step is None where its layer routes nothing: it is neither with nor without flips."""
+    """The expectations about steps between layers. A layer without a router (`flips` None) counts neither as one with
+    flips nor as one without.
+    """
     kinds: dict[str, tuple[str, Callable[[Step], bool]]] = {
         "step": ("", lambda _: True),
         "step_with_flips": (" where tokens flip", lambda step: bool(step.flips)),
@@ -156,7 +162,8 @@ def _blame(expect: Expect) -> Iterator[Expectation]:
 
 
 def _verdict(status: str, report: Report) -> Outcome:
-    return agrees(status, report.verdict)
+    outcome, words = agrees(status, report.verdict)
+    return outcome, with_but(words, [f"pass, but {choice}" for choice in report.summary.but])
 
 
 def _record(status: str, report: Report) -> Outcome:
@@ -217,7 +224,9 @@ def _none_acts(report: Report) -> Outcome:
 
 
 def _acts(toggle: ToggleResult) -> bool | None:
-    """Whether a trial of this toggle changed a bit at some node; None where none did and not both could run."""
+    """Whether some trial of this toggle changed a bit at some node; None if none did and one of the trials can't
+    run.
+    """
     trials = (toggle.alone, toggle.restored)
     if any(trial is not None and trial.changed_nodes > 0 for trial in trials):
         return True
@@ -240,7 +249,7 @@ def _effect(toggle: ToggleResult) -> str:
 
 
 def _share(name: str, bounds: Bounds, report: Report) -> Outcome:
-    """Met where the whole interval lies inside, not met where it lies beyond a bound, else open."""
+    """Met if the whole interval lies within the bounds, not met if the whole lies beyond one, else open."""
     attribution = report.attribution
     row = next((row for row in attribution.shares.rows if row.name == name), None) if attribution else None
     total = attribution.shares.total if attribution else None

@@ -1,4 +1,4 @@
-"""Kernels of a side called outside of a pass: with its settings, and its weights read anew."""
+"""How to call a side's kernels outside of a pass: its settings, and its weights, read again."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from moeparity.plan.sides import Side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How one side's kernels are called: settings of a node as its kernel takes them, its weights, read anew, and the
-    node as the side runs it.
+    """How one side's kernels are called: for a node, `at` gives the settings as its kernel takes them, `weights` reads
+    its weights, `node` gives the node as the side runs it (with its faults).
     """
 
     at: Callable[[Node], Mapping[str, Any]]

@@ -1,19 +1,19 @@
-"""Mixtures of both sides, evaluated: many at once in one pass over the weights, each one once."""
+"""Evaluates mixtures of both sides: many in one pass over the weights, each mixture once."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from moeparity.bisection.observed import MixturePass, Observed
 from moeparity.bisection.observers import Changes, Logits
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
-from moeparity.bisection.trials import TrialKey, alone, restored, walker
+from moeparity.bisection.trials import TrialKey, alone, restored, walker, why
 from moeparity.engine.lockstep import Counts
+from moeparity.engine.passes import Refused
 from moeparity.engine.routes import NATURAL, Forced, Routes, replayed_plan
 from moeparity.engine.view import Observer
 from moeparity.engine.walker import Walker
@@ -27,15 +27,16 @@ from moeparity.search.memo import Mixture, Outcome
 
 
 class Mixtures:
-    """What a search asks: a callable from mixtures to their outcomes against the reference.
+    """A callable that gives searches the outcomes of mixtures, each compared with the reference.
 
-    A mixture's toggles are at the candidate's value and all others at the reference's. Each call walks those that are
-    new in as few passes over the weights as memory allows, together with the reference. k3 and the upper bound of a
-    mixture are taken on the recipe's tokens, which the mixture did not sample.
+    A mixture has some toggles at the candidate's value and all others at the reference's. A call runs the mixtures that
+    are new, together with the reference, in as few passes over the weights as memory allows. k3 and the upper bound of
+    a mixture are taken on the recipe's tokens, which the mixture did not sample.
 
-    `routes` says how much of the reference's routes the mixtures' routers are forced to take over.
-    walked, passes, counts, seconds: what the calls have cost so far; `walked` are mixtures.
-    Each pass is kept in `store` under `name` and its number; those of a run that was killed are taken over.
+    routes: how much of the reference's routes is forced on the mixtures' routers. walked, passes, counts, seconds: what
+    all calls have cost so far; `walked` is a number of mixtures. refused: mixtures that can't run, with the node, the
+    choice that an op refuses there, and why. Each pass is kept in `store` under `name` and its number; passes kept by a
+    killed run are taken from there.
     """
 
     def __init__(
@@ -47,35 +48,38 @@ class Mixtures:
         store: PieceStore | None = None,
         name: str = "mixtures",
     ) -> None:
-        """Nothing is evaluated yet but what was kept."""
+        """Start with the passes that are kept in `store`."""
         self._store, self._name = store, name
         self._plan, self._progress = plan, progress
         self._forced = None if routes == NATURAL else Forced(of=REFERENCE, replayed=routes)
         self._toggles = {toggle.name: toggle for toggle in plan.toggles}
         self._outcomes: dict[Mixture, Outcome | None] = {}
         self.walked, self.passes, self.counts, self.seconds = 0, 0, Counts(), 0.0
+        self.refused: dict[Mixture, str] = {}
         while (stored_pass := self._kept_pass()) is not None:
             self._take_over(stored_pass)
 
     def learn(self, observed: Observed) -> None:
-        """Take over what the passes of a bisection saw of this plan: toggles thrown alone, and restored alone.
+        """Take over the outcomes of each toggle's two trials from passes that a bisection has already made of this
+        plan.
 
-        Only where routes are not forced, and of toggles that no other contains.
+        Does so only if no routes are forced, and only for toggles that are not part of another.
         """
         toggles = [toggle for toggle in self._plan.trial_toggles if toggle.parent is None]
         whole = frozenset(toggle.name for toggle in toggles)
         if self._forced is None:
             for toggle in toggles:
                 self._learn(observed, alone(toggle), frozenset({toggle.name}))
-            # Of two toggles, one alone is the other one restored, of which more is known.
+            # With two toggles, restoring one is the same mixture as the other alone; the restored trial, which also
+            # says whether the candidate's bits changed, overwrites it.
             for toggle in toggles:
                 self._learn(observed, restored(toggle), whole - {toggle.name})
 
     def __call__(self, mixtures: Sequence[Mixture]) -> Mapping[Mixture, Outcome | None]:
-        """The outcome of each; None for a mixture that an op refuses.
+        """The outcome of each mixture; None for one that an op refuses.
 
-        Raises KeyError for a name that is no toggle of the plan, MoeparityError where not even one mixture fits into
-        memory.
+        Raises KeyError for a name that is not a toggle of the plan, and MoeparityError if not even one mixture fits
+        into memory.
         """
         new = [mixture for mixture in dict.fromkeys(mixtures) if mixture not in self._outcomes]
         sides = {mixture: side for mixture in new if (side := self._side(mixture)) is not None}
@@ -91,23 +95,26 @@ class Mixtures:
             self._outcomes[mixture] = replace(outcome, unchanged=unchanged)
 
     def _side(self, mixture: Mixture) -> Side | None:
-        """The mixture, bound; None where an op refuses it, or its routes cannot be forced."""
+        """The mixture as a bound side; None if an op refuses it, or if its routes cannot be forced."""
         toggles = [self._toggles[name] for name in self._toggles if name in mixture]
         if len(toggles) < len(mixture):
             raise KeyError(f"no toggles of this plan: {sorted(mixture - self._toggles.keys())}")
-        with suppress(SpecError):
+        try:
             side = mixed(self._plan.reference, toggles, self._plan.candidate)
             if self._forced is not None:
                 replayed_plan(side.plan, self._plan.reference.plan)
-            return side
-        return None
+        except SpecError as error:
+            self.refused[mixture] = why(error)
+            return None
+        return side
 
     def _evaluate(self, sides: Mapping[Mixture, Side]) -> None:
-        """Walk mixtures in as few passes as memory allows; those that a kernel refuses stay without an outcome."""
+        """Run mixtures in as few passes as memory allows; those that a kernel refuses get no outcome."""
         plan, begun = self._plan, time.perf_counter()
         walkers = [walker(plan, mixture, side, routes=self._forced) for mixture, side in sides.items()]
         reference = walker(plan, REFERENCE, plan.reference)
-        for run in plan.passes(self._progress).try_all([reference], walkers, self._observing):
+        refused: Refused = {}
+        for run in plan.passes(self._progress).try_all([reference], walkers, self._observing, refused=refused):
             changes, logits = run.observers
             assert isinstance(changes, Changes)
             assert isinstance(logits, Logits)
@@ -122,9 +129,10 @@ class Mixtures:
             if self._store is not None:
                 self._store.save(f"{self._name}-{self.passes}", mixture_pass)
             self._take_over(mixture_pass)
+        self.refused |= {mixture: why(refusal) for mixture, refusal in refused.items()}
 
     def _kept_pass(self) -> MixturePass | None:
-        """The next pass of these mixtures that a killed run has kept; None where there is none."""
+        """The next pass of these mixtures, if a killed run has kept it, else None."""
         piece = None if self._store is None else self._store.load(f"{self._name}-{self.passes}")
         return piece if isinstance(piece, MixturePass) else None
 
@@ -151,7 +159,9 @@ class Mixtures:
         )
 
     def _upper(self, sums: SequenceSums) -> float:
-        """The bound that the gate looks at: as in a verdict, fewer than 25 sequences pass by equal bits only."""
+        """The upper bound that is compared with the gate. As in a verdict, fewer than 25 sequences pass by equal
+        bits only.
+        """
         if not bool(sums.unequal.any()) and not bool(sums.nonfinite.any()):
             return 0.0
         interval = sums.gate_value(self._plan.gate)

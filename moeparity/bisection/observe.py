@@ -1,67 +1,78 @@
-"""One pass over a plan: both sides, the trials of toggles and blocks and the local errors, seen by all sections."""
+"""One pass over a plan: both sides, the trials, the shadow and the oracle run; all sections' observers look on."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
 
-from moeparity.bisection.observed import Cost, Observed
+from moeparity.bisection.measures import MEASURES
+from moeparity.bisection.observed import Observed, PassCost
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.sections import modules
-from moeparity.bisection.trials import Trials, shadow, sides, toggle_trials, walker
+from moeparity.bisection.trials import (
+    Refusals,
+    TrialKey,
+    Trials,
+    impossible,
+    shadow,
+    sides,
+    toggle_trials,
+    walker,
+    why,
+)
+from moeparity.bisection.watch import SectionObserver
 from moeparity.engine.lockstep import Counts
 from moeparity.engine.memory import Memory, Peak
-from moeparity.engine.view import NodeView, Observer
-from moeparity.engine.walker import Walker
+from moeparity.engine.view import Observer
+from moeparity.engine.walker import Walker, WalkersRefusedError
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
 from moeparity.progress import Callback
 
 
-class SectionObserver(Protocol):
-    """What looks at the first pass for a section."""
+def observe(
+    plan: Plan,
+    toggles: Sequence[Toggle],
+    *,
+    first: bool = True,
+    refused: Refusals | None = None,
+    progress: Callback | None = None,
+) -> Observed:
+    """Run one pass over the weights: both sides and these toggles' trials. In the `first` pass the sections look on
+    too.
 
-    def see(self, view: NodeView) -> None:
-        """Called by the engine once per node and wave."""
-        ...
-
-    @property
-    def result(self) -> Any:
-        """What is kept of the pass."""
-        ...
-
-    def part(self, rows: slice) -> Any:
-        """What was seen of some waves, the sequences `rows`, for another to join. Not there where users' functions are
-        looked at.
-        """
-        ...
-
-    def join(self, part: Any, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`, as if they had been seen here."""
-        ...
-
-
-def observe(plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, progress: Callback | None = None) -> Observed:
-    """One pass over the weights: both sides and these toggles' trials; in the `first` the sections look on."""
+    refused: trials that are already known not to run.
+    """
     start = time.perf_counter()
-    observation = Observation.of(plan, toggles, first=first)
-    counts, memory = observation.run(progress)
+    observation, counts, memory = ran(Observation.of(plan, toggles, first=first, refused=refused), progress)
     return observation.observed(counts, memory, time.perf_counter() - start)
 
 
+def ran(
+    observation: Observation, progress: Callback | None = None, waves: slice = slice(None)
+) -> tuple[Observation, Counts, Memory]:
+    """The observation after these waves, and what they cost. If a kernel refuses a trial, all starts anew without
+    it.
+    """
+    while True:
+        try:
+            counts, memory = observation.run(progress, waves)
+        except WalkersRefusedError as error:
+            observation = observation.without(error)
+        else:
+            return observation, counts, memory
+
+
 def bytes_per_token(plan: Plan) -> int:
-    """What the sections keep of each token of the first pass, at most."""
-    counts = (getattr(module, "bytes_per_token", None) for module in modules("observe").values())
-    return sum(count(plan) for count in counts if count is not None)
+    """How many bytes the sections keep for each token of the first pass, at most."""
+    return sum(measure.watch.bytes_per_token(plan) for measure in MEASURES if measure.watch is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What walks in a pass over a plan, and what looks at it."""
+    """What runs in a pass over a plan, and what observes it."""
 
     plan: Plan
     walkers: Sequence[Walker]
@@ -70,33 +81,55 @@ class Observation:
     logits: Logits
     sections: Mapping[str, SectionObserver]
     first: bool
+    toggles: Sequence[Toggle]
+    refused: Refusals
 
     @classmethod
-    def of(cls, plan: Plan, toggles: Sequence[Toggle], *, first: bool = True) -> Observation:
-        """Both sides and the trials of these toggles; of the `first` pass also those of the sections."""
-        trials = toggle_trials(plan, toggles)
-        for module in modules("trials").values() if first else ():
-            trials |= module.trials(plan, trials)
-        walkers = _walkers(plan, trials)
-        names = [walk.name for walk in walkers if walk.name != REFERENCE]
+    def of(
+        cls, plan: Plan, toggles: Sequence[Toggle], *, first: bool = True, refused: Refusals | None = None
+    ) -> Observation:
+        """The observation of both sides and of these toggles' trials; in the `first` pass also of the sections' trials.
+
+        Leaves out the trials in `refused`, and those that the shapes of their calls make impossible. Raises SpecError
+        if a side can't run.
+        """
+        trials, unbound = toggle_trials(plan, toggles)
+        for measure in MEASURES if first else ():
+            trials |= {} if measure.trials is None else measure.trials(plan, trials)
+        refused = unbound | (refused or {})
+        trials = {key: trial for key, trial in trials.items() if key not in refused}
+        walkers, unfit = _that_run(plan, [*_walkers(plan, trials), *(_beside(plan) if first else ())])
+        trials = {key: trial for key, trial in trials.items() if key not in unfit}
+        names = [walk.name for walk in walkers if walk.name in {CANDIDATE, *trials}]
         pairs = [(key, trial.base) for key, trial in trials.items() if trial.routes is None]
-        # Restored trials beside the reference: one that has all its bits is exact, however small a metric is.
+        # Restored trials are also compared with the reference: if all bits are equal the fix is exact, however small a
+        # metric.
         pairs += [(key, REFERENCE) for key, base in pairs if base == CANDIDATE]
         ids, mask, scored = plan.tokens_on_device
         return cls(
             plan=plan,
-            walkers=[*walkers, *(_beside(plan) if first else ())],
+            walkers=walkers,
             changes=Changes(pairs),
             routes=Routes(REFERENCE, names, mask),
             logits=Logits(
                 plan.model.graph.scores, REFERENCE, names, ids, scored, plan.recipe.tokens.sampler, plan.gated
             ),
-            sections=_sections(plan, trials) if first else {},
+            sections=_watching(plan, trials) if first else {},
             first=first,
+            toggles=toggles,
+            refused=refused | unfit,
         )
 
+    def without(self, error: WalkersRefusedError) -> Observation:
+        """A new observation without the trials that a kernel refused. Raises the error if it refused a side."""
+        trials = [name for name in error.walkers if isinstance(name, TrialKey)]
+        if len(trials) < len(error.walkers):
+            raise error
+        refused = self.refused | dict.fromkeys(trials, why(error.refusal))
+        return Observation.of(self.plan, self.toggles, first=self.first, refused=refused)
+
     def run(self, progress: Callback | None = None, waves: slice = slice(None)) -> tuple[Counts, Memory]:
-        """Walk these waves with everything looking on; what that cost."""
+        """Run these waves with all observers; gives what that cost."""
         plan, first = self.plan, self.first
         with Peak(plan.model.device) as peak:
             passes = replace(plan.passes(progress), draws=plan.recipe.envelope if first else 0, waves=waves)
@@ -105,18 +138,18 @@ class Observation:
 
     @property
     def observers(self) -> list[Observer]:
-        """All that look at the pass."""
+        """All observers of the pass."""
         return [self.changes, self.routes, self.logits, *self.sections.values()]
 
     def observed(self, counts: Counts, memory: Memory, seconds: float) -> Observed:
-        """What was seen, after the pass."""
+        """What was seen, once the pass is over."""
         sequences, length = self.plan.tokens.input_ids.shape
         batches = sum(len(walk.schedule.on(sequences, length).steps) for walk in self.walkers)
         return Observed(
             changes=self.changes,
             routes=self.routes,
             logits=self.logits,
-            cost=Cost(
+            cost=PassCost(
                 counts=counts,
                 naive_evaluations=batches * len(self.plan.model.graph.nodes),
                 seconds=seconds,
@@ -124,22 +157,44 @@ class Observation:
             ),
             sections={name: observer.result for name, observer in self.sections.items()},
             answers={},
+            refused=self.refused,
         )
 
 
 def _walkers(plan: Plan, trials: Trials) -> list[Walker]:
-    """Both sides and the trials; those with forced routes come last."""
+    """Walkers of both sides and of the trials; those with forced routes come last."""
     trial_walkers = [walker(plan, key, trial.side, routes=trial.routes) for key, trial in trials.items()]
     return [*sides(plan), *sorted(trial_walkers, key=lambda walk: walk.routes is not None)]
 
 
+def _that_run(plan: Plan, walkers: Sequence[Walker]) -> tuple[list[Walker], Refusals]:
+    """The walkers whose ops can run on the tokens, and why other trials are refused. A shadow skips nodes that can't
+    run.
+
+    Raises SpecError if a side or the oracle can't run.
+    """
+    refusals_of = impossible(plan, walkers)
+    able: list[Walker] = []
+    refused: Refusals = {}
+    for walk in walkers:
+        refusals = refusals_of.get(walk.name, ())
+        if refusals and isinstance(walk.name, TrialKey):
+            refused[walk.name] = why(refusals[0])
+        elif refusals and walk.inputs_of is None:
+            raise refusals[0]
+        else:
+            able.append(replace(walk, skips=frozenset(refusal.node for refusal in refusals)))
+    return able, refused
+
+
 def _beside(plan: Plan) -> list[Walker]:
-    """The oracle, and the shadow that shows local errors; the latter only where toggles are tried."""
+    """The oracle, if there is one, and the shadow that shows local errors, if toggles are tried."""
     oracle = [] if plan.oracle is None else [walker(plan, ORACLE, plan.oracle)]
     shadow_walker = shadow(plan)
     return [*oracle, *([] if shadow_walker is None else [shadow_walker])]
 
 
-def _sections(plan: Plan, trials: Trials) -> dict[str, SectionObserver]:
-    observers = {name: module.observer(plan, trials) for name, module in modules("observe").items()}
+def _watching(plan: Plan, trials: Trials) -> dict[str, SectionObserver]:
+    watches = [measure.watch for measure in MEASURES if measure.watch is not None]
+    observers = {watch.name: watch.observer(plan, trials) for watch in watches}
     return {name: observer for name, observer in observers.items() if observer is not None}

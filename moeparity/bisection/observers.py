@@ -1,4 +1,4 @@
-"""What is seen of every trial of a pass: changed nodes, flipped routes, log-probability metrics."""
+"""Observers of every trial of a pass: nodes that changed, routes that flipped, log-probability metrics."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Flips, flips
 from moeparity.metrics.tokens import SequenceSums, TokenMetrics, first_occurrences, token_metrics
-from moeparity.ops.log_softmax import UNROUNDED
+from moeparity.ops.log_probs import UNROUNDED
 
 
 @dataclass(slots=True)
 class Changes:
-    """For pairs of walkers: `nodes` at which any bit of an output differs, `roots` where it does on equal inputs.
+    """For pairs of walkers: the `nodes` at which an output differs in any bit, and the `roots`, where inputs are equal
+    too.
 
-    Bits of padded tokens count, unless they only fill the grid: an engine of that schedule would not compute them.
+    Padding counts. Filler does not, since an engine of that schedule would not compute it.
     """
 
     pairs: InitVar[Sequence[tuple[Name, Name]]]
@@ -27,18 +28,18 @@ class Changes:
     roots: dict[tuple[Name, Name], set[str]] = field(init=False)
 
     def __post_init__(self, pairs: Sequence[tuple[Name, Name]]) -> None:
-        """Nothing seen of any pair."""
+        """Start with nothing seen of any pair."""
         self.nodes = {pair: set() for pair in pairs}
         self.roots = {pair: set() for pair in pairs}
 
     def join(self, part: Changes, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         for pair, nodes in part.nodes.items():
             self.nodes[pair] |= nodes
             self.roots[pair] |= part.roots[pair]
 
     def joined(self, further: Changes) -> Changes:
-        """Both together; pairs that both have are those of the first."""
+        """Both together; for pairs that both have, this one's entry stays."""
         union = Changes([])
         union.nodes, union.roots = further.nodes | self.nodes, further.roots | self.roots
         return union
@@ -47,7 +48,7 @@ class Changes:
         """Called by the engine once per node and wave."""
         counted = [cell not in view.grid.fillers for cell in view.cells]
         for (a, b), nodes in self.nodes.items():
-            # Walkers that one of them works for have one value; and a root is a changed node already.
+            # A walker that follows another has the same value. A node that is already a root needs no second look.
             if not view.ran(a, b) or view.outputs[a] is view.outputs[b] or view.node.name in self.roots[a, b]:
                 continue
             outputs = zip(counted, view.output_ids(a), view.output_ids(b), strict=True)
@@ -63,9 +64,9 @@ class Changes:
 
 @dataclass(slots=True)
 class Routes:
-    """Routing flips of several walkers against the reference: per layer, and tokens that flipped in any layer.
+    """Routing flips of several walkers against the reference, per layer.
 
-    Only tokens that are real in `attention_mask` [B, T] bool (None: all) are counted.
+    attention_mask: bool [B, T], only these tokens count (None: all).
     """
 
     reference: Name
@@ -87,31 +88,32 @@ class Routes:
             self.layers[key] = self.layers[key] + counts if key in self.layers else counts
 
     def join(self, part: Routes, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         for key, counts in part.layers.items():
             self.layers[key] = self.layers[key] + counts if key in self.layers else counts
 
     def joined(self, further: Routes) -> Routes:
-        """Both together; walkers that both have are those of the first."""
+        """Both together; for walkers that both have, this one's entry stays."""
         walkers = tuple(dict.fromkeys((*self.walkers, *further.walkers)))
         return Routes(self.reference, walkers, self.attention_mask, further.layers | self.layers)
 
     def total(self, walker: Name) -> Flips | None:
-        """All layers of one walker together; None where there is no router."""
+        """One walker's flips, added over all layers; None for a model without routers."""
         counts = [flips for (name, _), flips in self.layers.items() if name == walker]
         return sum(counts[1:], counts[0]) if counts else None
 
     def flip_share(self, walker: Name) -> float | None:
-        """The share of token-layers with another expert set; None where there is no router."""
+        """The fraction of token-layers with another expert set; None for a model without routers."""
         flips = self.total(walker)
         return None if flips is None else flips.set_flips / flips.tokens
 
 
 @dataclass(slots=True)
 class Logits:
-    """Log-probability metrics of several walkers against the reference, summed per sequence as values of `output`, the
-    node that log-probabilities are read from, appear. `gated` are the quantities that the gate's metric is made of;
-    `first` is, for each sequence, the first of the same tokens.
+    """Log-probability metrics of several walkers against the reference, summed per sequence.
+
+    output: the node from which log-probabilities are read. gated: the quantities of which the gate's metric is made.
+    first: int64 [B], for each sequence the first one with the same tokens.
     """
 
     output: str
@@ -125,7 +127,7 @@ class Logits:
     first: torch.Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing seen of any walker."""
+        """Start with nothing seen of any walker."""
         self.parts = {walker: [] for walker in self.walkers}
         self.first = first_occurrences(self.input_ids, self.loss_mask)
 
@@ -145,19 +147,19 @@ class Logits:
             self.parts[walker].append(sums_by_bits[kind])
 
     def join(self, part: Logits, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         for walker, sums in part.parts.items():
             self.parts[walker] += sums
 
     def joined(self, further: Logits) -> Logits:
-        """Both together; walkers that both have are those of the first."""
+        """Both together; for walkers that both have, this one's entry stays."""
         walkers = tuple(dict.fromkeys((*self.walkers, *further.walkers)))
         union = replace(self, walkers=walkers)
         union.parts = further.parts | self.parts
         return union
 
     def sums(self, walker: Name) -> SequenceSums:
-        """All sequences of one walker; the same tokens again are counted once."""
+        """The sums of one walker; sequences with the same tokens count once."""
         return SequenceSums.concatenate(self.parts[walker]).once(self.first)
 
 
@@ -169,7 +171,7 @@ def seen_metrics(
     loss_mask: torch.Tensor,
     sampled_from: Literal["candidate", "reference"],
 ) -> TokenMetrics:
-    """`token_metrics` of two walkers, from a view of the node that log-probabilities are read from."""
+    """`token_metrics` of two walkers, from a view of the node from which log-probabilities are read."""
     return token_metrics(
         view.tensor(reference),
         view.tensor(candidate),
@@ -181,7 +183,7 @@ def seen_metrics(
 
 
 def reports(view: NodeView, walker: Name) -> bool:
-    """Whether a walker's values here are log-probabilities as it reports them, and no logits."""
+    """Whether a walker's values here are log-probabilities that it reports, rather than logits."""
     if not view.node.op.reports:
         return False
     return walker in view.regions or view.active[walker]["form"] != UNROUNDED

@@ -1,11 +1,11 @@
-"""What a caller may say on top of a recipe."""
+"""What a caller may ask for beyond the recipe."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from moeparity.bisection.real_ranks.report import SIMULATED, RanksKind
+from moeparity.bisection.real_ranks.data import SIMULATED, RanksKind
 from moeparity.plan.schedule.steps import Phase
 from moeparity.plan.spec import recipe_schema
 from moeparity.plan.spec.base import By
@@ -14,13 +14,13 @@ from moeparity.plan.spec.overrides import Override
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a caller may say on top of a recipe; None and () leave it as it is.
+    """What a caller may ask for beyond the recipe; None and () leave the recipe as it is.
 
-    `allow_code` lets a recipe's `impl:` run, which is any Python code. `memory_limit` is the bytes a pass may take:
-    None stands for what is available, infinity for any number. `overrides` take the place of what the recipe's sides
-    say. Without `attribution` only the two sides run: no toggle, block, floor, oracle, forced routes, shares or local
-    error. `phases` are those that both sides are to be bound for beside those of the recipe's own schedules. `digests`
-    asks for one of each node's values. `ranks` says whether placed sides also run on the ranks of a live job.
+    allow_code: lets a recipe's `impl:` run, which is any Python code. memory_limit: bytes that a pass may take; None:
+    what is available, infinity: any number. overrides: replace settings of the recipe's sides. attribution: if False
+    only the two sides run, without toggles, blocks, floor, oracle, forced routes, shares and local errors. phases: for
+    which both sides are bound besides those of their own schedules. digests: take one of each node's values. ranks:
+    whether placed sides also run on the ranks of a live job.
     """
 
     by: By | None = None
@@ -40,7 +40,7 @@ class Options:
     ranks: RanksKind = SIMULATED
 
     def applied(self, recipe: recipe_schema.RecipeFile) -> recipe_schema.RecipeFile:
-        """The recipe with these options in place of its own."""
+        """The recipe with these options in place of its own settings."""
         choices: dict[str, Any] = {"by": self.by, "split": self.split, "floor": self.floor, "oracle": self.oracle}
         choices |= {"replay": self.replay, "envelope": self.envelope, "attribute": self.attribute}
         update = {key: value for key, value in choices.items() if value is not None}

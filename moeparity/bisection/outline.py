@@ -1,4 +1,4 @@
-"""The bound plan of a recipe or a checkpoint, and its rows to print: nothing is computed and no weight is read."""
+"""The bound plan of a recipe or a checkpoint as rows to print; computes nothing and reads no weight."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from moeparity.plan.toggles import Toggle, toggles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One attribute of the nodes that agree in it: `layers[0:4].moe.combine`, its value per side, where it was set.
+    """One attribute of nodes that have the same setting, such as `layers[0:4].moe.combine`: each side's value and
+    origin.
 
-    `evidence` is how sure the profiles are of it, `unknown` where none speaks of it.
+    evidence: of the profiles for it, `unknown` if none speaks of it.
     """
 
     nodes: str
@@ -44,10 +45,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The plans of one variant or of both sides of a recipe; `toggles` is None for a single variant.
+    """The plans of one variant, or of both sides of a recipe.
 
-    `schedules` are those of a recipe's sides, each with the phases that its steps may have.
-    `expectations` are what the recipe expects of its report.
+    toggles: None for a single variant. schedules: of a recipe's sides in words, each with the phases that its steps may
+    have. expectations: what the recipe expects of its report.
     """
 
     title: str
@@ -60,7 +61,7 @@ class Outline:
 
     @property
     def rows(self) -> Iterator[Row]:
-        """One row per choice and group of layers with equal settings, in execution order."""
+        """A row for each choice and each group of layers with the same settings, in execution order."""
         layers: dict[tuple[str, str, str, tuple[str, ...], str, str], list[int]] = {}
         for node in self.graph.nodes:
             for choice in choices(node, self.plans):
@@ -88,13 +89,13 @@ def outline_checkpoint(folder: Path, profile: str) -> Outline:
 
 
 def outline_recipe(path: Path) -> Outline:
-    """Both plans of a recipe, its toggles and what it expects. Raises MoeparityError."""
+    """Both plans of a recipe, its toggles and its expectations. Raises MoeparityError."""
     recipe = reader.read_recipe(path)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     graph, config = _graph(folder)
     dtype = config.dtype or (_file_dtype(folder) if recipe.synthetic is None else UNDECLARED_DTYPE)
     variants = recipe.variants
-    # A trace has no choices to show.
+    # If the candidate is a trace, it has no choices to show.
     sides = 1 if recipe.candidate.trace is not None else 2
     schedules = [settings(v.schedule, v.micro_batch, None, Where(path, v.line), v.placement.groups) for v in variants]
     may_have = [possible_phases(schedule) for schedule in schedules]
@@ -108,7 +109,7 @@ def outline_recipe(path: Path) -> Outline:
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     refuse_unshared(recipe.expect, Where(path), attribute=recipe.attribute)
     if not recipe.split:
-        # The names of what a toggle is split into are known after the run only.
+        # The parts that `split` makes of a toggle are known only after the run, so names can't be checked then.
         refuse_unknown(recipe.expect, (toggle.name for toggle in recipe_toggles), Where(path))
     return Outline(
         title=(

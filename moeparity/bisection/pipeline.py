@@ -1,4 +1,4 @@
-"""READ FIRST: from a recipe's path to a Report, the steps in order."""
+"""READ FIRST: the steps from a recipe's path to a Report, in order."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from moeparity.bisection.measures import codec, searched, summarise
 from moeparity.bisection.observe import observe
-from moeparity.bisection.observed import Observed, codec
+from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
-from moeparity.bisection.real_ranks.report import REAL
+from moeparity.bisection.real_ranks.data import REAL
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.fingerprint import fingerprint
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import POINT, RunFolder, open_run
 from moeparity.bisection.sample import generate
-from moeparity.bisection.sections import modules
 from moeparity.bisection.shards import SHARD
-from moeparity.bisection.summarise import summarise
 from moeparity.bisection.toggles.measure import worth_taking_apart
 from moeparity.bisection.workers.crew import Crew
 from moeparity.bisection.workers.job import job_of
@@ -45,18 +44,22 @@ def bisect(
     run: str | Path | None = None,
     workers: str | int | None = None,
 ) -> Report:
-    """Run a recipe: is it parity, where does it start, which choice is to blame.
+    """Run a recipe: is it parity, where does the divergence start, which choice is to blame.
 
-    Everything is read, checked and bound before the first tensor is computed; where the recipe asks for it, one side
-    continues the prompts; then both sides, every difference alone and every difference restored walk the graph
-    together in one pass over the weights; where the recipe asks for it, the largest differences are taken apart in
-    further passes; where it asks for it, the divergence is shared out and the smallest fixes are looked for among
-    mixtures of both sides; then what was seen is put into words. A run that was killed goes on from its finished
-    passes. `options` go on top of the recipe, `progress` hears how far it is, `opener` opens the checkpoint. The folder
-    `run` keeps the recipe, the plan, the environment and the report; where they lie there already, the report is read.
-    `workers` compute its shards: a number of processes here, `ray`, `ray:auto` or `ray:HOST:PORT`; no result depends on
-    them. Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, where the run
-    would not fit into memory, and for a folder that another run has, or holds.
+    1. Everything is read, checked and bound before the first tensor is computed.
+    2. If the recipe samples, one side continues the prompts.
+    3. One pass over the weights runs both sides, and each difference alone and restored.
+    4. If the recipe asks for `split`, further passes take the largest differences apart.
+    5. If it asks for `attribute`, the divergence is divided into shares and the smallest fixes are searched.
+    6. What was seen is put into words.
+
+    options: replace settings of the recipe. progress: is told how far the run is. opener: opens the checkpoint. run: a
+    folder that keeps the recipe, the plan, the environment and the report; if it has them already, the report is read
+    back. A killed run goes on from its finished passes. workers: a number of processes here, `ray`, `ray:auto` or
+    `ray:HOST:PORT`, which compute shards; no result depends on them.
+
+    Raises MoeparityError for whatever is wrong with the recipe, its profiles, checkpoint or tokens, if the run would
+    not fit into memory, and for a folder that belongs to another run or is in use.
     """
     options = replace(options or Options(), digests=True) if run is not None else options or Options()
     request, wanted = {"device": device, **asdict(options)}, wanted_workers(workers)
@@ -72,7 +75,7 @@ def bisect(
 
 
 def take_part(recipe: str | Path, device: str, options: Options) -> None:
-    """What the other ranks of a live job do of `bisect`: their part of each side, and nothing of the report.
+    """What the other ranks of a live job do in `bisect`: they compute their part of each side, and make no report.
 
     Raises MoeparityError.
     """
@@ -82,10 +85,10 @@ def take_part(recipe: str | Path, device: str, options: Options) -> None:
 def _ready(
     recipe: str | Path, device: str, options: Options, progress: Callback | None, opener: Callable[..., Model]
 ) -> Plan:
-    """A recipe made ready; where real ranks are asked for, with what they computed of it."""
+    """The plan of a recipe; if real ranks are asked for, with the values that they computed."""
     if options.ranks != REAL:
         return ready(recipe, device=device, options=options, progress=progress, opener=opener)
-    # Not above: guards need parts of torch that take as long to import as all the rest together.
+    # Imported here, since guards need parts of torch that take as long to import as everything else together.
     from moeparity.bisection.real_ranks.run import job, on_real_ranks
 
     with job(device):
@@ -94,7 +97,9 @@ def _ready(
 
 
 def workforce_of(plan: Plan, options: Options, crew: Crew | None) -> Workforce:
-    """Who computes shards of a plan; this process where users' functions run, which are looked at across all waves."""
+    """Who computes shards of a plan. If users' functions run, it is this process, since they are observed across
+    waves.
+    """
     if crew is None:
         return HERE
     if plan.functions:
@@ -109,7 +114,7 @@ def bisected(
     progress: Callback | None = None,
     workforce: Workforce = HERE,
 ) -> Report:
-    """The report of a plan; in a run's folder, read back where it is kept."""
+    """The report of a plan; read back if the run's folder has it already."""
     with piece_store(plan, folder, Report) as store:
 
         def make() -> Report:
@@ -127,7 +132,7 @@ def ready(
     progress: Callback | None = None,
     opener: Callable[..., Model] = open_model,
 ) -> Plan:
-    """A recipe made ready, with the tokens that it asks to sample."""
+    """The plan of a recipe, with the tokens that the recipe asks to sample."""
     plan = prepare(Path(recipe), device=device, options=options, progress=progress, opener=opener)
     return generate(plan, progress=progress)
 
@@ -140,21 +145,21 @@ def passes(
     progress: Callback | None = None,
     opener: Callable[..., Model] = open_model,
 ) -> tuple[Plan, Observed]:
-    """`bisect` up to its last step: the plan, and what all passes over it saw."""
+    """The first steps of `bisect`: the plan, and what all passes over it saw, before that becomes a report."""
     plan = ready(recipe, device=device, options=options, progress=progress, opener=opener)
     with piece_store(plan) as store:
         return passes_over(plan, store, progress)
 
 
 def first_toggles(plan: Plan) -> list[Toggle]:
-    """What the first pass over a plan tries: its toggles, and blocks to be restored."""
+    """What the first pass over a plan tries: its toggles, and the blocks to be restored."""
     return [*plan.trial_toggles, *(toggle for _, toggle in plan.swaps.values() if toggle is not None)]
 
 
 def passes_over(
     plan: Plan, store: PieceStore | None, progress: Callback | None = None, workforce: Workforce = HERE
 ) -> tuple[Plan, Observed]:
-    """The plan with the parts of toggles that were taken apart, and what all passes over it saw."""
+    """The plan, with parts of the toggles that were taken apart, and what all passes over it saw."""
     parents: tuple[tuple[str, ...], ...] = ()
     first_pass = ShardedPass(plan=plan, toggles=first_toggles(plan), parents=parents)
     observed = _observed(store, first_pass, workforce, progress)
@@ -169,22 +174,14 @@ def passes_over(
     return plan, observed
 
 
-def searched(
-    plan: Plan, observed: Observed, progress: Callback | None = None, store: PieceStore | None = None
-) -> Observed:
-    """With what the sections looked for in passes of their own: shares and fixes."""
-    answers = {name: section.search(plan, observed, progress, store) for name, section in modules("search").items()}
-    return replace(observed, answers={name: answer for name, answer in answers.items() if answer is not None})
-
-
 def piece_store(
     plan: Plan, folder: RunFolder | None = None, *results: type
 ) -> AbstractContextManager[PieceStore | None]:
-    """Where finished passes, and results of these classes, are kept: in a run's folder, else in the user's cache until
+    """The store of finished passes and of results of these classes: in the run's folder, else in the user's cache until
     the run is finished.
 
-    None in the cache where there is only one pass, and where users' functions run: what those import is not known, so
-    nobody could say that a pass kept earlier is this run's.
+    Without a folder it is None if there is one pass only, and if users' functions run: what these import is unknown, so
+    nobody could tell that an earlier pass belongs to the same run.
     """
     if folder is not None:
         return folder.pieces(codec(plan.model.graph, *results))
@@ -196,7 +193,7 @@ def piece_store(
 def _observed(
     store: PieceStore | None, wanted: ShardedPass, workforce: Workforce, progress: Callback | None
 ) -> Observed:
-    """One pass, or what was kept of it; in shards where others compute, and where some are kept."""
+    """One pass, loaded if it is kept. It is computed in shards if there are workers, or if some shards are kept."""
     name = str(wanted.number)
     stored_pass = None if store is None else store.load(name)
     if isinstance(stored_pass, Observed):

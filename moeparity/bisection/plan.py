@@ -1,4 +1,4 @@
-"""A recipe made ready to be run: both sides bound, every difference between them a toggle."""
+"""`Plan`: a recipe that is ready to run, both sides bound and their differences found."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from moeparity.bisection.real_ranks.report import RealRanks
+from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.engine.passes import PassRunner
 from moeparity.errors import SpecError, Where
 from moeparity.evidence.maps.side import RecordedSide
@@ -24,18 +24,18 @@ from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.plan.schedule.token_grid import TokenGrid
 from moeparity.plan.sides import Side, walked
 from moeparity.plan.spec import gates, recipe_schema
-from moeparity.plan.toggles import Toggle
+from moeparity.plan.toggles import Toggle, with_flags
 from moeparity.progress import Callback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A recipe made ready: both sides bound, and every difference between them as a toggle.
+    """A recipe that is ready to run: both sides bound, and every difference between them a toggle.
 
-    `swaps` are the blocks the recipe asks to restore, by selector: the nodes, and all that differs there as one
-    toggle (None: nothing does). `functions` are users' functions by `module:function`. `recorded` is what the candidate
-    is where it is a trace: then both sides are bound alike, and its values are what was recorded. `real_ranks` is what
-    a live job computed of it.
+    swaps: the blocks to restore, by selector: their nodes, and all differences there as one toggle (None: no
+    difference).
+    functions: users' functions by `module:function`. recorded: the candidate, if it is a trace; then both sides are
+    bound alike, and the candidate's values are the recorded ones. real_ranks: what a live job computed.
     """
 
     path: Path
@@ -57,11 +57,11 @@ class Plan:
 
     @property
     def trial_toggles(self) -> tuple[Toggle, ...]:
-        """The toggles that trials are run of: all of them, or none without attribution."""
+        """The toggles of which trials are run: all, or none without attribution."""
         return self.toggles if self.attribution else ()
 
     def refuse_recorded(self, action: str) -> None:
-        """Raises SpecError where the candidate is a trace, which `action` would have to run."""
+        """Raises SpecError if the candidate is a trace, since `action` would have to run it."""
         if self.recorded is not None:
             where = Where(self.path, self.recipe.candidate.line_of("trace"))
             raise SpecError(
@@ -71,27 +71,27 @@ class Plan:
 
     @property
     def gate(self) -> Gate:
-        """What decides the verdict on the candidate against the reference."""
+        """The gate on the candidate against the reference."""
         return _gate(self.recipe.reference_gate)
 
     @property
     def record_gate(self) -> Gate | None:
-        """What bounds the distance to what was recorded; None where the recipe does not."""
+        """The gate on the distance from the record; None if the recipe has none."""
         return None if self.recipe.record_gate is None else _gate(self.recipe.record_gate)
 
     @property
     def gated(self) -> tuple[str, ...]:
-        """The quantities of a token that the gate's metric is made of."""
+        """The quantities of a token of which the gate's metric is made."""
         return needed(declared(self.gate))
 
     @property
     def tokens_on_device(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Ids [B, T] int64, the attention mask and the scored tokens [B, T] bool, where the run computes."""
+        """Ids (int64), attention mask and scored tokens (bool), each [B, T], on the device of the run."""
         tokens, device = self.tokens, self.model.device
         return tokens.input_ids.to(device), tokens.attention_mask.to(device), tokens.loss_mask.to(device)
 
     def walked(self, side: Side) -> Schedule | MicroBatches:
-        """The schedule of a side, or a mixture, on this plan's tokens. Raises SpecError."""
+        """The schedule of a side or mixture on this plan's tokens. Raises SpecError."""
         return walked(side.schedule, self.grid, Where(self.path))
 
     def on(self, tokens: TokenSet) -> Plan:
@@ -99,7 +99,7 @@ class Plan:
         return replace(self, tokens=tokens, grid=token_grid(tokens, with_ids=self.grid.ids is not None))
 
     def passes(self, progress: Callback | None = None) -> PassRunner:
-        """What runs passes over this plan's tokens."""
+        """A runner of passes over this plan's tokens."""
         ids, mask, _ = self.tokens_on_device
         return PassRunner(
             weights=self.model.weights,
@@ -111,7 +111,8 @@ class Plan:
 
     def with_toggles(self, toggles: list[Toggle]) -> Plan:
         """The same plan with further toggles."""
-        return replace(self, toggles=(*self.toggles, *toggles))
+        further = (with_flags(toggle, self.reference, self.candidate) for toggle in toggles)
+        return replace(self, toggles=(*self.toggles, *further))
 
 
 def _gate(gate: gates.Gate) -> Gate:

@@ -1,4 +1,4 @@
-"""A recipe made ready: files read and checked, both sides bound, every difference between them a toggle."""
+"""Makes a recipe ready to run: reads and checks its files, binds both sides, finds every difference between them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from moeparity import user_code
 from moeparity.bisection.options import Options
 from moeparity.bisection.oracle.side import ORACLE, oracle_side
 from moeparity.bisection.plan import Plan
+from moeparity.bisection.trials import refuse_impossible
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.maps.side import RecordedSide, recorded_side, refuse_without_logits
 from moeparity.inputs.model import Model, checked_tokens, open_model
@@ -39,7 +40,9 @@ from moeparity.plan.toggles import Toggle, swap, toggles
 from moeparity.progress import Callback
 
 _MOST_DRAWS = 1000
-"""Of legal orders: one more falls outside the band of so many with a probability of some 2 in 1,000."""
+"""The most legal orders that may be drawn. One order more lies outside the band of so many with a probability of about
+2 in 1,000.
+"""
 
 
 def prepare(
@@ -49,23 +52,32 @@ def prepare(
     options: Options | None = None,
     progress: Callback | None = None,
     opener: Callable[..., Model] = open_model,
+    values: bool = True,
 ) -> Plan:
-    """Read and check everything a recipe names, bind both sides, find their differences; runs nothing.
+    """Read and check everything that a recipe names, bind both sides, and find their differences; runs nothing.
 
-    `opener` opens the checkpoint.
+    opener: opens the checkpoint. values: if False, no weight is read, as estimates need. Raises MoeparityError; errors
+    that can be found without weights come first.
     """
-    options = options or Options()
+    plan = _plan(path, device, options or Options(), progress, opener)
+    refuse_impossible(plan)
+    if values:
+        plan.model.check_values(progress)
+    return plan
+
+
+def _plan(path: Path, device: str, options: Options, progress: Callback | None, opener: Callable[..., Model]) -> Plan:
+    """The plan of a recipe, made without reading a weight."""
     recipe = _recipe(path, options)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
     tokens = recipe_tokens(recipe, path, folder)
     _check_gate(recipe, tokens, path)
     variants, where = recipe.variants, Where(path)
-    # Opening reads every weight once, so whatever can be wrong without them comes before.
     profiles = _profiles(path, variants)
     oracle = load_profile(ORACLE, Where(path, recipe.line_of("oracle"))) if recipe.oracle else None
     functions = _functions(path, variants, allow_code=options.allow_code)
     rules_of_sides = [overrides(addresses(options.overrides, side), OVER, evidence="set by --over") for side in SIDES]
-    model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress)
+    model = opener(folder, device=device, synthetic=recipe.synthetic, progress=progress, values=False)
     _check_tokens(tokens, model, Where(path.parent / recipe.tokens.file))
     recorded = _recorded(recipe, path, model, tokens)
     grid, schedules = _schedules(recipe, tokens, recorded, path)
@@ -95,9 +107,9 @@ def prepare(
 
 
 def _recorded(recipe: recipe_schema.RecipeFile, path: Path, model: Model, tokens: TokenSet) -> RecordedSide | None:
-    """The trace that is the candidate, held to the tokens; None where it is a profile.
+    """The trace that is the candidate, compared with the tokens; None if the candidate is a profile.
 
-    Raises TraceError for one that can't be held to them, and where scored tokens have no logits.
+    Raises TraceError if it does not fit the tokens, or has no logits of scored tokens.
     """
     variant = recipe.candidate
     if variant.trace is None:
@@ -118,13 +130,15 @@ def _recorded(recipe: recipe_schema.RecipeFile, path: Path, model: Model, tokens
 
 
 def _whole(recorded: RecordedSide, plan: BoundGraph) -> RecordedSide:
-    """Without what the reference leaves in partial sums, which is no value that a program has."""
+    """The recorded side without values that the reference has as partial sums, since no program has those whole."""
     whole = {value: graft for value, graft in recorded.grafts.items() if plan.partials[value] == 1}
     return replace(recorded, grafts=whole)
 
 
 def _recipe(path: Path, options: Options) -> recipe_schema.RecipeFile:
-    """The recipe as it is to be run. Raises SpecError for more legal orders of an op than say anything further."""
+    """The recipe as it is to be run. Raises SpecError if it asks for more than `_MOST_DRAWS` legal orders, or sets a
+    choice of a candidate that is a trace.
+    """
     recipe = options.applied(reader.read_recipe(path))
     over = [override for override in options.overrides if override.is_address and CANDIDATE in override.sides]
     if recipe.candidate.trace is not None and over:
@@ -144,10 +158,10 @@ def _recipe(path: Path, options: Options) -> recipe_schema.RecipeFile:
 def _schedules(
     recipe: recipe_schema.RecipeFile, tokens: TokenSet, recorded: RecordedSide | None, path: Path
 ) -> tuple[TokenGrid, tuple[ScheduleSettings, ...]]:
-    """How the schedule of each side is made, and for which tokens, those among them that are still to be sampled.
+    """The grid of tokens, those still to be sampled included, and the settings of both sides' schedules.
 
-    A reference that says of neither micro-batch nor schedule computes what a recorded program did together, where a
-    schedule can say so. Raises SpecError where one does not fit the tokens.
+    If the candidate is a trace and the reference gives neither micro-batch nor schedule, both get the program's own
+    steps, provided that a schedule can express them. Raises SpecError if a schedule does not fit the tokens.
     """
     variants, sample = recipe.variants, recipe.tokens.sample
     places = [Where(path, variant.line) for variant in variants]
@@ -169,8 +183,8 @@ def _schedules(
 def _as_the_program(
     recorded: RecordedSide, reference: variant_schema.Variant, grid: TokenGrid, where: Where
 ) -> ScheduleSettings | None:
-    """The program's own forwards; None where the reference says what it computes together, or none of its schedules
-    could.
+    """The program's own steps as a schedule; None if the reference gives its own, or if no schedule can express
+    them.
     """
     is_said = (
         reference.schedule is not None or reference.micro_batch is not None or reference.placement.groups.count > 1
@@ -193,7 +207,7 @@ def _phases(
     *,
     has_floor: bool,
 ) -> tuple[Phase, ...]:
-    """The phases of all that may run: both sides, mixtures of them, the others that a floor tries, and `further`."""
+    """The phases of everything that may run: both sides, their mixtures, the floor's other schedules, and `further`."""
     tried = (
         [tried_schedule for schedule in schedules for tried_schedule in others(schedule, grid, where).values()]
         if has_floor
@@ -205,7 +219,7 @@ def _phases(
 
 
 def _check_gate(recipe: recipe_schema.RecipeFile, tokens: TokenSet, path: Path) -> None:
-    """Raises SpecError where the record is bounded, and no scored token has one."""
+    """Raises SpecError if the gate bounds the distance from a record, and no scored token has one."""
     if recipe.record_gate is None or bool(tokens.recorded.any()):
         return
     where = Where(path, recipe.line_of("gate"))
@@ -217,7 +231,7 @@ def _check_gate(recipe: recipe_schema.RecipeFile, tokens: TokenSet, path: Path) 
 
 
 def _profiles(path: Path, variants: tuple[variant_schema.Variant, ...]) -> list[Profile]:
-    """The profile of each side; one that both name is read once."""
+    """The profile of each side; read once if both sides name the same."""
     profiles: dict[str, Profile] = {}
     for variant in variants:
         if variant.profile not in profiles:
@@ -226,7 +240,7 @@ def _profiles(path: Path, variants: tuple[variant_schema.Variant, ...]) -> list[
 
 
 def _check_tokens(tokens: TokenSet, model: Model, where: Where) -> None:
-    """Raises TokensError for ids or records that are not of this model."""
+    """Raises TokensError for ids or records that do not fit the model."""
     checked_tokens(tokens.input_ids, model, str(where))
     check_fits(tokens, model.graph, where)
 
@@ -240,7 +254,7 @@ def _side(
     cases: tuple[Case, ...],
     schedule: ScheduleSettings,
 ) -> Side:
-    """One side, bound. Raises SpecError, and CheckpointError where what a fault takes weights from does not fit."""
+    """One side, bound. Raises SpecError, and CheckpointError if a fault takes weights that do not fit."""
     where = Where(path, variant.line)
     side = bound_side(model.graph, variant, profile, model.dtype, where, over=rules, phases=cases)
     model.weights.refuse_unfit(side.plan.nodes_as_run)
@@ -250,21 +264,21 @@ def _side(
 def _swaps(
     recipe: recipe_schema.RecipeFile, reference: Side, candidate: Side, path: Path
 ) -> dict[str, tuple[tuple[str, ...], Toggle | None]]:
-    """The blocks to restore by selector. Raises GraphError for a selector without a node."""
+    """The blocks to restore, by selector. Raises GraphError for a selector that matches no node."""
     where = Where(path, recipe.line_of("swap"))
     blocks = {selector: tuple(nodes_within(selector, reference.plan.graph, where)) for selector in recipe.swap}
     return {selector: (nodes, swap(selector, nodes, reference, candidate)) for selector, nodes in blocks.items()}
 
 
 def _toggles(recipe: recipe_schema.RecipeFile, reference: Side, candidate: Side, path: Path) -> tuple[Toggle, ...]:
-    """All that differs between the sides. Raises SpecError for costs that are not one for each toggle."""
+    """All differences between the sides. Raises SpecError unless `costs` names each toggle once."""
     recipe_toggles = tuple(toggles(reference, candidate, recipe.by))
     _check_costs(recipe, [toggle.name for toggle in recipe_toggles], path)
     return recipe_toggles
 
 
 def _check_costs(recipe: recipe_schema.RecipeFile, toggles: Sequence[str], path: Path) -> None:
-    """Raises SpecError for costs that are not one for each toggle."""
+    """Raises SpecError unless `costs` names each toggle once."""
     where = Where(path, recipe.line_of("costs"))
     for name in recipe.costs:
         if name not in toggles:
@@ -280,7 +294,7 @@ def _check_costs(recipe: recipe_schema.RecipeFile, toggles: Sequence[str], path:
 def _functions(
     path: Path, variants: tuple[variant_schema.Variant, ...], *, allow_code: bool
 ) -> dict[str, Callable[..., Any]]:
-    """The users' functions of both sides, imported. Raises SpecError where that is not allowed or fails."""
+    """The users' functions of both sides, imported. Raises SpecError if that is not allowed or fails."""
     impls = [impl for variant in variants for impl in variant.impl]
     if impls and not allow_code:
         raise SpecError(

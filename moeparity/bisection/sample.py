@@ -1,8 +1,8 @@
-"""Prompts continued by one side of a recipe, with that side's own numerics, before the run.
+"""Continues a recipe's prompts with one side, in that side's own numerics, before the run.
 
-Every new token costs a pass over all prompts and what was generated so far, in the steps of that side's schedule: under
-one that decodes, the logits are those of its decode, as in the run itself; the time grows with the square of the new
-tokens. Under micro-batches the numerics are those of prefill. Nothing stops at an end-of-sequence token.
+Every new token costs a pass over all prompts and what was generated so far, so the time grows with the square of the
+number of new tokens. The steps are those of the side's schedule: if it decodes, the logits are those of its decode, as
+in the run itself; under micro-batches the numerics are those of prefill. Nothing stops at an end-of-sequence token.
 """
 
 from __future__ import annotations
@@ -32,21 +32,23 @@ from moeparity.progress import Callback, Progress
 
 NAME = "sampler"
 Forward = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""Ids [B, T] int64, attention mask [B, T] bool, column of each sequence's last token [B] -> the sequences whose next
-token can be drawn, int64 [n], and their logits [n, V]."""
+"""(ids int64 [B, T], attention mask bool [B, T], column of each sequence's last token [B]) -> (the sequences of which a
+token can be drawn now, int64 [n]; their logits [n, V]).
+"""
 
 
 def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
-    """The plan with its prompts continued where the recipe has `tokens.sample`; else the plan itself.
+    """The plan with its prompts continued if the recipe has `tokens.sample`, else the plan itself.
 
-    Weights stay in memory between the forwards where they take at most half of what is free; else each forward streams
-    them. Raises TokensError where the logits to sample from are not finite, SpecError where a side's schedule is
-    more than a micro-batch, MoeparityError where memory is too small.
+    If the weights take at most half of the free memory they stay there between forwards; else each forward streams
+    them. Raises TokensError if the logits to sample from are not finite, SpecError if nothing can be sampled under the
+    side's schedule or a user's function leaves it without logits, MoeparityError if memory is too small.
     """
     sample = plan.recipe.tokens.sample
     if sample is None:
         return plan
     side = plan.candidate if sample.source == "candidate" else plan.reference
+    _refuse_no_logits(plan, side, sample)
     forward = _forward(plan, side)
 
     def step(ids: Tensor, mask: Tensor, lasts: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,8 +65,19 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     return continued_plan
 
 
+def _refuse_no_logits(plan: Plan, side: Side, sample: Sample) -> None:
+    """Raise SpecError if a user's function computes log-probabilities without giving the logits to sample from."""
+    region = side.plan.replaced().get(plan.model.graph.output)
+    if region is not None and region.nodes[-1] != plan.model.graph.output:
+        alternative = "reference" if sample.source == "candidate" else "candidate"
+        raise SpecError(
+            f"{region.where}: impl {region.call} runs in place of {' and '.join(region.nodes)}, so the {sample.source} "
+            f"has no logits to sample from. Set `tokens.sample.from: {alternative}`, or give the tokens as a file."
+        )
+
+
 def required_sample(plan: Plan) -> Sample:
-    """What a plan is to sample. Raises SpecError where its recipe does not ask for any."""
+    """What a plan is to sample. Raises SpecError if its recipe asks for nothing."""
     sample = plan.recipe.tokens.sample
     if sample is None:
         where = Where(plan.path, plan.recipe.line_of("tokens"))
@@ -73,12 +86,13 @@ def required_sample(plan: Plan) -> Sample:
 
 
 def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Callback | None = None) -> TokenSet:
-    """`sample.new_tokens` more tokens after each sequence's last; only these are scored, under the last one's label.
+    """`sample.new_tokens` more tokens after each sequence's last one; only these are scored, with the label of that
+    one.
 
-    Sequences padded on the right go on where they end, over their pads. At temperature 0 the token is the greatest
+    Sequences padded on the right continue where they end, over their pads. At temperature 0 the token is the largest
     logit, the lowest id among equals. Else it is the first id at which the cumulative softmax of logits / temperature,
-    in fp64, exceeds u times its total; u comes from one table [sequences, new_tokens], uniform in [0, 1), which
-    torch.rand fills in fp64 on the CPU from the seed. So the draws do not depend on the order of the computation.
+    in fp64, exceeds u times its total. All u come from one table [sequences, new_tokens], uniform in [0, 1), which
+    torch.rand fills in fp64 on the CPU from the seed; so draws do not depend on the order of computation.
     """
     wide, lasts = widened(tokens, sample.new_tokens), ends(tokens)
     ids, mask = wide.input_ids.clone(), wide.attention_mask & ~wide.loss_mask
@@ -102,7 +116,7 @@ def continued(tokens: TokenSet, sample: Sample, forward: Forward, progress: Call
 
 
 def _progress(count: int, total: int, sequences: int) -> Progress:
-    """After so many new tokens of all sequences, `total` of each."""
+    """The progress after `count` of `total` new tokens of all sequences."""
     done = count // sequences
     return Progress(
         step="sampling",
@@ -115,7 +129,7 @@ def _progress(count: int, total: int, sequences: int) -> Progress:
 
 
 def draw(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
-    """One token per row of logits [B, V] fp64, on the CPU; uniform [B] fp64 in [0, 1). int64 [B]."""
+    """One token per row: logits fp64 [B, V] on the CPU, uniform fp64 [B] in [0, 1) -> int64 [B]."""
     if temperature == 0:
         # argmax gives the first of equal values.
         return logits.argmax(-1)
@@ -151,7 +165,7 @@ def _forward(plan: Plan, side: Side) -> Forward:
 
 
 def sampled_length(sampler: Walker, length: int, new_tokens: int) -> int:
-    """How many columns a pass that samples has on the average; of a schedule with steps of its own, at most."""
+    """How many columns a pass has while sampling, on average; for a schedule with steps of its own, at most."""
     return length - new_tokens // 2 if isinstance(sampler.schedule, MicroBatches) else length
 
 

@@ -1,4 +1,4 @@
-"""A pass cut into shards: groups of waves that no schedule ties together, computed apart, joined in their order."""
+"""Cuts a pass into shards: groups of waves that no schedule ties together, computed apart and joined in their order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from moeparity.bisection.observe import Observation
+from moeparity.bisection.observe import Observation, ran
 from moeparity.bisection.observed import ShardPart
 from moeparity.bisection.plan import Plan
 from moeparity.engine.grid import Grid
@@ -15,10 +15,11 @@ from moeparity.plan.toggles import Toggle, split
 from moeparity.progress import Callback
 
 MOST = 32
-"""Shards of a pass. Each reads all weights; the more there are, the less a lost worker loses. It goes by nothing that
-another command on the same plan could have otherwise, so that kept shards fit whoever goes on with them."""
+"""A pass has at most so many shards. Each reads all weights, and the more there are, the less a lost worker loses. It
+depends on nothing in which another command on the same plan could differ, so that this command can use kept shards.
+"""
 SHARD = "{}.sequences-"
-"""What the names of a pass's kept shards begin with."""
+"""How the names of a pass's kept shards begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,12 @@ class Shard:
     end: int
 
     def name(self, number: int) -> str:
-        """What it is kept as, of the pass with that number."""
+        """The name under which the shard is kept, for the pass with that number."""
         return f"{SHARD.format(number)}{self.start}-{self.end}"
 
 
 def shards_of(observation: Observation) -> tuple[Shard, ...]:
-    """The shards of a pass, at most `MOST`, of about as many sequences each where the waves allow it."""
+    """The shards of a pass: at most `MOST`, of about equally many sequences as far as the waves allow."""
     sequences, length = observation.plan.tokens.input_ids.shape
     waves = Grid(sequences, length, dict.fromkeys(walk.schedule for walk in observation.walkers)).waves
     count = min(MOST, len(waves))
@@ -47,16 +48,17 @@ def shards_of(observation: Observation) -> tuple[Shard, ...]:
 def shard_part(
     plan: Plan, toggles: Sequence[Toggle], shard: Shard, *, first: bool, progress: Callback | None = None
 ) -> ShardPart:
-    """Walk one shard of a pass."""
+    """Run one shard of a pass."""
     start = time.perf_counter()
-    observation = Observation.of(plan, toggles, first=first)
-    counts, memory = observation.run(progress, slice(shard.first, shard.last))
+    whole = Observation.of(plan, toggles, first=first)
+    observation, counts, memory = ran(whole, progress, slice(shard.first, shard.last))
     rows = slice(shard.start, shard.end)
     return ShardPart(
         changes=observation.changes,
         routes=observation.routes,
         logits=observation.logits,
         sections={name: observer.part(rows) for name, observer in observation.sections.items()},
+        refused=observation.refused,
         counts=counts,
         memory=memory,
         seconds=time.perf_counter() - start,
@@ -64,7 +66,7 @@ def shard_part(
 
 
 def join(observation: Observation, shard: Shard, part: ShardPart) -> None:
-    """Take over a shard, in the order of their sequences."""
+    """Add what was seen of a shard; shards have to come in the order of their sequences."""
     rows = slice(shard.start, shard.end)
     observation.changes.join(part.changes, rows)
     observation.routes.join(part.routes, rows)
@@ -74,7 +76,9 @@ def join(observation: Observation, shard: Shard, part: ShardPart) -> None:
 
 
 def taken_apart(plan: Plan, names: Sequence[Sequence[str]]) -> tuple[Plan, list[Toggle]]:
-    """The plan with the toggles of these names taken apart, pass by pass, and the parts that the last of them tries."""
+    """The plan after the named toggles were taken apart, pass by pass, and the toggles that the last of these passes
+    tries.
+    """
     parts: list[Toggle] = []
     for parents in names:
         toggles = {toggle.name: toggle for toggle in plan.toggles}

@@ -1,34 +1,36 @@
-"""The trials of a pass: which mixtures of both sides walk beside them, and what they are known by."""
+"""The trials of a pass: which mixtures run beside both sides, and their keys."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from moeparity.bisection.plan import Plan
+from moeparity.engine.refusals import refusals
 from moeparity.engine.routes import NATURAL, Forced, Routes
 from moeparity.engine.walker import Name, Walker
 from moeparity.errors import SpecError
+from moeparity.numerics.collectives.execute import arch
+from moeparity.ops.attribute import RefusedError
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 from moeparity.plan.toggles import Toggle, mixed
 
 SHADOW: Final = "one side's numerics on the other's inputs"
-"""The walker that shows each node's local error."""
+"""The name of the walker that shows each node's local error."""
 
 Kind = Literal["alone", "restored", "candidate", "floor", "record", "arrival"]
 
 
 @dataclass(frozen=True, slots=True)
 class TrialKey:
-    """What a trial is known by.
+    """The key of a trial, by its kind.
 
-    alone, restored: the reference with the toggle `of` of the candidate; the candidate with it of the reference.
-    candidate: the candidate itself, with forced routes. floor: the reference under the choice that `of` names; record:
-    the side that the record is of, likewise.
-    arrival: the side `of` with its sums in order of arrival in another `draw`.
-    forced: how much of the reference's routes its routers take over.
+    alone: the reference with the candidate's value of the toggle `of`. restored: the candidate with the reference's
+    value.
+    candidate: the candidate itself, with forced routes. floor: the reference under the choice that `of` names. record:
+    the side that stands for the engine, under such a choice. arrival: the side `of`, with its sums in order of arrival
+    in another `draw`. forced: how much of the reference's routes its routers take over.
     """
 
     kind: Kind
@@ -37,9 +39,16 @@ class TrialKey:
     forced: Routes = NATURAL
 
 
+def in_words(key: TrialKey) -> str:
+    """What a trial is, in words."""
+    draw = f", draw {key.draw}" if key.kind == "arrival" else ""
+    forced = "" if key.forced == NATURAL else f", with the reference's {key.forced} forced"
+    return " ".join(filter(None, (key.kind, key.of))) + draw + forced
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """A mixture to run: the side it is, the side it was made from, and the routes it is forced to take over."""
+    """A mixture to run: the side, the side from which it was made, and the routes forced on it."""
 
     side: Side
     base: str
@@ -47,6 +56,9 @@ class Trial:
 
 
 Trials = dict[TrialKey, Trial]
+
+Refusals = dict[TrialKey, str]
+"""Trials that can't run, with the node, the choice that an op refuses there, and why."""
 
 
 def alone(toggle: Toggle) -> TrialKey:
@@ -59,31 +71,50 @@ def restored(toggle: Toggle) -> TrialKey:
     return TrialKey("restored", toggle.name)
 
 
-def toggle_trials(plan: Plan, toggles: Iterable[Toggle]) -> Trials:
-    """Every toggle alone and restored; mixtures that an op refuses to run are left out."""
+def toggle_trials(plan: Plan, toggles: Iterable[Toggle]) -> tuple[Trials, Refusals]:
+    """The two trials of every toggle, and the refusals of those that no op can run."""
     trials: Trials = {}
+    refused: Refusals = {}
+    sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
     for toggle in toggles:
-        with suppress(SpecError):
-            trials[alone(toggle)] = Trial(side=mixed(plan.reference, [toggle], plan.candidate), base=REFERENCE)
-        with suppress(SpecError):
-            trials[restored(toggle)] = Trial(side=mixed(plan.candidate, [toggle], plan.reference), base=CANDIDATE)
-    return trials
+        for key, base, source in ((alone(toggle), REFERENCE, CANDIDATE), (restored(toggle), CANDIDATE, REFERENCE)):
+            try:
+                trials[key] = Trial(side=mixed(sides[base], [toggle], sides[source]), base=base)
+            except SpecError as error:
+                refused[key] = why(error)
+    return trials, refused
+
+
+def why(error: SpecError) -> str:
+    """Why a mixture can't run. If an op refuses a choice, who set it is left out: it comes from one of the sides."""
+    return error.where if isinstance(error, RefusedError) else str(error)
+
+
+def refuse_impossible(plan: Plan) -> None:
+    """Raises SpecError for a side that an op can't run."""
+    for refused in impossible(plan, sides(plan)).values():
+        raise refused[0]
+
+
+def impossible(plan: Plan, walkers: Sequence[Walker]) -> Mapping[Name, tuple[RefusedError, ...]]:
+    """What ops refuse of these walkers' calls on the recipe's tokens, tokens still to be sampled included."""
+    return refusals(walkers, plan.model.graph, plan.grid.sequences, plan.grid.length, arch(plan.model.device))
 
 
 def sides(plan: Plan) -> list[Walker]:
-    """Both sides, as they walk in every pass; of a recorded candidate what was recorded of it."""
+    """Walkers of both sides, which run in every pass; for a recorded candidate, of its recorded values."""
     return [walker(plan, REFERENCE, plan.reference), candidate(plan)]
 
 
 def candidate(plan: Plan) -> Walker:
-    """The candidate, or what was recorded of it."""
+    """The candidate, or a walker of its recorded values."""
     own_walker = walker(plan, CANDIDATE, plan.candidate)
     return own_walker if plan.recorded is None else replace(own_walker, grafts=plan.recorded.grafts, shows="recorded")
 
 
 def shadow(plan: Plan) -> Walker | None:
-    """What shows each node's local error: the candidate's numerics on the reference's inputs; of a trace, which has no
-    numerics to run, the reference's on the recorded inputs. None where nothing is tried.
+    """The walker that shows each node's local error: the candidate's numerics on the reference's inputs. For a trace,
+    which has no numerics to run, it is the reference's numerics on the recorded inputs. None if nothing is tried.
     """
     if plan.recorded is not None:
         return replace(walker(plan, SHADOW, plan.reference), grafts=plan.recorded.grafts)
@@ -93,7 +124,7 @@ def shadow(plan: Plan) -> Walker | None:
 def walker(
     plan: Plan, name: Name, side: Side, *, inputs_of: Name | None = None, routes: Forced | None = None
 ) -> Walker:
-    """What runs a side, or a mixture, of a plan in a pass. Raises SpecError."""
+    """A walker that runs a side, or a mixture, of a plan in a pass. Raises SpecError."""
     return Walker(
         name=name,
         plan=side.plan,

@@ -1,1 +1,1 @@
-"""Parity as a check: recipes and logs held to what they expect and to a lock, for a terminal, CI and pytest."""
+"""Parity as a check: recipes and logs compared with what they expect and with a lock, for a terminal, CI and pytest."""

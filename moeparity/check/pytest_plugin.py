@@ -1,7 +1,7 @@
-"""pytest-moeparity: `*.parity.yaml` are tests, an item for each thing a recipe expects, and two for its lock.
+"""pytest-moeparity: makes `*.parity.yaml` tests, an item for each thing that a recipe expects and two for its lock.
 
-The plugin of the entry point `pytest-moeparity`. Nothing that computes is imported before an item runs, and nothing of
-moeparity but this file where there is no `*.parity.yaml`.
+This is the plugin of the entry point `pytest-moeparity`. It imports nothing that computes before an item runs, and
+nothing else of moeparity in a project without `*.parity.yaml`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 SUFFIX = ".parity.yaml"
 LOCK = "parity.lock.json"
-"""The lock that a recipe is held to: the nearest, in its folder or above it, up to pytest's root."""
+"""The name of the lock. The nearest one counts, in the recipe's folder or above it, up to pytest's root."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,14 +36,14 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 class ParityError(Exception):
-    """What is shown of an item that failed, without a trace."""
+    """A failed item; pytest shows its message without a trace."""
 
 
 class ParityFile(pytest.File):
-    """A recipe or a check of logs: run once, when the first of its items runs."""
+    """A recipe or a check of logs; it is run once, when its first item runs."""
 
     def collect(self) -> Iterator[pytest.Item]:
-        """An item for each expectation, or one for all where they are not known before; two for a lock."""
+        """An item for each expectation, or one for all if they are not known before the run; two for a lock."""
         for number, says in enumerate(_expectations(self.path)):
             yield ExpectationItem.from_parent(self, name=says, number=number)
         if self._lock_path is not None:
@@ -58,7 +58,7 @@ class ParityFile(pytest.File):
 
     @cached_property
     def lock(self) -> Baseline | str | None:
-        """The lock of the recipe, or why it cannot be used; None without one."""
+        """The lock of the recipe, or a str that says why it can't be used; None without one."""
         from moeparity.check.baseline.baseline import Baseline
         from moeparity.errors import MoeparityError
 
@@ -94,20 +94,20 @@ class _Item(pytest.Item):
         return self.parent
 
     def findings(self) -> list[Finding]:
-        """What the run found of it. Raises ParityError where there was no run."""
+        """The findings about this item. Raises ParityError if the run failed."""
         if self.file.checked.error is not None:
             raise ParityError(self.file.checked.error)
         return list(self.file.checked.findings)
 
     def judge(self, findings: list[Finding]) -> None:
-        """Raise ParityError for what is not met or open."""
+        """Raise ParityError for expectations that are not met or open."""
         words = {"fail": "is not met", "inconclusive": "is open"}
         lines = [f"{f.expectation} {words[f.status]}: {f.found}" for f in findings if f.status in words]
         if lines:
             raise ParityError("\n".join(lines))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], *args: Any, **options: Any) -> Any:
-        """The message alone for what a run found; anything else is a mistake of moeparity's, with its trace."""
+        """Only the message, for what a run found; anything else is a mistake of moeparity's and keeps its trace."""
         if isinstance(excinfo.value, ParityError):
             from moeparity.output.words import printable, shortened
 
@@ -115,12 +115,12 @@ class _Item(pytest.Item):
         return super().repr_failure(excinfo, *args, **options)
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Where it stands, and what it is called."""
+        """The file and the name of the item."""
         return self.path, None, f"{self.path.name}: {self.name}"
 
 
 class ExpectationItem(_Item):
-    """One thing that a recipe expects; all of a check of logs."""
+    """One expectation of a recipe; for a check of logs, all of them."""
 
     def __init__(self, *, number: int, **node_fields: Any) -> None:
         """The expectation of this number."""
@@ -136,7 +136,7 @@ class ExpectationItem(_Item):
 
 
 class BaselineItem(_Item):
-    """What a lock keeps of a recipe: its bits, or all else."""
+    """The comparison with a lock: of bits, or of everything else."""
 
     def __init__(self, *, bits: bool = False, **node_fields: Any) -> None:
         """The item of the bits, or that of the rest."""
@@ -144,7 +144,7 @@ class BaselineItem(_Item):
         self.bits = bits
 
     def runtest(self) -> None:
-        """Judge the run; bits of another machine are skipped."""
+        """Judge the run. Bits are skipped if the lock has none of this machine."""
         if isinstance(self.file.lock, str):
             raise ParityError(self.file.lock)
         from moeparity.check.baseline.compare import BITS, KEPT
@@ -158,7 +158,7 @@ class BaselineItem(_Item):
 
 
 def _expectations(path: Path) -> list[str]:
-    """What a recipe expects, in words; `recipe` or `log` where that is not known before it runs."""
+    """What a recipe expects, in words; [`recipe`] or [`log`] if that is not known before it runs."""
     from moeparity.bisection.outline import outline_recipe
     from moeparity.errors import MoeparityError
     from moeparity.output.words import printable
@@ -169,5 +169,5 @@ def _expectations(path: Path) -> list[str]:
             return ["log"]
         return [printable(expectation.says) for expectation in outline_recipe(path).expectations]
     except MoeparityError:
-        # Its one item says why, and no other test is kept from running.
+        # The single item says what is wrong, and other tests can run.
         return ["recipe"]

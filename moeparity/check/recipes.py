@@ -1,10 +1,10 @@
-"""A recipe run, or logs measured, held to what they expect of the report; and the findings as JUnit XML.
+"""Runs a recipe, or measures logs, and compares the report with what is expected; writes findings as JUnit XML.
 
-JUnit is the format that CI services show test results from. One `testsuite` per recipe, one `testcase` per expectation.
-Not met is a `failure` of type `expectation`; open is a `failure` of type `inconclusive`, not `skipped`, since viewers
-show what is skipped as green; a recipe that could not be checked is one testcase with an `error`. Attributes as in the
-schema of Jenkins' xUnit plugin (junit-10.xsd). What a baseline keeps of another machine, and is not judged on this one,
-is `skipped`.
+CI services show test results from JUnit. There is one `testsuite` per recipe and one `testcase` per expectation. Not
+met is a `failure` of type `expectation`. Open is a `failure` of type `inconclusive`, not `skipped`, since viewers show
+skipped tests as green. A recipe that could not be checked is one testcase with an `error`. What a baseline keeps of
+another machine is not judged here and `skipped`. Attributes are those in the schema of Jenkins' xUnit plugin
+(junit-10.xsd).
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from moeparity.plan.spec import reader
 from moeparity.progress import Callback
 
 _IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold, not even escaped."""
+"""Characters that XML 1.0 can't contain, not even escaped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """One recipe, or one check of logs: a finding per expectation, or the error that kept it from being checked.
+    """The result for one recipe or one check of logs: a finding per expectation, or the error because of which it could
+    not be checked.
 
-    entry: what a baseline is to keep of it; None without one.
+    entry: the new entry for a baseline; None without a baseline.
     """
 
     recipe: str
@@ -51,10 +52,18 @@ class Checked:
 
     @property
     def exit_code(self) -> int:
-        """0 every expectation met, 1 one is not met, 3 one is open; where it could not be checked `error_code`: 2, or
-        70 for a mistake of moeparity's own.
+        """0 if every expectation is met, 1 if one is not, 3 if one is open; `error_code` if it could not be checked: 2,
+        or 70 for a mistake of moeparity's own.
         """
         return self.error_code if self.error is not None else findings_code(self.findings)
+
+
+def beside(results: Sequence[Checked], code: int) -> tuple[str, ...]:
+    """What to know even if all recipes pass: by recipe, choices that compute another function."""
+    if code:
+        return ()
+    reports = ((result.recipe, result.report) for result in results)
+    return tuple(f"{name}: {choice}" for name, of in reports if isinstance(of, Report) for choice in of.summary.but)
 
 
 def check(
@@ -67,12 +76,13 @@ def check(
     baseline: Baseline | None = None,
     workers: str | int | None = None,
 ) -> Checked:
-    """Run a recipe as `moeparity.bisect` does, or measure the logs of a `kind: log`, and hold the report to `expect:`
-    and, of a recipe, to what a baseline keeps of it. `workers` are those of `moeparity.bisect`; logs are measured here.
+    """Run a recipe as `moeparity.bisect` does, or measure the logs of a `kind: log`, and compare the report with
+    `expect:`; for a recipe also with the baseline. workers: as in `moeparity.bisect`; logs are measured in this
+    process.
 
-    What can be wrong with the expectations is found before a run, which alone imports torch; only the names of toggles
-    that are split during the run (`split:`) are looked at after it. A user's mistake is part of the result, so that it
-    stops no other recipe; any other exception is raised.
+    Mistakes in the expectations are found before the run, which is the first to import torch; only names of toggles
+    that `split:` makes are checked after it. A user's mistake becomes part of the result, so that other recipes go on;
+    any other exception is raised.
     """
     path, start = Path(recipe), time.perf_counter()
     report: Report | LogReport | None = None
@@ -174,7 +184,7 @@ def _suite(result: Checked) -> ET.Element:
 
 
 def _case(suite: ET.Element, result: Checked, finding: Finding) -> None:
-    # All expectations of a recipe are judged by one run, whose time the suite has.
+    # All expectations of a recipe are judged by one run, and the suite has its time.
     case = ET.SubElement(suite, "testcase", classname=_text(result.recipe), name=_text(finding.expectation), time="0")
     if finding.status == "not judged":
         ET.SubElement(case, "skipped", message=_text(finding.found))
@@ -214,9 +224,10 @@ def _of_log(report: LogReport) -> dict[str, str]:
 def _of_run(report: Report) -> dict[str, str]:
     run = report.run
     return {
-        "reference": str(report.reference),
-        "candidate": str(report.candidate),
+        "reference": report.reference.in_full,
+        "candidate": report.candidate.in_full,
         "record": str(report.record),
+        **({"but": "; ".join(report.summary.but)} if report.summary.but else {}),
         "scored tokens": str(run.scored_tokens),
         "device": run.device,
         "cpu": run.cpu,

@@ -1,27 +1,28 @@
-"""Checked recipes for a pull request or the summary of a step, as Markdown with one small picture."""
+"""Checked recipes as Markdown for a pull request or a CI summary, with one small picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moeparity.bisection.markdown import drawing, parts
+from moeparity.bisection.markdown import blocks, drawing, pictures
 from moeparity.bisection.report import Report
-from moeparity.check.recipes import Checked
+from moeparity.check.recipes import Checked, beside
 from moeparity.output.findings import PRECEDENCE, combined
-from moeparity.output.markdown import escaped, table
-from moeparity.output.status import state_of
+from moeparity.output.markdown import escaped, in_markdown, table
+from moeparity.output.status import headline, state_of, with_but
 
 _WORDS = {"ok": "ok", "fail": "**FAIL**", "inconclusive": "**open**", "not judged": "not judged", "updated": "updated"}
 
 
 def step_summary(results: Sequence[Checked], status: str, drawn: str | None = None) -> str:
-    """A headline, and for every recipe its findings, those that are not met first; `status` is the status in words.
+    """A headline (`status`), and for every recipe its findings, those that are not met first.
 
-    Every recipe that does not meet what it expects has its summary too, folded but for the one that `shown` picks; that
-    one has its picture, which lies in the file `drawn`.
+    Every recipe that does not meet its expectations has a summary of its report too. All are folded except that of the
+    recipe that `shown` picks, which has its picture, from the file `drawn`.
     """
     code = combined(result.exit_code for result in results)
-    sections = [f"### moeparity check: {state_of(code).upper()}", escaped(status)]
+    but = beside(results, code)
+    sections = [f"### moeparity check: {headline(state_of(code), but)}", escaped(with_but(status, but))]
     picked = shown(results)
     for result in results:
         sections.append(f"#### {escaped(result.recipe)}")
@@ -33,20 +34,21 @@ def step_summary(results: Sequence[Checked], status: str, drawn: str | None = No
             first, picture_of_it = ("<details open>", drawn) if result is picked else ("<details>", None)
             sections += [
                 f"{first}<summary>What was found</summary>",
-                *parts(result.report, picture_of_it),
+                *in_markdown(blocks(result.report)),
+                *pictures(result.report, picture_of_it),
                 "</details>",
             ]
     return "\n\n".join(sections)
 
 
 def shown(results: Sequence[Checked]) -> Checked | None:
-    """The recipe whose report is shown: the first of those whose exit code counts most."""
+    """The recipe whose report is shown: the first one with the exit code that counts most."""
     ran = [result for result in results if isinstance(result.report, Report)]
     return min(ran, key=lambda result: PRECEDENCE.index(result.exit_code), default=None)
 
 
 def picture(results: Sequence[Checked]) -> str | None:
-    """The picture of that report as SVG; None where there is nothing to draw."""
+    """The picture of that report as SVG; None if there is nothing to draw."""
     picked = shown(results)
     return drawing(picked.report) if picked is not None and isinstance(picked.report, Report) else None
 

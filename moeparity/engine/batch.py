@@ -1,4 +1,4 @@
-"""Tokens of a grid [B, T] that lie in one tensor, and the cells that they consist of."""
+"""Batches: tokens of the grid [B, T] that lie in one tensor, and the cells they are made of."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Rectangle(NamedTuple):
 
 
 class Batch:
-    """Tokens of the grid that lie in one tensor, [b, t] or [1, n], in this order. The same tokens are one object.
+    """Tokens of the grid that lie in one tensor, [b, t] or [1, n], in this order. The same tokens in the same shape are
+    always the same object.
 
-    rectangle: what the tokens are where they lie as [b, t].
-    common: what `values.common` found out of it and other batches.
+    rectangle: the tokens as a rectangle, if they lie as [b, t] (else None).
+    common: a cache for `values.common`: which tokens this batch shares with other batches.
     """
 
     def __init__(self, grid: Batches, spans: tuple[Span, ...], shape: Shape) -> None:
@@ -42,14 +43,14 @@ class Batch:
 
     @cached_property
     def size(self) -> tuple[int, int]:
-        """Of its tensors, the axes of sequences and of tokens."""
+        """How many sequences and tokens its tensors have: the lengths of these two axes."""
         if self.rectangle is not None:
             return self.rectangle.last - self.rectangle.first, self.rectangle.end - self.rectangle.start
         return 1, sum(span.tokens for span in self.spans)
 
     @cached_property
     def index(self) -> torch.Tensor:
-        """Where its tokens lie in the grid, b * T + t, int64 [n]."""
+        """The place of each of its tokens in the grid, b * T + t, int64 [n]."""
         if self.rectangle is not None:
             first, last, start, end = self.rectangle
             return (torch.arange(first, last)[:, None] * self.grid.length + torch.arange(start, end)).flatten()
@@ -57,7 +58,7 @@ class Batch:
 
     @cached_property
     def factors(self) -> torch.Tensor:
-        """Of each of its tokens a random odd number, the same in every batch, int64 [n]."""
+        """A random odd number for each of its tokens, the same in every batch, int64 [n]."""
         return odd_numbers(self.grid.sequences * self.grid.length)[self.index]
 
     @property
@@ -77,7 +78,7 @@ class Batch:
 
     @property
     def cell_of(self) -> torch.Tensor:
-        """Of each of its tokens, the place in `cells` of the one that it lies in, int64 [n]."""
+        """For each of its tokens, the place in `cells` of the token's cell, int64 [n]."""
         return self._cells[1]
 
     @cached_property
@@ -94,29 +95,29 @@ class Batch:
 
     @cached_property
     def rows(self) -> Rows:
-        """The sequences that it reaches over."""
+        """The range of sequences that its tokens are from."""
         sequences = [span.sequence for span in self.spans]
         return min(sequences), max(sequences) + 1
 
     @cached_property
     def apart(self) -> tuple[Batch, ...]:
-        """Its spans one by one, unless they are a rectangle."""
+        """One batch for each of its spans; itself if it is a rectangle."""
         if self.rectangle is not None:
             return (self,)
         return tuple(self.grid.batch((span,), "dense") for span in self.spans)
 
     @cached_property
     def own_sequence(self) -> torch.Tensor:
-        """Of each pair of its tokens, whether they are of one sequence, bool [n, n]."""
+        """For each pair of its tokens, whether both are from one sequence, bool [n, n]."""
         of = self.index // self.grid.length
         return of[:, None] == of
 
 
 class Batches:
-    """All batches of a grid [B, T]: the same tokens in the same shape are one object.
+    """All batches of a grid [B, T]. The same tokens in the same shape are always the same object.
 
-    placed: of each way in which the grid is cut, the batches that every token lies in, one of them. Cells are the
-    smallest groups of tokens that none of these ways parts; their numbers ascend with their first tokens.
+    placed: for each way in which the grid is cut, the batches; every token lies in exactly one of them. Cells are the
+    smallest groups of tokens that no way of cutting separates; they are numbered by their first tokens, ascending.
     """
 
     placed: Sequence[Sequence[Batch]]
@@ -150,7 +151,7 @@ class Batches:
 
     @cached_property
     def _ways(self) -> Sequence[Sequence[Batch]]:
-        """The different ways in which the grid is cut, attention's among them, which may take spans one by one."""
+        """The different ways in which the grid is cut. For attention each span may be a batch of its own."""
         ways = (tuple(chain.from_iterable(batch.apart for batch in batches)) for batches in self.placed)
         return list(dict.fromkeys(ways))
 

@@ -1,7 +1,8 @@
-"""What a machine's kernels, copies and random numbers take: the rates that an estimate of time goes by.
+"""Measures how fast a machine's kernels, copies and random numbers are: the rates that an estimate of time is made
+with.
 
-They are fitted to passes over two layers of made-up weights, as wide as those of models of 30B and 235B parameters but
-with fewer experts, with few tokens and with many.
+The rates are fitted to passes over two layers of made-up weights, as wide as those of models of 30B and 235B parameters
+but with fewer experts, with few tokens and with many.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ _LAYERS: tuple[dict[str, Any], ...] = (
     {"hidden_size": 2048, "moe_intermediate_size": 768, "num_attention_heads": 32, "num_experts": 48},
     {"hidden_size": 4096, "moe_intermediate_size": 1536, "num_attention_heads": 64, "num_experts": 12},
 )
-"""Both larger than the caches of a processor, so that weights come from memory as those of a whole model do."""
+"""Both are larger than a processor's caches, so that weights come from memory, as those of a whole model do."""
 _TOKENS = ((1, 1), (1, 64), (2, 256))
 _REPEATS = 2
 _DRAWN_IN = ("bf16",)
 
 
 def measured_rates(dtypes: Sequence[str], device: torch.device, *, clock: Clock = time.perf_counter) -> Rates:
-    """The rates of this machine, in some seconds. `clock` tells of which time: wall or processor."""
+    """The rates of this machine; measuring them takes some seconds. `clock` says of which time: wall or processor."""
     keep_freed_memory()
     rows: list[tuple[Amounts, float]] = []
     seconds: dict[Amount, float] = {}
@@ -78,7 +79,7 @@ def _weights(folder: Path, fields: dict[str, Any], device: torch.device) -> Weig
 
 
 def _of_making(weights: WeightStore, clock: Clock) -> dict[Amount, float]:
-    """Seconds of a number drawn, and of a byte of a weight copied to where it is used; the weights are there then."""
+    """The seconds to draw one number, and to copy one byte of a weight. It leaves all weights loaded."""
     tensor = weights.checkpoint.tensor(max(weights.checkpoint.entries, key=_size_in(weights)))
     start = clock()
     stack = torch.empty((16, *tensor.shape), dtype=tensor.dtype, device=weights.device)
@@ -102,7 +103,7 @@ def _size_in(weights: WeightStore) -> Callable[[str], int]:
 def _of_passes(
     weights: WeightStore, dtype: str, clock: Clock, tokens: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[Amounts, float]]:
-    """What passes consist of and the seconds that they take, the least of some."""
+    """The work in some passes, and the seconds that each took: the least of several repetitions."""
     plan = bind(weights.graph, load_profile("hf-eager", Where(Path("calibration"))), dtype)
     for sequences, length in tokens:
         walker = Walker(name="calibration", plan=plan, schedule=MicroBatches(sequences))
@@ -116,7 +117,7 @@ def _of_passes(
 
 
 def _fitted(rows: Sequence[tuple[Amounts, float]]) -> dict[Amount, float]:
-    """Seconds of each amount, none below 0, with the least sum of squared relative errors."""
+    """Seconds per unit of each amount, none below 0, that give the least sum of squared relative errors."""
     amounts = list(
         dict.fromkeys(amount for row, _ in rows for amount in row.of if any(r.of.get(amount) for r, _ in rows))
     )

@@ -10,7 +10,6 @@ import torch
 
 from moeparity.engine import functions
 from moeparity.engine.edits import edited, edits_see_rows
-from moeparity.errors import SpecError
 from moeparity.inputs.weights.store import Loaded, Weights
 from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.joined_steps import Steps
@@ -24,15 +23,17 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """What computes a node's values: a key that is equal where the same is computed, and the computation.
+    """What computes a node's values.
 
-    `partials`: in how many partial sums the values lie. `active`: the op's choices that take effect; none of a user's
-    function.
-    `varlen`: whether it takes sequences that do not see each other in a pack one by one.
-    `copies_history`: whether it may be handed views of what it reads of earlier tokens.
-    `sees_rows`: whether the bits at one token depend on which others are computed with it.
-    `joins`: whether it may be handed the rows of several steps, which it computes as if step after step.
-    `compute` takes what the node reads, its weights, how many sequences and tokens that are, and those steps.
+    key: equal for two computations that are the same.
+    partials: how many partial sums the values consist of.
+    active: the op's choices that take effect; empty for a user's function.
+    varlen: whether, in a pack whose sequences do not see each other, it computes each sequence by itself.
+    copies_history: whether it may be given views of what it reads of earlier tokens.
+    sees_rows: whether the bits at one token depend on which other tokens are computed with it.
+    joins: whether it may be given the rows of several steps at once, and gives the bits of computing them step after
+        step.
+    compute: called with what the node reads, its weights, the numbers of sequences and tokens, and those steps.
     """
 
     key: tuple[object, ...]
@@ -46,10 +47,10 @@ class Numerics:
 
 
 def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> Numerics:
-    """The op's own kernel with the node's active values, of which some sites may be `rounded` otherwise.
+    """The op's own kernel with the node's active values. `rounded` gives some sites another dtype.
 
-    Parameters, weights and edits are those of the node as the plan runs it, and stand in the key: the same choices on
-    other weights are another computation.
+    Parameters, weights and edits are those of the node as the plan runs it. They are part of the key, since the same
+    choices with other weights are another computation.
     """
     node = plan.as_run(node)
     choices = {**plan.told_to(node), **plan.active(node)}
@@ -69,9 +70,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
         try:
             return edited(node, called, tensors) if node.edits else called(*tensors)
         except RefusedError as error:
-            raise SpecError(
-                f"{plan.origin(node, error.attribute)}: {node.name}:{error.attribute}: {error.reason}"
-            ) from None
+            raise plan.refusal(node, error.attribute, error.reason) from None
 
     partials = plan.partials[node.values[0]]
     return Numerics(
@@ -87,7 +86,7 @@ def op_numerics(plan: BoundGraph, node: Node, rounded: Mapping[str, object]) -> 
 
 
 def weights_of(loaded: Loaded, node: Node, dtype: str) -> Weights:
-    """The weights of a node as it is run; none of one that has none, whichever segment was loaded."""
+    """The weights of a node as it is run; none for a node without weights, whichever segment is loaded."""
     return loaded.of(node, dtype) if node.weights else {}
 
 

@@ -1,9 +1,10 @@
-"""How long work takes, told before it begins: what it consists of, counted from shapes, at the rates of a machine.
+"""Estimates how long work takes before it begins: the amounts of work, counted from shapes, times the rates of a
+machine.
 
-The amounts are for the worst case, as those of memory are: variants whose numerics have differed share nothing any
-more. Of a sum in a stated order, and of a user's function, only what the kernel in its place would do is counted. With
-the rates of `FASTEST` an estimate is one of a machine faster than most, so that little is refused which would have come
-to an end in time; `moeparity.engine.calibration` measures those of the machine at hand.
+The amounts are for the worst case, as those of memory are: variants share nothing once their numerics have differed.
+For a sum in a stated order, and for a user's function, only the work of the kernel that it replaces is counted. With
+the rates of `FASTEST` the estimate is for a machine faster than most, so that little is refused that would have
+finished in time. `moeparity.engine.calibration` measures the rates of this machine.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from moeparity.ops.memory import BYTES, Call
 from moeparity.plan.graph import Node
 
 HOURS = "MOEPARITY_HOURS"
-"""An environment variable: hours that a command's estimate may come to."""
+"""An environment variable: how many hours a command may be estimated to take."""
 _MOST_HOURS = 24.0
 _REPORTED = 19
-"""Numbers of eight bytes that the metrics of a logit go through, as moved bytes: measured, AMD EPYC, torch 2.13."""
+"""How many numbers of eight bytes the metrics move for each logit. Measured: AMD EPYC, torch 2.13."""
 
 Amount = tuple[str, str]
-"""What is counted, and the dtype it is counted in ("" where it is not told apart by dtype)."""
+"""What is counted, and the dtype it is counted in ("": not told apart by dtype)."""
 
 MULTIPLY_ADDS, WEIGHT_BYTES, MOVED, CALLS = "multiply-adds", "weight bytes", "moved bytes", "calls"
 MADE, DRAWN, READ = "made bytes", "drawn numbers", "read bytes"
@@ -35,14 +36,16 @@ MADE, DRAWN, READ = "made bytes", "drawn numbers", "read bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """What work consists of, by kind and dtype.
+    """How much work there is, by kind and dtype.
 
-    multiply-adds of GEMMs and attention. weight bytes: those that GEMMs go through, however few tokens they have. moved
-    bytes: of values, in and out of kernels and their scratch. calls: of kernels. made bytes: of weights that are
-    stacked, cast or copied. drawn numbers: of synthetic weights. read bytes: of a checkpoint's
-    files, which no rate is measured of: a disk's.
-
-    further_call: as much of the same as calling every kernel once more, in one variant, takes.
+    multiply-adds: of GEMMs and attention.
+    weight bytes: of the weights that GEMMs read, however few tokens there are.
+    moved bytes: of values that go in and out of kernels, and of their scratch memory.
+    calls: of kernels.
+    made bytes: of weights that are stacked, cast or copied.
+    drawn numbers: of synthetic weights.
+    read bytes: of a checkpoint's files. No rate is measured for these: it depends on the disk.
+    further_call: how much more of the same it would take to call every kernel of one variant once more.
     """
 
     of: Mapping[Amount, float]
@@ -63,12 +66,12 @@ class Amounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Seconds that a unit of each amount takes; of a dtype that was not measured, as one of the same width."""
+    """Seconds for a unit of each amount. A dtype that was not measured has the rate of one of the same width."""
 
     seconds: Mapping[Amount, float]
 
     def seconds_of(self, amounts: Amounts) -> float:
-        """Seconds that so much takes, one after the other."""
+        """The seconds that this work takes, one thing after the other."""
         return sum(n * self._unit(*key) for key, n in amounts.of.items())
 
     def _unit(self, amount: str, dtype: str) -> float:
@@ -90,7 +93,7 @@ FASTEST = {
 
 
 def amounts_of(values: Values) -> Amounts:
-    """What a pass consists of whose values were followed, but for its weights on their way."""
+    """The work in a pass whose values were followed, without loading its weights."""
     of: dict[Amount, float] = {}
     of_evaluation: dict[Amount, float] = {}
     for node in values.graph.nodes:
@@ -108,7 +111,7 @@ def amounts_of(values: Values) -> Amounts:
 
 
 def amounts_of_loading(weights: WeightStore, dtypes: Sequence[str]) -> Amounts:
-    """What a pass does to have all weights in each of `dtypes`."""
+    """The work to load all weights of a pass in each of `dtypes`."""
     refs = weights.unread(dtypes)
     made_bytes = sum(weights.made_bytes(ref, dtypes) for ref in refs)
     unread_bytes = weights.unread_bytes(dtypes)
@@ -126,13 +129,13 @@ def _of_call(node: Node, call: Call) -> dict[Amount, float]:
         if len(ref.shape) > 1:
             elements = math.prod(ref.shape)
             chosen = call.inputs[1] if ref.each else ref.count
-            # Of the experts those that any of these tokens is sent to, if all are as likely.
+            # Counted are the experts that any of these tokens goes to, if all experts are equally likely.
             hit = ref.count * (1 - (1 - chosen / ref.count) ** call.tokens)
             multiply_adds += call.tokens * chosen * elements
             weight_bytes += hit * elements * BYTES[dtype]
     if node.op.mixes_tokens:
         multiply_adds += 2 * call.tokens * call.length * call.outputs[0]
-    # A user's function reads what its region does, and counts as the op in whose place it closes.
+    # A user's function reads what its region reads, and counts as the last op of the region.
     moved = sum(n * size for n, size in zip(call.inputs, call.input_bytes, strict=False))
     moved += sum(n * size for n, size in zip(call.outputs, node.op.memory.output_bytes(call), strict=True))
     return {
@@ -157,7 +160,7 @@ def _times(of: Mapping[Amount, float], factor: float) -> dict[Amount, float]:
 
 
 def require_time(seconds: float, action: str, advice: str) -> None:
-    """Raises MoeparityError where the estimate of `what` lies above the hours that may be asked for."""
+    """Raises MoeparityError if the estimate for `what` is above the allowed hours."""
     most = most_hours()
     if seconds > most * 3600:
         hours = seconds / 3600
@@ -167,5 +170,7 @@ def require_time(seconds: float, action: str, advice: str) -> None:
 
 
 def most_hours() -> float:
-    """The hours that may be asked for. Raises MoeparityError for an environment variable that is no such number."""
+    """The hours that a command may be estimated to take. Raises MoeparityError if the environment variable is not such
+    a number.
+    """
     return number(HOURS, _MOST_HOURS, "a number of hours above 0, or inf", infinite=True)

@@ -1,4 +1,4 @@
-"""What a fault does to the tensors of a node: to what it reads, to its effect, to its result."""
+"""What a fault changes in the tensors of a node: its inputs, its effect, its result."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Ports = tuple[torch.Tensor, ...]
 
 
 def edits_see_rows(node: Node) -> bool:
-    """Whether a token's result depends, by a fault, on which others are computed with it."""
+    """Whether a fault makes a token's result depend on which other tokens are computed with it."""
     return any(edit.verb in {"capacity", "shifted"} for edit in node.edits)
 
 
 def edited(node: Node, kernel: Callable[..., Ports], tensors: Sequence[torch.Tensor | None]) -> Ports:
-    """The values of a node with its edits; `kernel` gives those of its op."""
+    """The values of a node with its edits; `kernel` computes its op."""
     reads = list(tensors)
     for edit in node.edits:
         if edit.subject == "input":
@@ -46,7 +46,7 @@ def _input(edit: Edit, tensor: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _shifted(mask: torch.Tensor, by: int) -> torch.Tensor:
-    """A mask [B, T] moved towards the end by so many tokens; the ends are what stood there."""
+    """A mask [B, T] moved towards the end by so many tokens; the columns that become free repeat the mask's end."""
     length = mask.shape[1]
     return mask[:, (torch.arange(length, device=mask.device) - by).clamp(0, length - 1)]
 
@@ -67,7 +67,7 @@ def _effect(
 
 
 def _by_first_rank(whole: torch.Tensor, partials: torch.Tensor) -> torch.Tensor:
-    """A whole value [B, T, ...] in as many partial sums as [B, ranks, T, ...] has: the first rank holds it."""
+    """A whole value [B, T, ...] as partial sums like those of [B, ranks, T, ...]: the first rank holds all of it."""
     stands = torch.zeros_like(partials, dtype=whole.dtype)
     stands[:, 0] = whole
     return stands
@@ -80,8 +80,8 @@ def _divided(values: Ports, by: float) -> Ports:
 
 
 def _capped(values: Ports, capacity: int) -> Ports:
-    """ids and weights [B, T, K], the weights 0 where `capacity` tokens before it went to the same expert; tokens come
-    in the order of the batch, of one token its slots in order.
+    """ids and weights [B, T, K], with weight 0 for a token if `capacity` tokens before it went to the same expert.
+    Tokens are counted in the order of the batch, the slots of a token in their order.
     """
     ids, weights = values
     flat = ids.flatten()

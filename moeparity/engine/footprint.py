@@ -1,8 +1,8 @@
-"""What a pass will need at its peak, worked out before it from shapes alone, and compared with what there is.
+"""Works out from shapes alone how much memory a pass will need at its peak, and compares it with what there is.
 
-The bound is for the worst case, in which no two walkers agree again once their numerics have differed; where nothing
-differs yet they share, as in the pass itself. Of a user's function only the values that it is handed and hands on are
-counted: what it takes beside them nobody knows.
+The bound is for the worst case, in which no two walkers agree again once their numerics have differed. Where nothing
+differs yet they share values, as in the pass itself. For a user's function only its inputs and outputs are counted:
+what else it needs is not known.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from moeparity.ops.memory import weight_bytes
 from moeparity.plan.graph import Segment
 from moeparity.plan.schedule.steps import MicroBatches
 
-# Chunks of the metrics (fp64, on a GPU larger ones), and what an allocator cannot reuse.
+# Chunks of the metrics (fp64, on a GPU larger ones), and memory that an allocator cannot use again.
 _FIXED = {"cpu": 128 << 20, "cuda": 2 << 30}
 _SLACK = 1.1
 # oneDNN compiles a kernel for every shape of a 16-bit GEMM and does not free it: up to 0.7 MB each, measured with torch
@@ -31,9 +31,9 @@ _KERNEL = 720 << 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Bytes at the peak: `weights` of the segment `at` and of the next, `values` of all walkers, `fixed` of any run.
-
-    `work` is what the pass was found to consist of, for the pass itself, and `amounts` how much that is.
+    """Bytes at the peak: `weights` of the segment `at` and of the next one, `values` of all walkers, `fixed` for any
+    run. `work` is what the pass was found to do, so that the pass need not work it out again; `amounts` is how much
+    that is.
     """
 
     at: str
@@ -57,11 +57,11 @@ def estimate(
     saved: Iterable[str] | None = None,
     kept_bytes: int = 0,
 ) -> Footprint:
-    """The most that a pass over [sequences, length] tokens needs beside what the process holds already.
+    """The most memory that a pass over [sequences, length] tokens needs in addition to what the process has already.
 
     On the CPU this is anonymous memory: pages of the checkpoint's files can be dropped and read again. `saved` are
-    nodes whose values an observer keeps; the logits and routes are kept with them, and `kept_bytes`
-    of each token beside.
+        nodes whose values an observer keeps; logits and routes are kept with them. `kept_bytes` is what observers keep
+        per token beside that.
     """
     values = Values(walkers, weights.graph, sequences, length)
     loaded = [
@@ -100,9 +100,8 @@ def require(
     saved: Iterable[str] | None = None,
     kept_bytes: int = 0,
 ) -> Footprint:
-    """The estimate of a pass. Raises MoeparityError where it does not fit.
-
-    `limit` is the number of bytes the pass may take; None stands for what is available now, infinity for any number.
+    """The estimate for a pass. Raises MoeparityError if the pass does not fit. `limit` is the number of bytes the pass
+    may take; None means what is available now, infinity means any number.
     """
     allowed_bytes = available_bytes(weights.device) if limit is None else limit
 
@@ -135,7 +134,7 @@ Needed = Callable[[Sequence[Walker], int], Footprint]
 
 
 def _advice(needed: Needed, walkers: Sequence[Walker], sequences: int, limit: float) -> str:
-    """What would fit, tried out one by one."""
+    """What would fit instead: the suggestions are tried one by one."""
     proposals = list(_that_fit(needed, walkers, sequences, limit))
     if proposals:
         return f"It would fit {'; or '.join(proposals)}."
@@ -192,5 +191,5 @@ def _rewritten_bytes(walkers: Sequence[Walker], segment: Segment) -> int:
 
 
 def _segment_bytes(weights: WeightStore, segment: Segment, dtypes: Sequence[str]) -> int:
-    """Bytes of a segment's weights that are no pages of a file: stacked experts, and whatever is cast or made."""
+    """Bytes of a segment's weights that are not pages of a file: stacked experts, and whatever is cast or generated."""
     return sum(weights.made_bytes(ref, dtypes) for node in segment.nodes for ref in node.weights.values())

@@ -1,4 +1,4 @@
-"""Users' functions in place of kernels: what they are told, and what they may give back."""
+"""Users' functions in place of kernels: what they are told, and what they may return."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from moeparity.errors import SpecError
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.region import Region
-from moeparity.user_code import error_line
+from moeparity.user_code import CAUGHT, error_line
+
+PROBABLE = 0.5
+"""A rounded log-probability, or one whose sum lacks a part, may lie a little above 0. What is above this is a logit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +70,25 @@ def call(
 ) -> tuple[torch.Tensor, ...]:
     """Run a user's function and check what it returns, `size` sequences and tokens.
 
-    Raises SpecError for whatever it raises or returns amiss.
+    It is given copies of its inputs, which others read too: Megatron-LM's cross entropy writes into its logits.
+    Raises SpecError for whatever it raises or returns amiss, and where it has written into a weight.
     """
     function_there = f"{region.where}: impl {region.call} at {node.name}"
+    versions = _versions(node.weights)
     try:
-        out = function(*inputs, node=node)
-    except Exception as error:
+        out = function(*(value.clone() for value in inputs), node=node)
+    except CAUGHT as error:
         raise SpecError(f"{function_there} raised {error_line(error, __file__)}.") from error
+    for port, version in _versions(node.weights).items():
+        if version != versions[port]:
+            raise SpecError(f"{function_there} wrote into the weight {port}, which others read. Write into a copy.")
     values = out if isinstance(out, tuple) else (out,)
     if len(values) != len(replaced.outputs) or not all(isinstance(value, torch.Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values)
         raise SpecError(
             f"{function_there} returned {kinds}; expected {len(replaced.outputs)} tensor(s), as {replaced.op.name}."
         )
+    values = tuple(_plain(value, function_there) for value in values)
     device = inputs[-1].device
     for value in values:
         rows = value.movedim(replaced.op.token_axis, 1) if value.dim() > 2 else value
@@ -87,13 +97,52 @@ def call(
                 f"{function_there} returned {list(value.shape)} on {value.device}; expected "
                 f"[{size[0]}, {size[1]}, ...] on {device}, as its inputs."
             )
+    if replaced.op.reports:
+        _refuse_no_log_probs(values[0], size, node.config.get("vocab_size"), function_there)
     return values
+
+
+def _versions(weights: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """How often each weight was written into, as torch counts it; of those made in inference mode it doesn't."""
+    return {port: weight._version for port, weight in weights.items() if not weight.is_inference()}  # noqa: SLF001
+
+
+def _plain(value: torch.Tensor, function_there: str) -> torch.Tensor:
+    """The tensor without its subclass. Raises SpecError for a subclass that holds its values in other tensors."""
+    if is_traceable_wrapper_subclass(value):
+        raise SpecError(
+            f"{function_there} returned {type(value).__name__}, which holds its values in other tensors. Return a "
+            "plain tensor, as `.to_local()` or `.dequantize()` give it."
+        )
+    return value.as_subclass(torch.Tensor)
+
+
+def _refuse_no_log_probs(
+    value: torch.Tensor, size: tuple[int, int], vocabulary: int | None, function_there: str
+) -> None:
+    """Raises SpecError for values that cannot be the log-probabilities of all tokens of the vocabulary."""
+    expected = "log-probabilities of the whole vocabulary are expected, in a floating dtype of 16 bits or more"
+    if (
+        not value.is_floating_point()
+        or value.element_size() == 1
+        or value.dim() != 3
+        or vocabulary not in {None, value.shape[-1]}
+    ):
+        raise SpecError(
+            f"{function_there} returned {value.dtype} {list(value.shape)}; {expected}: "
+            f"[{size[0]}, {size[1]}, {vocabulary or 'V'}]."
+        )
+    greatest = value.max().item()
+    if greatest > PROBABLE:
+        raise SpecError(
+            f"{function_there} returned values up to {greatest:.3g}, as logits have; {expected}, and none is above 0."
+        )
 
 
 def refuse_other_shapes(
     node: Node, regions: Mapping[Any, Region], values: Mapping[Any, Sequence[torch.Tensor]]
 ) -> None:
-    """Raise SpecError where a user's function returned another shape than the op it replaces, as others ran it.
+    """Raises SpecError if a user's function returned another shape than the op that it replaces has in other walkers.
 
     A shadow that cannot read the other's values has a region and no values.
     """

@@ -1,4 +1,4 @@
-"""Grafts: values of a recorded run, put into a walker in place of what it computes."""
+"""Grafts: values of a recorded run that a walker uses instead of what it computes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import torch
 
 from moeparity.engine.values import Block
-from moeparity.errors import TraceError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Graft:
     """A recorded value of the grid's tokens.
 
-    read: its rows [B * T, N], those of tokens that were not recorded zero; asked for once for every block.
-    is_recorded: which tokens were recorded, bool [B * T]. where: the trace and the place in it, for messages.
-    whole: whether these are all tokens but padding.
-    cast: whether it is handed on in the dtype that a walker computes, since it goes into a product of matrices, whose
-        operands are of one dtype; else in the dtype that was recorded.
+    read: its rows [B * T, N], zeros for tokens that were not recorded. Called once for every block.
+    is_recorded: which tokens were recorded, bool [B * T].
+    where: the trace and the place in it, for messages.
+    whole: whether all tokens but padding were recorded.
+    cast: whether the value is handed on in the dtype that the walker computes, because it is an operand of a GEMM,
+        whose operands need one dtype; otherwise it keeps the dtype that was recorded.
     """
 
     read: Callable[[], torch.Tensor]
@@ -29,25 +29,19 @@ class Graft:
     cast: bool = True
 
 
-def grafted(block: Block, graft: Graft, *, any_width: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """A block's tensor with what was recorded of its tokens, as it was and as it is handed on; laid out as what was
-    computed, which stays where nothing was recorded. Of `any_width`, where that is every
-    token but padding, with the number of values that was recorded.
+def grafted(block: Block, graft: Graft) -> tuple[torch.Tensor, torch.Tensor]:
+    """A block's tensor with the recorded values of its tokens: as it was recorded, and as it is handed on.
 
-    Raises TraceError where the trace has another number of values for each token, and it may not.
+    It has the memory layout of the computed tensor; tokens that were not recorded keep their computed values. A table
+    of another width than the computed one is taken as it was recorded; it was recorded for every token but padding.
     """
     rows = graft.read()[block.batch.index].to(block.tensor.device)
     is_known = graft.is_recorded[block.batch.index].to(block.tensor.device)
     by_token = block.tensor.movedim(block.axis, 1)
     wide = by_token.shape[2:].numel()
-    if rows.shape[1] != wide and any_width and graft.whole:
+    if rows.shape[1] != wide:
         shown = rows.view(*by_token.shape[:2], -1).movedim(1, block.axis).contiguous()
         return shown, shown
-    if rows.shape[1] != wide:
-        raise TraceError(
-            f"{graft.where}: {rows.shape[1]:,} values for each token; this model's node has {wide:,}. Is it a trace of "
-            "this checkpoint, and of one rank?"
-        )
     shown = _put(block, rows, is_known)
     if rows.dtype == block.tensor.dtype or not graft.cast:
         return shown, shown

@@ -1,4 +1,4 @@
-"""The grid of tokens [B, T] that all walkers look at, cut into the steps of their schedules."""
+"""The grid of tokens [B, T] that all walkers compute, cut into the steps of their schedules."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from moeparity.plan.schedule.steps import FORWARD, Groups, MicroBatches, Phase, 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Tokens that go through an op together: a step, or a part of it. `padding`: rows of zeros behind them.
+    """Tokens that go through an op together: a step, or a part of a step.
 
-    source: the tokens whose values these have, one by one, without being computed.
-    starts: by sequence, the first token whose keys are there, where that is not the grid's first.
-    steps: of tokens of several steps, which op computes them as if step after step, where they lie.
-    group: of groups of ranks that attend apart, the one that computes it, and how many there are.
+    padding: how many rows of zeros follow them.
+    source: tokens from which these are copied, one by one, instead of being computed (None: they are computed).
+    starts: by sequence, the first token that has keys, if that is not the grid's first.
+    steps: if the tokens are those of several steps, where each step's tokens lie. The op gives the bits of computing
+        them step after step.
+    group: which group of ranks computes the turn, under data-parallel attention, and how many groups there are.
     """
 
     batch: Batch
@@ -36,14 +38,14 @@ class Turn:
     group: tuple[int, int] = (0, 1)
 
     def queries(self, *, varlen: bool) -> tuple[Batch, ...]:
-        """What attention takes at once: of rows that lie flat one span after the other, else all; of sequences that do
-        not see each other in a pack, `varlen` tells.
+        """The batches that attention computes in one call each: each span by itself if the rows are flat, else all
+        tokens. If `varlen`, sequences of a pack that do not see each other are computed one by one too.
         """
         alone = self.batch.shape == "flat" or (varlen and self.isolated)
         return self.batch.apart if alone else (self.batch,)
 
     def keys(self, queries: Batch) -> Batch:
-        """The tokens that some of its queries see, which attention takes at once."""
+        """The tokens whose keys some of these queries read."""
         at = queries.rectangle
         if at is None:
             return queries
@@ -52,24 +54,26 @@ class Turn:
 
     @property
     def sizes(self) -> Sizes:
-        """What choices may go by."""
+        """The numbers that choices may depend on."""
         every = self.batch.apart if self.batch.shape == "flat" else (self.batch,)
         longest = max(self.keys(batch).size[1] for batch in every)
         queries = self.batch.size[1]
         return Sizes(self.phase, self.tokens + self.padding, longest=longest, keys=longest, queries=queries)
 
     def sizes_of(self, queries: Batch, among: Sizes) -> Sizes:
-        """The same of tokens that attention takes at once, which are some of this turn, whose sizes are `among`."""
+        """The same for some of this turn's tokens that attention computes in one call; `among` are the sizes of the
+        whole turn.
+        """
         return among._replace(keys=self.keys(queries).size[1], queries=queries.size[1])
 
     @property
     def tokens(self) -> int:
-        """How many, padding aside."""
+        """How many tokens there are, without padding."""
         return self.batch.size[0] * self.batch.size[1]
 
     @property
     def rows(self) -> Rows:
-        """The sequences that it reaches over."""
+        """The range of sequences that its tokens are from."""
         if self.source is None:
             return self.batch.rows
         return min(self.batch.rows[0], self.source.rows[0]), max(self.batch.rows[1], self.source.rows[1])
@@ -78,9 +82,11 @@ class Turn:
 class Grid(Batches):
     """All tokens, cut by every schedule.
 
-    waves: the smallest runs of sequences that no step of any schedule reaches out of.
-    turns: the steps of each schedule, by wave; `head_turns` are those of the head. `apart` and `head_apart` are these
-    as groups of ranks compute them that attend apart, each the rows of its own sequences.
+    waves: the smallest runs of sequences such that no step of any schedule has tokens from two runs.
+    turns: the steps of each schedule, by wave.
+    head_turns: the same for the head.
+    apart, head_apart: the same as groups of ranks compute them under data-parallel attention, each the rows of its own
+        sequences.
     """
 
     def __init__(self, sequences: int, length: int, schedules: Iterable[Schedule | MicroBatches]) -> None:
@@ -120,7 +126,7 @@ class Grid(Batches):
         self.head_apart = {key: self._by_wave(placed) for key, placed in head_apart.items()}
 
     def open_packs(self, of: Schedule | MicroBatches, wave: Rows) -> list[Batch]:
-        """The packs of a schedule whose tokens see other sequences."""
+        """The packs of a schedule in which tokens see other sequences."""
         turns = self.turns[of][wave] if of.has_packs else ()
         return [turn.batch for turn in turns if not turn.isolated and turn.batch.rectangle is None]
 
@@ -138,7 +144,7 @@ class Grid(Batches):
         return columns.view(self.sequences, self.length)
 
     def _turns(self, step: Step, starts: Mapping[int, int] | None = None) -> Iterator[Turn]:
-        """What a step computes, and what it copies."""
+        """The turns of a step: one that computes, and one that copies."""
         if step.spans:
             batch, own_starts = self.batch(step.spans, step.shape), starts if step.shape == "flat" else None
             yield Turn(batch, step.phase, step.isolated, step.padding, starts=own_starts or {})
@@ -151,7 +157,9 @@ class Grid(Batches):
             yield Turn(self.batch(targets, "flat"), step.phase, source=self.batch(sources, "flat"))
 
     def _head_turns(self, step: Step) -> Iterator[Turn]:
-        """What of a step reaches the head, and the rest, whose logits nobody reads: the grid has them all."""
+        """The turns of a step at the head: the rows that the engine's head computes; and the rest, whose logits nobody
+        reads, because the grid needs values everywhere.
+        """
         if step.scored is None:
             yield from self._turns(step)
             return
@@ -168,7 +176,7 @@ class Grid(Batches):
 
     @cached_property
     def fillers(self) -> frozenset[int]:
-        """The cells of what some schedule would not compute, if not every token had to have values."""
+        """The cells of tokens that some schedule computes only so that every token has values."""
         steps = (step for schedule in self.schedules.values() for step in schedule.steps if step.filler)
         return frozenset(cell for step in steps for cell in self.batch(step.spans, step.shape).cells)
 
@@ -182,12 +190,12 @@ class Grid(Batches):
 
 
 def _with_filled_phases(schedule: Schedule) -> list[Step]:
-    """The steps, of which those that fill the grid are in the last phase that there is."""
+    """The steps of a schedule, with the fillers in the schedule's last phase."""
     return [replace(step, phase=schedule.phases[-1]) if step.filler else step for step in schedule.steps]
 
 
 def _of_groups(groups: Groups, steps: Sequence[Step]) -> list[tuple[Step, tuple[int, int]]]:
-    """The steps as each group computes its part of them, with the group."""
+    """The part of each step that each group of ranks computes, with the group."""
     group_of = dealt(steps, groups.count)
     parts = (
         (of_group(step, group_of, group), (group, groups.count)) for step in steps for group in range(groups.count)
@@ -196,7 +204,7 @@ def _of_groups(groups: Groups, steps: Sequence[Step]) -> list[tuple[Step, tuple[
 
 
 def _starts(steps: Iterable[Step]) -> Mapping[int, int]:
-    """Of sequences in flat steps, the first token that is computed or copied: padding before it has no keys."""
+    """For each sequence in flat steps, the first token that is computed or copied. Padding before it has no keys."""
     starts: dict[int, int] = {}
     for step in steps:
         for part in step.parts if step.shape == "flat" and not step.filler else ():

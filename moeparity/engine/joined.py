@@ -1,4 +1,4 @@
-"""Small steps of a schedule that go through an op in one call, with the bits that each of them would have by itself."""
+"""Small steps of a schedule that go through an op in one call, with the bits that each step would have by itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from moeparity.numerics.joined_steps import BLOCKS, Steps
 from moeparity.plan.schedule.steps import Span
 
 _FEWEST = 4
-"""So many steps are joined at least: below, what is tried before costs more than their calls."""
+"""At least so many steps are joined. Below that, the trial costs more than the calls it saves."""
 
 
 class Joined:
@@ -20,11 +20,13 @@ class Joined:
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        # By their id; they are kept so that it is no other one's.
+        # By id. The turns are kept as well, so that their ids stay theirs.
         self._of: dict[int, tuple[tuple[Turn, ...], tuple[Turn, ...]]] = {}
 
     def turns(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-        """One turn of the small ones, then the others in their order; padded and copied ones are others."""
+        """The turns with the small ones joined into one, which comes first. Turns that are padded or copied are not
+        joined.
+        """
         if id(turns) not in self._of:
             self._of[id(turns)] = turns, self._joined(turns)
         return self._of[id(turns)][1]
@@ -42,7 +44,7 @@ class Joined:
         return (Turn(batch, small[0].phase, steps=steps), *(turn for turn in turns if id(turn) in apart))
 
     def _tokens_of(self, batches: Iterable[Batch]) -> Batch:
-        """All of them, as a rectangle where they are one."""
+        """All tokens of these batches, as a rectangle if they form one."""
         spans: list[Span] = []
         for span in sorted(span for batch in batches for span in batch.spans):
             if spans and (span.sequence, span.first) == (spans[-1].sequence, spans[-1].last):
@@ -61,6 +63,6 @@ def _rows(turn: Turn) -> int:
 
 
 def joined_rows(steps: Mapping[int, int]) -> int:
-    """The most rows of steps that are joined to one; by number of rows, how many steps have so many."""
+    """The most rows of steps that are joined into one call; `rows` says how many steps have how many rows."""
     small = {rows: count for rows, count in steps.items() if rows <= max(BLOCKS)}
     return sum(rows * count for rows, count in small.items()) if sum(small.values()) >= _FEWEST else 0

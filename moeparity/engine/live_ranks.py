@@ -1,7 +1,8 @@
-"""Real ranks: the pieces of a torch.distributed job's own rank, gathered and reduced by the job's backend.
+"""Real ranks: this process computes the pieces of its own rank in a torch.distributed job; the job's backend gathers
+and reduces them.
 
-Every process walks the same graph. At an op that is cut it computes its own piece; what another rank computed is
-gathered, and a sum over ranks is the backend's own, held to the one that is simulated of the same partial sums.
+Every process walks the same graph. At an op that is cut it computes its own piece and is sent what the other ranks
+computed. A sum over ranks is the backend's own; it is compared with the simulated sum of the same partial sums.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from moeparity.ops.kernels.placement import by_destination
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """One sum over ranks by the backend: what a rank sent, and how many elements have other bits than simulated.
+    """One sum over ranks by the backend: what a rank sent, and how many elements differ in bits from the simulated sum.
 
-    call: `all_reduce`, `reduce_scatter_tensor`; `all_gather` where the ranks' pieces were sent and added by each.
-    orders: shipped collectives that give all its bits; of sums that are as simulated nobody asks.
+    call: `all_reduce` or `reduce_scatter_tensor`; `all_gather` if the ranks' pieces were sent and each rank added them.
+    orders: the shipped collectives that give all its bits. Not looked for if the sum is as simulated.
     """
 
     call: str
@@ -40,11 +41,12 @@ class Reduction:
 
 
 class LiveRanks(Ranks):
-    """The ranks of the job that this process is one of, `width` of them; its pieces are dealt out in turn.
+    """The ranks of the job that this process is one of; there are `width` of them. Pieces are dealt out to ranks in
+    turn.
 
-    An op in fewer pieces than ranks is computed by groups of consecutive ranks, each the same; one in more leaves each
-    rank several. Of a pipeline each stage has as many consecutive ranks, `stages` says which stage computes each node.
-    Collective: all ranks make one.
+    If an op has fewer pieces than there are ranks, groups of consecutive ranks compute it, all of them the same. If it
+    has more, each rank has several. Each stage of a pipeline has the same number of consecutive ranks; `stages` says
+    which stage computes each node. Making one is a collective call: all ranks of the job have to do it.
     """
 
     def __init__(self, stages: Mapping[str, int] | None = None) -> None:
@@ -62,7 +64,7 @@ class LiveRanks(Ranks):
         self._reductions: list[Reduction] = []
 
     def take(self) -> tuple[Reduction, ...]:
-        """What was reduced since this was asked last."""
+        """The sums that were made since the last time this was asked."""
         reductions, self._reductions = tuple(self._reductions), []
         return reductions
 
@@ -81,12 +83,12 @@ class LiveRanks(Ranks):
             return super().gathered(outputs, pieces)
         own_outputs = [output for output in outputs if output is not None]
         parts: list[list[torch.Tensor]] = [[]] * size
-        # By way of the CPU: a tensor that is unpickled goes to the device that it has on its sender.
+        # Through the CPU: an unpickled tensor goes to the device that it had on its sender.
         dist.all_gather_object(parts, [output.cpu() for output in own_outputs], group=self._group(size))
         return [part.to(self.device) for of_rank in parts for part in of_rank]
 
     def reduced(self, partials: Sequence[torch.Tensor], simulated: Reduce, *, scattered: bool) -> torch.Tensor:
-        """The backend's sum of the ranks' partial sums, in their dtype; it is held to the simulated one."""
+        """The backend's sum of the ranks' partial sums, in their dtype; it is compared with the simulated one."""
         pieces = len(partials)
         size = min(pieces, self.width)
         own_partials = [partial if self.holds(i, pieces) else None for i, partial in enumerate(partials)]
@@ -94,7 +96,7 @@ class LiveRanks(Ranks):
         expected = simulated(every)
         first, name = every[0], name_of(every[0].dtype) or str(every[0].dtype)
         if pieces > size:
-            # No library's all-reduce adds several pieces of a rank: each rank is sent all of them.
+            # No library's all-reduce adds several pieces of one rank, so each rank is sent all of them.
             self._reductions.append(Reduction("all_gather", size, first.numel() * (pieces // size), name, 0))
             return expected
         total = self._sum(next(partial for partial in own_partials if partial is not None), size, scattered=scattered)
@@ -105,8 +107,8 @@ class LiveRanks(Ranks):
         return total
 
     def in_group(self, group: tuple[int, int], compute: Compute, *, whole: bool) -> tuple[torch.Tensor, ...]:
-        """Computed by the ranks of this group alone, which are a job of their own meanwhile; sent to all others of the
-        job, or of the stage, that the group is a part of.
+        """What `compute` gives in one group of ranks, which acts as a job of its own meanwhile. The result is sent to
+        all other ranks of the job, or of the stage that the group is a part of.
         """
         number, groups = group
         if groups == 1:
@@ -134,8 +136,8 @@ class LiveRanks(Ranks):
         return self._stages.get(node, 0), max(self._stages.values(), default=0) + 1
 
     def handed_on(self, stage: int, values: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Each rank of the stage sends them to the rank in its place of the next one, which goes on with what it got;
-        other ranks have them as they were.
+        """Each rank of the stage sends the values to its counterpart in the next stage, which goes on with what it
+        received. On all other ranks they stay as they are.
         """
         ranks = self.width // self.stage("")[1]
         stage_here, received = self.rank // ranks, list(values)
@@ -149,19 +151,19 @@ class LiveRanks(Ranks):
         return received
 
     def _sum(self, partial: torch.Tensor, size: int, *, scattered: bool) -> torch.Tensor:
-        """By the backend: of x [B, T, H], all of it, or by tokens and then put together."""
+        """The backend's sum of x [B, T, H]: of all of it, or scattered by tokens and put together again."""
         if not scattered:
             return of_job.all_reduce(partial, self._group(size))
         shares = of_job.reduce_scatter(by_destination(partial, size), self._group(size))
         return torch.cat(shares, dim=1)[:, : partial.shape[1]].contiguous()
 
     def _group(self, size: int) -> dist.ProcessGroup | None:
-        """So many consecutive ranks with this one; None: all."""
+        """The group of so many consecutive ranks that this rank is in; None: all ranks."""
         return self._groups.get(size)
 
 
 def _orders(partials: Sequence[torch.Tensor], total: torch.Tensor, *, scattered: bool) -> frozenset[str]:
-    """The shipped collectives that give these bits; what does not take the message gives none."""
+    """The shipped collectives that give these bits. One that does not take the message gives none."""
     ranks, tokens = len(partials), total.shape[1]
     names = []
     for name, collective in COLLECTIVES.items():

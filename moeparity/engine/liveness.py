@@ -14,15 +14,18 @@ from moeparity.engine.task import Task
 from moeparity.engine.walker import Name, Walker
 from moeparity.engine.work import Work
 from moeparity.ops.attribute import EDGE
-from moeparity.ops.memory import INTEGER, Call, Shapes
+from moeparity.ops.memory import INTEGER, Call
 from moeparity.plan.graph import SOURCES, Graph, Node, Segment
+from moeparity.plan.token_shapes import token_shapes, weight_shapes
 
 _LOADS = 1.5
-"""How many different loads of experts are met, in units of the mean load."""
+"""How many different numbers of rows experts get, in units of the mean number."""
 
 
 class _Value(NamedTuple):
-    """What a walker has of a value: a number, equal where two can only be equal, and the bytes of one element."""
+    """A walker's value as it is counted here: a number that is equal for values that must be equal, and the bytes of
+    one element.
+    """
 
     number: int
     size: int
@@ -33,24 +36,29 @@ class Values:
 
     def __init__(self, walkers: Sequence[Walker], graph: Graph, sequences: int, length: int) -> None:
         self.graph, self.work, self.sequences, self.length = graph, Work.of(walkers, graph), sequences, length
-        grid = Grid(sequences, length, dict.fromkeys(walker.schedule for walker in walkers))
+        self.grid = grid = Grid(sequences, length, dict.fromkeys(walker.schedule for walker in walkers))
         self.wave = max(last - first for first, last in grid.waves)
-        # By schedule, how many rows its steps have, and how many steps have so many.
+        # By schedule: how many steps have how many rows.
         self.rows = {key: Counter(step.rows for step in schedule.steps) for key, schedule in grid.schedules.items()}
-        # By schedule, the most rows that go through an op that computes several steps at once.
+        # By schedule: the most rows that go through an op that computes several steps at once.
         self.joined = {key: max(*rows, joined_rows(rows)) for key, rows in self.rows.items()}
         self.dtypes = tuple(dict.fromkeys(dtype for walker in walkers for dtype in walker.plan.dtypes))
-        self.widths, self.heads = widths(graph)
+        shapes = token_shapes(graph)
+        self.widths = {value: shape.numbers for value, shape in shapes.items()}
+        self.heads = {value: shape.heads or 1 for value, shape in shapes.items()}
         # By walker and name.
         self.values: dict[tuple[Name, str], _Value] = {}
         self.numbers: dict[object, int] = {}
-        # Bytes per token of all different values of a name, and of all outputs of a node; bytes of scratch of a node.
+        # Bytes per token of all different values of a name, and of all outputs of a node; bytes of scratch memory of a
+        # node.
         self.value_bytes: dict[str, int] = {}
         self.output_bytes: dict[str, int] = {}
         self.scratch: dict[str, int] = {}
-        # By node, of each work that can differ its kernel calls, by their rows, and how often they are made.
+        # By node: the kernel calls of each piece of work that can differ between walkers, by their rows, and how often
+        # each is made.
         self.calls: dict[str, dict[int, list[tuple[Call, int]]]] = {}
-        # Distinct work of nodes with 16-bit GEMMs, by what decides their shapes, and in how many calls it is done.
+        # The different pieces of work at nodes with 16-bit GEMMs, by what decides their shapes, with the number of
+        # calls of each.
         self.gemms: dict[tuple[str, int, str], dict[int, int]] = {}
         for walker in walkers:
             numbers = {source: self._number((source, walker.schedule)) for source in SOURCES}
@@ -83,7 +91,7 @@ class Values:
         self.value_bytes |= {value: sum(sizes.values()) for value, sizes in plain.items()}
         outputs = {value: sizes | shadows.get(value, {}) for value, sizes in (shadows | plain).items()}
         self.output_bytes[node.name] = sum(sum(sizes.values()) for sizes in outputs.values())
-        # Observers put together the waves of walkers whose micro-batches are smaller: reference, candidate, shadow.
+        # Observers put together the waves of walkers with smaller micro-batches: reference, candidate, shadow.
         if any(max(self.rows[walker.schedule]) < self.wave * self.length for walker in walkers):
             largest = max(max(sizes.values()) for sizes in outputs.values())
             self.scratch[node.name] += 3 * largest * self.wave * self.length
@@ -96,7 +104,7 @@ class Values:
         inputs: Sequence[_Value | None],
         sizes: dict[str, dict[int, int]],
     ) -> dict[str, _Value]:
-        """What a walker has of each value of a node; its bytes per token are put into `sizes`."""
+        """A walker's values at a node; their bytes per token are put into `sizes`."""
         result: dict[str, _Value] = {}
         on_edges = zip(self.work.edge_values[node.name], task.edges, strict=True)
         calls = [(node.values, task.numerics)]
@@ -104,7 +112,7 @@ class Values:
         input_bytes = [INTEGER if value is None else value.size for value in inputs]
         for values, numerics in calls:
             kind = (node.name, numerics.key, walker.schedule, *(value and value.number for value in inputs))
-            call = self._call(walker, node, numerics, task.reads, input_bytes)
+            call = self.call(walker, node, numerics, task.reads, input_bytes)
             waves = -(-self.sequences // self.wave)
             rows = self.rows[walker.schedule] if numerics.sees_rows else {call.tokens: waves}
             self.calls.setdefault(node.name, {})[self._number(kind)] = [
@@ -123,15 +131,21 @@ class Values:
                 result[value] = _Value(number, size)
         return result
 
-    def _call(
+    def input_bytes(self, walker: Walker, task: Task) -> list[int]:
+        """Bytes of one element of each input of a task, as the walker has them whose values it reads."""
+        source = walker.inputs_of or walker.name
+        return [INTEGER if value is None else self.values[source, value].size for value in task.reads]
+
+    def call(
         self, walker: Walker, node: Node, numerics: Numerics, reads: Sequence[str | None], input_bytes: Sequence[int]
     ) -> Call:
-        # Of a user's function nothing is known: it counts as the op in whose place it closes.
+        """The largest call of a walker's kernel at a node."""
+        # What a user's function needs is not known: it counts as the last op of its region.
         replaced = walker.plan.region(node.name) is not None
         names = node.inputs if replaced else [read or name for read, name in zip(reads, node.inputs, strict=True)]
         names = [name.partition(EDGE)[0] for name in names]
         return Call(
-            weights=_shapes(node),
+            weights=weight_shapes(node),
             params=node.params,
             tokens=self._rows_of_a_call(walker, numerics),
             length=self.length,
@@ -145,13 +159,13 @@ class Values:
         )
 
     def _assembled(self, walker: Walker, call: Call) -> int:
-        """Bytes of inputs that are put together from several steps', whose own values are still there."""
+        """Bytes of inputs that are put together from several steps, while the steps' own values are still in memory."""
         if max(self.rows[walker.schedule]) >= self.wave * self.length:
             return 0
         return call.tokens * sum(n * size for n, size in zip(call.inputs, call.input_bytes, strict=False))
 
     def _rows_of_a_call(self, walker: Walker, numerics: Numerics) -> int:
-        """The most that its kernel is handed at once."""
+        """The most rows that its kernel is given at once."""
         if not numerics.sees_rows:
             return self.wave * self.length
         return self.joined[walker.schedule] if numerics.joins else max(self.rows[walker.schedule])
@@ -174,14 +188,14 @@ class Values:
         return len(shapes) + sum(2 * min(count, most[key]) for key, count in loads.items())
 
     def saved(self, names: set[str]) -> int:
-        """Bytes of these nodes' values, the logits and the routes, twice: in parts, and put together."""
+        """Bytes of these nodes' values, the logits and the routes, counted twice: in parts, and put together."""
         nodes = [n for n in self.graph.nodes if n.name in names or n.op.routes or self.graph.output in n.values]
         return (
             2 * sum(self.value_bytes[value] for node in nodes for value in node.values) * self.sequences * self.length
         )
 
     def peak(self, segment: Segment) -> int:
-        """The most bytes of values at once, in any wave of a segment."""
+        """The most bytes of values that exist at once, in any wave of a segment."""
         order = {node.name: i for i, node in enumerate(self.graph.nodes)}
         inside = range(order[segment.nodes[0].name], order[segment.nodes[-1].name] + 1)
         born = {v: order[node.name] for node in self.graph.nodes for v in self._values_of(node)}
@@ -192,7 +206,8 @@ class Values:
             dying += self.value_bytes[value] * (born[value] < inside.start and last[value] in inside)
             passing += self.value_bytes[value] * (born[value] < inside.start and last[value] >= inside.stop)
             coming += self.value_bytes[value] * (born[value] in inside and last[value] >= inside.stop)
-        # In the first wave nothing that comes is there yet, in the last nothing that goes is there any more.
+        # In the first wave no value that the segment hands on exists yet; in the last wave no value that it was given
+        # and nobody reads later exists any more.
         crossing = passing * self.sequences + max(
             dying * self.sequences + coming * self.wave, dying * self.wave + coming * self.sequences
         )
@@ -206,19 +221,3 @@ class Values:
 
     def _values_of(self, node: Node) -> Iterator[str]:
         yield from (value for value in (*node.values, *self.work.edge_values[node.name]) if value in self.value_bytes)
-
-
-def widths(graph: Graph) -> tuple[dict[str, int], dict[str, int]]:
-    """Elements per token of every value of a graph, and into how many heads they are cut."""
-    elements, heads = dict.fromkeys(SOURCES, 1), dict.fromkeys(SOURCES, 1)
-    for node in graph.nodes:
-        inputs = [elements[value] for value in node.inputs]
-        elements |= zip(node.values, node.op.memory.widths(_shapes(node), node.params, inputs), strict=True)
-        cut = node.params.get("heads") or (1 if node.op.joins_heads else heads[node.inputs[0]])
-        heads |= dict.fromkeys(node.values, cut)
-    return elements, heads
-
-
-def _shapes(node: Node) -> Shapes:
-    """The shapes of a node's weights, those of experts with their axis first."""
-    return {port: (ref.count, *ref.shape) if ref.each else ref.shape for port, ref in node.weights.items()}

@@ -1,9 +1,10 @@
-"""All variants walk the graph together: at each node equal inputs under equal numerics are computed once.
+"""All variants walk the graph together. At each node, equal inputs under equal numerics are computed once.
 
-The loops, outermost first: segments (weights are read once for all), waves of sequences that are independent of each
-other, nodes, walkers, the steps of a walker's schedule. Tokens are known, so that all steps of a node come before the
-next node: what a step's attention reads of earlier steps is there. A walker is a variant, or a *shadow*: a variant's
-numerics on another variant's inputs, which shows what a node's own numerics do apart from the error carried into it.
+The loops, outermost first: segments (weights are read once for all walkers), waves of sequences that are independent of
+    each other, nodes, walkers, the steps of a walker's schedule. All tokens are known before the run, so all steps of a
+    node come before the next node: when the attention of a step runs, the keys and values of the earlier steps are
+    there. A walker runs a variant, or it is a *shadow*: it runs a variant's numerics on another variant's inputs. That
+    shows what a node's own numerics change, without the error carried into it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from moeparity.engine.grid import Grid, Turn
 from moeparity.engine.joined import Joined
 from moeparity.engine.task import Replay, Task
 from moeparity.engine.ticks import Ticks
+from moeparity.engine.turns import NodeTurns
 from moeparity.engine.values import Block, Identities
 from moeparity.engine.view import Ids, NodeView, Observer, ids_of
 from moeparity.engine.visit import Visit
-from moeparity.engine.walker import Name, Walker
+from moeparity.engine.walker import Name, Walker, WalkersRefusedError
 from moeparity.engine.work import Work
 from moeparity.inputs.weights.store import Loaded, WeightStore
-from moeparity.plan.attention_groups import computed_apart
+from moeparity.ops.attribute import RefusedError
 from moeparity.plan.graph import SOURCES, Graph, Node
 from moeparity.plan.schedule.steps import MicroBatches, Schedule
 from moeparity.progress import Callback
@@ -39,7 +41,7 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True)
 class Counts:
-    """What a pass cost: kernel calls per node, and bytes read from the checkpoint's files."""
+    """What a pass cost: kernel calls by node, and bytes read from the checkpoint's files."""
 
     evaluations: Counter[str] = field(default_factory=Counter)
     bytes_read: int = 0
@@ -61,12 +63,12 @@ def run(
     work: Work | None = None,
     progress: Callback | None = None,
 ) -> Counts:
-    """One pass over the weights with all walkers in lockstep. tokens [B, T] int64 on the weights' device.
+    """One pass over the weights with all walkers in lockstep.
 
-    `attention_mask` [B, T] bool is true on real tokens (None: on all). Padded tokens go through every op, as they do
-    in transformers. `waves` says which of the waves are walked, `until` names the last node to be walked.
-    `work` is what a footprint of these walkers on this graph was worked out from (None: it is worked out here).
-    `progress` is called after every node of every wave.
+    tokens [B, T] int64 on the weights' device. `attention_mask` [B, T] bool is true on real tokens (None: on all).
+    Padded tokens go through every op, as they do in transformers. `waves` says which waves are walked, `until` names
+    the last node to be walked. `work` is what the footprint of these walkers on this graph was worked out from (None:
+    it is worked out here). `progress` is called after every node of every wave.
     """
     before = weights.bytes_read
     with torch.inference_mode():
@@ -117,10 +119,7 @@ class _Lockstep:
         sequences, length = tokens.shape
         self.grid = Grid(sequences, length, dict.fromkeys(self.schedules.values()))
         self.joined = Joined(self.grid)
-        every = {schedule.groups for schedule in self.schedules.values()}
-        self.apart = {
-            groups: computed_apart(graph, groups.gathered) if groups.count > 1 else frozenset() for groups in every
-        }
+        self.turns = NodeTurns(self.grid, graph, self.schedules.values())
         # Shadows read other walkers' values, so they come after all of them.
         self.walkers = sorted(walkers, key=lambda walker: walker.inputs_of is not None)
         self.values: dict[tuple[Name, str, Rows], list[Block]] = {}
@@ -139,7 +138,9 @@ class _Lockstep:
                     self.values[holder, name, wave] = [block]
 
     def step(self, node: Node, wave: Rows, loaded: Loaded, ticks: Ticks) -> None:
-        """Compute one node of one wave for every walker, show it to the observers, forget what nobody reads again."""
+        """Compute one node of one wave for every walker, show it to the observers, and drop the values that nobody
+        reads later.
+        """
         visit = Visit(node, wave, loaded, self.counts.evaluations)
         leaders = self.work.leaders[node.name]
         outputs: dict[Name, tuple[list[Block], ...]] = {}
@@ -153,7 +154,11 @@ class _Lockstep:
             inputs[walker.name] = self._inputs(source, todo.reads_of_all, wave)
             ports = partial(self._ports, visit, todo, source)
             visit.on_part = partial(self._report_part, ticks, place)
-            computed = visit.walked(self._turns(walker.name, visit, todo), ports)
+            try:
+                computed = visit.walked(self._turns(walker.name, visit, todo), ports)
+            except RefusedError as error:
+                led = [name for name, leader in leaders.items() if leader == walker.name]
+                raise WalkersRefusedError(led, error) from None
             recorded, handed_on = visit.grafted(computed, walker.grafts)
             outputs[walker.name] = recorded if walker.shows == "recorded" else computed
             active[walker.name] = todo.numerics.active
@@ -170,7 +175,7 @@ class _Lockstep:
             )
         again = partial(self._again, visit)
         packs = {name: batches for name, batches in self._of_all(self.grid.open_packs, wave) if name in outputs}
-        turns = {name: steps for name, steps in self._of_all(self._steps, node, wave) if name in outputs}
+        turns = {name: steps for name, steps in self._of_all(self.turns.steps, node, wave) if name in outputs}
         entered = self.entered[wave]
         view = NodeView(node, wave, self.grid, outputs, inputs, active, regions, entered, again, loaded, packs, turns)
         for observer in self.observers:
@@ -180,7 +185,9 @@ class _Lockstep:
     def _of_all(
         self, of_schedule: Callable[..., Sequence[Item]], *place: object
     ) -> Iterator[tuple[Name, Sequence[Item]]]:
-        """By walker what its schedule gives, which is asked for once for all that are on it."""
+        """For each walker what `of_schedule` gives for its schedule; called once for all walkers with the same
+        schedule.
+        """
         for schedule, names in self.names_on.items():
             yield from zip(names, repeat(of_schedule(schedule, *place)), strict=False)
 
@@ -188,37 +195,25 @@ class _Lockstep:
         ticks.within((place + part) / len(self.walkers))
 
     def _turns(self, walker: Name, visit: Visit, todo: Task) -> Sequence[Turn]:
-        """What goes through a node together: all of a wave where no row sees another, else the walker's steps."""
-        # Groups that attend apart add up partial sums of their own.
-        schedule = self.schedules[walker]
-        own_sums = visit.node.op.reduces and self._is_apart(schedule, visit.node)
-        if not todo.numerics.sees_rows and not todo.by_phase and not own_sums:
-            return (Turn(self.grid.whole(visit.wave), schedule.phases[0]),)
-        turns = self._steps(schedule, visit.node, visit.wave)
-        return self.joined.turns(turns) if self._joins(walker, visit, todo) else turns
-
-    def _is_apart(self, schedule: Schedule | MicroBatches, node: Node) -> bool:
-        """Whether groups of a walker's ranks compute a node each for its own sequences."""
-        return node.name in self.apart[schedule.groups]
-
-    def _steps(self, schedule: Schedule | MicroBatches, node: Node, wave: Rows) -> tuple[Turn, ...]:
-        """The steps of a walker at a node; where groups of ranks attend apart, those of each."""
-        grid, is_head = self.grid, node.op.family == "head"
-        if self._is_apart(schedule, node):
-            return (grid.head_apart if is_head else grid.apart)[schedule][wave]
-        return (grid.head_turns if is_head else grid.turns)[schedule][wave]
+        """The tokens that go through a node together; several small steps at once if the op allows it."""
+        turns = self.turns.at(self.schedules[walker], visit.node, todo, visit.wave)
+        return self.joined.turns(turns) if len(turns) > 1 and self._joins(walker, visit, todo) else turns
 
     def _joins(self, walker: Name, visit: Visit, todo: Task) -> bool:
-        """Whether one call may compute several steps: one kernel for all, and inputs that lie as each step's own do."""
+        """Whether one call may compute several steps: they use one kernel, and the inputs lie in memory as each step's
+        own would.
+        """
         if not self.on_cpu or not todo.numerics.joins or todo.by_phase or todo.replay is not None or any(todo.edges):
             return False
-        if self._is_apart(self.schedules[walker], visit.node):
+        if self.turns.is_apart(self.schedules[walker], visit.node):
             return False
         inputs = self._inputs(self.sources[walker], todo.reads, visit.wave)
         return all(block.tensor.is_contiguous() for blocks in inputs for block in blocks or ())
 
     def _ports(self, visit: Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
-        """A walker's blocks of one turn: the node's own ports, then what each edge of its own is handed."""
+        """A walker's blocks for one turn: those of the node's own ports, then one for each consumer that gets a value
+        of its own.
+        """
         if any(at.history):
             return self._attended(visit, at, source, turn)
         todo = _task_of(at, turn)
@@ -231,7 +226,7 @@ class _Lockstep:
         )
 
     def _again(self, visit: Visit, walker: Name) -> tuple[torch.Tensor, ...]:
-        """What the numerics of a walker give of its first turn when they are asked anew."""
+        """A walker's outputs for its first turn, computed again."""
         todo = self.work.at[walker, visit.node.name]
         assert todo is not None, "only what ran is asked"
         turn = self._turns(walker, visit, todo)[0]
@@ -256,8 +251,8 @@ class _Lockstep:
         return list(visit.walked(self._turns(replay.of, visit, source), routes)[: replay.ports])
 
     def _attended(self, visit: Visit, at: Task, source: Name, turn: Turn) -> tuple[Block, ...]:
-        """The values of a turn at an op that reads earlier tokens; where it takes the spans one by one, put together
-        from those of each, which may be of several cases.
+        """The values of a turn at an op that reads earlier tokens. If the op computes each span by itself, they are put
+        together from the spans' values; the spans may belong to different cases.
         """
         parts = []
         sizes = turn.sizes if at.by_phase else None
@@ -269,7 +264,7 @@ class _Lockstep:
         return visit.identified(parts, turn.batch)
 
     def _inputs(self, source: Name, reads: tuple[str | None, ...], wave: Rows) -> tuple[list[Block] | None, ...]:
-        """The values of the walker `source` that are read, None where one is not."""
+        """The values of the walker `source` that are read; None for an input that is not read."""
         holder = self.work.holder
         return tuple(None if value is None else self.values[holder[value][source], value, wave] for value in reads)
 
@@ -293,5 +288,5 @@ class _Lockstep:
 
 
 def _task_of(at: Task, turn: Turn) -> Task:
-    """The task of a turn, whose sizes are asked for where it goes by them."""
+    """The task for a turn. The turn's sizes are only worked out if the task depends on them."""
     return at.at(turn.sizes) if at.by_phase else at

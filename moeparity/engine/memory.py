@@ -1,4 +1,4 @@
-"""What a pass was estimated to take, and the most memory it took."""
+"""How much memory a pass was estimated to need, and the most that it took."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from moeparity.inputs.machine import anonymous_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes: what a pass was estimated to take at most beside what was held before, and what was held at its peak.
-
-    None where the system does not say.
+    """Bytes: how much a pass was estimated to need beside what the process held before, and how much was held at the
+    peak. None if the system does not say.
     """
 
     estimated: int
@@ -24,17 +23,16 @@ class Memory:
     peak: int | None
 
     def joined(self, further: Memory) -> Memory:
-        """Of two passes, the one with the greater peak."""
+        """Of two passes, the one with the higher peak."""
         return max(self, further, key=lambda memory: memory.peak or 0)
 
 
 class Peak:
-    """The most memory that this process holds while the context lasts, `bytes`; `before` is what it holds on entering.
+    """The most memory that this process holds while the context lasts; `before` is what it holds on entering. None if
+    the system does not say.
 
-    None where the system does not say.
-
-    On the CPU anonymous memory, looked at 50 times a second: the kernel keeps no maximum that leaves out the pages of
-    mapped files. On a GPU what torch has allocated.
+    On the CPU it is anonymous memory, read 50 times a second, since the kernel keeps no maximum without the pages of
+    mapped files. On a GPU it is what torch has allocated.
     """
 
     _SECONDS = 0.02

@@ -1,4 +1,4 @@
-"""Passes over some tokens: these walkers, as many at once as memory allows, split where a kernel refuses one."""
+"""Passes over some tokens: as many walkers at once as memory allows, split if a kernel refuses one."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ import torch
 from moeparity.engine.duration import FASTEST, require_time
 from moeparity.engine.footprint import Footprint, estimate, greatest, require
 from moeparity.engine.lockstep import Counts, run
+from moeparity.engine.refusals import refusals
 from moeparity.engine.view import Observer
-from moeparity.engine.walker import Walker
-from moeparity.errors import SpecError
+from moeparity.engine.walker import Name, Walker, WalkersRefusedError
 from moeparity.inputs.machine import available_bytes
 from moeparity.inputs.weights.store import WeightStore
+from moeparity.numerics.collectives.execute import arch
+from moeparity.ops.attribute import RefusedError
 from moeparity.progress import Callback
 
+Refused = dict[Name, RefusedError]
+"""Walkers that can't run, and why."""
+
 Observing = Callable[[Sequence[Walker]], Sequence[Observer]]
-"""From the walkers that are tried in a pass to the observers that look at it."""
+"""Makes the observers of a pass from the walkers that are tried in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """One finished pass: the walkers that were tried in it, what looked at them, what it cost and was to need."""
+    """One finished pass: the walkers that were tried in it, its observers, what it cost and what it was estimated to
+    need.
+    """
 
     trials: tuple[Walker, ...]
     observers: Sequence[Observer]
@@ -35,7 +42,7 @@ class Pass:
 class PassRunner:
     """What passes run on: weights, tokens [B, T] int64 and their mask [B, T] bool, on the weights' device.
 
-    memory_limit: bytes a pass may take; None stands for what is available, infinity for any number.
+    memory_limit: bytes a pass may take; None means what is available, infinity any number.
     draws: how often an observer calls each kernel again.
     waves: which waves of sequences are walked.
     """
@@ -57,10 +64,9 @@ class PassRunner:
         saved: Iterable[str] | None = None,
         kept_bytes: int = 0,
     ) -> Pass:
-        """One pass with all of these walkers, up to the node `until`; `saved` are nodes whose values an observer keeps,
-        `kept_bytes` that observers keep of each token beside.
-
-        Raises MoeparityError where it does not fit into memory, SpecError where a kernel refuses a walker.
+        """One pass with all of these walkers, up to the node `until`. `saved` are nodes whose values an observer keeps,
+        `kept_bytes` what observers keep per token beside that. Raises MoeparityError if it does not fit into memory,
+        SpecError if a kernel refuses a walker.
         """
         sequences, length = self.input_ids.shape
         footprint = require(
@@ -75,40 +81,49 @@ class PassRunner:
         observing: Observing,
         *,
         until: str | None = None,
+        refused: Refused | None = None,
     ) -> Iterator[Pass]:
-        """Passes that together try every walker once, each beside those that walk `always`.
+        """Passes that together try every walker once, each pass together with the walkers in `always`.
 
-        As many as memory allows are tried at once, at least one. A walker that a kernel refuses when it meets the
-        shapes is in none of the passes. Raises MoeparityError where not even one fits.
+        Each pass tries as many as memory allows, at least one. A walker that an op refuses is in none of the passes and
+        is entered into `refused`. Raises MoeparityError if not even one fits, SpecError if `always` cannot run.
         """
-        waiting = list(trials)
+        refused = {} if refused is None else refused
+        sequences, length = self.input_ids.shape
+        impossible = refusals([*always, *trials], self.weights.graph, sequences, length, arch(self.weights.device))
+        refused |= {trial.name: impossible[trial.name][0] for trial in trials if trial.name in impossible}
+        waiting = [trial for trial in trials if trial.name not in refused]
         while waiting:
             count, footprint = self._most(always, waiting)
-            yield from self._split(always, waiting[:count], observing, until, footprint)
+            yield from self._without_refused(always, waiting[:count], observing, until, footprint, refused)
             waiting = waiting[count:]
 
-    def _split(
+    def _without_refused(
         self,
         always: Sequence[Walker],
         trials: Sequence[Walker],
         observing: Observing,
         until: str | None,
-        footprint: Footprint | None = None,
+        footprint: Footprint | None,
+        refused: Refused,
     ) -> Iterator[Pass]:
-        """One pass, whose footprint is known where it was seen to fit; several where a kernel refuses a walker."""
-        walkers, observers = [*always, *trials], observing(trials)
-        if footprint is None:
-            sequences, length = self.input_ids.shape
-            footprint = require(walkers, self.weights, sequences, length, limit=self.memory_limit)
-        try:
-            finished = self._ran(walkers, trials, observers, footprint, until)
-        except SpecError:
-            half = len(trials) // 2
-            if half:
-                yield from self._split(always, trials[:half], observing, until)
-                yield from self._split(always, trials[half:], observing, until)
-            return
-        yield finished
+        """One pass, with its footprint if that was worked out already. If a kernel refuses a walker, the pass is run
+        again without it.
+        """
+        while trials:
+            walkers, observers = [*always, *trials], observing(trials)
+            if footprint is None:
+                footprint = require(walkers, self.weights, *self.input_ids.shape, limit=self.memory_limit)
+            try:
+                yield self._ran(walkers, trials, observers, footprint, until)
+            except WalkersRefusedError as error:
+                remaining = [trial for trial in trials if trial.name not in error.walkers]
+                if len(remaining) == len(trials):
+                    raise
+                refused |= {trial.name: error.refusal for trial in trials if trial.name in error.walkers}
+                trials, footprint = remaining, None
+            else:
+                return
 
     def _ran(
         self,
@@ -134,8 +149,8 @@ class PassRunner:
         return Pass(trials=tuple(trials), observers=observers, counts=counts, footprint=footprint)
 
     def _most(self, always: Sequence[Walker], trials: Sequence[Walker]) -> tuple[int, Footprint | None]:
-        """How many of these, from the first on, one pass has the memory for, at least one; and what they take, where
-        that was worked out and fits.
+        """How many of these walkers, from the first on, fit into one pass, at least one; and their footprint, if it was
+        worked out and fits.
         """
         limit = available_bytes(self.weights.device) if self.memory_limit is None else self.memory_limit
         if limit is None:

@@ -1,8 +1,8 @@
-"""Forced routes (routing replay): a walker whose routers hand on what those of another walker chose.
+"""Forced routes (routing replay): a walker whose routers hand on what another walker's routers chose.
 
-What a replay takes over differs between engines: the ids alone, each side weighting them itself (verl's R2 and R3,
+Engines differ in what a replay takes over: the expert ids alone, which each side weights itself (verl's R2 and R3,
 slime, vLLM, SGLang); the routing weights too; and the order of the slots, in which a combine may add. A forced walker
-takes over one of these, and keeps its own numerics for the rest.
+takes over one of these, and keeps its own numerics for everything else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IDS: Final = "ids"
 WEIGHTS: Final = "ids+weights"
 ORDER: Final = "ids+weights+order"
 REPLAYED: tuple[Replayed, ...] = get_args(Replayed)
-"""From the least to the most that is taken over; `natural` routes take over nothing."""
+"""What is taken over, from the least to the most; `natural` takes over nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +43,11 @@ class Forced:
 
 
 def replayed_plan(plan: BoundGraph, source: BoundGraph) -> BoundGraph:
-    """The plan whose routers' outputs a walker takes over in a phase of its own, in which it has the plan `plan`, from
-    one with the plan `source`.
+    """The plan whose router outputs a forced walker takes over. The forced walker has the plan `plan` in one of its
+    phases; the routes come from a walker with the plan `source`.
 
-    Raises SpecError where a router's scores or routes are inside a user's function, or where `source` refuses a choice
-    of `plan` that ops after the routers go along with.
+    Raises SpecError if a router's scores or routes are inside a user's function, or if `source` refuses a choice of
+    `plan` that later ops depend on.
     """
     for side in (plan, source):
         hidden = side.replaced()

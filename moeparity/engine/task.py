@@ -1,4 +1,4 @@
-"""What one walker does at one node: the values it reads, its numerics, roundings on edges, and routes it is given."""
+"""What one walker does at one node: which values it reads, its numerics, roundings on edges, and forced routes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from moeparity.plan.schedule.steps import MicroBatches, Schedule
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The routes a task is given behind its inputs: the first `ports` outputs of the router of walker `of`, which it
-    computes in each case of its own schedule.
+    """Routes that a task is given after its inputs: the first `ports` outputs of the router of walker `of`. That walker
+    computes them in each case of its own schedule.
     """
 
     of: Name
@@ -35,17 +35,18 @@ class Replay:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal where the same routes are given."""
+        """Equal for two replays that give the same routes."""
         return (self.of, *((phase, numerics.key) for phase, numerics in self.numerics.items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One walker at one node: the values it reads, its numerics, and those of each edge (None: what is stored).
+    """One walker at one node: the values it reads, its numerics, and the numerics of each edge (None: the consumer
+    reads the stored value).
 
-    `history`: of each value, whether a token reads it at all earlier tokens of its sequence too.
-    `replay`: of a router with forced routes, where they come from.
-    `by_phase`: the tasks of cases in which it is another one.
+    history: for each value, whether a token also reads it at all earlier tokens of its sequence.
+    replay: for a router with forced routes, where these come from.
+    by_phase: the tasks of the cases in which the task is another one.
     """
 
     reads: tuple[str | None, ...]
@@ -75,7 +76,7 @@ class Task:
 
 
 def replayed_plans(walker: Walker, source: Walker) -> dict[Case, dict[Case, BoundGraph]]:
-    """By a forced walker's phase and the phase of the walker whose routes it takes over: what makes them."""
+    """The plan that makes the routes, by case of the forced walker and by case of the walker they are taken from."""
     plans = {phase: replayed_plan(plan, source.plan) for phase, plan in walker.plans.items()}
     return {phase: {theirs: plan.at_phase(theirs) for theirs in source.plans} for phase, plan in plans.items()}
 
@@ -87,10 +88,11 @@ def task_of(
     handed: set[str],
     replayed: Mapping[Case, Mapping[Case, BoundGraph]] | None,
 ) -> Task:
-    """The task of a walker at a node in the first phase of its schedule, with those of phases where it is another.
+    """The task of a walker at a node in the first phase of its schedule, with the tasks of other phases if they differ.
 
-    `edges` are the consumers of the node that are handed values of their own, `handed` the names of all such values,
-    `replayed` what `replayed_plans` gives. Raises SpecError where a function would be handed what it does not take.
+    `edges` are the consumers of the node that are given values of their own, `handed` the names of all such values,
+    `replayed` what `replayed_plans` gives. Raises SpecError if a user's function would be given something that it does
+    not take.
     """
     tasks = {}
     # Most phases have one plan.
@@ -109,7 +111,7 @@ def task_of(
 
 
 def _kind(task: Task) -> tuple[object, ...]:
-    """What tells tasks of a walker at one node apart."""
+    """What distinguishes the tasks of a walker at one node."""
     replay = None if task.replay is None else task.replay.key
     return (task.numerics.key, task.reads, replay, *(edge and edge.key for edge in task.edges))
 
@@ -138,8 +140,9 @@ def _task(walker: Walker, plan: BoundGraph, node: Node, edges: Sequence[str], ha
 
 
 def knows_steps(schedule: Schedule | MicroBatches, node: Node) -> bool:
-    """Whether a node's values go by the steps of a schedule even where no row sees another: a pack says what its tokens
-    see and where they lie among keys, and what is copied is another token's value, not what its own token would give.
+    """Whether a node's values depend on the steps of a schedule even if no row depends on the others. A pack decides
+    what its tokens see and where they lie among the keys; a copied token has another token's value, not the one
+    computed for it.
     """
     if node.op.history:
         return schedule.has_packs or schedule.has_copies
@@ -147,7 +150,9 @@ def knows_steps(schedule: Schedule | MicroBatches, node: Node) -> bool:
 
 
 def _refuse_history(walker: Walker, region: Region) -> None:
-    """A function in place of several nodes is not handed the keys that attention inside it would read."""
+    """Refuses a user's function in place of several nodes if attention inside it would read keys of earlier steps,
+    which it is not given.
+    """
     nodes = [node for node in walker.plan.graph.nodes if node.name in region.nodes]
     if walker.schedule.has_history and len(nodes) > 1 and any(node.op.history for node in nodes):
         raise SpecError(
@@ -158,7 +163,7 @@ def _refuse_history(walker: Walker, region: Region) -> None:
 
 
 def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, BoundGraph]) -> Task:
-    """A router's task with what `forced` says of it taken over from a walker with these plans, by its own phases."""
+    """A router's task with routes taken over, as `forced` says, from a walker that has these plans in its cases."""
     replay = Replay(
         of=forced.of,
         numerics={phase: op_numerics(source, node, {}) for phase, source in sources.items()},
@@ -168,7 +173,8 @@ def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, Bo
     if forced.replayed != ORDER:
         key = (*numerics.key, ("routes", forced.replayed))
         return replace(task, numerics=replace(numerics, key=key), replay=replay)
-    # Nothing is computed, and the own logits are not read. The first of the phases speaks for what took effect.
+    # Nothing is computed, and the walker's own logits are not read. For the choices in effect, the first phase is
+    # reported.
     theirs = next(iter(replay.numerics.values()))
     handed = replace(
         theirs,
@@ -181,7 +187,9 @@ def _replaying(task: Task, node: Node, forced: Forced, sources: Mapping[Case, Bo
 
 
 def _handed(value: str, node: Node, region: Region | None, handed: set[str]) -> str:
-    """The value as this node is handed it; a region is handed what the first of its nodes is that has an own edge."""
+    """The name under which this node is given the value. A region gets the one meant for the first of its nodes that is
+    given a value of its own.
+    """
     for reader in (node.name,) if region is None else region.nodes:
         if f"{value}{EDGE}{reader}" in handed:
             return f"{value}{EDGE}{reader}"

@@ -1,4 +1,4 @@
-"""What a pass tells of how far it is: of every node, and of a long one while it is computed."""
+"""What a pass reports of its progress: after every node, and during a long one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from moeparity.progress import Callback, Progress
 
 LONG = 0.5
-"""Seconds after which a node that is not done is told of."""
+"""If a node is not done after so many seconds, progress within it is reported."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ticks:
-    """Reports of one pass through `total` nodes times waves, to `heard` (None: to nobody).
-
-    `evaluations` tells how many op evaluations are done, `segment` is where the pass is.
+    """Reports of one pass through `total` nodes times waves, to `heard` (None: to nobody). `evaluations` counts the op
+    evaluations so far; `segment` is where the pass is.
     """
 
     heard: Callback | None
@@ -27,12 +26,12 @@ class Ticks:
     _told_at: float = field(default_factory=time.monotonic)
 
     def node(self) -> None:
-        """A node of a wave is done."""
+        """One node of one wave is done."""
         self._done += 1
         self._tell(0.0)
 
     def within(self, part: float) -> None:
-        """So much of the next node is done, from 0 to 1; told where nothing was for a while."""
+        """So much of the next node is done, from 0 to 1; reported only if nothing was reported for a while."""
         if self.heard is not None and part < 1 and time.monotonic() - self._told_at >= LONG:
             self._tell(part)
 

@@ -16,24 +16,25 @@ from moeparity.numerics.bits import int_view
 IntArray = npt.NDArray[np.int64]
 
 FEW = 2
-"""So many tensors are compared as they are; of more, only those whose fingerprints agree in some cell."""
+"""Up to so many tensors are compared directly. Of more, only those are whose fingerprints agree in some cell."""
 
 NARROW = 64
-"""Of so many cells and fewer each is looked up by itself."""
+"""Up to so many cells are looked up one by one."""
 
 PAIRS = 4096
-"""Of so many other batches it is kept which tokens one has in common with them."""
+"""For up to so many other batches, a batch keeps which tokens it shares with them."""
 
 WORDS = 1 << 16
-"""So many words of a tensor on a GPU are taken to its fingerprints at once."""
+"""On a GPU, fingerprints are taken of so many words of a tensor at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """A value of the tokens of a batch: the tensor, and the identity of each cell of the batch.
+    """A value for the tokens of a batch: the tensor, and an identity for each cell of the batch.
 
-    `partials`: in how many partial sums the value lies, along the axis behind the sequences (1: there is no such axis).
-    `axis`: that of the tokens; the first is that of the sequences.
+    partials: how many partial sums the value consists of, along the axis behind the sequences (1: there is no such
+        axis).
+    axis: the axis of the tokens; the first axis is that of the sequences.
     """
 
     tensor: torch.Tensor
@@ -49,7 +50,7 @@ class Block:
 
 
 class _Bits:
-    """The bits of a tensor of a batch, read as integers and by token only where that is needed, once."""
+    """The bits of a batch's tensor, as integers and by token. They are only read in that way if needed, and once."""
 
     def __init__(self, tensor: torch.Tensor, batch: Batch, axis: int) -> None:
         self.tensor, self.batch, self.axis = tensor, batch, axis
@@ -57,12 +58,12 @@ class _Bits:
 
     @cached_property
     def bits(self) -> torch.Tensor:
-        """As the tensor lies."""
+        """The tensor as integers, in its own layout."""
         return int_view(self.tensor)
 
     @cached_property
     def by_token(self) -> torch.Tensor:
-        """One row for each token, in as wide integers as it divides into: [n, words]."""
+        """One row for each token, in integers as wide as its bytes allow: [n, words]."""
         bits = self.bits.movedim(self.axis, 1)
         rows = bits.flatten(0, 1).flatten(1) if bits.dim() > 2 else bits.reshape(-1, 1)
         if rows.shape[1] * rows.itemsize % 8:
@@ -72,16 +73,16 @@ class _Bits:
 
     @cached_property
     def prints(self) -> Mapping[int, int]:
-        """By cell, a number that is the same for the same bits, and hardly ever for others."""
+        """A number for each cell: equal for equal bits, and hardly ever equal for others."""
         batch = self.batch
-        # Products and sums of whole numbers wrap around, in whichever order.
+        # Products and sums of integers wrap around, so their order does not matter.
         placed = _of_rows(self.by_token).cpu() * batch.factors
         of_cell = placed.new_zeros(len(batch.cells)).index_add_(0, batch.cell_of, placed)
         return dict(zip(batch.cells, of_cell.tolist(), strict=True))
 
 
 def _of_rows(rows: torch.Tensor) -> torch.Tensor:
-    """A number of each row [n, words] of integers, int64 [n]."""
+    """A number for each row [n, words] of integers, int64 [n]."""
     factors = odd_numbers(rows.shape[1], rows.device)
     if rows.device.type == "cpu":
         return torch.mv(rows.long(), factors)
@@ -92,7 +93,7 @@ def _of_rows(rows: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbered:
-    """Something new in the cells `fresh`, and the numbers, int64, of all cells of its batch."""
+    """What is new in the cells `fresh`, and the identities, int64, of all cells of its batch."""
 
     bits: _Bits
     numbers: IntArray
@@ -100,10 +101,10 @@ class _Numbered:
 
 
 class Identities:
-    """Gives every cell of one output port a number, the same for the same bits."""
+    """Gives identities to the cells of one output port: equal numbers for equal bits."""
 
     def __init__(self) -> None:
-        # What has something new: in few cells, by cell and as a whole; in many.
+        # Blocks with something new: by cell and as a whole if they have few cells, else in one list.
         self._by_cell: dict[int, list[_Numbered]] = {}
         self._narrow: list[_Numbered] = []
         self._wide: list[_Numbered] = []
@@ -111,7 +112,7 @@ class Identities:
         self._same: dict[tuple[object, ...], Block] = {}
 
     def block(self, tensor: torch.Tensor, batch: Batch, axis: int = 1, partials: int = 1) -> Block:
-        """The tensor with its identities; an equal block made before is returned instead."""
+        """The tensor with its identities; if an equal block was made before, that one is returned."""
         bits = _Bits(tensor, batch, axis)
         ids = np.full(len(batch.cells), -1, dtype=np.int64)
         for met_value in self._met(bits):
@@ -126,7 +127,7 @@ class Identities:
         return self._same.setdefault((batch, numbers, block.layout), block)
 
     def _number(self, ids: IntArray, is_fresh: npt.NDArray[np.bool_], bits: _Bits) -> None:
-        """Give the fresh cells the next numbers that are free there, and keep what has them."""
+        """Gives the fresh cells the next free numbers, and keeps the tensor for later comparisons."""
         cells = bits.batch.cell_array[is_fresh]
         if cells[-1] >= len(self._next):
             self._next = np.concatenate([self._next, np.zeros(int(cells[-1]) + 1 - len(self._next), dtype=np.int64)])
@@ -141,8 +142,8 @@ class Identities:
             self._by_cell.setdefault(cell, []).append(numbered)
 
     def _met(self, bits: _Bits) -> list[_Numbered]:
-        """What has something of the same kind in the same cells, of the same batch first; of many only what may have
-        the same bits in some cell.
+        """Earlier blocks of the same kind in the same cells, those of the same batch first. If there are many, only
+        those that may have the same bits in some cell.
         """
         batch = bits.batch
         if len(batch.cells) > NARROW:
@@ -159,7 +160,7 @@ class Identities:
 
 
 def _take_equal(ids: IntArray, bits: _Bits, numbered: _Numbered) -> None:
-    """Fill in the numbers of the cells in which both have the same bits."""
+    """Fill in the identities of the cells in which both have the same bits."""
     batch, theirs_bits = bits.batch, numbered.bits
     if batch is theirs_bits.batch:
         if torch.equal(bits.bits, theirs_bits.bits):
@@ -181,7 +182,7 @@ def _take_equal(ids: IntArray, bits: _Bits, numbered: _Numbered) -> None:
 
 
 def common(a: Batch, b: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens that both have, as their places in each; whole cells, since no batch cuts one."""
+    """The tokens that both batches have, as their places in each. These are whole cells, since no batch cuts one."""
     if b not in a.common:
         if len(a.common) >= PAIRS:
             a.common.clear()
@@ -198,9 +199,8 @@ def _common(a: Batch, b: Batch) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def reblocked(blocks: Sequence[Block], batch: Batch, *, view: bool = False) -> Block:
-    """The value of exactly these tokens, put together from blocks cut otherwise; the block itself where it is there.
-
-    A `view` of one block's tensor will do, where they are a part of its rectangle.
+    """The value of exactly these tokens, put together from blocks that are cut in another way; the block itself if it
+    is there. With `view`, a view of one block's tensor is enough if the tokens are a part of its rectangle.
     """
     for block in blocks:
         if block.batch is batch:
@@ -218,12 +218,12 @@ def reblocked(blocks: Sequence[Block], batch: Batch, *, view: bool = False) -> B
 
 
 def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
-    """The tokens of a batch, put together from blocks cut otherwise; the block's own tensor where they agree.
+    """The tokens of a batch, put together from blocks that are cut in another way; the block's own tensor if they
+    agree.
 
-    A new tensor is laid out as that batch's own would be: the same order of strides, freshly allocated. Where choices
-    by phase leave blocks in several dtypes, it has one that holds the values of all.
-
-    Raises ValueError for a token that is in none of the blocks.
+    A new tensor is laid out as the batch's own would be: with the same order of strides, freshly allocated. If choices
+    by phase leave the blocks in several dtypes, it has one that holds the values of all. Raises ValueError for a token
+    that is in none of the blocks.
     """
     for block in blocks:
         if block.batch is batch:
@@ -246,7 +246,7 @@ def assemble(blocks: Sequence[Block], batch: Batch) -> torch.Tensor:
 
 
 def _is_part(batch: Batch, of: Batch) -> bool:
-    """Whether a batch is a part of the rectangle that another one is."""
+    """Whether a batch is a part of another batch's rectangle."""
     a, b = batch.rectangle, of.rectangle
     if a is None or b is None:
         return False
@@ -254,7 +254,7 @@ def _is_part(batch: Batch, of: Batch) -> bool:
 
 
 def part(block: Block, batch: Batch) -> torch.Tensor:
-    """The tokens of a batch that is a part of the block's rectangle, where they lie."""
+    """A view of the tokens of a batch that is a part of the block's rectangle."""
     a, b = batch.rectangle, block.batch.rectangle
     assert a is not None, "only rectangles are parts"
     assert b is not None, "only rectangles have parts"
@@ -263,7 +263,7 @@ def part(block: Block, batch: Batch) -> torch.Tensor:
 
 
 def _copy(block: Block, target: torch.Tensor, batch: Batch) -> int:
-    """The tokens that both have, from a block into the tensor of another batch; how many these are."""
+    """Copies the tokens that both have from a block into the tensor of another batch; returns how many."""
     source, into = block.tensor.movedim(block.axis, 1), target.movedim(block.axis, 1)
     a, b = block.batch.rectangle, batch.rectangle
     if a is not None and b is not None:

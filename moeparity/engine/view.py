@@ -25,7 +25,7 @@ class Observer(Protocol):
     """Sees every node's values as they pass, one wave of sequences at a time."""
 
     def see(self, view: NodeView) -> None:
-        """Called once per node and wave; values not copied are gone afterwards."""
+        """Called once for each node and wave. Values that are not copied are gone afterwards."""
         ...
 
 
@@ -33,12 +33,12 @@ class Observer(Protocol):
 class NodeView:
     """The values of one node in one wave: outputs and inputs of every walker that ran it, as blocks.
 
-    A walker that runs a user's function in place of several nodes has values at the closing one only. Beyond a node's
-    own ports, `outputs` hold what consumers are handed where some walker rounds on an edge. `active` are the choices
-    that took effect there. `entered` are the identities of this wave's values that enter a region, by walker and name.
-    `again` computes a walker's first step of this wave anew, on the same input; not where routes are forced.
-    `loaded` are the weights of the segment. `packs` are those whose tokens see other sequences, `turns` the
-    steps of its schedule, both by walker.
+    A walker that runs a user's function in place of several nodes has values at the last of them only. Behind a node's
+    own ports, `outputs` hold the values that single consumers are given if some walker rounds on an edge. `active` are
+    the choices in effect. `entered` are the identities of this wave's values that enter a region, by walker and name.
+    `again` computes a walker's first step of this wave once more, on the same input; it is not available for forced
+    routes. `loaded` are the weights of the segment. `packs` are the packs whose tokens see other sequences, and `turns`
+    the steps of a walker's schedule, both by walker.
     """
 
     node: Node
@@ -69,19 +69,17 @@ class NodeView:
         return torch.isin(self.grid.cell_of[slice(*self.wave)], torch.tensor(sorted(cells), dtype=torch.int64))
 
     def ran(self, *walkers: Name) -> bool:
-        """Whether all of these have values here."""
+        """Whether all of these walkers have values here."""
         return all(walker in self.outputs for walker in walkers)
 
     def tensor(self, walker: Name, port: int = 0) -> torch.Tensor:
-        """A walker's value for the whole wave; of a value in partial sums their sum, exact up to one rounding."""
+        """A walker's value for the whole wave. For partial sums it is their sum, exact up to one rounding."""
         blocks = self.outputs[walker][port]
         value = assemble(blocks, self.batch)
         return value if blocks[0].partials == 1 else value.sum(1, dtype=torch.float64).to(value.dtype)
 
     def counted(self, walker: Name, port: int = 0) -> torch.Tensor:
-        """A walker's value without what fills the grid, which no engine computes: [tokens, ...]; whole where nothing
-        does.
-        """
+        """A walker's value without fillers, which no engine computes: [tokens, ...]; all of it if there are none."""
         value = self.tensor(walker, port)
         if self.grid.fillers.isdisjoint(self.cells):
             return value
@@ -90,12 +88,12 @@ class NodeView:
         return value.movedim(axis, 1)[~self.tokens_of(self.grid.fillers).to(value.device)]
 
     def by_token(self, walker: Name, port: int = 0) -> torch.Tensor:
-        """A walker's value for the whole wave, cut by token: [B, T, values]; partial sums stand side by side."""
+        """A walker's value for the whole wave, by token: [B, T, values]; partial sums stand side by side."""
         blocks = self.outputs[walker][port]
         return assemble(blocks, self.batch).movedim(blocks[0].axis, 1).unsqueeze(-1).flatten(2)
 
     def tokens_by_case(self, walker: Name, cases: Collection[Case]) -> dict[Case, torch.Tensor]:
-        """By case of a plan, which tokens of the wave a walker computes so at this node, bool [B, T]."""
+        """By case of a plan: which tokens of the wave a walker computes in that case at this node, bool [B, T]."""
         first, last = self.wave
         tokens: dict[Case, torch.Tensor] = {}
         for turn in self.turns[walker]:
@@ -107,19 +105,20 @@ class NodeView:
         return tokens
 
     def output_ids(self, walker: Name) -> list[Ids]:
-        """Per cell, the identities of all outputs."""
+        """For each cell, the identities of all outputs."""
         return list(zip(*(ids_of(blocks, self.batch) for blocks in self.outputs[walker]), strict=True))
 
     def outputs_agree(self, a: Name, b: Name) -> bool:
         """Whether two walkers have equal bits in every output, in all cells."""
-        # Where one works for the other there is one value.
+        # If one walker works for the other, there is only one value.
         return self.outputs[a] is self.outputs[b] or self.output_ids(a) == self.output_ids(b)
 
     def inputs_agree(self, a: Name, b: Name) -> list[bool]:
-        """Per cell, whether two walkers have equal bits in every input that both of them read.
+        """For each cell, whether two walkers have equal bits in every input that both of them read.
 
-        Where an op reads earlier tokens, these are inputs too. What the graph itself is given is none: tokens are the
-        same for all, and where positions are not, the schedule says so at the node that reads them.
+        If an op reads earlier tokens, these count as inputs too. What the graph itself is given does not count: tokens
+        are the same for all walkers, and if positions are not, the schedule is a difference at the node that reads
+        them.
         """
         regions = [region for region in (self.regions.get(a), self.regions.get(b)) if region is not None]
         if regions and self.regions.get(a) != self.regions.get(b):
@@ -139,13 +138,15 @@ class NodeView:
         return list(map(operator.and_, in_turn, self._with_history(history, a, b)))
 
     def _read(self, regions: Sequence[Region]) -> tuple[Sequence[str], Sequence[bool]]:
-        """The values that are read, and whether earlier tokens of each may be; of a function that is not known."""
+        """The values that are read, and for each whether earlier tokens may be read too; for a user's function that is
+        not known.
+        """
         if regions:
             return regions[0].inputs, [True for _ in regions[0].inputs]
         return self.node.inputs, [port in self.node.op.history for port in self.node.ports]
 
     def _with_history(self, agree: list[bool], *walkers: Name) -> list[bool]:
-        """Of each cell, whether it and all cells with earlier tokens that these walkers see from there agree."""
+        """For each cell, whether it and all cells with earlier tokens that these walkers read from it agree."""
         if all(agree) or not any(agree):
             return agree
         numbers = self.grid.cell_of[slice(*self.wave)]

@@ -1,7 +1,8 @@
-"""One node in one wave of a pass: kernels are called there once for all walkers that read and choose the same.
+"""One node in one wave of a pass. A kernel is called once for all walkers that read the same inputs and choose the
+same.
 
-Values are read as the steps need them, computed by kernels that may be handed padding rows and masks of packs, and put
-together with identities.
+Inputs are read for each step, kernels compute them (with padding rows and masks of packs if needed), and the results
+are put together and get identities.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from moeparity.engine.values import Block, Identities, assemble, common, reblock
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.kernels.pieces import current
 from moeparity.ops.placement import APART, HANDS_ON, SUM
-from moeparity.plan.faults.plant import width_of
 from moeparity.plan.graph import Node
 from moeparity.progress import telling, through
 
 
 class Visit:
-    """The identities that the node's values get, what was read so far, and what was computed.
+    """One node in one wave: the identities of the node's values, what was read so far, and what was computed.
 
-    Kernel calls are counted in `evaluations`, by node.
+    `evaluations` counts kernel calls by node.
     """
 
     def __init__(self, node: Node, wave: Rows, loaded: Loaded, evaluations: Counter[str]) -> None:
         self.node, self.wave, self.loaded, self.evaluations = node, wave, loaded, evaluations
         self.identities = [Identities() for _ in node.outputs]
         self._computed: dict[tuple[object, ...], tuple[Block, ...]] = {}
-        # What was computed span by span, put together, by the ids of the spans' blocks, which `_computed` keeps.
+        # Values that were computed span by span and put together, by the ids of the spans' blocks, which `_computed`
+        # keeps.
         self._identified: dict[tuple[object, ...], tuple[Block, ...]] = {}
         self.on_part: Callable[[float], None] | None = None
-        # By value, its blocks, also by what lies in them, and whether they are of several dtypes, as choices by phase
-        # may leave them. The list is kept so that its id is no other one's.
+        # By the id of a list of blocks: the list, its blocks by batch, and whether they have several dtypes (choices by
+        # phase may cause that). The list is kept, so that no other list gets its id.
         self._blocks_of: dict[int, tuple[list[Block], dict[Batch, Block], bool]] = {}
 
     def called(
         self, todo: Task, numerics: Numerics, turn: Turn, inputs: Sequence[list[Block] | None]
     ) -> tuple[Block, ...]:
-        """The ports that a kernel gives of all tokens of a turn, with identities."""
+        """The outputs of a kernel for all tokens of a turn, with identities."""
         return self.identified([self.computed(todo, numerics, turn, turn.batch, inputs)], turn.batch)
 
     def computed(
@@ -57,8 +58,10 @@ class Visit:
         queries: Batch,
         inputs: Sequence[list[Block] | None],
     ) -> tuple[Block, ...]:
-        """What a kernel gives of some tokens of a turn, without identities: those are the whole turn's."""
-        # A replay's routes come behind what is read.
+        """The outputs of a kernel for some tokens of a turn, without identities. Identities are given to the whole
+        turn's values.
+        """
+        # A replay's routes come after the task's own inputs, and are never read at earlier tokens.
         history = chain(todo.history, repeat(False))
         blocks = [
             None
@@ -95,7 +98,7 @@ class Visit:
         inputs: Sequence[torch.Tensor | None],
         numerics: Numerics,
     ) -> Sequence[torch.Tensor]:
-        """What the ranks compute that the node lies on: those of its stage of a pipeline, and of a group of these."""
+        """The outputs of the ranks that the node lies on: those of its stage of a pipeline, and of a group of these."""
         ranks, whole = current(), numerics.partials == 1
         number, stages = ranks.stage(self.node.name)
         border = numerics.active.get(HANDS_ON) if stages > 1 else None
@@ -107,7 +110,7 @@ class Visit:
         return tensors if border != SUM else [t for t in ranks.handed_on(number, tensors) if t is not None]
 
     def identified(self, parts: Sequence[tuple[Block, ...]], batch: Batch) -> tuple[Block, ...]:
-        """The ports of a batch, put together from those of its parts, with identities."""
+        """The outputs for a batch, put together from those of its parts, with identities."""
         key = (batch, *map(id, parts))
         if key not in self._identified:
             self._identified[key] = tuple(
@@ -117,7 +120,7 @@ class Visit:
         return self._identified[key]
 
     def walked(self, turns: Sequence[Turn], compute: Callable[[Turn], tuple[Block, ...]]) -> tuple[list[Block], ...]:
-        """The blocks of all turns, port by port: computed, or copied from what turns before them made."""
+        """The blocks of all turns, port by port: computed, or copied from what earlier turns made."""
         ports: tuple[list[Block], ...] = ()
         with telling(self.on_part):
             for turn in through(turns, [1] * len(turns)):
@@ -130,7 +133,7 @@ class Visit:
     def grafted(
         self, computed: tuple[list[Block], ...], grafts: Mapping[str, Graft]
     ) -> tuple[tuple[list[Block], ...], ...]:
-        """The ports with what was recorded: as observers see it, and as it is handed on."""
+        """The outputs with recorded values in them: as observers see them, and as they are handed on."""
         if not any(value in grafts for value in self.node.values):
             return computed, computed
         shown, handed_on = list(computed), list(computed)
@@ -139,21 +142,23 @@ class Visit:
                 blocks = [self._recorded(port, block, grafts[value]) for block in computed[port]]
                 shown[port], handed_on[port] = [block for block, _ in blocks], [block for _, block in blocks]
         value_count = len(self.node.values)
-        # Which consumer rounds it otherwise is a choice, and what was recorded has none.
+        # A rounding for one consumer is a choice, and a recorded value has no choices: every consumer gets the recorded
+        # value.
         shown[value_count:], handed_on[value_count:] = (
             [ports[0]] * (len(computed) - value_count) for ports in (shown, handed_on)
         )
         return tuple(shown), tuple(handed_on)
 
     def _recorded(self, port: int, block: Block, graft: Graft) -> tuple[Block, Block]:
-        shown, handed_on = grafted(block, graft, any_width=width_of(self.node) is not None)
+        shown, handed_on = grafted(block, graft)
         own_block = self.identities[port].block(handed_on, block.batch, block.axis)
         if shown is handed_on:
             return own_block, own_block
         return self.identities[port].block(shown, block.batch, block.axis), own_block
 
     def _copied(self, ports: Sequence[Sequence[Block]], source: Batch, batch: Batch) -> tuple[Block, ...]:
-        # Behind a node's own ports come the roundings that single consumers are handed, of the first.
+        # Behind a node's own ports come the roundings for single consumers. They are roundings of its first output, so
+        # they share that output's identities.
         identities = chain(self.identities, repeat(self.identities[0]))
         return tuple(
             port_identities.block(assemble(port, source), batch, port[0].axis, port[0].partials)
@@ -161,7 +166,7 @@ class Visit:
         )
 
     def read(self, value: list[Block], batch: Batch, *, view: bool = False) -> Block:
-        """The tokens of a batch of a value; a `view` of them, where one will do and they lie in a rectangle."""
+        """A value at the tokens of a batch. With `view`, a view is enough if the tokens lie in a rectangle."""
         if id(value) not in self._blocks_of:
             has_dtypes = len({block.tensor.dtype for block in value}) > 1
             self._blocks_of[id(value)] = value, {block.batch: block for block in value}, has_dtypes
@@ -169,19 +174,19 @@ class Visit:
         if batch in block_of:
             return block_of[batch]
         if has_dtypes:
-            # In the dtype of the steps that made these tokens, whatever others left.
+            # In the dtype of the steps that computed these tokens, whatever dtype other steps left.
             return reblocked([block for block in value if len(common(batch, block.batch)[0])], batch, view=view)
         if len(value) == 1:
             return reblocked(value, batch, view=view)
         whole = batch.grid.whole(self.wave)
         if whole not in block_of:
-            # Put together once for all steps that read what several made.
+            # Put together once, for all steps that read values of several steps.
             block_of[whole] = reblocked(value, whole)
         return reblocked([block_of[whole]], batch, view=view)
 
 
 def _as_taken(todo: Task, turn: Turn, queries: Batch, blocks: Sequence[Block | None]) -> list[torch.Tensor | None]:
-    """The tensors of a call: with padding rows behind them, and in a pack the mask as what each token may see."""
+    """The tensors of a call: with padding rows behind them; in a pack, the mask says what each token may see."""
     tensors = [None if block is None else block.tensor for block in blocks]
     if any(todo.history):
         if queries.rectangle is not None:
@@ -203,6 +208,6 @@ def _padded(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
 def _without_padding(tensor: torch.Tensor, axis: int, rows: int) -> torch.Tensor:
     if not rows:
         return tensor
-    # A copy even of one row, of which torch would keep the strides that all of them had, and choose a GEMM by them.
+    # Copied even if it is one row: torch would keep the strides of the padded tensor, and choose a GEMM by them.
     tokens_only = tensor.narrow(axis, 0, tensor.shape[axis] - rows)
     return tokens_only.clone(memory_format=torch.contiguous_format)

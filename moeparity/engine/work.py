@@ -1,4 +1,4 @@
-"""What all walkers have to do at every node, worked out before a pass: their tasks, and who works for whom."""
+"""The tasks of all walkers at every node, worked out before a pass, and which walkers work for others."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ Alike = tuple[object, ...]
 class Work:
     """The tasks of a pass, by walker and node.
 
-    No task (None): the node, or what it would read, lies inside a region; or a shadow would read a value in partial
-    sums that is whole in its plan, or the other way round, or go along with choices that nobody made before it.
+    There is no task (None) if the node, or a value that it would read, lies inside a region. A shadow has no task
+    either if it skips the node; if it would read partial sums where its plan has a whole value, or the other way round;
+    or if the op depends on a choice that the walker it reads from made differently.
 
-    edge_values: node -> names of the values that single consumers are handed, where some walker rounds on an edge.
-    last_use: value -> the node that reads it last, whichever walker it is; `dying` is the same the other way round.
+    edge_values: node -> names of the values that single consumers are given, if some walker rounds on an edge.
+    last_use: value -> the last node that reads it, in any walker; `dying` is the same from node to values.
     entering: values that enter a region of some walker.
     regions: node -> the region that closes there, by walker.
-    leaders: node -> walker -> the walker that works for it there: one with the same schedule and the same tasks at
-        this node and all before it.
-    holder: value -> walker -> the walker that has it for this one: its leader at the node that made the value.
+    leaders: node -> walker -> the walker that works for it there: one with the same schedule and the same tasks at this
+        node and at all nodes before it.
+    holder: value -> walker -> the walker that keeps the value for it: its leader at the node that made the value.
     """
 
     at: Mapping[tuple[Name, str], Task | None]
@@ -44,7 +45,7 @@ class Work:
     holder: Mapping[str, Mapping[Name, Name]]
 
     def holders(self, value: str) -> set[Name]:
-        """The walkers that have a value, each for those it leads."""
+        """The walkers that keep a value, each for itself and those it leads."""
         return set(self.holder[value].values())
 
     @classmethod
@@ -52,10 +53,10 @@ class Work:
         """The tasks of these walkers on a graph."""
         if any(walker.functions or walker.routes or walker.grafts for walker in walkers):
             return cls._of(walkers, graph)
-        # Of a schedule nothing counts here but its phases, what its steps are made of, and who else is on it.
+        # Only these parts of a schedule matter here: its phases, what its steps consist of, and which walkers share it.
         schedules = list(dict.fromkeys(walker.schedule for walker in walkers))
         kinds = tuple((of.phases, of.has_packs, of.has_copies) for of in schedules)
-        words = tuple((w.name, w.inputs_of, w.shows, schedules.index(w.schedule)) for w in walkers)
+        words = tuple((w.name, w.inputs_of, w.shows, w.skips, schedules.index(w.schedule)) for w in walkers)
         plans = [walker.plan for walker in walkers]
         return _LATEST.of((graph, *plans), (kinds, words), lambda: cls._of(walkers, graph))
 
@@ -73,7 +74,7 @@ class Work:
             source = by_name[walker.inputs_of or walker.name]
             for node in graph.nodes:
                 place, kind = (walker.name, node.name), alike[walker.name, node.name]
-                if node.name in hidden[walker.name]:
+                if node.name in hidden[walker.name] or node.name in walker.skips:
                     at[place] = None
                     continue
                 if kind not in tasks_of:
@@ -113,7 +114,7 @@ _LATEST: Final[Latest[Work]] = Latest(8)
 
 
 def _first_leaders(walkers: Sequence[Walker]) -> dict[Name, Name]:
-    """Per walker the first one with its schedule; a shadow, which keeps no values, follows and leads nobody."""
+    """For each walker the first one with the same schedule. A shadow keeps no values: it follows and leads nobody."""
     first: dict[Schedule | MicroBatches, Name] = {}
     return {w.name: w.name if w.inputs_of is not None else first.setdefault(w.schedule, w.name) for w in walkers}
 
@@ -121,7 +122,9 @@ def _first_leaders(walkers: Sequence[Walker]) -> dict[Name, Name]:
 def _leaders(
     walkers: Sequence[Walker], graph: Graph, at: Mapping[tuple[Name, str], Task | None]
 ) -> dict[str, dict[Name, Name]]:
-    """Per node, who works for whom: groups of walkers that part at the first node where their tasks differ."""
+    """For each node, which walkers work for others: groups of walkers that part at the first node where their tasks
+    differ.
+    """
     leaders: dict[str, dict[Name, Name]] = {}
     before = _first_leaders(walkers)
     for node in graph.nodes:
@@ -140,7 +143,9 @@ def _hidden(plan: BoundGraph) -> frozenset[str]:
 
 
 def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Alike]:
-    """By walker and node, all that its task is made of: most walkers are alike at most nodes, and share one task."""
+    """By walker and node, everything that a task is made from. Most walkers are alike at most nodes, and share one
+    task.
+    """
     kinds: dict[tuple[Name, str], Alike] = {}
     for walker in walkers:
         values: dict[str, list[object]] = {node.name: [node.name] for node in graph.nodes}
@@ -158,7 +163,8 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
             values[node.name] += [walker.plan.partials[value] for value in (*node.inputs, *node.values)]
             values[node.name] += [tuple(plan.told_to(node).items()) for plan in plans.values()]
             values[node.name] += [walker.routes] if node.op.routes else []
-            # Whoever is given a value that was recorded parts from all that are not, or see it otherwise.
+            # A walker that is given a recorded value has other tasks than one that is not, or whose observers see it
+            # differently.
             grafts = [id(walker.grafts[value]) for value in node.values if value in walker.grafts]
             values[node.name] += [*grafts, walker.shows] if grafts else []
             kinds[walker.name, node.name] = tuple(values[node.name])
@@ -166,14 +172,14 @@ def _alike(walkers: Sequence[Walker], graph: Graph) -> dict[tuple[Name, str], Al
 
 
 def _reads_any(task: Task, values: frozenset[str]) -> bool:
-    """Whether a task reads one of these values, be it as an edge hands it."""
+    """Whether a task reads one of these values, in any rounding."""
     reads = (value for of_phase in task.every for value in of_phase.reads)
     return any(value is not None and value.partition(EDGE)[0] in values for value in reads)
 
 
 def _cut_otherwise(node: Node, walker: Walker, source: Walker) -> bool:
-    """Whether a shadow would read partial sums that its plan does not know, or a whole value in their place; or what
-    was made by an op that left its node another part of the work than its plan says, in any of its phases.
+    """Whether a shadow would read partial sums that its plan does not have, or a whole value instead of them; or a
+    value from an op that, in some phase, left this node another part of the work than the shadow's plan says.
     """
     if walker is source:
         return False
@@ -196,7 +202,7 @@ def _cut_otherwise_in(node: Node, plan: BoundGraph, source: BoundGraph) -> bool:
 def _edges(
     walkers: Sequence[Walker], graph: Graph, alike: Mapping[tuple[Name, str], Alike]
 ) -> dict[str, tuple[str, ...]]:
-    """Per node, the consumers that some walker hands another rounding than the one stored."""
+    """For each node, the consumers to which some walker gives another rounding than the stored one."""
     edges = {}
     for node in graph.nodes:
         ways = {alike[walker.name, node.name]: walker for walker in walkers}.values()

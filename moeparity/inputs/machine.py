@@ -1,4 +1,4 @@
-"""The machine a run has: its device (CUDA where there is one, and never needed), its processor, its free memory."""
+"""The machine of a run: its device (CUDA if there is one, never required), its processor, its free memory."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 512 << 20
 _LARGEST_BLOCK = 32 << 20
-"""glibc accepts no more; larger blocks, such as a layer's experts, still go back to the system when freed."""
+"""glibc accepts no larger value; larger blocks, such as a layer's experts, still go back to the system when freed."""
 
 NAMES = ("auto", "cpu", "cuda")
 
 PACKAGES = ("moeparity", "numpy", "safetensors", "transformers", "tokenizers")
-"""Beside torch and Python, what a run's bits or files may depend on."""
+"""Packages, besides torch and Python, on which a run's bits or files may depend."""
 
 
 def choose(name: str) -> torch.device:
-    """`auto` is CUDA when a GPU is usable, else CPU. Raises DeviceError for an unknown name or an absent GPU."""
+    """The device called `name`; `auto` is CUDA if a GPU is usable, else CPU. Raises DeviceError for an unknown name or
+    an absent GPU.
+    """
     if name not in NAMES:
         raise DeviceError(f"--device {name}: expected one of {', '.join(NAMES)}.{did_you_mean(name, NAMES)}")
     usable = torch.cuda.is_available()
@@ -43,13 +45,13 @@ def choose(name: str) -> torch.device:
 
 
 def versions() -> dict[str, str]:
-    """Python, and those of the packages that read, compute or tokenise that are installed."""
+    """The versions of Python and of installed packages that read, compute or tokenise."""
     return {"python": platform.python_version(), "torch": str(torch.__version__), **_installed()}
 
 
 @cache
 def _installed() -> Mapping[str, str]:
-    """Looked for once: of a report on few tokens this is a twentieth."""
+    """Installed packages; cached, since looking them up takes a twentieth of a report on few tokens."""
     installed = {}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -58,21 +60,21 @@ def _installed() -> Mapping[str, str]:
 
 
 def cpu_name() -> str:
-    """The processor's name, since its instruction set is part of the numerics."""
+    """The processor's name; its instruction set is part of the numerics."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.exists() else []
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 _CHOSEN_BY = re.compile(r"avx_vnni\w*|avx2|avx512(?:f|_bf16|_fp16|_vnni)|amx_\w+|asimd(?:hp|dp)?|i8mm|bf16|sve2?")
-"""Flags of a processor by which torch, oneDNN and MKL choose among their kernels."""
+"""Flags of a processor by which torch, oneDNN and MKL choose kernels."""
 _CHOICES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
-"""Environment variables by which these choose otherwise; torch's own is in its capability."""
+"""Environment variables that change the choice of oneDNN and MKL; torch's capability shows its own."""
 
 
 def instruction_set() -> str:
-    """What of the processor decides which kernels run: its maker, what torch uses of it, the flags that libraries go
-    by, and what the environment says instead: `AuthenticAMD AVX512 avx2 avx512_bf16 avx512f`.
+    """What of the processor decides which kernels run, in words: its maker, what torch uses of it, the flags by which
+    libraries choose, and what the environment changes: `AuthenticAMD AVX512 avx2 avx512_bf16 avx512f`.
     """
     info = Path("/proc/cpuinfo")
     lines = info.read_text("utf-8").splitlines() if info.exists() else []
@@ -97,32 +99,34 @@ _PRECISIONS: Mapping[str, Callable[[], Any]] = {
 def precisions() -> dict[str, str]:
     """In what torch multiplies fp32, by backend and kind of op: `ieee`, `tf32` or `bf16`.
 
-    These switches show what `allow_tf32` and `set_float32_matmul_precision` set, too. Those can't be asked for: torch
-    2.13 raises RuntimeError as soon as one of these was set. `none`, where nobody set it, is `ieee`.
+    These switches also show what `allow_tf32` and `set_float32_matmul_precision` set. Those can't be read: torch 2.13
+    raises RuntimeError as soon as one of these was set. `none`, if nobody set it, counts as `ieee`.
     """
     switches = {name: backend().fp32_precision for name, backend in _PRECISIONS.items()}
     return {name: "ieee" if precision == "none" else str(precision) for name, precision in switches.items()}
 
 
 def set_precision(name: str, precision: str) -> None:
-    """Set one of `precisions`, where it is another."""
+    """Set one of `precisions`, unless it has that value."""
     if precisions()[name] != precision:
         _PRECISIONS[name]().fp32_precision = precision
 
 
 def matmul_precision() -> str:
-    """In what torch multiplies matrices of fp32, on GPUs and on CPUs: `cuda ieee, cpu bf16`."""
+    """In what torch multiplies fp32 matrices on GPUs and CPUs: `cuda ieee, cpu bf16`."""
     of = precisions()
     return f"cuda {of['cuda.matmul']}, cpu {of['mkldnn.matmul']}"
 
 
 def device_name(device: torch.device) -> str:
-    """`cpu`, or what the GPU is called."""
+    """`cpu`, or the name of the GPU."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def numerics_key(device: torch.device) -> dict[str, str]:
-    """What of this machine and process decides bits, in words by name: results of two that agree in it are equal."""
+    """What of this machine and process decides bits, by name, in words; results of two processes that agree in it
+    are equal.
+    """
     return {
         "instruction set": instruction_set(),
         "torch": str(torch.__version__),
@@ -136,10 +140,10 @@ def numerics_key(device: torch.device) -> dict[str, str]:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let glibc keep up to 512 MB of freed blocks of up to 32 MB each; True where that could be set.
+    """Let glibc keep up to 512 MB of freed blocks of up to 32 MB each; True if that could be set.
 
-    Otherwise glibc returns such blocks to the system and every node faults its pages in again,
-    more or less of them depending on what the process allocated before. Bits are not affected. Source: mallopt(3).
+    Otherwise glibc returns such blocks to the system, and every node faults its pages in again, how often depends on
+    what the process allocated before. Bits are not affected. Source: mallopt(3).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -151,9 +155,9 @@ def keep_freed_memory() -> bool:
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Bytes a run may still take: of the GPU, else of the machine and the control groups of this process.
+    """Bytes that a run may still take: of the GPU, else of the machine and the control groups of this process.
 
-    None where that is not known. Sources: proc_meminfo(5), cgroups(7), kernel documentation cgroup-v2.
+    None if unknown. Sources: proc_meminfo(5), cgroups(7), kernel documentation cgroup-v2.
     """
     if device.type == "cuda":
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -168,7 +172,7 @@ def _of_machine() -> int | None:
 
 
 def _of_groups() -> list[int | None]:
-    """What is left in each group this process is in, and in the groups around it."""
+    """What is left in each control group of this process and in the groups around it."""
     try:
         lines = (_PROC / "self" / "cgroup").read_text("utf-8").splitlines()
     except OSError:
@@ -184,12 +188,12 @@ def _of_groups() -> list[int | None]:
 
 
 def _remainder(group: Path) -> int | None:
-    """The limit less what is used and cannot be dropped: pages of files can."""
+    """The limit minus the memory in use that can't be dropped; pages of files can be."""
     limit = _number(group / "memory.max", group / "memory.limit_in_bytes")
     usage = _number(group / "memory.current", group / "memory.usage_in_bytes")
     if limit is None or usage is None:
         return None
-    # Version 1 says `total_` where children are counted too, as they are in its limit.
+    # Version 1 has `total_` names, which include children, as its limit does.
     names = ("inactive_file", "active_file")
     totals = _fields(group / "memory.stat", [f"total_{name}" for name in names] + [*names])
     pages_of_files = totals[2:] if totals[0] is None else totals[:2]
@@ -197,7 +201,7 @@ def _remainder(group: Path) -> int | None:
 
 
 def _number(*paths: Path) -> int | None:
-    """The first file's number; None for `max`, or where there is none."""
+    """The number in the first file; None for `max`, or if there is no such file."""
     for path in paths:
         try:
             text = path.read_text("utf-8").strip()
@@ -208,12 +212,12 @@ def _number(*paths: Path) -> int | None:
 
 
 def _field(path: Path, name: str) -> int | None:
-    """The number after a name at the start of a line."""
+    """The number after a name at the start of a line; None if there is none."""
     return _fields(path, [name])[0]
 
 
 def _fields(path: Path, names: Sequence[str]) -> list[int | None]:
-    """The same of several names of one file, which is read once."""
+    """The numbers of several names of one file, which is read once."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except OSError:
@@ -224,6 +228,6 @@ def _fields(path: Path, names: Sequence[str]) -> list[int | None]:
 
 
 def anonymous_bytes() -> int | None:
-    """Anonymous memory of this process now; None where the system does not say."""
+    """Anonymous memory of this process now, in bytes; None if the system does not say."""
     kilobytes = _field(_PROC / "self" / "status", "RssAnon:")
     return None if kilobytes is None else kilobytes << 10

@@ -1,4 +1,4 @@
-"""A checkpoint opened and checked, and tokens checked against it."""
+"""Opens and checks a checkpoint, and checks tokens against it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moeparity.inputs import machine
 from moeparity.inputs.machine import keep_freed_memory
 from moeparity.inputs.tokens.tokenset import defect
 from moeparity.inputs.weights.checkpoint import Checkpoint
-from moeparity.inputs.weights.fit import check, file_dtype
+from moeparity.inputs.weights.fit import check, check_values, file_dtype
 from moeparity.inputs.weights.source import Source
 from moeparity.inputs.weights.store import Residency, WeightStore
 from moeparity.inputs.weights.synthetic import Synthetic
@@ -25,20 +25,29 @@ from moeparity.progress import Callback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """An opened checkpoint. `dtype` is what a variant runs in unless it says otherwise; `constant` are the matrices of
-    its files that hold one number only.
-    """
+    """An opened checkpoint. dtype: in which a variant runs unless it says otherwise."""
 
     folder: Path
     graph: Graph
     dtype: str
     weights: WeightStore
     vocab_size: int
-    constant: tuple[str, ...] = ()
+
+    def check_values(self, progress: Callback | None = None) -> None:
+        """Read every weight once. Raises CheckpointError for a value that is not finite."""
+        source = self.weights.checkpoint
+        if isinstance(source, Checkpoint) and source.constant is None:
+            source.constant = check_values(source, self.graph, progress)
+
+    @property
+    def constant(self) -> tuple[str, ...]:
+        """Names of matrices in which all elements are equal; () if values were not read."""
+        source = self.weights.checkpoint
+        return (source.constant or ()) if isinstance(source, Checkpoint) else ()
 
     @property
     def device(self) -> torch.device:
-        """Where the weights go and the variants run."""
+        """The device of the weights and of the run."""
         return self.weights.device
 
 
@@ -49,46 +58,52 @@ def open_model(
     residency: Residency = "stream",
     synthetic: int | None = None,
     progress: Callback | None = None,
-    check_weights: bool = True,
+    values: bool = True,
 ) -> Model:
-    """Open and check a checkpoint folder. `resident` keeps the weights in memory between runs.
+    """Open and check a checkpoint folder.
 
-    With the seed `synthetic` only config.json is read, and the weights are made from the seed. Without `check_weights`
-    no weight is looked at, which is for estimates. Raises CheckpointError, GraphError, SpecError, DeviceError.
+    residency: `resident` keeps the weights in memory between runs. synthetic: a seed; only config.json is read then,
+    and the weights are made from the seed. values: if False, no weight is read, only what the files say about them.
+    Raises CheckpointError, GraphError, SpecError, DeviceError.
     """
     target = machine.choose(device)
     keep_freed_memory()
-    # A folder without weights is told of before a config.json that does not fit them.
+    # A missing checkpoint is reported before a config.json that does not fit.
     checkpoint = Checkpoint(Path(folder), progress) if synthetic is None else None
     config = Config(Path(folder) / "config.json")
     graph = expand(config)
     source: Source = checkpoint or Synthetic(config, graph, synthetic or 0)
-    constant = () if checkpoint is None or not check_weights else check(checkpoint, graph, progress)
-    return Model(
+    if checkpoint is not None:
+        check(checkpoint, graph)
+    model = Model(
         folder=Path(folder),
         graph=graph,
         dtype=config.dtype or file_dtype(source),
         weights=WeightStore(source, graph, target, residency, progress),
         vocab_size=int(config["vocab_size"]),
-        constant=constant,
     )
+    if values:
+        model.check_values(progress)
+    return model
 
 
 class OpenedOnce:
-    """Opens the checkpoint for the first plan that gets as far, and hands it to the others of one recipe."""
+    """Opens the checkpoint for the first plan of a recipe that needs it, and gives it to the others."""
 
     def __init__(self) -> None:
         self.model: Model | None = None
 
     def __call__(self, folder: Path, **arguments: Any) -> Model:
-        """What `open_model` gives."""
+        """The model, as `open_model` gives it."""
         if self.model is None:
             self.model = open_model(folder, **arguments)
         return self.model
 
 
 def checked_tokens(input_ids: torch.Tensor, model: Model, origin: str) -> torch.Tensor:
-    """The token ids on the model's device. Raises TokensError unless they are int64 [B, T] inside the vocabulary."""
+    """The token ids on the model's device. Raises TokensError unless they are int64 [B, T] and inside the
+    vocabulary.
+    """
     if input_ids.dtype != torch.int64 or input_ids.dim() != 2 or input_ids.numel() == 0:
         shape, dtype = list(input_ids.shape), str(input_ids.dtype).removeprefix("torch.")
         raise TokensError(f"{origin}: input_ids is {dtype} {shape}; expected int64 [sequences, tokens], not empty.")
@@ -102,7 +117,9 @@ def checked_tokens(input_ids: torch.Tensor, model: Model, origin: str) -> torch.
 
 
 def checked_mask(mask: torch.Tensor, input_ids: torch.Tensor, origin: str) -> torch.Tensor:
-    """The attention mask as bool. Raises TokensError unless it is 0 or 1, of the ids' shape, and padding at one end."""
+    """The attention mask as bool. Raises TokensError unless it has values 0 and 1, the ids' shape, and padding on
+    one side.
+    """
     if mask.shape != input_ids.shape or mask.dtype not in {torch.bool, torch.int64}:
         shape, dtype = list(mask.shape), str(mask.dtype).removeprefix("torch.")
         raise TokensError(

@@ -1,4 +1,4 @@
-"""From the sequences of a log to the columns that metrics are computed from."""
+"""Turns the sequences of a log into chunks, the columns from which metrics are computed."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from moeparity.logs.record import Sequence
 from moeparity.metrics.chunk import UNKNOWN, Chunk
 
 TOKENS = 1 << 18
-"""Scored tokens of a chunk, about."""
+"""The approximate number of scored tokens in a chunk."""
 
 
 @dataclass(slots=True)
 class Chunker:
-    """Cuts a stream of sequences into chunks of whole ones.
+    """Cuts a stream of sequences into chunks of whole sequences.
 
-    groups: the code of each group in the labels, in the order first seen. unscored: sequences without a scored token.
+    groups: name of each group -> its code in the labels, in the order first seen. unscored: how many sequences have no
+    scored token.
     """
 
     groups: dict[str, int] = field(default_factory=dict)
     unscored: int = 0
 
     def chunks(self, sequences: Iterable[Sequence], *, tokens: int = TOKENS) -> Iterator[Chunk]:
-        """Chunks of about so many scored tokens; a sequence is never cut.
+        """Chunks of about `tokens` scored tokens; a sequence is never cut.
 
-        The sequences are as a `Log` gives them: both sides there, what is scored checked. Raises LogError for routes of
-        unequal shape.
+        The sequences are those of a `Log`: both sides are there, and scored values were checked. Raises LogError for
+        routes of different shapes.
         """
         pending: list[Sequence] = []
         size = 0
@@ -65,7 +66,9 @@ class Chunker:
         )
 
     def _labels(self, sequences: list[Sequence], counts: Tensor, masks: list[Tensor]) -> Mapping[str, Tensor]:
-        """Columns that some sequence of the chunk can fill; the tokens of the others are of unknown step, lag, ..."""
+        """The columns of labels that some sequence of the chunk can fill; tokens of other sequences are `UNKNOWN`
+        there.
+        """
         whole = {
             "step": [sequence.step for sequence in sequences],
             "group": [
@@ -100,7 +103,9 @@ def _present(column: Tensor | None) -> Tensor:
 
 
 def _values(sequences: list[Sequence], masks: list[Tensor]) -> Mapping[str, Tensor]:
-    """Further columns of numbers; NaN for the tokens of sequences that lack one which another of the chunk has."""
+    """Further columns of numbers, if some sequence of the chunk has them; NaN for tokens of sequences that lack
+    them.
+    """
     columns = [
         {"entropy": s.entropy, **{key: s.extra.get(key) for key in ("current", "advantages")}} for s in sequences
     ]
@@ -116,17 +121,17 @@ def _values(sequences: list[Sequence], masks: list[Tensor]) -> Mapping[str, Tens
 
 
 def _lag(sequence: Sequence) -> Tensor | None:
-    """The trainer's weight version less that which sampled each token; `UNKNOWN` where one of them is."""
+    """The trainer's weight version minus the one that sampled each token; `UNKNOWN` if one of them is unknown."""
     if sequence.versions is None or sequence.trainer_version is None:
         return None
     return torch.where(sequence.versions >= 0, sequence.trainer_version - sequence.versions, UNKNOWN)
 
 
 def _flipped(sequence: Sequence) -> Tensor | None:
-    """Whether the routes that led to each token differ: 1 in some layer's set of experts, 0 in none, -1 unknown.
+    """Whether the routes that led to each token differ: 1 if some layer's expert set does, 0 if none, -1 if unknown.
 
-    A token is predicted by the position before it, and `routed_experts` tells of positions. None without the routes of
-    both sides. Raises LogError for routes of unequal shape.
+    A token is predicted by the position before it, and `routed_experts` is by position. None unless both sides have
+    routes. Raises LogError for routes of different shapes.
     """
     if not {"routed_experts", "trainer_routed_experts"} <= sequence.extra.keys():
         return None

@@ -1,4 +1,4 @@
-"""The `expect:` of a log held against its report."""
+"""Compares the `expect:` of a log with its report."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from moeparity.plan.spec.expect import LogExpect
 
 
 def log_findings(expect: LogExpect, report: LogReport) -> tuple[Finding, ...]:
-    """What a log expects, in the order of the schema, held against its report; its gate, where it says nothing.
+    """What a log expects, in the order of the schema, compared with its report; if it expects nothing, its gate.
 
-    `report` has a verdict and every metric that is bounded.
+    `report` must have a verdict and every metric that is bounded.
     """
     assert report.verdict is not None
     outcomes: list[tuple[str, Outcome]] = []

@@ -1,7 +1,7 @@
-"""Two files of the same sequences as one: the sampler's side and the trainer's.
+"""Joins two logs of the same sequences: the sampler's side and the trainer's.
 
-Sequences are one where their id is, or their place; and only if their token ids are equal. Of the trainer's files the
-places of the sequences are kept, not the sequences.
+Sequences are matched by id or by position, and their token ids have to be equal. Of the trainer's files only the places
+of sequences are kept in memory.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from moeparity.logs.record import Sequence
 
 @dataclass(slots=True)
 class Tally:
-    """How many sequences were left out since only one side has them."""
+    """How many sequences were left out because only one side has them."""
 
     left_out: int = 0
 
 
 def by_id(rollout: list[Source], trainer: list[Source], tally: Tally, *, partial: bool) -> Iterator[Sequence]:
-    """The sampler's sequences in their order, each with the trainer's of the same id.
+    """The sampler's sequences in their order, each joined with the trainer's of the same id.
 
-    Raises LogError for a sequence that one side lacks, unless `partial` leaves it out, and what `join_sides` does.
+    Raises LogError for a sequence that one side lacks, unless `partial` allows to leave it out, and as `join_sides`
+    does.
     """
     places, matches = _places(trainer), 0
     for source in rollout:
@@ -55,7 +56,7 @@ def by_id(rollout: list[Source], trainer: list[Source], tally: Tally, *, partial
 
 
 def in_order(rollout: list[Source], trainer: list[Source]) -> Iterator[Sequence]:
-    """Both sides' sequences one by one. Raises LogError where one side ends first, and what `join_sides` does."""
+    """Both sides' sequences, joined one by one. Raises LogError if one side ends first, and as `join_sides` does."""
     sides = ((sequence for source in side for _, sequence in source.sequences()) for side in (rollout, trainer))
     for sampled, scored in zip_longest(*sides):
         if sampled is None or scored is None:
@@ -65,9 +66,9 @@ def in_order(rollout: list[Source], trainer: list[Source]) -> Iterator[Sequence]
 
 
 def join_sides(sampled: Sequence, scored: Sequence) -> Sequence:
-    """One sequence with both sides' log-probabilities; what both score is scored.
+    """One sequence with both sides' log-probabilities; tokens that both score are scored.
 
-    A side without the prompt is that of the other's last tokens. Raises LogError where token ids differ.
+    A side without the prompt covers the last tokens of the other. Raises LogError if token ids differ.
     """
     rollout, trainer = sampled.rollout, scored.rollout if scored.trainer is None else scored.trainer
     if rollout is None or trainer is None:
@@ -79,7 +80,7 @@ def join_sides(sampled: Sequence, scored: Sequence) -> Sequence:
     return replace(
         sampled,
         token_ids=scored.token_ids if before else sampled.token_ids,
-        # Where the trainer tells nothing a scored token must be found to lack its value, not be passed over.
+        # A scored token without a value on the trainer's side stays scored, so that the check finds it.
         mask=_behind(sampled.mask, before) & torch.cat([torch.ones(ahead, dtype=torch.bool), scored.mask]),
         rollout=_behind(rollout, before),
         trainer=_behind(trainer, ahead),
@@ -97,7 +98,7 @@ def join_sides(sampled: Sequence, scored: Sequence) -> Sequence:
 
 
 _TRAINERS = {"routed_experts": "trainer_routed_experts"}
-"""What a field of the trainer's file is called once it stands beside the sampler's."""
+"""Field of the trainer's file -> its name in the joined sequence."""
 
 
 def _places(trainer: list[Source]) -> dict[str, tuple[int, Address]]:
@@ -128,7 +129,7 @@ def _check_same(sampled: Sequence, scored: Sequence) -> None:
 
 
 def _behind(column: Tensor, count: int) -> Tensor:
-    """A tensor with `count` unknown entries before it: NaN, -1 or False."""
+    """A tensor preceded by `count` unknown entries: NaN, -1 or False."""
     if not count:
         return column
     fill = torch.nan if column.is_floating_point() else 0 if column.dtype == torch.bool else -1

@@ -1,4 +1,4 @@
-"""Log files measured, as the command line and a `kind: log` name them."""
+"""Measures log files, for the command line and for `kind: log` files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moeparity.logs.diagnosis import CAUSES
 from moeparity.logs.measure import Measurement
 from moeparity.logs.report import LogFile, LogReport
 from moeparity.logs.request import Request
-from moeparity.logs.series import Summary
+from moeparity.logs.series.data import Summary
 from moeparity.logs.series.pictures import refuse_unplottable, save_series
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.verdict import Gate
@@ -25,7 +25,7 @@ from moeparity.progress import Callback, Progress
 
 
 class NotDrawnError(MoeparityError):
-    """There is no picture, but there is the `report`, which may have taken minutes."""
+    """The figure could not be drawn; `report` has the result, which may have taken minutes."""
 
     def __init__(self, message: str, report: LogReport) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class NotDrawnError(MoeparityError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How files are read; as `moeparity.logs.open`."""
+    """How files are opened; fields as in `moeparity.logs.open`."""
 
     trainer: Sequence[Path] = ()
     format: str | None = None
@@ -50,9 +50,9 @@ def measure_files(
     progress: Callback | None = None,
     plot: Path | None = None,
 ) -> LogReport:
-    """The report of log files, joined where each holds one side; `plot` is a PNG or SVG of its series over steps.
+    """The report of log files, joined if each has one side; `plot`: a PNG or SVG of its series over steps.
 
-    Raises LogError, MoeparityError; NotDrawnError, which has the report, where there is nothing to draw.
+    Raises LogError, MoeparityError; NotDrawnError, which has the report, if there is nothing to draw.
     """
     options = opening or Opening()
     if plot is not None:
@@ -86,7 +86,7 @@ def _plot(series: tuple[Summary, ...], path: Path, report: LogReport) -> None:
 
 
 def _so_far(totals: Accumulator) -> Progress:
-    # How many there will be is known at the end only.
+    # The total becomes known only at the end.
     return Progress(
         step="reading", at=f"{len(totals.ids)} sequences", done=0, total=1, work=totals.tokens, unit="tokens"
     )
@@ -98,7 +98,7 @@ def _file(path: Path, format: logs.Format) -> LogFile:
 
 
 def measure_check(check: LogCheck, where: Where, progress: Callback | None = None) -> LogReport:
-    """The report that a `kind: log` is about. Raises SpecError for what it names wrongly, and LogError."""
+    """The report for a `kind: log` file. Raises SpecError for mistakes in that file, and LogError."""
     for cause in check.expect.causes if isinstance(check.expect.causes, list) else ():
         if cause not in CAUSES:
             raise SpecError(
@@ -122,7 +122,7 @@ def measure_check(check: LogCheck, where: Where, progress: Callback | None = Non
 
 
 def _matching(patterns: Sequence[str], where: Where, key: str) -> list[Path]:
-    """Files beside the check, the matches of a pattern in order of their names. Raises SpecError for one without."""
+    """Files beside the check that match the patterns, by name. Raises SpecError for a pattern without a match."""
     paths: list[Path] = []
     for pattern in patterns:
         matches = [where.path.parent / pattern]

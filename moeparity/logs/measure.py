@@ -1,4 +1,4 @@
-"""A log measured as it goes by once: metrics with intervals, groups, the worst sequences, a verdict, a diagnosis."""
+"""Measures a log in one reading: metrics with intervals, groups, the worst sequences, a verdict, a diagnosis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from moeparity.errors import MoeparityError, counted
 from moeparity.logs import diagnosis
 from moeparity.logs.chunks import Chunker
-from moeparity.logs.diagnosis.finding import lines
+from moeparity.logs.diagnosis.show import diagnosis_lines
 from moeparity.logs.record import Sequence as Record
 from moeparity.logs.report import (
     MOST_DRAWN,
@@ -24,8 +24,9 @@ from moeparity.logs.report import (
     SequenceMean,
 )
 from moeparity.logs.request import Request
-from moeparity.logs.series import Summary, of_steps, summarise
-from moeparity.logs.series.pictures import chart
+from moeparity.logs.series.data import Summary
+from moeparity.logs.series.pictures import chart_of
+from moeparity.logs.series.summary import of_steps, summarise
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.common import PRIMARY
@@ -38,14 +39,12 @@ from moeparity.metrics.verdict import Gate, Interval, Verdict, judge
 
 SERIES = ("k3", "mean_abs_delta")
 """The metrics that are followed over steps."""
-FEWEST_DRAWN = 4
-"""Steps from which on a series is drawn."""
 _OUTLIERS = 5
 
 
 @dataclass(slots=True)
 class Measurement:
-    """Everything that is accumulated while a log goes by once."""
+    """Everything that is accumulated while a log is read once."""
 
     request: Request
     metrics: tuple[Metric, ...] = field(init=False)
@@ -67,7 +66,7 @@ class Measurement:
         self.positions = by_position if self.request.plots else None
 
     def add(self, chunk: Chunk) -> None:
-        """Take in whole sequences, each of which `noted` has seen."""
+        """Take in whole sequences, which must have gone through `noted` before."""
         self.totals.add(chunk)
         self.observer.add(chunk)
         every = filter(None, (self.steps, self.positions, *self.groups))
@@ -76,19 +75,19 @@ class Measurement:
         self.worst = _worst([*self.worst, *_outliers(chunk)])
 
     def noted(self, sequences: Iterable[Record]) -> Iterator[Record]:
-        """The same sequences, with what they say of their sampler kept."""
+        """The same sequences; what they say about their sampler is noted as they pass."""
         for sequence in sequences:
             self.observer.note(sequence)
             yield sequence
 
     def series(self) -> tuple[Summary, ...]:
-        """`SERIES` over the steps of the log, of which there must be two."""
+        """`SERIES` over the steps of the log; empty unless there are at least two steps."""
         if len(self.steps.parts) < 2:
             return ()
         return tuple(summarise(of_steps(METRICS[metric], self.steps.parts)) for metric in SERIES)
 
     def report(self, files: tuple[LogFile, ...], left_out: Iterable[str] = ()) -> LogReport:
-        """What was found."""
+        """The report on everything taken in."""
         judgement, series = self.observer.diagnosis(), self.series()
         codes = {code: group for group, code in self.chunker.groups.items()}
         sentences = list(left_out)
@@ -106,11 +105,11 @@ class Measurement:
             metrics=tuple(self._metric(metric) for metric in self.metrics),
             groupings=tuple(_grouping(groups, codes) for groups in self.groups),
             outliers=tuple(self.worst),
-            series=tuple(summary.to_json() for summary in series),
-            series_text=tuple(line for summary in series for line in _series_lines(summary)),
+            series=series,
+            series_text=tuple(line for summary in series for line in (*chart_of(summary), *summary.lines())),
             plots=None if self.positions is None else self._plots(self.positions),
-            diagnosis=judgement.to_json(),
-            diagnosis_text=tuple(lines(judgement)),
+            diagnosis=judgement,
+            diagnosis_text=tuple(diagnosis_lines(judgement)),
         )
 
     def _plots(self, positions: Groups) -> LogPlots:
@@ -118,7 +117,7 @@ class Measurement:
         metric = METRICS["k3" if gate is None else gate.metric]
         sums, counts = self.totals.per_sequence(metric)
         values = sums / counts + metric.reduce.offset
-        # NaN and infinity are what somebody looks for first.
+        # NaN and infinity come first, since readers look for them.
         order = values.nan_to_num(nan=torch.inf).argsort(descending=True, stable=True)
         drawn = sorted(order[:MOST_DRAWN].tolist())
         means = (
@@ -151,7 +150,7 @@ class Measurement:
         if not metric.reduce.has_interval or metric.name in self.totals.missing:
             estimate = self.totals.estimate(metric)
             return Interval(estimate=estimate, low=-torch.inf, high=torch.inf, level=0.95, method="none")
-        # Frameworks share quantities, and an interval is what costs.
+        # Frameworks share quantities, and intervals take most of the time.
         key = (metric.reduce.kind, metric.reduce.of)
         if key not in self._intervals:
             self._intervals[key] = self.totals.interval(metric)
@@ -174,14 +173,8 @@ class Measurement:
         return replace(verdict, reason=f"{verdict.reason}{remark}", below=gate.below, value=value)
 
 
-def _series_lines(summary: Summary) -> list[str]:
-    """In words, and as a chart where there is something to see."""
-    picture = chart(summary) if len(summary.series.points) >= FEWEST_DRAWN else []
-    return [*picture, *summary.lines()]
-
-
 def measure(sequences: Iterable[Record], request: Request, files: tuple[LogFile, ...] = ()) -> LogReport:
-    """The report of a stream of sequences, read once, in bounded memory. Raises MoeparityError and LogError."""
+    """The report of a stream of sequences, read once in bounded memory. Raises MoeparityError and LogError."""
     measurement = Measurement(request)
     for chunk in measurement.chunker.chunks(measurement.noted(sequences)):
         measurement.add(chunk)
@@ -205,7 +198,7 @@ def _grouping(groups: Groups, codes: dict[int, str]) -> LogGrouping:
 
 
 def _outliers(chunk: Chunk) -> list[Outlier]:
-    """The sequences of a chunk with the greatest mean |delta|."""
+    """The sequences of a chunk with the largest mean |delta|."""
     part = Accumulator((METRICS["mean_abs_delta"], METRICS["k3"]))
     part.add(chunk)
     counts = part.counts

@@ -1,4 +1,4 @@
-"""Logs opened: sequences with both sides' log-probabilities, from one file or joined from two, streamed."""
+"""Opens logs: streams sequences with both sides' log-probabilities, from one file or joined from two."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from moeparity.paths import is_folder
 
 Join = Literal["id", "order"]
 _PATTERNS = ("train_data_step*.jsonl", "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl")
-"""Files of a folder that hold logs: NeMo-RL's, and prime-rl's from the run's folder down to a step's."""
+"""Patterns of logs in a folder: NeMo-RL's, and prime-rl's from the run's folder down to a step's."""
 
 
 class Log:
-    """Sequences of some files, in the files' order; reading them again reads the files again."""
+    """The sequences of some files, in the order of the files; each iteration reads the files again."""
 
     def __init__(
         self, rollout: list[Source], trainer: list[Source], join: Join, *, partial: bool, sampled: bool
@@ -34,7 +34,7 @@ class Log:
 
     @property
     def formats(self) -> tuple[Format, ...]:
-        """Formats of the files, the trainer's last, each once."""
+        """The formats of the files, each once, the trainer's last."""
         return tuple(dict.fromkeys(source.format for source in (*self._rollout, *self._trainer)))
 
     @property
@@ -44,11 +44,11 @@ class Log:
 
     @property
     def left_out(self) -> int:
-        """Sequences of the last reading that only one side has; 0 unless `partial` allowed them."""
+        """How many sequences of the last reading only one side had; 0 unless `partial` is set."""
         return self._tally.left_out
 
     def __iter__(self) -> Iterator[Sequence]:
-        """Raises LogError where a record is broken, an id comes twice, or nothing is scored."""
+        """Raises LogError if a record is broken, an id occurs twice, or nothing is scored."""
         ids: set[str] = set()
         scored, alive = 0, False
         self._tally = Tally()
@@ -89,12 +89,11 @@ def open(
     join: Join = "id",
     partial: bool = False,
 ) -> Log:
-    """Logs of the sampler's side, or of both; with `trainer`, logs of the trainer's side to be joined to them.
+    """Open logs of the sampler's side or of both sides; with `trainer`, logs of the trainer's side are joined to them.
 
-    A folder stands for the logs in it. `format` and `trainer_format` name formats of `FORMATS` where contents leave
-    them open. `join` finds a sequence's other side by its id or by its place; either way token ids must be equal.
-    `partial` lets sequences out that only one side has. Raises LogError; what lies further down a file is checked when
-    it is read.
+    A folder stands for the logs in it. format, trainer_format: names in `FORMATS`, if contents leave the format open.
+    join: matches sequences by id or by position; in either case token ids must be equal. partial: leaves out sequences
+    that only one side has. Raises LogError; the later records of a file are checked when they are read.
     """
     if not paths:
         raise LogError("no log given; expected at least one file.")
@@ -110,21 +109,21 @@ def open(
 
 
 def open_sampled(paths: Several[Path], *, format: str | None = None) -> Log:
-    """Logs of the sampler's side alone, whatever they hold of the trainer's: its columns are None. As `open`."""
+    """Open logs of the sampler's side alone, as `open` does; what they have of the trainer's side is dropped."""
     if not paths:
         raise LogError("no log given; expected at least one file.")
     return Log([recognise(path, "rollout", format) for path in _files(paths)], [], "id", partial=False, sampled=True)
 
 
 def _of_sampler(sequence: Sequence) -> Sequence:
-    """The sequence without the trainer's side. Raises LogError where the file holds none of the sampler's."""
+    """The sequence without the trainer's side. Raises LogError if the file has no log-probabilities of the sampler."""
     if sequence.rollout is None:
         raise LogError(f"{sequence.where}: no log-probabilities of the sampler. Give the sampler's log.")
     return replace(sequence, trainer=None)
 
 
 def _two_sided(sequence: Sequence) -> Sequence:
-    """Raises LogError unless the file holds both sides."""
+    """The sequence. Raises LogError unless the file has both sides."""
     for side, values in (("sampler", sequence.rollout), ("trainer", sequence.trainer)):
         if values is None:
             missing = "--trainer FILE" if side == "trainer" else "the sampler's log, and this one as --trainer"
@@ -133,7 +132,7 @@ def _two_sided(sequence: Sequence) -> Sequence:
 
 
 def _files(paths: Several[Path]) -> list[Path]:
-    """Folders replaced by the logs in them, numbers in their names in order."""
+    """The files, with folders replaced by the logs in them; numbers in names are sorted as numbers."""
     files: list[Path] = []
     for path in paths:
         if not is_folder(path):

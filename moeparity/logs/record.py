@@ -1,7 +1,7 @@
-"""What every log becomes: sequences with the log-probabilities that a sampler and a trainer gave their tokens.
+"""`Sequence`: what every log is turned into, with the log-probabilities that sampler and trainer gave its tokens.
 
-What no scored token may be is checked here, whoever wrote the log: a number comes out only of log-probabilities that
-are ones.
+Values of scored tokens are checked here, whoever wrote the log, so that no metric is computed from anything but
+log-probabilities.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LogprobsMode = Literal["raw", "processed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """What is known of how the sampler made its log-probabilities; None where the file does not say.
+    """How the sampler made its log-probabilities, as far as the file says; None if it does not.
 
     logprobs_mode: `raw` is the log-softmax of the logits; `processed` that of the logits after temperature, penalties
         and truncation. The names are vLLM's (`--logprobs-mode raw_logprobs | processed_logprobs`).
@@ -36,24 +36,23 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sequence:
-    """One rolled-out sequence as a log tells it; whatever the producer does, index t tells of `token_ids[t]`.
+    """One rolled-out sequence of a log. In whatever way the producer writes it, index t is about `token_ids[t]`.
 
-    id: what joins files. where: the line or row it was read from.
-    token_ids: int64 [n], prompt and response without padding, or the response alone where the log has no prompt.
-    mask: bool [n], True where the token is scored. A placeholder is never scored, nor is a token 0 of a whole
-        sequence, which nothing predicts.
-    rollout, trainer: fp64 [n] in nats, log P(token t | those before it) by the sampler and by the trainer at the start
-        of the batch; NaN where unknown, which a scored token never is; the trainer's may be -inf. None where the log
-        has none at all.
-    prompt: length of the prompt in tokens, 0 where `token_ids` are the response alone, None where it is unknown.
-    step: the trainer's step. versions: int64 [n], the weight version that sampled each token, -1 where unknown.
-    several: whether it is known to be of more than one version, also where the log does not say which token is whose.
+    id: by which files are joined. where: the line or row from which it was read.
+    token_ids: int64 [n], prompt and response without padding, or the response alone if the log has no prompt.
+    mask: bool [n], True at scored tokens. A placeholder is never scored, nor is token 0 of a whole sequence, which
+        nothing predicts.
+    rollout, trainer: fp64 [n] in nats, log P(token t | those before it) by the sampler, and by the trainer at the start
+        of the batch. NaN if unknown, which no scored token is; the trainer's may be -inf. None if the log has none at
+        all.
+    prompt: length of the prompt in tokens, 0 if `token_ids` are the response alone, None if unknown.
+    step: the trainer's step. versions: int64 [n], the weight version that sampled each token, -1 if unknown.
+    several: whether the tokens are known to be of several versions, even if the log does not say which is whose.
     trainer_version: the weight version that scored.
     group: environment or prompt group. entropy: fp64 [n] in nats.
-    extra: what else a log may hold: `ref`, fp64 [n], log P of the reference policy; `current`, fp64 [n], log P of the
-        weights while being updated (`trainer` holds those at the batch's start); `advantages`, fp64 [n];
-        `routed_experts`, int64 [n, layers, K], experts of the sampler, -1 where there is none;
-        `trainer_routed_experts`, the same of the trainer.
+    extra: further columns: `ref`, fp64 [n], log P of the reference policy; `current`, fp64 [n], log P of the weights
+        being updated (`trainer` has those at the batch's start); `advantages`, fp64 [n]; `routed_experts`, int64 [n,
+        layers, K], the sampler's experts, -1 if there is none; `trainer_routed_experts`, the trainer's.
     """
 
     id: str
@@ -74,16 +73,17 @@ class Sequence:
 
 
 NONE_GIVEN = -9999.0
-"""What OpenAI's and vLLM's servers write for a log-probability that they have not, or that is -inf."""
+"""What OpenAI's and vLLM's servers write for a log-probability that they do not have or that is -inf."""
 _SAMPLER, _TRAINER = "the sampler's", "the trainer's"
 FEWEST = 8
-"""Scored tokens from which on a side of nothing but exact zeros is taken for a placeholder."""
+"""If a side has at least so many scored tokens and all are exactly 0, they are taken for placeholders."""
 _ENTROPY = (-0.1, 30.0)
-"""Nats: bf16 rounds the entropy of a sure distribution below 0, and ln of the largest vocabulary is 13."""
+"""The range of an entropy in nats: bf16 can round that of a sure distribution below 0; ln of the largest vocabulary is
+13."""
 
 
 def check(sequence: Sequence) -> Sequence:
-    """The sequence, once its scored log-probabilities are found to be such. Raises LogError with the token's index."""
+    """The sequence, after its scored log-probabilities were checked. Raises LogError with the index of the token."""
     every = bool(sequence.mask.all())
     sides = {_SAMPLER: sequence.rollout, _TRAINER: sequence.trainer}
     scored = {name: values if every else values[sequence.mask] for name, values in sides.items() if values is not None}
@@ -102,18 +102,18 @@ def check(sequence: Sequence) -> Sequence:
 
 
 def blank(sequence: Sequence) -> bool:
-    """Whether both sides are exactly 0 wherever they are scored."""
+    """Whether both sides are exactly 0 at all scored tokens."""
     return not any(bool(side[sequence.mask].any()) for side in (sequence.rollout, sequence.trainer) if side is not None)
 
 
 def _check_values(sequence: Sequence, side: str, values: Tensor) -> None:
     low, high = torch.aminmax(values)
-    # NaN fails both comparisons, and aminmax hands it on.
+    # NaN fails both comparisons, and aminmax passes it on.
     if float(low) > NONE_GIVEN and float(high) <= LARGEST_LOGPROB:
         return
     bad = ~((values > NONE_GIVEN) & (values <= LARGEST_LOGPROB))
     if side == _TRAINER:
-        # A trainer may give a token of the sampler's no probability, which is a finding; a sampler cannot.
+        # A trainer may give a sampled token probability 0, which is a finding; a sampler can't.
         bad &= values != -torch.inf
     if bool(bad.any()):
         place = int(sequence.mask.nonzero()[bad.nonzero()[0, 0], 0])
@@ -125,7 +125,7 @@ def _check_values(sequence: Sequence, side: str, values: Tensor) -> None:
 
 
 def _check_further(sequence: Sequence) -> None:
-    """The columns that few metrics need; NaN says there that nothing is known."""
+    """Check the columns that few metrics need; NaN means unknown there."""
     columns = {
         "entropy": (sequence.entropy, *_ENTROPY),
         "current log-probability": (sequence.extra.get("current"), -math.inf, LARGEST_LOGPROB),

@@ -1,4 +1,4 @@
-"""Runs of one batch against each other: what a metric does when nothing is changed."""
+"""Compares repeated runs of one batch: how a metric varies if nothing is changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moeparity.output.json import to_json
 from moeparity.progress import Callback, Progress
 
 SCHEMA = "moeparity.repeats/1"
-"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+"""Schema of the JSON. The number grows if a field changes its meaning or goes; new fields may appear without that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +32,17 @@ class RepeatedRuns:
         return [line for repeats_ in self.metrics for line in repeats_.lines()]
 
     def to_json(self) -> str:
-        """Strict JSON: a number that is not finite is written as the word nan, inf or -inf."""
+        """Strict JSON: NaN and infinities are written as the words nan, inf and -inf."""
         return to_json(SCHEMA, self)
 
 
 def measure_repeats(
     paths: Sequence[Path], *, format: str | None = None, progress: Callback | None = None, plot: Path | None = None
 ) -> RepeatedRuns:
-    """Each path is one run with both sides, a file or a folder of them; `plot` is a PNG or SVG of k3 over the runs.
+    """Measure runs of one batch. Each path is one run with both sides, a file or a folder; `plot`: a PNG or SVG of k3
+    by run.
 
-    Raises LogError for one run, or runs of other sequences.
+    Raises LogError for fewer than two runs, or runs of different sequences.
     """
     metrics = tuple(METRICS[name] for name in SERIES)
     if plot is not None:

@@ -1,20 +1,21 @@
-"""What was found in a log, as frozen plain data: what the terminal shows and what `--json` writes."""
+"""What was found in a log; plain data for the terminal and `--json`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
+from moeparity.logs.diagnosis.finding import Diagnosis
+from moeparity.logs.series.data import Summary
 from moeparity.metrics.verdict import Interval, Verdict
 from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.log/1"
-"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+"""Schema of the JSON. The number grows if a field changes its meaning or goes; new fields may appear without that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    """One file as it was read. `note` says what its reader could not be tested on."""
+    """One file as it was read. note: what its reader could not be tested with."""
 
     path: str
     format: str
@@ -25,8 +26,8 @@ class LogFile:
 class LogMetric:
     """One metric of the log.
 
-    value: the estimate, with bounds where it is a mean over sequences of known spread; method "none" elsewhere.
-    missing: why there is no number, else empty. alarmed: a published alarm is raised by the estimate.
+    value: the estimate; with bounds if it is a mean over sequences, else with the method "none". missing: why there is
+    no number, "" if there is one. alarmed: whether the estimate raises a published alarm.
     """
 
     name: str
@@ -57,7 +58,7 @@ class LogGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogGrouping:
-    """All groups of one way of grouping; `unknown` tokens of which the log does not say."""
+    """All groups of one way of grouping. unknown: how many tokens have no known group."""
 
     by: str
     groups: tuple[LogGroup, ...]
@@ -66,7 +67,7 @@ class LogGrouping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlier:
-    """A sequence far off: where it stands, its own mean |delta| and k3, nats per token."""
+    """A sequence with a large difference: its place, its mean |delta| and k3, nats per token."""
 
     id: str
     where: str
@@ -88,8 +89,8 @@ class SequenceMean:
 class LogPlots:
     """What a page draws of a log.
 
-    metric: the gate's, else k3. sequences: its mean in each, in the order of the log; of more than `MOST_DRAWN` those
-    with the greatest. positions: k3 by place in the sequence.
+    metric: the gate's, else k3. sequences: the metric's mean in each, in the order of the log; if there are more than
+    `MOST_DRAWN`, those with the largest mean. positions: k3 by position in the sequence.
     """
 
     metric: str
@@ -99,18 +100,19 @@ class LogPlots:
 
 
 MOST_DRAWN = 2000
-"""Sequences that a page draws."""
+"""A page draws at most so many sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReport:
     """Everything found in a log.
 
-    left_out: what was not counted, each in a sentence. infinite: scored tokens with infinite delta, because a side gave
-    them probability 0. overflowing: scored tokens with |delta| > 88.7, where a trainer's fp32 shows inf or 0.
-    series: as `series.Summary.to_json` gives them, where the log has several steps. series_text: chart and words.
-    plots: what the page draws, where one was asked for.
-    diagnosis: as `diagnosis.Diagnosis.to_json` gives it. diagnosis_text: its lines, which end with what to do.
+    left_out: what was not counted, in sentences. infinite: number of scored tokens with infinite delta, since a side
+    gave them probability 0. overflowing: number of scored tokens with |delta| > 88.7, where a trainer's fp32 gives inf
+    or 0.
+    series: if the log has several steps; series_text: their charts and words. plots: what the page draws, if it is
+    asked for.
+    diagnosis_text: the lines of the diagnosis, which end with what to do.
     """
 
     files: tuple[LogFile, ...]
@@ -124,15 +126,15 @@ class LogReport:
     metrics: tuple[LogMetric, ...]
     groupings: tuple[LogGrouping, ...] = ()
     outliers: tuple[Outlier, ...] = ()
-    series: tuple[dict[str, Any], ...] = ()
+    series: tuple[Summary, ...] = ()
     series_text: tuple[str, ...] = ()
     plots: LogPlots | None = None
-    diagnosis: dict[str, Any] | None = None
+    diagnosis: Diagnosis | None = None
     diagnosis_text: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0 the gate is passed, or there is none; 1 it is not; 3 inconclusive."""
+        """0 if the gate is passed or there is none, 1 if it is not passed, 3 if it is inconclusive."""
         return 0 if self.verdict is None else self.verdict.exit_code
 
     def metric(self, name: str) -> LogMetric:
@@ -142,9 +144,8 @@ class LogReport:
     @property
     def causes(self) -> tuple[str, ...]:
         """The causes that the diagnosis names."""
-        findings = [] if self.diagnosis is None else self.diagnosis["findings"]
-        return tuple(finding["name"] for finding in findings if finding["verdict"] == "named")
+        return () if self.diagnosis is None else self.diagnosis.names("named")
 
     def to_json(self) -> str:
-        """The report as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
+        """The report as strict JSON: NaN and infinities are written as the words nan, inf and -inf."""
         return to_json(SCHEMA, self)

@@ -1,4 +1,4 @@
-"""What is wanted of a log: sets of metrics, ways of grouping, a gate."""
+"""What a user asks of a log: sets of metrics, ways of grouping, a gate."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from moeparity.metrics.verdict import Gate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is wanted of a log: sets of metrics beside `common`, ways of grouping, single metrics, a gate, and what a
-    page of it draws.
+    """What a user asks of a log: sets of metrics besides `common`, ways of grouping, single metrics, a gate, and
+    whether a page will draw figures.
     """
 
     sets: Sequence[str] = ()
@@ -37,7 +37,9 @@ class Request:
         return tuple(way for way in get_args(By) if way in self.by)
 
     def selection(self) -> tuple[Metric, ...]:
-        """The metrics to compute. Raises MoeparityError for an unknown name, or a gate on what is no mean."""
+        """The metrics to compute. Raises MoeparityError for an unknown name, or a gate on a metric that is not a
+        mean.
+        """
         further = [find(name, "metrics") for name in self.metrics]
         if self.gate is not None:
             bounded = find(self.gate.metric, "gate")
@@ -52,7 +54,7 @@ class Request:
 
 
 def read_gate(text: str) -> Gate:
-    """`k3<1e-3` as a gate. Raises MoeparityError."""
+    """Reads a gate such as `k3<1e-3`. Raises MoeparityError."""
     match = re.fullmatch(r"\s*([\w./-]+)\s*<\s*([0-9.]+(?:[eE][+-]?\d+)?)\s*", text)
     try:
         below = float(match[2]) if match else 0.0

@@ -1,4 +1,4 @@
-"""The sampler's side of a log as tokens of a recipe: whole sequences, what is scored, what the engine recorded."""
+"""Turns the sampler's side of a log into a recipe's tokens: whole sequences, loss masks, and the engine's records."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from moeparity.logs.record import Sampling, Sequence
 
 _ROUTES = "routed_experts"
 _UNLABELLED = "no label"
-"""The class of sequences without a label, where others have one."""
+"""The class of sequences without a label, if others have one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedTokens:
-    """What became of a log.
+    """The tokens made of a log.
 
-    left_out: sequences without a scored token. layers: the numbers of the MoE layers among those recorded; empty
-    without routes. sampling: each that the log states, with how many sequences. versions: each weight version that
-    sampled a scored token, with how many tokens; -1 unknown.
+    left_out: number of sequences without a scored token. layers: numbers of the MoE layers among the recorded ones; ()
+    without routes. sampling: each set of parameters that the log states, with its number of sequences. versions: each
+    weight version that sampled a scored token (-1 unknown), with its number of tokens.
     """
 
     tokens: TokenSet
@@ -36,10 +36,10 @@ class LoggedTokens:
 
 
 def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedTokens:
-    """The first `most` sequences of a log of `open_sampled`, all by default, with their log-probabilities and routes.
+    """The first `most` sequences (None: all) of a log of `open_sampled`, with log-probabilities and routes.
 
-    Sequences are padded at the right with 0. Raises LogError: where a log has responses without their prompts, which
-    no forward can score, or routes of unequal shape.
+    Sequences are padded on the right with 0. Raises LogError if a log has responses without their prompts, which no
+    forward pass can score, or routes of different shapes.
     """
     sequences: list[Sequence] = []
     left_out = 0
@@ -82,14 +82,14 @@ def _labels(sequences: list[Sequence], groups: list[str], names: tuple[str, ...]
 
 
 def _recorded(sequence: Sequence) -> Tensor:
-    """fp64 [n]; NaN wherever nothing is scored: what stands there is whatever the producer fills it with."""
+    """fp64 [n], NaN at tokens that are not scored, whatever the producer wrote there."""
     assert sequence.rollout is not None, "a log of the sampler's side was opened"
     return sequence.rollout.double().where(sequence.mask, torch.nan)
 
 
 def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
-    """The routes of all sequences without dense layers, [B, T, MoE layers, K]; which layers these are. Raises LogError
-    for unequal shapes.
+    """The routes of all sequences without dense layers, [B, T, MoE layers, K], and the numbers of the MoE layers.
+    Raises LogError for different shapes.
     """
     by_shape: dict[tuple[int, ...], Where] = {}
     for sequence in sequences:
@@ -116,12 +116,12 @@ def _versions(sequences: list[Sequence]) -> Iterator[int]:
 
 
 def _block(rows: list[Tensor], fill: float) -> Tensor:
-    """[B, T, ...] of rows [n, ...], padded at the right."""
+    """[B, T, ...] of rows [n, ...], padded on the right."""
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
 
 
 def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
-    """What was written to `path`, in lines, and how a recipe names it."""
+    """Lines on what was written to `path`, and how a recipe names it."""
     tokens = logged.tokens
     rows, width = tokens.input_ids.shape
     scored = counted(int(tokens.loss_mask.sum()), "token")

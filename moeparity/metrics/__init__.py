@@ -1,1 +1,1 @@
-"""Log-probability metrics: each declared once, with what it estimates, how it is reduced and whose it is."""
+"""Log-probability metrics. Each is declared once, with what it estimates, how it is reduced and who defined it."""

@@ -1,7 +1,7 @@
-"""Metrics of a stream of chunks in bounded memory.
+"""Computes metrics from a stream of chunks in bounded memory.
 
-Kept per sequence: 8 bytes for each token quantity that a metric asked for needs, and 8 for the count. Kept in all: a
-few numbers per quantity whose extremes, spread or quantiles are asked for.
+Per sequence it keeps 8 bytes for each token quantity that some metric needs, and 8 for the count; besides, a few
+numbers for each quantity of which extremes, spread or quantiles are asked for.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ OF_TOTALS: dict[str, tuple[str, ...]] = {
     "truncated_ess": ("truncated", "truncated_squared"),
     "kl_ent_ratio": ("k3", "entropy"),
 }
-"""The quantities whose sums each formula in totals needs."""
+"""The quantities of which each formula over totals needs the sums."""
 
 
 @dataclass(slots=True)
 class Accumulator:
-    """Takes in chunks and gives the estimates of `metrics`; those that need columns a log lacks are `missing`."""
+    """Takes in chunks and gives the estimates of `metrics`.
+
+    missing: metric -> why it has no number: a column that it needs is not in the log. infinite: scored tokens with
+    infinite delta. overflowing: those with |delta| > `FP32_EXP`.
+    """
 
     metrics: tuple[Metric, ...]
     missing: dict[str, str] = field(default_factory=dict)
@@ -73,7 +77,7 @@ class Accumulator:
             self._logsums |= {"delta": LogSum(), "twice": LogSum()}
 
     def add(self, chunk: Chunk) -> None:
-        """Take in whole sequences. Those without a scored token change nothing."""
+        """Take in whole sequences. A sequence without a scored token changes nothing."""
         if not chunk.tokens.numel():
             return
         self._drop_missing(chunk)
@@ -104,7 +108,7 @@ class Accumulator:
             logsum.add(delta if name == "delta" else 2 * delta)
 
     def _drop_missing(self, chunk: Chunk) -> None:
-        """Leave out, with the reason, metrics whose columns this chunk lacks or has NaN in."""
+        """Move metrics to `missing`, with the reason, if this chunk lacks a column that they need, or has NaN in it."""
         for metric in self.metrics:
             for need in metric.needs:
                 column = chunk.values.get(need)
@@ -119,7 +123,7 @@ class Accumulator:
 
     @property
     def counts(self) -> Tensor:
-        """Scored tokens of each sequence that has one, fp64 [B]."""
+        """Number of scored tokens of each sequence that has one, fp64 [B]."""
         return torch.cat(self._counts) if self._counts else torch.zeros(0, dtype=torch.float64)
 
     @property
@@ -133,22 +137,22 @@ class Accumulator:
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def per_sequence(self, metric: Metric) -> tuple[Tensor, Tensor]:
-        """As `gated.per_sequence`, of all sequences that have a scored token."""
+        """As `gated.per_sequence`, over all sequences with a scored token."""
         if not metric.reduce.has_interval:
             raise ValueError(f"{metric.name} is a {metric.reduce.kind}, no mean")
         return per_sequence(metric, {name: self.sums(name) for name in needed(metric)}, self.counts)
 
     def interval(self, metric: Metric) -> Interval:
-        """As `gated.interval`, of all sequences that have a scored token."""
+        """As `gated.interval`, over all sequences with a scored token."""
         return interval(metric, *self.per_sequence(metric), self.tokens)
 
     def of_sequences(self, name: str) -> Tensor:
-        """A quantity of each sequence as a whole, fp64 [B]."""
+        """A quantity that a sequence has as a whole, fp64 [B]."""
         columns, formula = SEQUENCE[name]
         return formula(Sums(self.counts, {column: self.sums(column) for column in columns}))
 
     def estimate(self, metric: Metric) -> float:
-        """The metric's number; NaN without a token, or where it is `missing`."""
+        """The metric's number; NaN without a token, or if the metric is `missing`."""
         if not self.tokens or metric.name in self.missing:
             return math.nan
         kind, of = metric.reduce.kind, metric.reduce.of
@@ -194,7 +198,7 @@ def _pairs(name: str, chunk: Chunk) -> Tensor:
 
 
 def _columns_of(metric: Metric) -> Iterable[str]:
-    """The token quantities whose sums a metric is made of."""
+    """The token quantities of whose sums a metric is made."""
     kind, of = metric.reduce.kind, metric.reduce.of
     if kind == "of totals":
         return OF_TOTALS[of]

@@ -11,24 +11,24 @@ from torch import Tensor
 from moeparity.errors import Where
 
 UNKNOWN = torch.iinfo(torch.int64).min
-"""In a column of labels: the log does not say."""
+"""An unknown label, in a column of labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """The scored tokens of some whole sequences, laid end to end; all tensors on the CPU.
+    """N scored tokens of B whole sequences, one sequence after the other; all tensors on the CPU.
 
-    N tokens of B sequences. A sequence may have no scored token; it still has an id and a place.
+    A sequence may have no scored token; it still counts in B and has an id.
 
     rollout, trainer: fp64 [N], log P_sampler and log P_trainer of the sampled token, natural logarithms.
     sequence: int64 [N], 0..B-1, non-decreasing.
-    position: int64 [N], index in the response, or in the sequence where the prompt's length is unknown.
+    position: int64 [N], index in the response, or in the sequence if the prompt's length is unknown.
     tokens: int64 [N], token ids.
-    ids, where: [B], what joins files, and the line each sequence stands on.
-    labels: further int64 [N] columns by name: "step", "version_lag", "group", `UNKNOWN` where the log does not say;
-        "flipped", 0, 1, or -1 where a side's routes are unknown.
-    values: further fp64 [N] columns by name: "entropy" (of the trainer's whole distribution, nats), "current" (the
-        policy being updated, log P), NaN where unknown.
+    ids, where: [B], the id by which files are joined, and the line from which the sequence was read.
+    labels: further int64 [N] columns by name: "step", "version_lag" and "group" (`UNKNOWN` if the log does not say),
+        and "flipped" (0 or 1, -1 if a side's routes are unknown).
+    values: further fp64 [N] columns by name: "entropy" (of the trainer's whole distribution, nats) and "current" (log P
+        by the policy that is being updated); NaN if unknown.
     """
 
     rollout: Tensor
@@ -43,13 +43,13 @@ class Chunk:
 
     @property
     def sequences(self) -> int:
-        """B."""
+        """B, the number of sequences."""
         return len(self.ids)
 
     @property
     def delta(self) -> Tensor:
         """log P_trainer - log P_sampler, fp64 [N], nats; 0 where both are -inf."""
-        # -inf on both sides is agreement, and only the difference would be NaN.
+        # -inf on both sides is agreement, but its difference would be NaN.
         equal = self.trainer == self.rollout
         return torch.where(equal, 0.0, self.trainer - self.rollout)
 

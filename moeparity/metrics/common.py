@@ -1,4 +1,4 @@
-"""Metrics that belong to no framework: the estimators of KL, the size of delta, and what importance weights come to."""
+"""Metrics that belong to no framework: estimators of KL, sizes of delta, and importance weights."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ESTIMATORS = {
         f"{FORWARD_KL}, cut off: the twin that a trainer with clamps would show",
     ),
 }
-"""Of each estimator of KL its formula and what it estimates."""
+"""The formula of each estimator of KL, and what it estimates."""
 
 
 def _estimators() -> Iterator[Metric]:
-    """Each as a mean over tokens and as one over sequences."""
+    """Each estimator as a mean over tokens and as one over sequences."""
     means: tuple[tuple[Kind, str, str], ...] = (
         ("token mean", "", "tokens"),
         ("sequence mean", "_sequence", "sequence means"),
@@ -49,7 +49,7 @@ def _estimators() -> Iterator[Metric]:
 
 
 def _published(metric: Metric) -> Metric:
-    """Ranges are published of k3 per token alone."""
+    """The metric with published ranges, which exist for k3 per token only."""
     if metric.name != "k3":
         return metric
     return replace(
@@ -232,4 +232,4 @@ PRIMARY = (
     "chi2_token",
     "ess_fraction",
 )
-"""The metrics a report opens with, in its order."""
+"""The metrics with which a report opens, in order."""

@@ -1,4 +1,4 @@
-"""How a metric is declared: what it is, what it estimates, how it is reduced, and whose definition it is.
+"""How a metric is declared: its formula, what it estimates, how it is reduced, and who defined it.
 
 Plain data without torch. `Metric.reduce` names a quantity of `moeparity.metrics.quantities`.
 """
@@ -12,14 +12,14 @@ Kind = Literal[
     "token mean", "sequence mean", "mean over sequences", "token max", "token min", "sequence max", "sequence min",
     "token quantile", "of totals",
 ]  # fmt: skip
-"""How a metric is reduced. A `sequence mean` is the mean over sequences of each one's mean over its tokens; a `mean
-over sequences` that of a value which a sequence has as a whole; `of totals` is a formula in sums over all tokens."""
+"""How a metric is reduced. `sequence mean`: the mean over sequences of each sequence's mean over its tokens. `mean over
+sequences`: the mean of a value that each sequence has as a whole. `of totals`: a formula in sums over all tokens."""
 
 By = Literal["position", "probability", "group", "step", "flipped", "version_lag"]
 """Ways of grouping scored tokens."""
 
 Level = Literal["read", "secondary", "inferred"]
-"""read: in the source itself. secondary: in a text that quotes it. inferred: derived here."""
+"""read: it stands in the source itself. secondary: in a text that quotes the source. inferred: derived here."""
 
 FORWARD_KL = "KL(sampler || trainer)"
 """What most metrics estimate."""
@@ -27,7 +27,7 @@ FORWARD_KL = "KL(sampler || trainer)"
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A reduction of one quantity; `offset` is added to the result, `at` is the rank of a quantile in (0, 1]."""
+    """The reduction of a quantity. `offset` is added to the result; `at` is the rank of a quantile, in (0, 1]."""
 
     kind: Kind
     of: str
@@ -36,13 +36,13 @@ class Reduce:
 
     @property
     def has_interval(self) -> bool:
-        """Whether it is a mean whose interval over sequences is known."""
+        """Whether it is a mean, of which an interval over sequences can be given."""
         return self.kind in {"token mean", "sequence mean", "mean over sequences"}
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a definition stands: project, file (empty where only the project is known), commit, how sure that is."""
+    """Where a definition stands: project, file ("" if only the project is known), commit, and how sure that is."""
 
     project: str
     file: str
@@ -59,11 +59,13 @@ class Source:
 class Metric:
     """One metric.
 
-    name: as reports, `expect:` and `--gate` know it; the framework before a slash, where the definition is one's own.
+    name: in reports, `expect:` and `--gate`; if it is a framework's own definition, the framework stands before a
+        slash.
     formula: in words and ASCII, with delta = log P_trainer - log P_sampler and rho = exp(delta) on sampled tokens.
-    estimates: of what, in which direction. unit: nats, or 1 for a plain number. clamp: what is cut off, and where.
-    not_finite: what becomes of infinities. needs: columns of `Chunk.values` without which there is no number.
-    healthy, alarm: as published, in words; alarm_above, alarm_below: the alarm as a bound on the estimate.
+    estimates: what it estimates, and in which direction. unit: nats, or 1 for a plain number. clamp: what is cut off,
+        and where. not_finite: what happens to infinities. needs: columns of `Chunk.values` without which there is no
+        number.
+    healthy, alarm: as published, in words. alarm_above, alarm_below: the alarm as a bound on the estimate.
     """
 
     name: str
@@ -82,10 +84,10 @@ class Metric:
 
     @property
     def set(self) -> str:
-        """The framework whose definition it is, or `common`."""
+        """The framework that defined it, or `common`."""
         return self.name.split("/")[0] if "/" in self.name else "common"
 
     def alarms(self, estimate: float) -> bool:
-        """Whether a published alarm is raised by this estimate; NaN raises every alarm there is."""
+        """Whether this estimate raises a published alarm; NaN raises every alarm."""
         above, below = self.alarm_above, self.alarm_below
         return (above is not None and not estimate <= above) or (below is not None and not estimate >= below)

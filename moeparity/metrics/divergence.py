@@ -19,25 +19,25 @@ _DEVICE_CHUNK = 1 << 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """The divergence of a candidate tensor from a reference tensor, in sums that add up over micro-batches, exactly:
-    in whatever order they come.
+    """The divergence of a candidate tensor from a reference tensor, as sums that add up exactly over micro-batches, in
+    any order.
 
     A pair is one element of the reference with its counterpart. A pair with a NaN or an infinity on either side is
-    *excluded* when its bits differ, and contributes 0 to the sums and maxima of differences when they agree.
+    *excluded* if its bits differ; if they agree it contributes 0 to the sums and maxima of differences.
 
     elements: pairs compared.
-    equal: pairs with equal bits. Tensors of different dtypes are compared after a cast to the wider of the two,
+    equal: pairs with equal bits. Tensors of different dtypes are compared after a cast to the wider one,
         `torch.promote_types` (fp32 for bf16 with fp16). +0 and -0 are not equal. A NaN equals the same NaN of the same
-        dtype, and no NaN of another one, since casts may change its payload.
+        dtype, but no NaN of another dtype, since casts may change its payload.
     max_abs, sum_abs: of |candidate - reference|, subtracted and accumulated in fp64.
-    max_ulp, sum_ulp: distance on the ordered integer line of the *coarser* dtype (the one with the greater machine
-        epsilon) after rounding both to it, nearest even (fp64 to 16 bits by way of fp32, as torch casts). Neighbouring
+    max_ulp, sum_ulp: distance on the ordered integer line of the *coarser* dtype (that with the larger machine epsilon)
+        after both were rounded to it, to nearest even (fp64 to 16 bits by way of fp32, as torch casts). Neighbouring
         floats are 1 apart, +0 and -0 are 0 apart. A finite value that overflows in that dtype stands at infinity, 1
-        past the greatest finite value.
-    squared_difference, squared_reference: sums of squares in fp64 over the pairs that are finite on both sides.
-        They cannot overflow for fp32 and narrower; fp64 values beyond about 1e154 give inf.
-    nonfinite: elements that are NaN or infinite, in the reference and in the candidate.
-    excluded: pairs left out of every sum and maximum, as said above.
+        past the largest finite value.
+    squared_difference, squared_reference: sums of squares in fp64 over the pairs that are finite on both sides. They
+        can't overflow for fp32 and narrower dtypes; fp64 values beyond about 1e154 give inf.
+    nonfinite: number of elements that are NaN or infinite, in the reference and in the candidate.
+    excluded: pairs left out of every sum and maximum, as defined above.
     """
 
     elements: int
@@ -53,7 +53,7 @@ class Error:
 
     @property
     def equal_share(self) -> float:
-        """Bit-equal share of all pairs, in [0, 1]; 1 when there are no pairs."""
+        """Fraction of pairs with equal bits; 1 if there are no pairs."""
         return self.equal / self.elements if self.elements else 1.0
 
     @property
@@ -116,7 +116,7 @@ def compare(reference: Tensor, candidate: Tensor) -> Error:
         raise ValueError(f"shapes differ: reference {tuple(reference.shape)}, candidate {tuple(candidate.shape)}")
     size = _CPU_CHUNK if reference.device.type == "cpu" else _DEVICE_CHUNK
     ours = torch.split(reference.reshape(-1), size)
-    # Of a value held to itself every bit is equal, and need not be looked at.
+    # If a value is compared with itself, every bit is equal and need not be read.
     theirs = ours if candidate is reference else torch.split(candidate.reshape(-1), size)
     first, *errors = (_chunk(a, b) for a, b in zip(ours, theirs, strict=True))
     return sum(errors, first)
@@ -129,7 +129,7 @@ def _chunk(a: Tensor, b: Tensor) -> Error:
     x = a.double()
     y = x if a is b else b.double()
     squared_reference = float(x.dot(x))
-    # A finite sum of squares proves that every element is finite, and the reference's is needed anyway.
+    # A finite sum of squares proves that every element is finite; the reference's sum is needed anyway.
     if math.isfinite(squared_reference) and (equal == a.numel() or math.isfinite(float(y.dot(y)))):
         return _finite_error(a, b, x, y, equal, squared_reference)
     finite_x, finite_y = x.isfinite(), y.isfinite()
@@ -147,14 +147,14 @@ def _chunk(a: Tensor, b: Tensor) -> Error:
 
 
 def _equal_bits(a: Tensor, b: Tensor) -> Tensor:
-    """Which elements have the same bits, in the wider dtype of both; a NaN of another dtype has not."""
+    """Which elements have the same bits in the wider of both dtypes; a NaN never equals one of another dtype."""
     wide = torch.promote_types(a.dtype, b.dtype)
     equal_bits = int_view(a.to(wide)) == int_view(b.to(wide))
     return equal_bits if a.dtype == b.dtype else equal_bits & ~a.isnan()
 
 
 def _finite_error(a: Tensor, b: Tensor, x: Tensor, y: Tensor, equal: int, squared_reference: float) -> Error:
-    """The error of finite flat tensors `a`, `b`, given also in fp64 as `x`, `y`; `equal` of them share their bits."""
+    """The error of two finite flat tensors. x, y: the same in fp64; equal: how many elements have the same bits."""
     max_abs = sum_abs = squared_difference = 0.0
     max_ulp = sum_ulp = 0
     if equal < a.numel():
@@ -176,7 +176,7 @@ def _finite_error(a: Tensor, b: Tensor, x: Tensor, y: Tensor, equal: int, square
 
 
 def _ulps(a: Tensor, b: Tensor) -> tuple[int, int]:
-    """Maximum and sum of the ulp distances of two flat tensors without NaN and not empty."""
+    """Maximum and sum of the ulp distances of two flat tensors, which must not be empty or have a NaN."""
     coarse = max(a.dtype, b.dtype, key=lambda dtype: torch.finfo(dtype).eps)
     i, j = _on_line(a.to(coarse)), _on_line(b.to(coarse))
     if coarse is not torch.float64:
@@ -189,13 +189,13 @@ def _ulps(a: Tensor, b: Tensor) -> tuple[int, int]:
 
 
 def _on_line(x: Tensor) -> Tensor:
-    """Each value's place on the ordered integer line: 0 for both zeros, one step per representable value.
+    """The place of each value on the ordered integer line: 0 for both zeros, one step per representable value.
 
-    int32 for the 16-bit dtypes and int64 for the others, so that a difference of two places fits (fp64 excepted).
+    int32 for the 16-bit dtypes and int64 for the others, so that a difference of two places fits (except in fp64).
     """
     raw = int_view(x)
     kind = torch.iinfo(raw.dtype)
-    # Of a negative value -1, whose bits without the sign are turned over and counted down from there; of others 0.
+    # -1 (all ones) for negative values, 0 for others: negative values have their bits inverted and count down from 0.
     negative = raw >> kind.bits - 1
     places = (negative & kind.max).bitwise_xor_(raw).sub_(negative)
     return places.to(torch.int32 if raw.dtype == torch.int16 else torch.int64)

@@ -1,4 +1,4 @@
-"""A sum of floats of which nothing is lost: in whatever order, and in whatever groups, its terms come."""
+"""Exact sums of floats: the result does not depend on the order or grouping of the terms."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Self
 
 
 class Exact(float):
-    """The correctly rounded sum of some fp64 numbers, which remembers what rounding it to one float left out.
+    """A sum of fp64 numbers: as a float it is the correctly rounded sum, and it also keeps what that rounding cut off.
 
-    Exact numbers add up to an Exact number, exactly: any order and any grouping of the same terms gives equal floats.
-    What else is done with one is done with the float. NaN and infinities come out as a plain sum has them; a sum beyond
-    the greatest float is infinite.
+    Exact numbers add up exactly: any order and grouping of the same terms gives equal floats. All other operations act
+    on the float. NaN and infinities come out as in a plain sum; a sum beyond the largest float is infinite.
 
     parts: floats that do not overlap and whose sum this is (Shewchuk, "Adaptive precision floating-point arithmetic",
     1997; Python's `math.fsum` keeps the same).
@@ -40,7 +39,7 @@ class Exact(float):
 
 
 def _grow(parts: list[float], number: float) -> None:
-    """Add a number to parts that do not overlap, in place; what is not finite is all there is then."""
+    """Add a number, in place, to parts that do not overlap; a number that is not finite replaces them all."""
     remainders = []
     for part in parts:
         total = number + part

@@ -1,4 +1,4 @@
-"""Which metrics a gate takes, and what they are at parity; no torch here."""
+"""Which metrics a gate takes, and their values at parity; needs no torch."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ TWO_SIDED: Mapping[str, float] = {
     **dict.fromkeys(("zeroed_ratio", "sequence_ratio_zeroed", "sequence_mask", "kish"), 1.0),
     **dict.fromkeys(("truncated", "truncated_mean", "truncated_at_3"), 1.0),
 }
-"""Quantities whose means lie on both sides of what they are at parity: a bound on one side says nothing there."""
+"""Quantities whose means can lie on both sides of their value at parity, so that a one-sided bound says nothing."""
 
 _OF_ONE_SIDE = frozenset(
     {"rollout", "neg_rollout", "trainer", "trainer_ppl", "rollout_ppl", "entropy", "approx_entropy"}
 )
-"""Quantities of what one side gives, or of the text: none of their values is parity."""
+"""Quantities of one side alone, or of the text: no value of theirs means parity."""
 
 _KINDS = {"of totals": "formula in totals"}
 
 
 def declared(gate: Gate) -> Metric:
-    """The metric that a gate bounds: of a mean per token under `reduce: sequence` that over sequences."""
+    """The metric that a gate bounds; with `reduce: sequence`, the sequence variant of a mean per token."""
     metric = METRICS[gate.metric]
     if gate.reduce == "sequence" and metric.reduce.kind == "token mean":
         return replace(metric, reduce=replace(metric.reduce, kind="sequence mean"))
@@ -35,12 +35,12 @@ def declared(gate: Gate) -> Metric:
 
 
 def parity(metric: Metric) -> float:
-    """What the metric is where both sides give the same log-probabilities."""
+    """The metric's value if both sides give the same log-probabilities."""
     return TWO_SIDED.get(metric.reduce.of, 0.0) + metric.reduce.offset
 
 
 def gated_name(name: str) -> str:
-    """What a gate on this metric bounds: `k3`, `|k1|`, `|mean_ratio - 1|`, `token_mult_prob_error - 1`."""
+    """The name of what a gate on this metric bounds: `k3`, `|k1|`, `|mean_ratio - 1|`, `token_mult_prob_error - 1`."""
     metric = METRICS[name]
     at = parity(metric)
     distance = f"{name} - {at:g}" if at else name
@@ -48,7 +48,7 @@ def gated_name(name: str) -> str:
 
 
 def refusal(metric: Metric) -> str:
-    """Why no gate takes the metric; empty where one does."""
+    """Why a gate does not take the metric; "" if it does."""
     if not metric.reduce.has_interval:
         kind = _KINDS.get(metric.reduce.kind, metric.reduce.kind)
         return f"{metric.name} is a {kind}, of which there is no interval over sequences"
@@ -58,7 +58,7 @@ def refusal(metric: Metric) -> str:
 
 
 def refusal_of_bound(metric: Metric, below: float) -> str:
-    """Why a bound can never be kept; empty where it can."""
+    """Why a bound can never be met; "" if it can."""
     at = parity(metric)
     return "" if below > at else f"{metric.name} is {at:g} at parity; a bound above that is expected, not {below:g}"
 
@@ -69,11 +69,11 @@ def gated() -> tuple[str, ...]:
 
 
 def gated_in_recipes() -> tuple[str, ...]:
-    """Those of them that need nothing but both sides' log-probabilities."""
+    """The names of those metrics that need nothing but both sides' log-probabilities."""
     return tuple(name for name in gated() if not METRICS[name].needs)
 
 
 def expected(names: tuple[str, ...]) -> str:
-    """`expected a mean of common: k1, ...; or of a framework: verl/kl, ...`, for messages."""
+    """For messages: `expected a mean of common: k1, ...; or of a framework: verl/kl, ...`."""
     ours = [name for name in names if METRICS[name].set == "common"]
     return f"expected {listed(ours)}, or of a framework {listed(name for name in names if name not in ours)}"

@@ -1,4 +1,4 @@
-"""The scored tokens of chunks split by position, probability, step, label or flip, each part with its own metrics."""
+"""Splits the scored tokens of chunks by position, probability, step, label or flip, with metrics for each group."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from moeparity.metrics.registry import METRICS
 POSITIONS = (0, 1, 16, 64, 256, 1024, 4096, 16384)
 PROBABILITIES = (0.0, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99)
 GROUP_METRICS = tuple(METRICS[name] for name in ("k3", "mean_abs_delta", "max_abs_delta", "mean_ratio", "f2"))
-"""What each group is measured by."""
+"""The metrics of each group."""
 
 
 def keys(chunk: Chunk, by: By) -> Tensor | None:
-    """The group of each token, int64 [N], `UNKNOWN` for those of which the log does not say; None where all are."""
+    """The group of each token, int64 [N]; `UNKNOWN` for tokens of which the log does not say; None if it says of
+    none.
+    """
     if by == "position":
         return torch.bucketize(chunk.position, torch.tensor(POSITIONS), right=True) - 1
     if by == "probability":
@@ -31,7 +33,7 @@ def keys(chunk: Chunk, by: By) -> Tensor | None:
 
 
 def name(by: By, key: int) -> str:
-    """A group in words; what `group` numbers is known to the reader alone."""
+    """A group in words. Groups of `group` are numbers here, whose names only the reader of the log knows."""
     if by in {"position", "probability"}:
         bounds = POSITIONS if by == "position" else PROBABILITIES
         last = key + 1 == len(bounds)
@@ -44,7 +46,7 @@ def name(by: By, key: int) -> str:
 
 
 def select(chunk: Chunk, mask: Tensor) -> Chunk:
-    """The chunk with only the tokens where bool [N] `mask`, and only the sequences that have one."""
+    """The chunk reduced to the tokens in `mask` (bool [N]), and to sequences that have one."""
     present, sequence = torch.unique_consecutive(chunk.sequence[mask], return_inverse=True)
     rows = present.tolist()
     return Chunk(
@@ -62,7 +64,7 @@ def select(chunk: Chunk, mask: Tensor) -> Chunk:
 
 @dataclass(slots=True)
 class Groups:
-    """An accumulator for each group that was seen. `unknown` counts tokens of which the log does not say."""
+    """An accumulator for each group that was seen. unknown: how many tokens have no known group."""
 
     by: By
     parts: dict[int, Accumulator] = field(default_factory=dict)
@@ -79,5 +81,5 @@ class Groups:
             self.parts.setdefault(key, Accumulator(GROUP_METRICS)).add(select(chunk, codes == key))
 
     def __iter__(self) -> Iterator[tuple[int, Accumulator]]:
-        """Groups in order of their keys."""
+        """The groups in the order of their keys."""
         return iter(sorted(self.parts.items()))

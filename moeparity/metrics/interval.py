@@ -1,4 +1,6 @@
-"""Confidence intervals of means over sequences: bootstrap-t, resampling sequences, and widened for heavy tails."""
+"""Confidence intervals of means over sequences: bootstrap-t by resampling sequences, and a widened one for heavy
+tails.
+"""
 
 from __future__ import annotations
 
@@ -12,33 +14,33 @@ from torch import Tensor
 
 from moeparity.metrics.verdict import Interval
 
-# Spread below this share of the data's size is rounding of fp64 sums, not information about the population.
+# Spread below this fraction of the data's size is rounding of fp64 sums, not information about the population.
 _ROUNDING = 1e-12
-# Elements of one [resamples, sequences] temporary: 8 MiB in fp64.
+# The size of one [resamples, sequences] temporary in elements: 8 MiB in fp64.
 _CHUNK = 1 << 20
-# From so many degrees of freedom on Student's t is the normal distribution to three digits.
+# From so many degrees of freedom on, Student's t equals the normal distribution to three digits.
 _NORMAL = 1000
 
 
 def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
     """The mean per token, sum(sums) / sum(counts), with a bootstrap-t interval that resamples sequences.
 
-    Shapes: both [B]; row i holds the sum over the tokens of sequence i and their number. Dtypes: any real; computed in
-    fp64. Units: those of `sums`. Sequences with count 0 are dropped. The same arguments give the same interval.
+    sums, counts: [B], any real dtype; row i has the sum over the tokens of sequence i, and their number. Computed in
+    fp64, in the units of `sums`. Sequences with count 0 are dropped. Equal arguments give equal intervals.
     With R the estimate and residuals e_i = s_i - R n_i, the standard error se is that of the linearised ratio
     estimator, sqrt(sum e_i^2) / sum n_i (Cochran, Sampling Techniques, 2.11 and 6.4, up to a factor of the number of
     sequences that cancels here). The interval is [R - t_hi se, R - t_lo se], where t_lo and t_hi are the k-th smallest
-    and the k-th greatest of (R* - R) / se* over the resamples and k = floor((resamples + 1)(1 - level) / 2) (Efron and
+    and k-th largest of (R* - R) / se* over the resamples, and k = floor((resamples + 1)(1 - level) / 2) (Efron and
     Tibshirani, An Introduction to the Bootstrap, 12.5).
-    How far the nominal level holds is measured by benchmarks/coverage.py: for k3 whose top 1 % of tokens carry 80 % it
-    does, from 25 sequences on, but the misses are not even: the upper bound lies below the truth more often than the
-    lower one above it. No method sees a tail that the tokens given did not reach.
-    A resample without spread has se* = 0 and counts as +inf or -inf by the sign of R* - R, as 0 if that is 0. Of two or
-    three sequences, or of many of which fewer than four are not 0, so many resamples are such that a 95 % interval has
-    an infinite bound: that is what they can support. Bounds are not clipped, a metric that can't be negative may have a
-    negative `low`.
-    Raises ValueError for shapes that differ or are not [B], negative or non-finite counts, a level outside (0, 1), or
-    too few resamples for the level (k = 0).
+    benchmarks/coverage.py measures how far the nominal level holds. For k3 of which the top 1 % of tokens carry 80 % it
+    does, from 25 sequences on, but the misses are uneven: the upper bound lies below the truth more often than the
+    lower bound above it. No method sees a tail that the given tokens did not reach.
+    A resample without spread has se* = 0 and counts as +inf or -inf by the sign of R* - R, as 0 if that is 0. With two
+    or three sequences, or if fewer than four of many are not 0, there are so many of these that a 95 % interval has an
+    infinite
+    bound: the data support no more. Bounds are not clipped, so a metric that can't be negative may have a negative
+    `low`. Raises ValueError for shapes that differ or are not [B], negative or non-finite counts, a level outside (0,
+    1), or too few resamples for the level (k = 0).
     """
     return _ratio(*_with_tokens(sums, counts), level=level, resamples=resamples, seed=seed)
 
@@ -46,9 +48,9 @@ def token_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: 
 def sequence_mean(
     sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Interval:
-    """The mean over sequences of each sequence's mean per token, every sequence weighing the same.
+    """The mean over sequences of each sequence's mean per token; every sequence has the same weight.
 
-    As `token_mean`, on sums / counts with a count of 1 for each sequence.
+    It is `token_mean` of sums / counts with a count of 1 for each sequence.
     """
     x, n = _with_tokens(sums, counts)
     interval = _ratio(x / n, torch.ones_like(n), level=level, resamples=resamples, seed=seed)
@@ -56,14 +58,16 @@ def sequence_mean(
 
 
 def tail_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
-    """As `token_mean`, widened for tails: of what a few of the sequences carry, as a difference of divergences does.
+    """As `token_mean`, but widened for heavy tails: for sums that few sequences carry, such as differences of
+    divergences.
 
-    Two things are added, since no resample holds a sequence that was not given. The interval reaches at least as far as
-    Student's t with one degree of freedom less than there are sequences that carry the mean, (sum w)^2 / sum w^2 of the
-    absolute sums or of the counts, whichever is less (Kish's effective sample size; whole numbers, at least 1). And
-    each bound is moved by what one more sequence like that of the largest residual would move the mean. Where many
-    alike carry it, the first adds nothing and the second little. `benchmarks/tails.py` measures the coverage.
-    `counts` may be any weights that are not negative, so that this is also the interval of a ratio of two divergences.
+    No resample contains a sequence that was not given; two steps make up for that. First, the interval is made at least
+    as wide as that of Student's t with one degree of freedom less than the number of sequences that carry the mean.
+    This number is (sum w)^2 / sum w^2 (Kish's effective sample size, rounded to a whole number of at least 1) of the
+    absolute sums or of the counts, whichever is smaller. Second, each bound is moved by the effect of one more sequence
+    like that with the largest residual. If many similar sequences carry the mean, the first step adds nothing and the
+    second little. `benchmarks/tails.py` measures the coverage. `counts` may be any weights that are not negative, so
+    that this is also the interval of a ratio of two divergences.
     """
     x, n = _with_tokens(sums, counts)
     narrow = _ratio(x, n, level=level, resamples=resamples, seed=seed)
@@ -84,16 +88,16 @@ def tail_mean(sums: Tensor, counts: Tensor, *, level: float = 0.95, resamples: i
 
 
 def effective(weights: Tensor) -> float:
-    """How many of [m] weights, none negative, carry their sum: (sum w)^2 / sum w^2 (Kish); 0 where all are 0."""
+    """How many of [m] weights, none negative, carry their sum: (sum w)^2 / sum w^2 (Kish); 0 if all are 0."""
     unit = float(weights.max()) if weights.numel() else 0.0
     scaled = weights / unit if unit > 0 else weights[:0]
     return float(scaled.sum()) ** 2 / float(scaled.square().sum()) if scaled.numel() else 0.0
 
 
 def student(probability: float, freedom: int) -> float:
-    """The quantile of Student's t with a whole number of degrees of freedom, for a probability from 0.5 to 1.
+    """The quantile of Student's t with an integer number of degrees of freedom, for a probability from 0.5 to below 1.
 
-    By bisection of the distribution function in closed form (Abramowitz and Stegun 26.7.3 and 26.7.4).
+    Found by bisection of the distribution function in closed form (Abramowitz and Stegun 26.7.3 and 26.7.4).
     Raises ValueError for less than one degree of freedom, or a probability out of [0.5, 1).
     """
     if freedom < 1 or not 0.5 <= probability < 1:
@@ -145,7 +149,7 @@ def _ratio(x: Tensor, n: Tensor, *, level: float, resamples: int, seed: int) -> 
     if size and not bool(x.any()):
         low, high, method = 0.0, 0.0, "exact"
     elif size > 1 and math.isfinite(estimate):
-        # In units of the largest sum, no square overflows or vanishes.
+        # In units of the largest sum, squares neither overflow nor vanish.
         unit = float(x.abs().max())
         residuals = (x - estimate * n) / unit
         rounding = _ROUNDING * float((x.abs() / unit).sum()) / total
@@ -160,7 +164,7 @@ def _ratio(x: Tensor, n: Tensor, *, level: float, resamples: int, seed: int) -> 
 
 
 def _studentised(residuals: Tensor, n: Tensor, rounding: float, resamples: int, seed: int) -> Tensor:
-    """(R* - R) / se* of each resample, [resamples], from the residuals about R and the counts, both [m]."""
+    """(R* - R) / se* of each resample, [resamples]. residuals: about R, [m]; n: the counts, [m]."""
     generator = torch.Generator().manual_seed(seed)
     size = n.numel()
     rows = max(1, _CHUNK // size)
@@ -169,7 +173,7 @@ def _studentised(residuals: Tensor, n: Tensor, rounding: float, resamples: int, 
         sample = torch.randint(size, (min(rows, resamples - start), size), generator=generator)
         e, m = residuals[sample], n[sample]
         total = m.sum(-1)
-        # Residuals about R turn into residuals about R* by taking off (R* - R) n: no difference of large sums.
+        # Residuals about R* are residuals about R minus (R* - R) n, which avoids differences of large sums.
         shift = e.sum(-1) / total
         error = _standard_error(e - shift.unsqueeze(-1) * m, total)
         limit = torch.where(shift.abs() > rounding, shift.sign() * math.inf, 0.0)
@@ -178,8 +182,8 @@ def _studentised(residuals: Tensor, n: Tensor, rounding: float, resamples: int, 
 
 
 def _standard_error(residuals: Tensor, total: Tensor) -> Tensor:
-    """The linearised standard error of a ratio, from its residuals [..., m] and the sum of the counts [...].
+    """The linearised standard error of a ratio. residuals: [..., m]; total: the sum of the counts, [...].
 
-    Without the factor sqrt(m / (m - 1)): it is the same in every resample and cancels in t times se.
+    The factor sqrt(m / (m - 1)) is left out: it is the same in every resample and cancels in t times se.
     """
     return residuals.square().sum(-1).sqrt() / total

@@ -1,7 +1,7 @@
-"""What is summed over tokens, and what is made of a sequence's sums: the one place where formulas are computed.
+"""The formulas of all token quantities and of what is made of a sequence's sums. They are computed only here.
 
-Every function of a token takes a Chunk and gives fp64 [N]; every one of a sequence takes `Sums` and gives fp64 [B].
-Natural logarithms; delta = log P_trainer - log P_sampler.
+A function of tokens takes a Chunk and gives fp64 [N]; a function of sequences takes `Sums` and gives fp64 [B]. Natural
+logarithms; delta = log P_trainer - log P_sampler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from moeparity.metrics.chunk import Chunk
 
 FP32_EXP = 88.72283905206835
-"""Above this exp overflows in fp32, in which trainers compute."""
+"""Above this, exp overflows in fp32, in which trainers compute."""
 VERL_SAFETY, VERL_THRESHOLD = 20.0, 2.0
 TRL_CAP = 3.0
 PIPELINE_EPSILON = 0.02
@@ -42,7 +42,7 @@ def k3(delta: Tensor) -> Tensor:
     Overflows to inf for delta above 709, and is inf for an infinite delta. Source: J. Schulman, "Approximating KL
     divergence", 2020.
     """
-    # inf - inf would be NaN where the limit is inf.
+    # inf - inf would be NaN, but the limit is inf.
     return torch.where(delta == math.inf, math.inf, delta.expm1() - delta)
 
 
@@ -52,14 +52,17 @@ def k3_swapped(delta: Tensor) -> Tensor:
 
 
 def k3_clamped(delta: Tensor) -> Tensor:
-    """k3 of delta clamped to +-20, the result to +-10: verl's `kl_penalty`, the default of NeMo-RL's `calculate_kl`."""
+    """k3 of delta clamped to +-20, the result clamped to +-10: verl's `kl_penalty` and NeMo-RL's default
+    `calculate_kl`.
+    """
     return k3(delta.clamp(-20, 20)).clamp(-10, 10)
 
 
 def js_surrogate(chunk: Chunk) -> Tensor:
-    """NeMo-RL's: with log m = log(P_trainer/2 + P_sampler/2), half the k3 of each side's log P - log m.
+    """NeMo-RL's JS: with log m = log(P_trainer/2 + P_sampler/2), half of k3(log P - log m) for each side, added up.
 
-    A function of the sampled token's two probabilities, not the Jensen-Shannon divergence of the distributions.
+    It depends on the sampled token's two probabilities only, so it is not the Jensen-Shannon divergence of the
+    distributions.
     """
     mixture = torch.logaddexp(chunk.trainer, chunk.rollout) - math.log(2)
     both_zero = mixture == -math.inf
@@ -68,12 +71,12 @@ def js_surrogate(chunk: Chunk) -> Tensor:
 
 
 def zeroed_ratio(delta: Tensor) -> Tensor:
-    """rho with what overflows in fp32 set to 0 (NeMo-RL's nan_to_num of NaN and +-inf)."""
+    """rho, set to 0 where it overflows in fp32 (NeMo-RL's nan_to_num of NaN and +-inf)."""
     return torch.where(delta > FP32_EXP, 0.0, delta.exp())
 
 
 def truncated(delta: Tensor) -> Tensor:
-    """verl's token weight: exp of delta clamped to +-20, cut off above at 2.0."""
+    """verl's token weight: exp of delta clamped to +-20, truncated at 2.0."""
     return delta.clamp(-VERL_SAFETY, VERL_SAFETY).exp().clamp(max=VERL_THRESHOLD)
 
 
@@ -156,12 +159,12 @@ SHARES = frozenset(
         *("mult_error_above_2", "sequence_masked", "geometric_outside"),
     }
 )
-"""Quantities that are 0 or 1: their means are rates of an event."""
+"""Quantities that are 0 or 1, so that their means are rates of events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What is kept of sequences: `counts` of scored tokens, all above 0, and `sums` of token quantities; fp64 [B]."""
+    """What is kept of sequences: `counts` of scored tokens (all above 0) and `sums` of token quantities, fp64 [B]."""
 
     counts: Tensor
     sums: Mapping[str, Tensor]
@@ -205,4 +208,4 @@ SEQUENCE: Mapping[str, tuple[tuple[str, ...], Callable[[Sums], Tensor]]] = {
     "truncated_mean": (("truncated",), lambda sums: sums.mean("truncated")),
     "kish": (("current_ratio", "current_ratio_squared"), _kish),
 }
-"""Quantities of a sequence as a whole, by name: the token quantities they are made of, and the formula."""
+"""Quantities that a sequence has as a whole, by name: the token quantities that they need, and the formula."""

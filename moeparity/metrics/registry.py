@@ -29,7 +29,7 @@ SETS: tuple[str, ...] = tuple(dict.fromkeys(metric.set for metric in METRICS.val
 
 
 def find(name: str, where: str) -> Metric:
-    """The metric of that name; `where` says who asks. Raises MoeparityError with the nearest name."""
+    """The metric of that name; `where` begins the message. Raises MoeparityError, which names the nearest name."""
     if name not in METRICS:
         nearest = did_you_mean(name, METRICS) or did_you_mean(name.rpartition("/")[2], METRICS)
         raise MoeparityError(
@@ -40,7 +40,7 @@ def find(name: str, where: str) -> Metric:
 
 
 def of_sets(names: Iterable[str]) -> tuple[Metric, ...]:
-    """The metrics of `common` and of the sets named, `all` for every one. Raises MoeparityError for another name."""
+    """The metrics of `common` and of the named sets (`all`: every set). Raises MoeparityError for an unknown set."""
     sets = {"common", *names}
     for name in sets - {"all"}:
         if name not in SETS:

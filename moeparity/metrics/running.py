@@ -1,4 +1,4 @@
-"""What a stream of numbers comes to, in fixed memory: quantiles with a bound on their error, moments, log of a sum."""
+"""Statistics of a stream of numbers in fixed memory: quantiles with bounded error, moments, the log of a sum of exp."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ _FIRST = math.floor(math.log(_LEAST) / math.log(_GROWTH))
 _BINS = math.ceil(math.log(_GREATEST) / math.log(_GROWTH)) - _FIRST + 1
 
 RELATIVE_ERROR = (_GROWTH - 1) / (_GROWTH + 1)
-"""Of a quantile between 2**-60 and 2**20: at most so far from the exact one, as a share of it (0.25 %)."""
+"""A quantile between 2**-60 and 2**20 differs from the exact one by at most this fraction of it (0.25 %)."""
 
 
 @dataclass(slots=True)
 class Magnitudes:
-    """Counts of numbers >= 0 in bins whose bounds grow by 0.5 %: 90 KB, whatever the number of values.
+    """Counts of numbers >= 0 in bins whose bounds grow by 0.5 %; takes 90 KB for any number of values.
 
     A quantile is the middle of its bin, so it lies within `RELATIVE_ERROR` of the exact one (DDSketch: Masson, Rim and
-    Lee, VLDB 2019, with fixed bins). Below 2**-60 a value counts as 0, above 2**20 as the greatest value seen. The
-    quantile at q is the smallest value that at least the share q of all values does not exceed (numpy's inverted_cdf).
+    Lee, VLDB 2019, with fixed bins). A value below 2**-60 counts as 0, one above 2**20 as the largest value seen. The
+    quantile at q is the smallest value that at least the fraction q of all values does not exceed (numpy's
+    inverted_cdf).
     """
 
     counts: Tensor = field(default_factory=lambda: torch.zeros(_BINS + 2, dtype=torch.int64))
     greatest: float = 0.0
 
     def add(self, values: Tensor) -> None:
-        """Count fp64 [N] values >= 0; infinities may be among them. Raises ValueError for NaN or a negative number."""
+        """Count values >= 0, fp64 [N]; infinities are allowed. Raises ValueError for NaN or a negative number."""
         if not bool((values >= 0).all()):
             raise ValueError("a magnitude is NaN or negative")
         if values.numel():
@@ -74,7 +75,7 @@ class Moments:
 
     @property
     def correlation(self) -> float:
-        """Pearson's; NaN for fewer than two pairs or where a side does not vary."""
+        """Pearson's correlation; NaN for fewer than two pairs or if a side does not vary."""
         spread = float((self.squares[0, 0] * self.squares[1, 1]).sqrt())
         return float(self.squares[0, 1]) / spread if self.count > 1 and spread > 0 else math.nan
 
@@ -86,7 +87,7 @@ class Moments:
 
 @dataclass(slots=True)
 class LogSum:
-    """log of a sum of exponentials of a stream, which overflows only where a term is infinite."""
+    """The log of a sum of exponentials of a stream; it overflows only if a term is infinite."""
 
     value: float = -math.inf
 

@@ -1,4 +1,4 @@
-"""From logits, or from log-probabilities as a side reports them, to metrics: per token, and summed per sequence."""
+"""Computes metrics of each token from logits, or from log-probabilities that a side reports, and sums per sequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moeparity.metrics.gating import declared
 from moeparity.metrics.verdict import Gate, Interval, Verdict, judge
 from moeparity.numerics.bits import int_view
 
-# Elements of one [rows, V] temporary: 4 MiB in fp64, of which about eight are alive at once.
+# The size of one [rows, V] temporary in elements: 4 MiB in fp64; about eight are alive at once.
 CHUNK = 1 << 19
 
 
@@ -26,17 +26,15 @@ CHUNK = 1 << 19
 class SequenceSums:
     """Sums over the scored tokens of each sequence; every field is fp64 [B], on the CPU.
 
-    The definitions of the summands stand with `TokenMetrics`. A sequence with `nonfinite` tokens has NaN in every field
-    but `tokens`, `unequal` and `nonfinite`. A sequence without scored tokens has 0 everywhere.
-
-    tokens: scored tokens.
+    `TokenMetrics` defines the summands. A sequence with `nonfinite` tokens has NaN in every field but `tokens`,
+    `unequal` and `nonfinite`. A sequence without scored tokens has 0 everywhere.
+    tokens: number of scored tokens.
     k1, k2, k3, kl_candidate_reference, kl_reference_candidate, abs_delta: sums, in nats.
-    max_abs_delta: the greatest |delta|, in nats.
-    top1: tokens whose top-1 agrees.
-    unequal: tokens scored by values of which any bit, the dtype or the kind differs.
-    nonfinite: tokens with a NaN or an infinity among the values of either side.
-    gated: fp64 [B, Q], sums of the Q token quantities that the gate's metric is made of; k3 alone where nobody asked
-        for others.
+    max_abs_delta: the largest |delta|, in nats.
+    top1: number of tokens whose top-1 agrees.
+    unequal: number of tokens scored by values that differ in any bit, in dtype or in kind.
+    nonfinite: number of tokens with a NaN or an infinity among the values of either side.
+    gated: fp64 [B, Q], sums of the Q token quantities of which the gate's metric is made; by default k3 alone.
     """
 
     tokens: Tensor
@@ -53,14 +51,14 @@ class SequenceSums:
     gated: Tensor
 
     def mean(self, name: str) -> float:
-        """A sum per scored token, of all sequences together."""
+        """A sum divided by the number of scored tokens, over all sequences."""
         total: Tensor = getattr(self, name).sum()
         return float(total / self.tokens.sum())
 
     def gate_value(self, gate: Gate) -> Interval:
-        """How far the gate's metric lies from what it is at parity, with its interval.
+        """The gate's metric as a distance from its value at parity, with its interval.
 
-        Raises ValueError where `gated` holds the sums of another metric.
+        Raises ValueError if `gated` has the sums of another metric.
         """
         metric, present = declared(gate), self.tokens > 0
         columns = self.gated[present].unbind(-1)
@@ -78,8 +76,11 @@ class SequenceSums:
         )
 
     def once(self, first: Tensor) -> Self:
-        """Without the sequences that repeat another, whose index `first` int64 [B] gives; what shows in any of the same
-        sequences, unequal bits and values that are not finite, shows in the one that stays.
+        """The sums without sequences that repeat another one; `first` (int64 [B]) gives the index of the one that
+        stays.
+
+        Unequal bits and values that are not finite, if they occur in any of the repetitions, are kept in the one that
+        stays.
         """
         first_places = (first == torch.arange(len(first))).nonzero().flatten()
         if len(first_places) == len(first):
@@ -103,9 +104,9 @@ class SequenceSums:
 
 
 def first_occurrences(input_ids: Tensor, loss_mask: Tensor) -> Tensor:
-    """int64 [B], on the CPU: for each sequence the index of the first one of the same tokens and loss mask.
+    """int64 [B], on the CPU: for each sequence, the index of the first one with the same tokens and loss mask.
 
-    Shapes: both [B, T], B >= 1; input_ids int64, loss_mask bool.
+    input_ids: int64 [B, T], B >= 1; loss_mask: bool [B, T].
     """
     keys = torch.cat([input_ids, loss_mask.long()], -1).cpu()
     _, groups = torch.unique(keys, dim=0, return_inverse=True)
@@ -117,22 +118,20 @@ def first_occurrences(input_ids: Tensor, loss_mask: Tensor) -> Tensor:
 class TokenMetrics:
     """Log-probability metrics of each token; every field is [B, T], on the CPU, fp64 unless said otherwise.
 
-    log P is the log-softmax of a row of logits, in fp64, or what a side reports in its stead, as it is; natural
-    logarithms. Token t is scored by the values at t - 1. Metrics are 0 where no token is scored, and NaN where
-    `nonfinite`.
+    log P is the log-softmax of a row of logits in fp64, or, unchanged, what a side reports instead; natural logarithms.
+    Token t is scored by the values at t - 1. Metrics are 0 at tokens that are not scored, and NaN if `nonfinite`.
 
     scored: bool, the token counts: its loss mask is set and t > 0.
-    scorer, sampler: log P of the token, of the side that only scored it and of the one that sampled it; in nats.
-    delta: log P_reference(token) - log P_candidate(token) when the tokens were sampled from the candidate, the negative
-        of it when they were sampled from the reference; in nats. So delta = log(scorer / sampler).
+    scorer, sampler: log P of the token by the side that only scored it, and by the one that sampled it; in nats.
+    delta: log P_reference(token) - log P_candidate(token) if the tokens were sampled from the candidate, the negative
+        of it if they were sampled from the reference; in nats. So delta = log(scorer / sampler).
     kl_candidate_reference: KL(candidate || reference) over the whole vocabulary, at t - 1, in nats.
     kl_reference_candidate: KL(reference || candidate), likewise. Both are sums of P (log P - log Q), unclamped, so
-        rounding can leave them some 1e-15 below 0. Where a side reports rounded log-probabilities, whose P need not add
-        up to 1, they are sums of P (log P - log Q) - P + Q: the KL of measures, which no mass that is off makes
-        negative.
-    top1: 1 where both sides have their greatest value at the same index (the lowest index among ties), else 0.
+        rounding can leave them some 1e-15 below 0. If a side reports rounded log-probabilities, whose P need not add up
+        to 1, they are sums of P (log P - log Q) - P + Q: the KL of measures, which stays non-negative then.
+    top1: 1 if both sides have their largest value at the same index (the lowest index among ties), else 0.
     unequal: bool, the values at t - 1 differ in any bit, in dtype, or in being logits or log-probabilities.
-    nonfinite: bool, a NaN or an infinity stands among the values of either side at t - 1.
+    nonfinite: bool, either side has a NaN or an infinity among its values at t - 1.
     """
 
     scored: Tensor
@@ -161,7 +160,7 @@ class TokenMetrics:
         return quantities.k3(self.delta)
 
     def chunk(self) -> Chunk:
-        """The scored tokens as the columns that every metric is computed from: the scorer is the trainer."""
+        """The scored tokens as a `Chunk`, from which every metric is computed; the scorer takes the trainer's place."""
         sequence, position = self.scored.nonzero(as_tuple=True)
         rows = len(self.scored)
         return Chunk(
@@ -175,7 +174,9 @@ class TokenMetrics:
         )
 
     def sums(self, gated: Sequence[str] = ("k3",)) -> SequenceSums:
-        """The sums over the tokens of each sequence, fp64 [B]; `gated` names quantities that a gate is made of."""
+        """The sums over the tokens of each sequence, fp64 [B]; `gated` names the quantities that a gate's metric
+        needs.
+        """
         magnitude = self.delta.abs()
         return SequenceSums(
             tokens=self.scored.sum(-1, dtype=torch.float64),
@@ -193,7 +194,7 @@ class TokenMetrics:
         )
 
     def _gated(self, names: Sequence[str]) -> Tensor:
-        """Sums of token quantities, fp64 [B, Q]; NaN where a token is not finite, whatever a clamp makes of it."""
+        """Sums of token quantities, fp64 [B, Q]; NaN if a token is not finite, even if a clamp would make it finite."""
         chunk = self.chunk()
         values = torch.zeros(len(names), *self.scored.shape, dtype=torch.float64)
         for index, name in enumerate(names):
@@ -210,13 +211,12 @@ def token_metrics(
     sampled_from: Literal["candidate", "reference"] = "candidate",
     reported: tuple[bool, bool] = (False, False),
 ) -> TokenMetrics:
-    """Log-probability metrics of the tokens of one block of sequences, from what both sides score them by.
+    """Log-probability metrics of the tokens of one block of sequences, from the values by which both sides score them.
 
-    Shapes: reference and candidate [B, T, V]; input_ids and loss_mask [B, T], T >= 1. Dtypes: any float, each its own;
-    input_ids int64; loss_mask bool. `reported` says of either side that its values are log-probabilities, to be taken
-    as they are; else they are logits. `sampled_from` names the side that sampled the tokens and only sets the sign of
-    delta. Values of one kind with equal bits give exactly 0 throughout and top-1 agreement everywhere. The definitions
-    stand with `TokenMetrics`.
+    reference, candidate: [B, T, V], any float each. input_ids: int64 [B, T], T >= 1. loss_mask: bool [B, T].
+    reported: for each side, whether its values are log-probabilities to be taken as they are; else they are logits.
+    sampled_from: the side that sampled the tokens; it only sets the sign of delta. Values of one kind with equal bits
+    give exactly 0 throughout, and top-1 agreement everywhere. `TokenMetrics` has the definitions.
     Raises TypeError for other dtypes, ValueError for other shapes, another side or a scored id outside [0, V).
     """
     if sampled_from not in ("candidate", "reference"):
@@ -248,14 +248,14 @@ def token_metrics(
 
 
 def log_probs(values: Tensor, reported: bool) -> Tensor:
-    """Log-probabilities in fp64, [..., V]: of logits their log-softmax, else the values as they are."""
+    """Log-probabilities in fp64, [..., V]: the log-softmax of logits, or `reported` values unchanged."""
     return values.double() if reported else values.double().log_softmax(-1)
 
 
 def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor, reported: tuple[bool, bool]) -> Tensor:
-    """[8, N] fp64 from the values of both sides [N, V] and tokens [N].
+    """fp64 [8, N] from the values of both sides [N, V] and tokens [N].
 
-    In order: log P_reference, log P_candidate, the first less the second, KL(candidate || reference), KL(reference ||
+    In order: log P_reference, log P_candidate, the first minus the second, KL(candidate || reference), KL(reference ||
     candidate), top-1 agreement, unequal bits, nonfinite.
     """
     alike = reference.dtype == candidate.dtype and reported[0] == reported[1]
@@ -272,7 +272,7 @@ def _row_values(reference: Tensor, candidate: Tensor, tokens: Tensor, reported: 
     if any(reported):
         excess = (x - y).sum(-1)
         forward, backward = forward + excess, backward - excess
-    # A -inf logit on both sides could leave some of these finite; a token that can't be judged must not look fine.
+    # With a -inf logit on both sides some of these could be finite, but the token can't be judged.
     values = torch.stack([*sides, delta, forward, backward, top1]).masked_fill(nonfinite, torch.nan)
     return torch.cat([values, torch.stack([unequal.double(), nonfinite.double()])])
 

@@ -1,4 +1,4 @@
-"""An interval, the gate it is held to, and the verdict it allows; no torch here."""
+"""An interval, the gate with which it is compared, and the resulting verdict; needs no torch."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 MINIMUM_SEQUENCES = 25
-"""With fewer sequences nothing passes but equal bits."""
+"""With fewer sequences a verdict passes only if all bits are equal."""
 
-# Beyond so many sequences the estimate of how many are needed only says that the gate lies on the mean.
+# A larger number of needed sequences only says that the gate lies on the mean, so it is not given.
 _COUNTABLE = 1e9
 
 Status = Literal["pass", "fail", "inconclusive"]
@@ -20,15 +20,14 @@ EXIT_CODES: dict[Status, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
 class Interval:
     """A mean and its two-sided confidence interval.
 
-    estimate: NaN without sequences; NaN or infinite when a sum is.
-    low, high: never NaN; infinite where the data give no bound.
+    estimate: NaN without sequences; NaN or infinite if a sum is.
+    low, high: never NaN; infinite if the data give no bound.
     level: nominal coverage, 0.95 for a 95 % interval.
-    method: "bootstrap-t"; "bootstrap-t, widened" where a tail is allowed for; "exact" when every sum is 0, then low =
-        high = 0; "none" when there is no interval (low = -inf, high = inf): fewer than two sequences, a sum that is not
-        finite, or sequences that are all alike, whose spread says nothing of the spread of others; "rule of three" for
-        the rate of an event that was not seen in n trials: low = 0, high = 3 / n, which events that come in clusters
-        can exceed.
-    sequences, tokens: sequences with at least one token, and their tokens; not in the JSON.
+    method: "bootstrap-t"; "bootstrap-t, widened" for heavy tails; "exact" if every sum is 0, then low = high = 0;
+        "none" if there is no interval (low = -inf, high = inf): fewer than two sequences, a sum that is not finite, or
+        sequences that are all alike, whose spread says nothing about others; "rule of three" for the rate of an event
+        that was not seen in n trials: low = 0, high = 3 / n, which events that come in clusters can exceed.
+    sequences, tokens: number of sequences with at least one token, and of their tokens; not in the JSON.
     """
 
     estimate: float
@@ -42,9 +41,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """A bound, in the units of the metric, below which its mean per token or per sequence must lie for parity.
+    """A bound, in the units of the metric, below which the mean per token or per sequence must lie for parity.
 
-    Of a metric that is not 0 at parity it bounds the distance from there (`moeparity/metrics/gating.py`).
+    If the metric is not 0 at parity, its distance from the parity value is bounded (`moeparity/metrics/gating.py`).
     """
 
     metric: str
@@ -54,11 +53,11 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The gate and what was decided, with its reason in one sentence; `value` is in the units of the metric.
+    """The gate and the decision, with its reason in one sentence; `value` is in the units of the metric.
 
-    needed_sequences, needed_tokens: how many like those given would decide, an estimate; None where the verdict is
-        decided, or where the data say nothing of how many it takes.
-    of_record: whether a record decided it, and not the metric between both sides; not in the JSON.
+    needed_sequences, needed_tokens: an estimate of how many like these would decide; None if the verdict is decided, or
+        if the data do not tell.
+    of_record: whether a record decided the verdict, rather than the metric between both sides; not in the JSON.
     """
 
     status: Status
@@ -78,15 +77,14 @@ class Verdict:
 
 
 def judge(interval: Interval, gate: Gate, *, bit_equal: bool, nonfinite: int) -> Verdict:
-    """The verdict on a metric that must lie below its gate, decided by the first rule that applies.
+    """The verdict on a metric that must lie below its gate, by the first rule that applies.
 
-    `bit_equal` says that what all scored tokens are scored by has equal bits; `nonfinite` counts the tokens with NaN or
+    bit_equal: the values by which all scored tokens are scored have equal bits. nonfinite: number of tokens with NaN or
     infinite logits. Rules: non-finite logits fail; no sequences are inconclusive; equal bits pass at any size; a
-    non-finite mean fails; low > gate fails; high < gate passes with `MINIMUM_SEQUENCES` sequences and is inconclusive
-    with fewer; everything else is inconclusive. The number of sequences needed assumes that the distance from the
-    estimate to the bound shrinks with 1 / sqrt(sequences), and that the estimate stays; the number of tokens, that
-    sequences stay as long as these.
-    Raises ValueError for a gate that is not positive and finite.
+    non-finite mean fails; low > gate fails; high < gate passes with at least `MINIMUM_SEQUENCES` sequences and is
+    inconclusive with fewer; everything else is inconclusive. The number of sequences needed assumes that the estimate
+    stays, and that its distance from a bound shrinks with 1 / sqrt(sequences); the number of tokens, that sequences
+    keep their length. Raises ValueError for a gate that is not positive and finite.
     """
     if not (math.isfinite(gate.below) and gate.below > 0):
         raise ValueError(f"gate is {gate.below}; a positive finite number expected")
@@ -129,7 +127,7 @@ def _decision(interval: Interval, gate: float, *, bit_equal: bool, nonfinite: in
 
 
 def _indecision(interval: Interval, gate: float, bounds: str) -> _Decision:
-    """The verdict on an interval that reaches the gate: why it decides nothing, and how many sequences would."""
+    """The decision on an interval that contains the gate: why it is open, and how many sequences would decide."""
     size = f"{_sequences(interval.sequences)} ({interval.tokens} tokens)"
     least = max(MINIMUM_SEQUENCES, interval.sequences + 1)
     if interval.method == "none":
@@ -147,10 +145,11 @@ def _indecision(interval: Interval, gate: float, bounds: str) -> _Decision:
 
 
 def sequences_needed(estimate: float, bounds: tuple[float, float], line: float, sequences: int) -> int | None:
-    """How many sequences like those given would put an interval on one side of `line`, if the estimate stays.
+    """How many sequences like these would put the whole interval on one side of `line`, if the estimate stays.
 
-    The distance from the estimate to a bound shrinks with 1 / sqrt(sequences); at least `MINIMUM_SEQUENCES`, and one
-    more than are given. None where they do not say: an interval without bound, or an estimate on the line.
+    The distance from the estimate to a bound shrinks with 1 / sqrt(sequences). The answer is at least
+    `MINIMUM_SEQUENCES`, and at least one more than are given. None if the data do not tell: an interval without a
+    bound, or an estimate on the line.
     """
     reach = bounds[1] - estimate if estimate < line else estimate - bounds[0]
     distance = abs(line - estimate)
@@ -162,7 +161,7 @@ def sequences_needed(estimate: float, bounds: tuple[float, float], line: float, 
 
 
 def _tokens(interval: Interval, sequences: int) -> int:
-    """The tokens of so many sequences of the mean length."""
+    """The number of tokens in so many sequences of the mean length."""
     return math.ceil(interval.tokens * sequences / interval.sequences)
 
 

@@ -1,7 +1,7 @@
-"""A tree as a list of steps over whole slices: what the executor of sums runs. No torch here.
+"""A tree as a list of steps over whole slices, which the executor of sums runs. No torch here.
 
-Additions that can be made at the same time, of values that lie in the same places, are one step: a fold over 4096
-leaves is 12 steps. Which additions share a step has no bearing on any bit, since each stays the addition it was.
+Additions of values in the same places that can be made at the same time form one step: a fold over 4096 leaves is 12
+steps. Which additions share a step changes no bit, since each addition stays the same.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from moeparity.numerics.orders import AnyTree, Order, Sum, tree
 Kind = Literal["add", "fma", "fused", "kahan", "neumaier", "kahan_total", "neumaier_total", "round"]
 
 LEAVES, ZERO, START = -1, -2, -3
-"""Sources that are no register: the leaves, a padded +0, and what the root's accumulator starts from."""
+"""Sources that are not registers: the leaves, a padded +0, and the value from which the root's accumulator starts."""
 
 Index = slice | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """Values at `index` of a register (or of LEAVES; ZERO and START have but one)."""
+    """Values at `index` of a register or of LEAVES; ZERO and START have only one."""
 
     source: int
     index: Index
@@ -32,9 +32,9 @@ class Operand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step, which makes the next register: `width` values, of which value i comes from value i of the operands.
+    """One step, which makes the next register of `width` values; value i comes from value i of each operand.
 
-    `accumulate`: the dtype it rounds to; None: the executor's. `last`: registers that nothing reads afterwards.
+    accumulate: the dtype to which it rounds (None: the executor's). last: registers that nothing reads after this step.
     """
 
     kind: Kind
@@ -46,7 +46,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Steps, where the sum lies afterwards, and the dtype it has (None: the executor's)."""
+    """Steps, the operand that is the sum after them, and its dtype (None: the executor's)."""
 
     steps: tuple[Step, ...]
     result: Operand
@@ -55,21 +55,21 @@ class Schedule:
 
 @lru_cache(maxsize=64)
 def of_order(order: Order, leaves: int, *, start: bool) -> Schedule:
-    """The steps that add up `leaves` leaves in `order`, together. Raises OrderError where it is not one for so many."""
+    """The steps that add up `leaves` leaves in `order`. Raises OrderError if the order is for another number."""
     return of_tree(tree(order, leaves, rooted=start), start=start, together=True)
 
 
 @lru_cache(maxsize=1024)
 def of_small_tree(root: AnyTree, *, start: bool) -> Schedule:
-    """The steps of a tree one by one."""
+    """The steps of a tree, one addition each."""
     return of_tree(root, start=start, together=False)
 
 
 def of_tree(root: AnyTree, *, start: bool, together: bool) -> Schedule:
-    """The steps of a tree; `start`: the root's accumulator starts from a given value.
+    """The steps of a tree. start: the root's accumulator starts from a given value.
 
-    With `together` additions share steps; without, each is its own and leaves are asked for one by one, depth first, so
-    that few are held at a time.
+    together: additions share steps. If False, each addition is a step and leaves are asked for one by one, depth first,
+    so that few are held at a time.
     """
     if start and (root is None or isinstance(root, int)):
         root = (root,)
@@ -83,7 +83,7 @@ def of_tree(root: AnyTree, *, start: bool, together: bool) -> Schedule:
 
 
 Ref = tuple[int, int]
-"""(source, position), or (_ITEM, number of an item) until the item has a register."""
+"""(source, position), or (_ITEM, number of an item) as long as the item has no register."""
 
 _ITEM = -4
 
@@ -102,7 +102,7 @@ class _Items:
     items: list[_Item] = field(default_factory=list)
 
     def of(self, node: AnyTree, *, root: bool = False) -> Ref:
-        """Where the value of a node is found."""
+        """The reference to a node's value."""
         if node is None:
             return (ZERO, 0)
         if isinstance(node, int):
@@ -153,7 +153,7 @@ def _one_by_one(items: Sequence[_Item]) -> tuple[list[Step], Places]:
 
 
 def _together(items: Sequence[_Item]) -> tuple[list[Step], Places]:
-    """Items of one time, kind and dtype whose operands lie in the same registers are one step."""
+    """Steps of items with the same time, kind and dtype whose operands lie in the same registers."""
     places: Places = {}
     steps: list[Step] = []
     by_time: dict[int, list[int]] = {}
@@ -181,7 +181,7 @@ def _step(operands: list[list[Ref]], like: _Item) -> Step:
 
 
 def _index(positions: list[int]) -> Index:
-    """A slice where the positions are evenly spaced upwards."""
+    """The positions; as a slice if they are evenly spaced and increasing."""
     gaps = {after - before for before, after in pairwise(positions)} or {1}
     gap = gaps.pop()
     if gaps or gap < 1:

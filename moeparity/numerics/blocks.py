@@ -1,8 +1,7 @@
-"""A kernel run on blocks of a fixed number of rows, so that no bit of a row depends on how many others there are.
+"""Runs a kernel on blocks of a fixed number of rows, so that the bits of a row do not depend on the number of rows.
 
-torch's GEMMs choose how they add by the number of rows M. On blocks of one size that choice is always the same one;
-what is left is the place of a row within its block, which is tried on the machine at hand before the first block is
-computed.
+torch's GEMMs choose their order of additions by the number of rows M; on blocks of one size the choice is always the
+same. The place of a row within its block could still matter, and this is tried on this machine before the first block.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from moeparity.numerics.bits import same_bits
 from moeparity.progress import through
 
 Kernel = Callable[[torch.Tensor], torch.Tensor]
-"""Rows [..., rows, K] -> [..., rows, N], each by itself in exact arithmetic."""
+"""Rows [..., rows, K] -> [..., rows, N]; mathematically each row by itself."""
 
 MOST_DRAWS, COMPARED = 8, 1 << 16
-"""Rows are drawn anew until so many outputs were compared: another order of a sum shows in few 16-bit ones."""
+"""Rows are drawn until so many outputs were compared, since in 16 bits few outputs show another order."""
 
 _TRIED: set[Hashable] = set()
 
 
 class PlaceError(ValueError):
-    """A row's bits depend on its place within a block of so many rows, in this kernel on this machine."""
+    """In this kernel, on this machine, a row's bits depend on its place within a block of so many rows."""
 
 
 def in_blocks(x: torch.Tensor, rows: int, kernel: Kernel, *, key: Hashable) -> torch.Tensor:
-    """`kernel` on x [..., M, K], `rows` at a time, the last block filled up with rows of zeros -> [..., M, N].
+    """`kernel` on x [..., M, K], `rows` at a time, the last block padded with zero rows -> [..., M, N].
 
-    Every block is copied to memory of its own: where it lies in x would show in its alignment. `key` names all that
-    the kernel's choice may depend on beside the block: its other operands' shapes and strides, and dtypes.
+    Every block is copied to memory of its own, since its place in x would show in its alignment. key: everything on
+    which the kernel's choice may depend besides the block: its other operands' shapes and strides, and dtypes.
 
     Raises PlaceError.
     """
@@ -49,14 +48,14 @@ def in_blocks(x: torch.Tensor, rows: int, kernel: Kernel, *, key: Hashable) -> t
 
 
 def filled(block: torch.Tensor, rows: int) -> torch.Tensor:
-    """A block [..., up to rows, K] filled up with zeros to [..., rows, K]; in memory of its own, contiguous."""
+    """A block [..., up to rows, K] padded with zeros to [..., rows, K]; contiguous, in memory of its own."""
     full = block.new_zeros(*block.shape[:-2], rows, block.shape[-1])
     full[..., : block.shape[-2], :] = block
     return full
 
 
 def try_places(block: torch.Tensor, kernel: Kernel, key: Hashable) -> None:
-    """Put one row in every place of a block; once for each shape, dtype, device and number of threads.
+    """Put one row into every place of a block and compare; once for each shape, dtype, device and number of threads.
 
     Raises PlaceError.
     """
@@ -73,13 +72,15 @@ def try_places(block: torch.Tensor, kernel: Kernel, key: Hashable) -> None:
                 "other bits by its place in the block. Set another number; 1 is always right, and slow."
             )
         seed, compared = seed + 1, compared + result.numel()
-    # Zero weights tell nothing of the next ones.
+    # Zero weights show nothing, so the trial does not count for the next ones.
     if bool(result.any()):
         _TRIED.add(tried)
 
 
 def row_everywhere(block: torch.Tensor, seed: int) -> torch.Tensor:
-    """A block like `block` [..., rows, K] with one drawn row of many exponents in every place, contiguous."""
+    """A contiguous tensor like `block` [..., rows, K] with one random row, of widely spread exponents, in every
+    place.
+    """
     generator = torch.Generator().manual_seed(seed)
     shape = (*block.shape[:-2], 1, block.shape[-1])
     row = torch.randn(shape, generator=generator) * torch.exp2(torch.randint(-6, 7, shape, generator=generator))

@@ -1,9 +1,9 @@
-"""Functions of tensors compiled by torch's Inductor, where that keeps every bit and is quicker.
+"""Compiles functions of tensors by torch's Inductor, if that keeps every bit and is faster.
 
-A compiler may drop the rounding between two steps, contract a product into a sum, or take `x + 0` for `x`. So what it
-made is first held against the function it was made of, on data whose sums are nothing but rounding residue, and on
-signed zeros and infinities. Where bits differ, where nothing can be compiled (no C++ compiler), or where it is not
-quicker, the function itself runs from then on, and `families` says so.
+A compiler may drop the rounding between two steps, contract a product into a sum, or take `x + 0` for `x`. So a
+compiled function is first compared with the original, on data whose sums are rounding residue only, and on signed zeros
+and infinities. If bits differ, if nothing can be compiled (no C++ compiler), or if it is not faster, the original
+function runs from then on, and `families` says so.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ import torch
 from moeparity.numerics.bits import same_bits
 
 Executor = Literal["auto", "eager", "compiled"]
-"""`auto`: compiled once a family has done so much that compiling pays, if it then is quicker; `compiled`: at once, and
-whether quicker or not, but never against the bits; `eager`: never."""
+"""`auto`: compiled once a family has done so much work that compiling pays, if it then is faster. `compiled`: at once
+and whether faster or not, but only with equal bits. `eager`: never.
+"""
 
 Function = Callable[..., torch.Tensor]
 
 PER_STEP = 1 << 26
-"""Elements that a family adds up eagerly for each step of its graph before it is compiled: about as much time as
-compiling takes (0.1 s a step), so that no run takes more than twice what it could."""
+"""A family is compiled after it has added up so many elements eagerly for each step of its graph. That takes about as
+long as compiling (0.1 s a step), so no run takes more than twice as long as it could.
+"""
 
 LARGEST = 128
-"""Steps of the largest graph that is compiled: time and memory of a compiler grow faster than the graph."""
+"""A graph with more steps is not compiled, since a compiler's time and memory grow faster than the graph."""
 
 SUMS = 1024
-"""Sums that the self-test makes at least."""
+"""The self-test makes at least so many sums."""
 
 LEAST_FASTER = 1.1
-"""What is compiled but less quick than this is not worth it; below, timing says little."""
+"""A compiled function has to be faster by this factor; smaller differences are within the noise of timing."""
 
 _OPTIONS: dict[str, str | bool | int] = {
     "emulate_precision_casts": True,  # without it the rounding between two 16-bit steps is left out
@@ -50,8 +52,8 @@ _OPTIONS: dict[str, str | bool | int] = {
 class Family:
     """Sums of one order, shape and dtypes, which share a compiled function.
 
-    `elements`: how many so far; `function`: what was compiled; `why_eager`: why that will not be used, None while open;
-    `faster`: how many times as quick as eagerly it was on the self-test's data.
+    elements: how many were added so far. function: what was compiled. why_eager: why it will not be used, None while
+    that is open. faster: by which factor it was faster than eager on the self-test's data.
     """
 
     name: str
@@ -72,12 +74,12 @@ _FAMILIES: dict[Hashable, Family] = {}
 
 
 def families() -> tuple[Family, ...]:
-    """All families so far that were to be compiled sooner or later."""
+    """All families so far that may be compiled sooner or later."""
     return tuple(_FAMILIES.values())
 
 
 def forget() -> None:
-    """Start over, with nothing compiled."""
+    """Forget all families and compiled functions."""
     _FAMILIES.clear()
 
 
@@ -92,10 +94,10 @@ def evaluate(
 ) -> torch.Tensor:
     """`function(*inputs)`, bit for bit, compiled or not.
 
-    `identity` with the inputs' shapes, strides and dtypes must say which function it is; it starts with the order and
-    the dtype to round to. `axis` is the one it adds over; None: it adds its inputs. Inputs of no dimension are
-    constants. A result with a NaN is made eagerly: which NaN it is depends on the order of the operands of an addition,
-    which compilers change.
+    identity: together with the inputs' shapes, strides and dtypes it must identify the function; it starts with the
+    order and the dtype to which sums are rounded. axis: the axis that is added over; None: the inputs are added. Inputs
+    without dimensions are constants. A result with a NaN is computed eagerly, since its payload depends on the order of
+    an addition's operands, which compilers change.
     """
     if executor == "eager" or not all(map(_compilable, inputs)):
         return function(*inputs)
@@ -111,12 +113,12 @@ def evaluate(
     if family.function is None or (executor == "auto" and family.why_eager is not None) or not is_due:
         return function(*inputs)
     result = family.function(*inputs)
-    # A NaN makes the sum one, and a sum takes a fifth of the time of a look at each element.
+    # A NaN makes the sum NaN, and a sum takes a fifth of the time of a check of each element.
     return function(*inputs) if result.sum().isnan() else result
 
 
 def _compilable(x: torch.Tensor) -> bool:
-    """On CPU, without gradients, no element in several places."""
+    """Whether it is on CPU, needs no gradient, and has no element in several places."""
     separate = all(stride or size == 1 for size, stride in zip(x.shape, x.stride(), strict=True))
     return x.device.type == "cpu" and not x.requires_grad and separate and x.numel() > 0
 
@@ -128,7 +130,7 @@ def _name(identity: tuple[Hashable, ...], inputs: Sequence[torch.Tensor]) -> str
 
 
 def _settle(family: Family, function: Function, inputs: Sequence[torch.Tensor], axis: int | None) -> None:
-    """Compile, compare, time: `family` knows afterwards what it is."""
+    """Compile, compare and time; afterwards `family` knows whether the compiled function is used."""
     if family.steps > LARGEST:
         family.why_eager = f"{family.steps} steps, more than {LARGEST}"
         return
@@ -148,7 +150,7 @@ def _settle(family: Family, function: Function, inputs: Sequence[torch.Tensor], 
 
 
 def compiled_by_inductor(function: Function, inputs: Sequence[torch.Tensor]) -> Function:
-    """`function` traced on `inputs` and compiled for their shapes; any exception where that cannot be done."""
+    """`function` traced on `inputs` and compiled for their shapes; raises any exception if that fails."""
     # Imported late: it takes seconds, and most runs never need it.
     from torch import _inductor as inductor
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -168,7 +170,7 @@ def compiled_by_inductor(function: Function, inputs: Sequence[torch.Tensor]) -> 
 
 
 class _quiet:  # noqa: N801 - used as a function
-    """Inductor's own log of a failed compilation stays unwritten: the family says it."""
+    """Keeps Inductor's log of a failed compilation from being written, since the family reports it."""
 
     def __enter__(self) -> None:
         self.logger = logging.getLogger("torch._inductor")
@@ -180,11 +182,11 @@ class _quiet:  # noqa: N801 - used as a function
 
 
 def probes(inputs: Sequence[torch.Tensor], axis: int | None) -> Iterator[list[torch.Tensor]]:
-    """Data like `inputs` on which a wrong step shows: sums that cancel, -0 only, and both with infinities in between.
+    """Data like `inputs` that show a wrong step: sums that cancel, only -0, and both with infinities in between.
 
-    What is added up are pairs r, -r of widely spread exponents in random order, so that the sum is rounding residue and
-    shows its order even where it is rounded to 16 bits. Second factors are the same for both of a pair. Where there are
-    few sums there are more draws, since many a wrong order is right for most of them.
+    The numbers to be added are pairs r, -r of widely spread exponents in random order, so that the sum is rounding
+    residue and shows its order even when rounded to 16 bits. Both numbers of a pair have the same second factor. With
+    few sums more draws are made, since many a wrong order is right for most of them.
     """
     generator = torch.Generator().manual_seed(0)
     like = [x for x in inputs if x.ndim]
@@ -206,7 +208,7 @@ def probes(inputs: Sequence[torch.Tensor], axis: int | None) -> Iterator[list[to
 def _pairs(
     shape: torch.Size, axis: int, dtype: torch.dtype, generator: torch.Generator
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers that cancel along `axis`, a single one being 0, and factors for them."""
+    """Numbers that cancel along `axis` (a single one is 0), and factors for them."""
     half = list(shape)
     half[axis] //= 2
     low, high = (-14, 5) if dtype == torch.float16 else (-24, 24)
@@ -223,13 +225,13 @@ def _pairs(
 
 
 def _agree(reference: torch.Tensor, candidate: torch.Tensor) -> bool:
-    """The same bits, but any NaN for a NaN."""
+    """Whether bits are equal; any NaN equals any NaN."""
     same_places = torch.equal(reference.isnan(), candidate.isnan())
     return same_places and same_bits(*(torch.where(x.isnan(), 0.0, x).to(x.dtype) for x in (reference, candidate)))
 
 
 def _faster(function: Function, compiled: Function, inputs: Sequence[torch.Tensor]) -> float:
-    """How many times as quick the second is: the best of seven calls each, taken in turn."""
+    """By which factor `compiled` is faster: the best of seven calls each, in turn."""
     best = [float("inf"), float("inf")]
     for _ in range(7):
         for i, call in enumerate((function, compiled)):

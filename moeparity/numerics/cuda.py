@@ -1,7 +1,7 @@
 """exp, log and tanh of fp32 as CUDA's device library computes them, with and without -use_fast_math.
 
-Every step is that of the PTX which nvcc 13.5 makes for sm_90 (run: tests/engines/cuda). `ex2.approx` and `rcp.approx`,
-whose bits no document fixes, are taken to be correctly rounded; a GPU may give a neighbour.
+Every step is that of the PTX that nvcc 13.5 makes for sm_90 (run: tests/engines/cuda). `ex2.approx` and `rcp.approx`,
+whose bits no document fixes, are taken to be correctly rounded; a GPU may give a neighbouring number.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _INFINITE = torch.tensor(math.inf)
 
 
 def expf(x: torch.Tensor) -> torch.Tensor:
-    """`expf` of fp32 x: a power of two times 2 to what is left, by `ex2.approx.ftz`."""
-    # fma.rm of a number within 0..1: the product is exact in fp64, and so is what lies below it.
+    """`expf` of fp32 x: a power of two, times 2 to the power of the remainder by `ex2.approx.ftz`."""
+    # Imitates fma.rm, which rounds down, for a number within 0..1: product and floor are exact in fp64.
     share = fma(x, _number(_PER_STEP, x), _number(0.5, x)).clamp(0, 1).nan_to_num(0.0)
     power = (share.double() * _STEPS).floor() - 126.0
     rest = fma(x, _number(_LOG2_E, x), -power.float())
@@ -59,7 +59,7 @@ def logf(x: torch.Tensor) -> torch.Tensor:
 
 
 def fast_expf(x: torch.Tensor) -> torch.Tensor:
-    """`__expf`, and `expf` with -use_fast_math: 2 to x / ln 2, both flushed to zero where subnormal."""
+    """`__expf`, and `expf` with -use_fast_math: 2 to the power x / ln 2; subnormal inputs and results become zero."""
     return _ex2(_flushed(_flushed(x) * _number(_LOG2_E, x)))
 
 
@@ -75,23 +75,25 @@ def tanhf(x: torch.Tensor) -> torch.Tensor:
 
 
 def fast_tanhf(x: torch.Tensor) -> torch.Tensor:
-    """`tanhf` with -use_fast_math: `tanh.approx`, correctly rounded short of one number in about 2^28."""
+    """`tanhf` with -use_fast_math: `tanh.approx`, correctly rounded except for about one number in 2^28."""
     return torch.tanh(x.double()).float()
 
 
 def fast_divide(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """fp32 a / b with -use_fast_math: `div.approx.ftz`, a times 1 / b, where that is not flushed correctly rounded."""
+    """fp32 a / b with -use_fast_math: `div.approx.ftz`, as a times 1 / b; correctly rounded where 1 / b is not
+    flushed.
+    """
     a, b = _flushed(a), _flushed(b)
     return _flushed(torch.where(b.abs() > _HUGE, a * torch.zeros_like(b).copysign(b), a / b))
 
 
 def fast_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """fp32 a * b with -use_fast_math: subnormal numbers are zero, in and out."""
+    """fp32 a * b with -use_fast_math: subnormal inputs and results become zero."""
     return _flushed(_flushed(a) * _flushed(b))
 
 
 def _ex2(x: torch.Tensor) -> torch.Tensor:
-    """`ex2.approx.ftz.f32`, correctly rounded short of one number in about 2^28."""
+    """`ex2.approx.ftz.f32`, correctly rounded except for about one number in 2^28."""
     return _flushed(torch.exp2(_flushed(x).double()).float())
 
 

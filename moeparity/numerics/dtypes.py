@@ -1,6 +1,6 @@
-"""Dtype names as the YAML files spell them, and the one way to round a tensor to one of them.
+"""Names of dtypes in the YAML files, and the conversion to torch's.
 
-Names are torch-free so that plans can be made and printed without importing torch.
+Importing this needs no torch, so that plans can be made and printed without it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,19 @@ if TYPE_CHECKING:
     import torch
 
 CHECKPOINT_NAMES = ("bf16", "fp16", "fp32")
-"""Dtypes a checkpoint can be stored in."""
+"""Dtypes in which a checkpoint can be stored."""
 
 FLOAT_NAMES = (*CHECKPOINT_NAMES, "fp64")
-"""Dtypes a model can run in and a rounding site can round to."""
+"""Dtypes in which a model can run and to which a rounding site can round."""
 
 FP8_NAMES = ("fp8_e4m3", "fp8_e5m2")
-"""8-bit dtypes, which a site names that stores with a scale. e4m3 is torch's float8_e4m3fn: no infinities, at most
-448."""
+"""8-bit dtypes, for sites that store with a scale. e4m3 is torch's float8_e4m3fn: no infinities, largest number 448."""
 
 MODEL = "model"
-"""Site value that stands for the dtype the variant runs in."""
+"""The value of a site that stands for the dtype in which the variant runs."""
 
 UNROUNDED = "unrounded"
-"""Site value that leaves values in the dtype they come in."""
+"""The value of a site that leaves values in the dtype in which they come."""
 
 _TORCH_NAMES = {
     "bf16": "bfloat16",
@@ -46,5 +45,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def name_of(dtype: torch.dtype | str) -> str | None:
-    """`torch.bfloat16`, `torch.bfloat16` as text, or `bfloat16` -> `bf16`; None for anything that is no float here."""
+    """`torch.bfloat16`, or its name `torch.bfloat16` or `bfloat16` -> `bf16`; None for anything that is no float
+    here.
+    """
     return _NAMES.get(str(dtype).removeprefix("torch."))

@@ -13,11 +13,11 @@ _SPLIT = 2.0**27 + 1
 
 
 def fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """`a * b + c`, broadcast, rounded once to fp32; to fp64 where an operand is fp64.
+    """`a * b + c`, broadcast, rounded once to fp32, or to fp64 if an operand is fp64.
 
-    In fp32 `torch.addcmul` where a self-test on that device finds it to be one, else `fma_by_round_to_odd`: the same
-    bits, NaN payloads aside. In fp64 exact as long as neither the product nor its rounding error leaves fp64's normal
-    range (|a|, |b| < 2^996 and |a * b| between 2^-969 and 2^1023).
+    In fp32 it is `torch.addcmul` if a self-test on that device finds it to be an fma, else `fma_by_round_to_odd`: the
+    same bits, NaN payloads aside. In fp64 it is exact as long as neither the product nor its rounding error leaves
+    fp64's normal range (|a|, |b| < 2^996 and |a * b| between 2^-969 and 2^1023).
     """
     if torch.float64 in (a.dtype, b.dtype, c.dtype):
         product, error = _two_product(a.double(), b.double())
@@ -28,7 +28,8 @@ def fma(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
 
 
 def fma_by_round_to_odd(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """fp32 fma by way of fp64: the product is exact there, the sum is rounded to odd, which no second rounding spoils.
+    """fp32 fma by way of fp64: the product is exact there, and the sum is rounded to odd, so that rounding it again is
+    safe.
 
     Boldo and Melquiond, Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd, IEEE
     Transactions on Computers 57(4), 2008.
@@ -40,9 +41,9 @@ def fma_by_round_to_odd(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> to
 def addcmul_is_fma(device: str) -> bool:
     """Whether `torch.addcmul` in fp32 is an fma on this kind of device, as ATen is built and dispatched here.
 
-    Asked with products on a tie that a tiny addend breaks (one multiplication and one addition, and plain fp64, get
-    them wrong) and with cancellations; short and long, contiguous, strided and broadcast, since tails and strides take
-    other code.
+    Tried with products on a tie that a tiny addend breaks (a multiplication followed by an addition, and plain fp64,
+    get them wrong) and with cancellations; with short, long, contiguous, strided and broadcast tensors, since these
+    take different code.
     """
     tie = 1 + 2.0**-12
     triples = [
@@ -65,11 +66,11 @@ def addcmul_is_fma(device: str) -> bool:
 
 
 def exact_sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The exact sum of some tensors, rounded once to nearest even: to fp32, or to fp64 where a term is fp64.
+    """The exact sum of some tensors, rounded once to nearest even: to fp32, or to fp64 if a term is fp64.
 
-    Shewchuk's expansions in fp64, folded from the smallest component up with rounding to odd. As in IEEE addition from
-    left to right, a sum of -0 only is -0, and infinite or NaN terms give what they give there. fp64 terms must not add
-    up to more than 2^1023 on the way.
+    By Shewchuk's expansions in fp64, folded from the smallest component up with rounding to odd. As in IEEE additions
+    from left to right, a sum of only -0 is -0, and infinite or NaN terms have the same effect. No partial sum of fp64
+    terms may exceed 2^1023.
     """
     wide = [term.double() for term in terms]
     plain, zero = wide[0], wide[0] == 0
@@ -78,7 +79,7 @@ def exact_sum(terms: Sequence[torch.Tensor]) -> torch.Tensor:
     components = _expansion(wide)
     if torch.float64 not in [term.dtype for term in terms]:
         return _where_finite(plain, torch.where(zero, plain, _odd_sum(components))).float()
-    # The last rounding is to nearest, of the largest component that is not 0 and all the rest.
+    # The last rounding, to nearest, is of the largest component that is not 0 plus all the rest.
     largest = torch.zeros_like(components[-1])
     smaller = []
     for component in reversed(components):
@@ -101,7 +102,7 @@ def _expansion(terms: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _odd_sum(components: Sequence[torch.Tensor]) -> torch.Tensor:
-    """An expansion rounded to odd."""
+    """The sum of an expansion, rounded to odd."""
     total = components[0]
     for component in components[1:]:
         total = sum_to_odd(component, total)
@@ -109,7 +110,7 @@ def _odd_sum(components: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _where_finite(plain: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """`total`, but `plain` where that is infinite or NaN: the errors of such sums mean nothing."""
+    """`total`, or `plain` where that is infinite or NaN, since error terms mean nothing there."""
     return torch.where(plain.isfinite(), total, plain)
 
 
@@ -134,13 +135,13 @@ def _halves(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sum_to_odd(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The fp64 sum rounded to odd: where it is inexact, of the two neighbours the one with an odd last bit.
+    """The fp64 sum rounded to odd: if inexact, the neighbour whose last bit is odd.
 
-    Whatever it is rounded to next, of 51 bits or fewer and in any direction, comes out as if it had been rounded once.
+    Rounding it again, to 51 bits or fewer in any direction, gives the same as rounding once.
     """
     total, error = _two_sum(a, b)
     bits = total.view(torch.int64)
-    # Away from zero the integer grows, whatever the sign.
+    # Away from zero the integer grows, for either sign.
     toward = torch.where((error > 0) == (total > 0), 1, -1)
     inexact = (error != 0) & error.isfinite() & (bits & 1 == 0)
     return torch.where(inexact, bits + toward, bits).view(torch.float64)

@@ -1,7 +1,7 @@
-"""GEMMs by form: torch's own kernel on all rows or on blocks of them, split-K over it, or every output element as a sum
+"""GEMMs by form: torch's own kernel on all rows or on blocks of rows, split-K over it, or every output element as a sum
 in a stated order.
 
-Shapes: M rows (all axes of x but the last), N columns, K inputs of which each output element adds up the products.
+Letters: M rows (all axes of x but the last), N columns, K inputs, whose products each output element adds up.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from moeparity.numerics.summation import sum_axis, sum_tree
 from moeparity.progress import through
 
 AT_ONCE = 1 << 18
-"""About so many values go through one step of a sum together, so that they stay in the caches."""
+"""A step of a sum takes about so many values together, so that they stay in the caches."""
 LEAST, WIDEST = 1 << 8, 1 << 11
-"""At least so many output elements even so, and at most so many neighbours, whose inputs are copied side by side."""
+"""But at least `LEAST` output elements, and at most `WIDEST` neighbours, whose inputs are copied side by side."""
 
 
 def gemm(
@@ -41,23 +41,21 @@ def gemm(
     """`x @ weight.T + bias`: operands rounded to `inputs`, K added up as stated, result rounded to `output`.
 
     x [..., K], weight [N, K], bias [N] -> [..., N]. `native` with one split is `rounding.linear`, which adds the bias
-    in the kernel, on all rows at once or on blocks of `rows` (`blocks.in_blocks`): no bit then depends on M or on the
-    other rows. All other forms add it once, to the finished sum, in the accumulator's dtype, before the one rounding to
+    in the kernel, on all rows at once or on blocks of `rows` (`blocks.in_blocks`): then no bit depends on M or on other
+    rows. All other forms add the bias once, to the finished sum, in the accumulator's dtype, before the one rounding to
     `output`.
 
-    `order`: an order of the algebra over the K products of each output element. The accumulator is fp32 (fp64 where
-    `inputs` or `output` is fp64) and every step elementwise: no bit depends on M, on N or on the other rows. A product
-    is rounded to the accumulator's dtype (fp16 ones are exact there, bf16 ones short of underflow and overflow), unless
-    the order contracts it with `fma`. The accumulator starts as its first product; one that is zeroed first, as on
-    tensor cores, is `sequential(zero)`.
+    order: an order over the K products of each output element. The accumulator is fp32 (fp64 if `inputs` or `output`
+    is) and every step elementwise, so no bit depends on M, N or other rows. A product is rounded to the accumulator's
+    dtype (exact for fp16, and for bf16 except in underflow and overflow), unless the order contracts it with `fma`. The
+    accumulator starts as its first product; one that starts from zero, as on tensor cores, is `sequential(zero)`.
 
-    `splits` above 1 is split-K: `gemm_forms.spans` of K, each a GEMM on operands copied to memory of their own, by
-    torch's kernel or in `order`, its result rounded to `partials` as to `output` above. The parts are then added in
-    `splits_order`, every addition rounded to `partials`, the accumulator's dtype. So cuBLASLt reduces split-K in the
-    compute or the output type (cublasLtReductionScheme_t, CUDA 12); its kernel for a part is not known, here it is
-    torch's.
+    splits: above 1 it is split-K: each of `gemm_forms.spans` of K is a GEMM on operands copied to memory of their own,
+    by torch's kernel or in `order`, with its result rounded to `partials`. The parts are added in `splits_order`, every
+    addition rounded to `partials`. cuBLASLt reduces split-K in the compute or output type in this way
+    (cublasLtReductionScheme_t, CUDA 12); its kernel for a part is not known, and torch's takes its place.
 
-    Raises ValueError with the reason of `gemm_forms.refusal`, where that has one, and blocks.PlaceError.
+    Raises ValueError with the reason of `gemm_forms.refusal`, if there is one, and blocks.PlaceError.
     """
     fault = refusal(weight.shape[-1], order, splits, splits_order)
     if fault is not None:
@@ -84,7 +82,7 @@ def _native(
     output: torch.dtype,
     rows: int | str,
 ) -> torch.Tensor:
-    """As `linear`; in blocks the operands are brought into the kernel's dtype once for all of them."""
+    """As `linear`; for blocks, operands are converted to the kernel's dtype once for all blocks."""
     if rows == ALL:
         return linear(x, weight, bias, inputs=inputs, output=output)
     step = inputs if inputs == output else working(inputs, output)
@@ -99,7 +97,7 @@ def _native(
 
 
 def _split(x: torch.Tensor, weight: torch.Tensor, splits: int, splits_order: str, **form: Any) -> torch.Tensor:
-    """The parts of K, each a GEMM of that `form`, added in `splits_order`, every addition rounded as each part is."""
+    """The parts of K, each a GEMM of that `form`, added in `splits_order`, every addition rounded like the parts."""
     cuts = spans(weight.shape[-1], splits)
 
     def part(i: int) -> torch.Tensor:
@@ -109,19 +107,40 @@ def _split(x: torch.Tensor, weight: torch.Tensor, splits: int, splits_order: str
 
 
 def _cut(x: torch.Tensor, span: slice) -> torch.Tensor:
-    """A part of the last axis, always copied: a view's strides and alignment are its place in x, and change bits."""
+    """A part of the last axis, always copied, since a view's strides and alignment would change bits."""
     return x[..., span].clone(memory_format=torch.contiguous_format)
 
 
-def _in_order(x: torch.Tensor, weight: torch.Tensor, order: str, accumulate: torch.dtype) -> torch.Tensor:
-    """x [..., K], weight [N, K] -> [..., N] in the dtype that `order` ends in; never all [M, N, K] products at once."""
+def matmul(a: torch.Tensor, b: torch.Tensor, order: str, *, start: torch.Tensor | None = None) -> torch.Tensor:
+    """Batched `start + a @ b`, each output element's K products added in `order`, an order of the algebra.
+
+    a [..., M, K], b [..., K, N], start [..., M, N], which the accumulator holds before the first product (None: that
+    product) -> [..., M, N] in the accumulator's dtype, fp32, or fp64 where an operand is. Products as in `gemm`.
+    """
+    accumulate = working(a.dtype, b.dtype)
+    starts = [None] * a.shape[:-2].numel() if start is None else list(start.flatten(0, -3))
+    pairs = zip(a.flatten(0, -3), b.flatten(0, -3), starts, strict=True)
+    products = [_in_order(x, y.t(), order, accumulate, start=begun) for x, y, begun in pairs]
+    return torch.stack(products).view(*a.shape[:-1], b.shape[-1])
+
+
+def _in_order(
+    x: torch.Tensor, weight: torch.Tensor, order: str, accumulate: torch.dtype, *, start: torch.Tensor | None = None
+) -> torch.Tensor:
+    """x [..., K], weight [N, K] -> [..., N] in the dtype in which `order` ends; never holds all [M, N, K] products
+    at once.
+
+    `start`: [M, N], of x [M, K].
+    """
     K, sum_order = x.shape[-1], parse(order)
-    plan = of_order(sum_order, K, start=False)
+    plan = of_order(sum_order, K, start=start is not None)
     rows = x.reshape(-1, K)
     dtype = accumulate if plan.dtype is None else torch_dtype(plan.dtype)
     out = torch.empty(len(rows), len(weight), dtype=dtype, device=x.device)
-    # A product is the same either way round, and long rows of results are quicker.
-    shorter, longer, result = (rows, weight, out) if len(rows) <= len(weight) else (weight, rows, out.t())
+    # Products commute, and long rows of results are faster.
+    turned = len(rows) > len(weight)
+    shorter, longer, result = (weight, rows, out.t()) if turned else (rows, weight, out)
+    begun = start.t() if turned and start is not None else start
     values = max((len(step.operands) * step.width for step in plan.steps), default=1)
     size = max(LEAST, AT_ONCE // values)
     runs = _runs(len(longer), min(size, WIDEST))
@@ -129,7 +148,8 @@ def _in_order(x: torch.Tensor, weight: torch.Tensor, order: str, accumulate: tor
         b = longer[wide].t().contiguous().to(accumulate).unsqueeze(1)
         for short in _runs(len(shorter), max(1, size // b.shape[-1])):
             a = shorter[short].t().contiguous().to(accumulate).unsqueeze(-1).expand(-1, -1, b.shape[-1])
-            result[short, wide] = sum_axis(a, sum_order, 0, accumulate=accumulate, times=b)
+            onto = None if begun is None else begun[short, wide]
+            result[short, wide] = sum_axis(a, sum_order, 0, accumulate=accumulate, start=onto, times=b)
     return out.view(*x.shape[:-1], len(weight))
 
 

@@ -1,27 +1,27 @@
-"""How a GEMM's inner axis is cut and added up, and which ways cannot be: known without torch."""
+"""How the inner axis of a GEMM is cut and added up, and which ways are impossible; needs no torch."""
 
 from __future__ import annotations
 
 from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
 
 ALL = "all"
-"""Of the rows of a GEMM: torch's kernel on all that there are at once."""
+"""The value of `rows` for torch's kernel on all rows at once."""
 
 
 def spans(k: int, splits: int) -> list[slice]:
-    """The consecutive parts that split-K cuts `k` inputs into, as `torch.chunk` does.
+    """The consecutive parts into which split-K cuts `k` inputs, as `torch.chunk` does.
 
-    All have ceil(k / splits) inputs, the last what is left; where that uses up the inputs early there are fewer parts
-    than `splits`.
+    All have ceil(k / splits) inputs, the last what is left; if that uses up the inputs early, there are fewer than
+    `splits`.
     """
     size = -(-k // splits)
     return [slice(start, min(start + size, k)) for start in range(0, k, size)]
 
 
 def refusal(k: int, order: str, splits: int, splits_order: str) -> tuple[str, str] | None:
-    """The attribute of `numerics.gemm.gemm` that `k` inputs cannot be added up with, and why; None where they can be.
+    """The attribute of `numerics.gemm.gemm` by which `k` inputs can't be added up, and why; None if they can.
 
-    `splits_order` is not looked at where there is one split: nothing is added there.
+    With one split, `splits_order` is ignored.
     """
     if order == NATIVE and splits == 1:
         return None

@@ -1,10 +1,10 @@
-"""A GEMM on the rows of several steps at once, where that changes no bit of what each step's own call would give.
+"""A GEMM on the rows of several steps at once, if that gives the bits that each step's own call would give.
 
-torch chooses how a GEMM adds by the number of its rows M, so steps go through it one by one. At most M the choice is
-the same, though, and then the calls take longer than the sums. So the choice is tried: where a kernel gives a row the
-same bits among M rows as in a block of many, whatever its place, it is called on blocks; at every other M for each
-step. In which order a kernel adds does not go by what it adds, so it is tried on numbers that show it: every product is
-there once more with the other sign, so that a sum is nothing but what was rounded on its way.
+torch chooses a GEMM's order of additions by its number of rows M, so in principle each step needs its own call. But for
+few rows the choice is mostly the same, and there the calls take longer than the sums. So the choice is tried: if a
+kernel gives a row the same bits among M rows as in a block of many rows, at any place, it is called on blocks; for
+every other M it is called for each step. The order does not depend on the numbers, so it is tried on numbers that show
+it: every product occurs once more with the other sign, so that a sum is nothing but rounding residue.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tenso
 
 Unary = Callable[[torch.Tensor], torch.Tensor]
 Apply = Callable[[Unary, torch.Tensor], torch.Tensor]
-"""Calls an elementwise function of torch's."""
+"""Calls one of torch's elementwise functions."""
 Chain = Callable[..., torch.Tensor]
 Cut = Callable[..., Sequence[torch.Tensor]]
 
 _VECTOR = 256
-"""More elements than any vector has that torch computes at once."""
+"""More elements than any vector in which torch computes."""
 
 BLOCKS = (256, 32)
-"""Rows of the blocks that are tried, the first that gives a step's bits is taken. No step of more rows is tried."""
+"""Sizes of blocks that are tried; the first that gives a step's bits is taken. No step with more rows is tried."""
 DRAWS = 3
 
 _ALIKE: dict[Hashable, bool] = {}
@@ -39,10 +39,10 @@ _ALIKE: dict[Hashable, bool] = {}
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Rows that are handed to a kernel together, and are computed as if step after step.
+    """Rows that a kernel gets together, and that have to come out as if computed step after step.
 
-    places: where in the tensor the rows lie, step after step, each in its own order, int64 [n]. sizes: how many rows
-    each step has.
+    places: int64 [n], the indices of the rows in the tensor, step after step, in each step's order. sizes: rows per
+    step.
     """
 
     places: torch.Tensor
@@ -50,32 +50,34 @@ class Steps:
 
     @cached_property
     def back(self) -> torch.Tensor:
-        """Of each row of the tensor, its place in `places`, int64 [n]."""
+        """int64 [n]: for each row of the tensor, its index in `places`."""
         back = torch.empty_like(self.places)
         back[self.places] = torch.arange(len(self.places))
         return back
 
     @cached_property
     def numbers(self) -> torch.Tensor:
-        """Of each row in the order of `places` the number of its step, int64 [n]."""
+        """int64 [n]: for each row in the order of `places`, the number of its step."""
         return torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.sizes))
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """Rows that are computed step by step: `sizes` of them at a time, in this order.
+    """Rows that are computed step by step, `sizes` of them at a time.
 
-    order: which row comes where, int64 [n] (None: they lie so).
+    order: int64 [n], the rows in the order of steps (None: they lie in it).
     """
 
     sizes: Sequence[int]
     order: torch.Tensor | None = None
 
     def each(self, function: Chain, cut: Cut, *whole: torch.Tensor) -> torch.Tensor:
-        """An elementwise `function` of what `cut` makes of tensors [n, ..], with the bits of a call for each step.
+        """An elementwise `function` of what `cut` makes of tensors [n, ..], with the bits of a separate call for each
+        step.
 
-        `function` is handed, before its operands, what calls those of its parts that torch computes otherwise in a
-        vector than by itself, where a row ends; all other parts are exact up to one rounding, wherever they stand.
+        torch may compute an element otherwise at the end of a row than inside a vector. `function` gets, before its
+        operands, a callable that it must use for those of its parts; all its other parts must be correctly rounded
+        operations.
         """
         if len(self.sizes) == 1:
             return function(call, *cut(*whole))
@@ -83,7 +85,7 @@ class StepRows:
             joined = function(_in_any_place, *cut(*whole))
         except _PlaceShowsError:
             return self._in_turn(function, cut, whole)
-        # Of a NaN not even a rounding has the same bits everywhere.
+        # With a NaN, not even correctly rounded operations have the same bits everywhere.
         return self._in_turn(function, cut, whole) if bool(joined.isnan().any()) else joined
 
     def _in_turn(self, function: Chain, cut: Cut, whole: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -96,16 +98,16 @@ class StepRows:
 
 
 class _PlaceShowsError(Exception):
-    """An element has other bits where it is computed in a vector."""
+    """An element has other bits by itself than inside a vector."""
 
 
 def call(function: Unary, x: torch.Tensor) -> torch.Tensor:
-    """The function of x as it lies."""
+    """The function of x, called directly."""
     return function(x)
 
 
 def _in_any_place(function: Unary, x: torch.Tensor) -> torch.Tensor:
-    """torch's elementwise function of x, if each element of it has the same bits in a vector and by itself."""
+    """torch's elementwise function of x, if each element has the same bits inside a vector and by itself."""
     in_vectors = function(torch.cat([x.flatten(), x.new_zeros(_VECTOR)]))[: x.numel()].view(x.shape)
     if not same_bits(in_vectors, function(torch.stack([x, x], dim=-1)[..., 0]).contiguous()):
         raise _PlaceShowsError
@@ -114,9 +116,9 @@ def _in_any_place(function: Unary, x: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedGemm:
-    """A GEMM of steps, with what its kernel's choice depends on beside the number of its rows.
+    """A GEMM of several steps, with everything on which its kernel's choice depends besides the number of rows.
 
-    alone: what computes a step's own rows. blocks: what computes blocks of rows. key: the dtypes and forms of both.
+    alone: computes a step's own rows. blocks: computes blocks of rows. key: the dtypes and forms of both.
     """
 
     alone: Kernel
@@ -126,7 +128,7 @@ class JoinedGemm:
     key: Hashable
 
     def in_steps(self, x: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-        """x [n, K], the rows of step after step -> [n, N], with the bits that a call for each step would give."""
+        """x [n, K], the rows of step after step -> [n, N], with the bits of a separate call for each step."""
         block_of = {rows: self.block(rows, x) for rows in set(sizes)}
         if len(set(block_of.values())) == 1 and None not in block_of.values():
             return self._in_blocks(x, block_of[sizes[0]] or 0)
@@ -135,7 +137,7 @@ class JoinedGemm:
         for block in dict.fromkeys(block_of.values()):
             numbers = [i for i, rows in enumerate(sizes) if block_of[rows] == block]
             if block is None:
-                # In memory of its own, as a step's rows are.
+                # Copied to memory of their own, as a step's rows are.
                 done |= {i: self.alone(parts[i].clone(), self.weight, self.bias) for i in numbers}
             else:
                 joined = self._in_blocks(torch.cat([parts[i] for i in numbers]), block)
@@ -143,7 +145,9 @@ class JoinedGemm:
         return torch.cat([done[i] for i in range(len(sizes))])
 
     def block(self, rows: int, like: torch.Tensor) -> int | None:
-        """The size of blocks in which a row has the bits that it has among so many; None: no such size is known."""
+        """The size of blocks in which a row has the bits that it has among `rows` rows; None if no such size is
+        known.
+        """
         return next((size for size in BLOCKS if rows <= size and self._alike(rows, size, like)), None)
 
     def _in_blocks(self, x: torch.Tensor, block: int) -> torch.Tensor:
@@ -160,12 +164,12 @@ class JoinedGemm:
         return _ALIKE[tried]
 
     def _gives_one_row(self, rows: int, block: int, like: torch.Tensor, seed: int) -> bool:
-        """Whether one row, put into all places of a step and of a block, comes out with the same bits everywhere."""
+        """Whether one row, put into all places of a step and of a block, has the same bits everywhere."""
         row, weight, bias = _cancelling(like, self.weight, self.bias, seed)
         few = self.alone(row.expand(rows, -1).contiguous(), weight, bias)
         many = self.blocks(row.expand(block, -1).contiguous(), weight, bias)
         one_row = many[:1]
-        # Where nothing is left of the sums, nothing was seen of their order.
+        # Sums that come out as 0 say nothing about their order.
         shows = 2 * int((int_view(one_row) != 0).sum()) >= one_row.numel()
         return shows and all(same_bits(of, one_row.expand_as(of).contiguous()) for of in (few, many))
 
@@ -173,7 +177,7 @@ class JoinedGemm:
 def _cancelling(
     like: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, seed: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """A row [1, K] and a weight and bias like these, drawn so that each sum is 0 but for what is rounded on its way."""
+    """A row [1, K], and a weight and bias like these, drawn so that each sum is 0 except for its rounding residue."""
     outputs, inputs = weight.shape
     start = torch.Generator().manual_seed(seed)
     pairs = torch.randperm(inputs, generator=start)
@@ -191,7 +195,7 @@ def _of_many_exponents(start: torch.Generator, *shape: int) -> torch.Tensor:
 
 
 def _laid_out_as(x: torch.Tensor) -> torch.Tensor:
-    """Memory of the same shape and strides, as far behind the beginning of a cache line."""
+    """Memory of the same shape and strides, and the same offset from the beginning of a cache line."""
     size, offset = x.element_size(), x.data_ptr() % 64
     extent = 1 + sum((n - 1) * stride for n, stride in zip(x.shape, x.stride(), strict=True))
     memory = torch.zeros(extent * size + 128, dtype=torch.uint8)

@@ -1,8 +1,8 @@
 """Which summation order each output element of a reduction over ranks gets. No torch here.
 
 A ring is not one order: it cuts the output into parts and adds the ranks of each part in another order. An `OrderMap`
-is that cut (`Partition`), an order of ranks per part (`RankOrder`), and what is rounded where. A `Selection` picks one
-of several maps by message size, tokens, number of ranks and architecture, as the engine at hand does.
+is such a cut (`Partition`), an order of ranks for each part (`RankOrder`), and what is rounded where. A `Selection`
+picks one of several collectives by message size, tokens, number of ranks and architecture, as an engine does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNBOUNDED = 1 << 62
 class Message:
     """What one rank hands to a reduction, flattened: `elements` of `itemsize` bytes, on each of `ranks` ranks.
 
-    `width` is the number of elements of one token, needed by rules over tokens; `arch` is as in `sm90`.
+    width: elements of one token, needed by rules about tokens. arch: such as `sm90`.
     """
 
     elements: int
@@ -39,7 +39,9 @@ class Message:
 
     @property
     def tokens(self) -> int:
-        """Rows of `width` elements; ValueError where no width was given, or one that does not divide."""
+        """The number of tokens, of `width` elements each; ValueError if no width was given or it does not divide the
+        elements.
+        """
         if self.width is None or self.elements % self.width:
             raise ValueError(f"{self.elements} elements are no whole number of tokens of width {self.width}")
         return self.elements // self.width
@@ -56,14 +58,14 @@ class Part:
 
 
 class Partition(Protocol):
-    """How a library cuts a message into parts: in order, without gaps, none of them empty."""
+    """How a library cuts a message into parts: consecutive, without gaps, none of them empty."""
 
     def parts(self, message: Message) -> tuple[Part, ...]:
         """All parts of `message`; together they cover elements 0 to `message.elements`."""
 
 
 class RankOrder(Protocol):
-    """In which order the ranks of one part are added."""
+    """The order in which the ranks of a part are added."""
 
     def tree(self, part: Part, ranks: int) -> AnyTree:
         """The summation tree over ranks 0 to `ranks` - 1."""
@@ -83,9 +85,9 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class PerDestination:
-    """A reduce-scatter's message: one block of equal size for each rank, each cut on its own by `inner`.
+    """A reduce-scatter's message: one block of equal size for each rank, cut further by `inner`.
 
-    With `inner` None a block is one part owned by its destination; otherwise owners are those of `inner`.
+    inner None: a block is one part, owned by its destination. Otherwise owners are those of `inner`.
     """
 
     inner: Partition | None = None
@@ -94,7 +96,7 @@ class PerDestination:
         return "per_destination" if self.inner is None else f"per_destination({self.inner})"
 
     def parts(self, message: Message) -> tuple[Part, ...]:
-        """ValueError where the elements do not divide by the ranks."""
+        """The parts; ValueError if the elements do not divide by the ranks."""
         block, remainder = divmod(message.elements, message.ranks)
         if remainder:
             raise ValueError(f"{message.elements} elements cannot be scattered evenly over {message.ranks} ranks")
@@ -119,10 +121,10 @@ def tiles(elements: int, size: int) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Ranks left to right along a ring: position owner + `start` first, then `step` further each time.
+    """Ranks along a ring, added left to right: position owner + `start` first, then `step` further each time.
 
-    `rings` gives the rank at each position, for each channel (the last ring serves all further channels); without
-    rings position p is rank p. Printed as `rotate(start, step)`, counted from the owner.
+    rings: the rank at each position, for each channel (the last ring serves all further channels); without rings,
+    position p is rank p. Printed as `rotate(start, step)`, counted from the owner.
     """
 
     start: int
@@ -134,7 +136,7 @@ class Rotation:
         return f"rotate({self.start:+d}, {self.step:+d}{rings})"
 
     def tree(self, part: Part, ranks: int) -> AnyTree:
-        """ValueError where a ring is no permutation of the ranks that starts with rank 0."""
+        """The tree; ValueError if a ring is not a permutation of the ranks that starts with rank 0."""
         ring = self.rings[min(part.channel, len(self.rings) - 1)] if self.rings else tuple(range(ranks))
         if sorted(ring) != list(range(ranks)) or ring[0] != 0:
             raise ValueError(f"a ring lists ranks 0 to {ranks - 1} once each, rank 0 first; got {ring}")
@@ -143,7 +145,7 @@ class Rotation:
 
 @dataclass(frozen=True, slots=True)
 class EveryPart:
-    """One tree for all parts, made by `build` from the number of ranks and printed as `name`."""
+    """One tree for all parts, which `build` makes from the number of ranks; printed as `name`."""
 
     name: str
     build: Callable[[int], AnyTree]
@@ -169,10 +171,10 @@ ASCENDING = EveryPart("ascending", lambda ranks: chain(range(ranks)))
 class OrderMap:
     """Partition, order of ranks in each part, and the rounding of every step.
 
-    `accumulate`: every addition is rounded to the message's dtype (`io`) or to fp32. `output`: the sum is rounded to
-    the message's dtype, or handed on in fp32. `from_zero`: a register of +0 starts each sum, instead of the first
-    operand. `inputs`: which zeros change their sign before the sum (`negative_words_to_positive`: only 32-bit words
-    0x80000000, so for 16-bit dtypes a -0 in an odd place behind a +0).
+    accumulate: every addition is rounded to the message's dtype (`io`) or to fp32. output: the sum is rounded to the
+    message's dtype, or handed on in fp32. from_zero: each sum starts from +0 instead of the first operand. inputs:
+    which zeros change sign before the sum (`negative_words_to_positive`: only 32-bit words 0x80000000, that is, in
+    16-bit dtypes a -0 at an odd index after a +0).
     """
 
     partition: Partition
@@ -190,11 +192,11 @@ class OrderMap:
         return ", ".join(words)
 
     def trees(self, message: Message) -> tuple[tuple[Part, AnyTree], ...]:
-        """Every part of `message` with its tree over ranks; ValueError where the rules do not fit the message."""
+        """Every part of `message` with its tree over ranks; ValueError if the rules do not fit the message."""
         return tuple((part, self.order.tree(part, message.ranks)) for part in self.partition.parts(message))
 
     def explain(self, message: Message) -> str:
-        """One line a part, its order as a profile writes it: `[0, 4)  tree(2+1+0)`."""
+        """One line for each part, with its order as a profile writes it: `[0, 4)  tree(2+1+0)`."""
         rows = [
             (f"[{part.start}, {part.stop})", str(Order((Level(name="tree", explicit=tree),))))
             for part, tree in self.trees(message)
@@ -205,8 +207,8 @@ class OrderMap:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A row's condition; every bound given must hold. Bytes, elements and tokens are those of one
-    rank's message, `total_bytes_up_to` is a bound on bytes times ranks.
+    """The condition of a row; every given bound must hold. Bytes, elements and tokens are those of one rank's message,
+    `total_bytes_up_to` bounds bytes times ranks.
     """
 
     ranks: tuple[int, ...] | None = None
@@ -226,7 +228,7 @@ class When:
         return " and ".join(words) or "otherwise"
 
     def holds(self, message: Message) -> bool:
-        """Whether all bounds hold; ValueError where one is over tokens and `message` has no width."""
+        """Whether all bounds hold; ValueError if one is about tokens and `message` has no width."""
         return (
             (self.ranks is None or message.ranks in self.ranks)
             and (self.arch is None or message.arch in self.arch)
@@ -239,7 +241,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A table from top to bottom: the first row whose condition holds names the collective that runs."""
+    """A table: from the top, the first row whose condition holds names the collective that runs."""
 
     name: str
     rows: tuple[tuple[When, str], ...]
@@ -248,7 +250,7 @@ class Selection:
         return "\n".join([self.name, *(f"  {when}: {use}" for when, use in self.rows)])
 
     def choose(self, message: Message) -> str:
-        """Name of the collective for `message`; ValueError where no row holds."""
+        """The name of the collective for `message`; ValueError if no row holds."""
         for when, use in self.rows:
             if when.holds(message):
                 return use

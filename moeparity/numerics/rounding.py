@@ -1,10 +1,10 @@
-"""Products, GEMMs and single additions with the rounding of every step stated.
+"""Products, GEMMs and single additions with every rounding stated.
 
-Each elementwise function computes in fp32, in fp64 where an operand or the dtype asked for is fp64, and then rounds to
-the dtype asked for. With two bf16 or two fp16 operands
-the fp32 step is invisible (24 bits are at least 2p+2, so rounding twice is rounding once), which is also what torch's
-own 16-bit elementwise kernels do: they are called where they fit. With an fp32 operand the fp32 result is itself
-rounded before the second rounding, as in an engine that multiplies in fp32 registers and stores 16 bits.
+Each elementwise function computes in fp32 (in fp64 if an operand or the result is fp64), then rounds to the result's
+dtype. With two bf16 or two fp16 operands the fp32 step has no effect (24 bits are at least 2p+2, so rounding twice
+equals rounding once); torch's own 16-bit elementwise kernels do the same, and are called if they fit. With an fp32
+operand the fp32 result is itself rounded before the second rounding, as in an engine that multiplies in fp32 registers
+and stores 16 bits.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import torch.nn.functional as F
 
 
 def rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`x` rounded to nearest even in `dtype`; `x` itself when it is in that dtype already.
+    """`x` rounded to nearest even in `dtype`; `x` itself if it has that dtype.
 
-    fp64 goes to 16 bits by way of fp32, two roundings, as torch's casts do.
+    fp64 goes to 16 bits by way of fp32, with two roundings, as in torch's casts.
     """
     return x if x.dtype == dtype else x.to(dtype)
 
 
 def working(*dtypes: torch.dtype) -> torch.dtype:
-    """The dtype a step between these dtypes is computed in: fp32, or fp64 where one of them is fp64."""
+    """The dtype in which a step between these dtypes is computed: fp32, or fp64 if one of them is."""
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
-    """`x` without loss in at least fp32."""
+    """`x` in at least fp32, without loss."""
     return x.to(working(x.dtype))
 
 
 def tf32(x: torch.Tensor) -> torch.Tensor:
-    """An fp32 `x` rounded to TF32's 10 bits of mantissa, to nearest, ties away from zero; still fp32.
+    """An fp32 `x` rounded to TF32's 10 bits of mantissa, to nearest, ties away from zero; the result is fp32.
 
-    Other dtypes stay as they are: 16-bit ones fit. Imitates cvt.rna.tf32.f32 (PTX ISA 8.5, read); infinities and NaNs
-    are kept, and what rounds above the largest TF32 becomes infinite.
+    Other dtypes are returned unchanged; 16-bit ones fit into TF32. Imitates cvt.rna.tf32.f32 (PTX ISA 8.5, read).
+    Infinities and NaNs are kept; what rounds above the largest TF32 number becomes infinite.
     """
     if x.dtype != torch.float32:
         return x
@@ -65,10 +65,10 @@ def linear(
 ) -> torch.Tensor:
     """`x @ weight.T + bias`: operands rounded to `inputs`, torch's own GEMM, result rounded to `output`.
 
-    x [..., K], weight [N, K], bias [N]. Equal 16-bit `inputs` and `output` call torch's 16-bit kernel (fp32
-    accumulation in the kernel's own order, one rounding; a bias is added inside the kernel). Otherwise the GEMM is
-    torch's fp32 kernel on the upcast operands: products of two 16-bit operands are exact in fp32, the order is that
-    kernel's own, and the result is rounded once to `output`. Where either dtype is fp64 it is torch's fp64 kernel.
+    x [..., K], weight [N, K], bias [N]. If `inputs` and `output` are the same 16-bit dtype, torch's 16-bit kernel is
+    called (fp32 accumulation in the kernel's own order, one rounding; it adds the bias inside). Otherwise it is torch's
+    fp32 kernel on upcast operands: products of two 16-bit operands are exact in fp32, the order is that kernel's own,
+    and the result is rounded once to `output`. If either dtype is fp64, it is torch's fp64 kernel.
     """
     x, weight = rounded(x, inputs), rounded(weight, inputs)
     if inputs == output:

@@ -10,11 +10,11 @@ from moeparity.numerics.fma import exact_sum
 from moeparity.numerics.rounding import add, rounded, working
 
 Value = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-"""A register: values, or totals and what compensation has kept."""
+"""A register: values, or a pair of totals and compensations."""
 
 
 def as_tensor(value: Value) -> torch.Tensor:
-    """A register that holds nothing but values."""
+    """The values of a register without compensations."""
     assert isinstance(value, torch.Tensor)
     return value
 
@@ -29,7 +29,7 @@ def _fused(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -
 
 
 def _kahan(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
-    """Kahan 1965: what an addition lost is taken off the next value."""
+    """Kahan 1965: what an addition lost is subtracted from the next value."""
     sum_so_far, lost = _pair(total, dtype)
     value = add(operands[0], -lost, dtype)
     new_sum = add(sum_so_far, value, dtype)
@@ -37,7 +37,7 @@ def _kahan(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -
 
 
 def _neumaier(total: Value, operands: Sequence[torch.Tensor], dtype: torch.dtype) -> Value:
-    """Neumaier 1974: what the additions lost, of whichever was smaller, is added up beside and added at the end."""
+    """Neumaier 1974: what each addition lost of the smaller operand is summed separately and added at the end."""
     sum_so_far, lost = _pair(total, dtype)
     new_sum = add(sum_so_far, operands[0], dtype)
     if_sum_is_larger = add(add(sum_so_far, -new_sum, dtype), operands[0], dtype)
@@ -70,5 +70,6 @@ STEPS: dict[str, Callable[[Value, Sequence[torch.Tensor], torch.dtype], Value]] 
     "neumaier_total": _neumaier_total,
     "round": _round,
 }
-"""By kind of step: from the first operand, the others and the dtype to round to, the next register. `fma` is made by
-the executor, which knows the factors."""
+"""Kind of step -> function (first operand, other operands, dtype to round to) -> next register. The executor itself
+makes `fma`, since it knows the factors.
+"""

@@ -1,8 +1,8 @@
-"""The executor of summation orders: the only place where leaves are added up in a stated order.
+"""The executor of summation orders, the only place where leaves are added up in a stated order.
 
-Each addition is one elementwise addition of tensors, computed in fp32 (in fp64 where a value or the dtype asked for is
-fp64) and rounded to the accumulator's dtype, so that the bits are those of the tree on any device. Large sums may be
-compiled (`compiled.py`): the same steps, the same bits.
+Each addition is one elementwise addition of tensors, computed in fp32 (in fp64 if a value or the result is fp64) and
+rounded to the accumulator's dtype, so the bits are those of the tree on any device. Large sums may be compiled
+(`compiled.py`): the same steps, the same bits.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ Start = torch.Tensor | float | None
 Fetch = Callable[[Index], torch.Tensor]
 
 EAGER = ("fma", "fused")
-"""Kinds of steps that are not compiled: Inductor makes a multiplication and an addition of `addcmul`; the exact sums
-are integer work that it does not vectorise."""
+"""Kinds of steps that are not compiled: Inductor splits `addcmul` into a multiplication and an addition, and exact sums
+are integer work, which it does not vectorise.
+"""
 
 AT_ONCE = 1 << 21
-"""About so many leaves go through the steps together, so that what they leave behind stays in the caches."""
+"""The steps take about so many leaves at a time, so that intermediate values stay in the caches."""
 
 
 def sum_tree(
@@ -41,14 +42,13 @@ def sum_tree(
     start: Start = None,
     times: Callable[[int], torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Sum the tensors `leaf(0)`, `leaf(1)`, ... along `tree`, every addition rounded to `accumulate`.
+    """Sum the tensors `leaf(0)`, `leaf(1)`, ... along `tree`, with every addition rounded to `accumulate`.
 
-    A leaf is asked for once, when it is added, and enters its addition as it is (round it before, if the engine does).
-    `accumulate` is used where the tree states no dtype of its own. `start` is what the root's accumulator holds before
-    its first child is added (an output that is zeroed and added into, a bias); None: the first child itself. With
-    `times` the leaves are the products `leaf(i) * times(i)`: contracted where the tree says `fma`, else rounded to fp32
-    (fp64 where a factor is) before they are added. Returns the dtype the root rounds to. Raises ValueError where the
-    tree says `fma` and there are no `times`.
+    A leaf is asked for once, when it is added, and is not rounded before (round it yourself, if the engine does).
+    accumulate is used where the tree states no dtype. start: what the root's accumulator holds before its first child
+    is added (a zeroed output, a bias); None: the first child itself. times: the leaves are then the products `leaf(i) *
+    times(i)`, contracted where the tree says `fma`, else rounded to fp32 (fp64 if a factor is) before they are added.
+    The result has the dtype to which the root rounds. Raises ValueError if the tree says `fma` and `times` is None.
     """
 
     def fetch(of: Callable[[int], torch.Tensor]) -> Fetch:
@@ -68,7 +68,7 @@ def sum_leaves(
 ) -> torch.Tensor:
     """Sum `leaves`, tensors of one shape and dtype, along `tree` as `sum_tree` does; large sums may be compiled.
 
-    Quickest where `at_once` elements of each are given at a time.
+    It is fastest if callers pass `at_once` elements of each leaf at a time.
     """
     form, numbers = _form(tree)
     plan = of_small_tree(form.levels[0].explicit, start=start is not None)
@@ -85,10 +85,10 @@ def sum_axis(
     times: torch.Tensor | None = None,
     executor: Executor = "auto",
 ) -> torch.Tensor:
-    """Sum `x` [..., n, ...] over `axis` in `order`, as `sum_tree`; with all leaves at hand, many are added at once.
+    """Sum `x` [..., n, ...] over `axis` in `order`, as `sum_tree`; since all leaves are there, many are added at once.
 
-    `times` has `x`'s shape, or broadcasts to it. A `start` tensor has the result's shape, or broadcasts to it. Large
-    sums may be compiled. Raises OrderError where the order is written out for another number of leaves.
+    times: of `x`'s shape, or broadcast to it. start: a tensor of the result's shape, or broadcast to it. Large sums may
+    be compiled. Raises OrderError if the order is written out for another number of leaves.
     """
     axis %= x.ndim
     factors = [x] if times is None else [x, times.expand(x.shape)]
@@ -100,14 +100,16 @@ def sum_axis(
 
 
 def at_once(sums: int, leaves: int) -> Iterator[slice]:
-    """Runs of so many of `sums` sums of `leaves` leaves each as go through the steps together."""
+    """Slices of `sums` sums with `leaves` leaves each, as many at a time as should go through the steps together."""
     size = max(1, AT_ONCE // max(1, leaves))
     return (slice(first, min(first + size, sums)) for first in range(0, sums, size))
 
 
 @lru_cache(maxsize=1024)
 def _form(tree: AnyTree) -> tuple[Order, tuple[int, ...]]:
-    """A tree with its leaves numbered as they are written, and what they were: one form for all chunks of a ring."""
+    """A tree with its leaves renumbered in the order in which they are written, and the old numbers; so all chunks of a
+    ring share one form.
+    """
     leaf_numbers = tuple(leaves_of(tree))
     numbers = iter(range(len(leaf_numbers)))
 
@@ -121,7 +123,7 @@ def _form(tree: AnyTree) -> tuple[Order, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class _AtHand:
-    """A sum of leaves that are all at hand: places along `axis` of a tensor; with None, tensors of their own."""
+    """A sum of leaves that are all there: slices along `axis` of one tensor, or with axis None separate tensors."""
 
     plan: Schedule
     axis: int | None
@@ -129,10 +131,10 @@ class _AtHand:
     start: Start
 
     def of(self, factors: list[torch.Tensor], order: Order, executor: Executor) -> torch.Tensor:
-        """The sum of the leaves in `factors`, or of products of two of them."""
+        """The sum of the leaves, or of products of two tensors of leaves, in `factors`."""
         if executor == "eager" or isinstance(self.start, torch.Tensor) or not self._compilable():
             return self._run(factors).of(self.plan)
-        # Constants are inputs: a compiler that knows a pad to be 0 does not add it, and leaves -0 as it is.
+        # Constants are inputs, since a compiler that knows a pad to be 0 would not add it, which leaves -0 unchanged.
         constants = {place: _constant(*place, self.start) for place in self._constants()}
 
         def function(*tensors: torch.Tensor) -> torch.Tensor:
@@ -169,7 +171,7 @@ class _AtHand:
 
 
 def _constant(source: int, dtype: torch.dtype, start: Start) -> torch.Tensor:
-    """A padded +0, or what the root's accumulator starts from."""
+    """A padded +0, or the value from which the root's accumulator starts."""
     value = start if source == START and start is not None else 0.0
     return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype)
 
@@ -196,7 +198,7 @@ def _at(x: torch.Tensor, index: Index, axis: int) -> torch.Tensor:
 
 
 class _Run:
-    """One sum: its leaves, and the registers its steps have made so far."""
+    """One run of a sum: its leaves, and the registers that its steps have made so far."""
 
     def __init__(
         self,
@@ -234,7 +236,7 @@ class _Run:
         return STEPS[step.kind](total, [as_tensor(self.value(operand, dtype)) for operand in operands], dtype)
 
     def value(self, operand: Operand, dtype: torch.dtype) -> Value:
-        """The values of an operand; `dtype` is that of a constant."""
+        """The values of an operand; `dtype` is for constants."""
         if operand.source == LEAVES:
             if self.times is None:
                 return self.leaf(operand.index)
@@ -261,10 +263,10 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """What a sum comes to in other arrival orders.
+    """The range of a sum over other orders of arrival.
 
-    low, high: the least and the greatest, in the sum's shape; `differing`: the share of sums that are not the same bits
-    in all `draws` orders.
+    low, high: the smallest and the largest value, in the sum's shape. differing: the fraction of sums that do not have
+    the same bits in all `draws` orders.
     """
 
     low: torch.Tensor
@@ -274,9 +276,9 @@ class Spread:
 
 
 def spread(x: torch.Tensor, axis: int, *, accumulate: torch.dtype, seeds: Sequence[int] = range(16)) -> Spread:
-    """The spread of the sum of `x` over `axis` when its leaves arrive in any order: `unordered` with each of the seeds.
+    """The spread of the sum of `x` over `axis` if its leaves arrive in any order: `unordered` with each of the seeds.
 
-    One draw is no result of a sum whose order is open: this is. NaN where a draw is NaN.
+    A single draw is no result of a sum whose order is open. NaN if some draw is NaN.
     """
     sums = torch.stack([sum_axis(x, parse(f"unordered({seed})"), axis, accumulate=accumulate) for seed in seeds])
     equal = (int_view(sums) == int_view(sums[0])).all(0)

@@ -1,4 +1,4 @@
-"""Causal attention over projected heads, and what `mla` has in common with it."""
+"""Causal attention over projected heads, and what `mla` shares with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,20 @@ from typing import Any
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
-from moeparity.ops.attention_forms import EAGER, FIXED, FLASH, FORMS, INSIDE, LAYOUT, SDPA, SHARED, TILES, turns
+from moeparity.ops.attention_forms import (
+    EAGER,
+    FIXED,
+    FLASH,
+    FORMS,
+    INSIDE,
+    LAYOUT,
+    SDPA,
+    SHARED,
+    TILES,
+    U20,
+    refuses_keys,
+    turns,
+)
 from moeparity.ops.attention_memory import (
     scratch,
 )
@@ -42,7 +55,9 @@ SCALE = (
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """An order that cannot be; heads not shared evenly, where those of keys and values may be held by several ranks."""
+    """Refuses orders that cannot be, and heads that ranks cannot share evenly. Several ranks may hold the same key and
+    value heads.
+    """
     if "sinks" in shapes and values["implementation"] == SDPA:
         return "implementation", "torch's scaled_dot_product_attention has no sinks. Set eager or flash."
     refusal = refuses_orders(values)
@@ -58,27 +73,27 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 
 def refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """Orders for one number of leaves: that of keys, tiles and runs changes with the tokens."""
-    if values.get("sink") == START and values["exponential"] != "exp":
+    """Refuses orders of a fixed number of leaves: the number of keys, tiles and runs changes with the tokens."""
+    if values.get("sink") == START and values["exponential"] not in {"exp", U20}:
         reason = "a sink is one of the scaled scores, and so is a maximum that starts from it."
         return "sink", f"{reason} Set `exponential: exp`, or another `sink`."
     if values.get("sink", START) != START and values["splits"] != 1:
         return "sink", "how a sink is shared by splits is known where sums start from it. Set `start`, or `splits: 1`."
-    for name in ("denominator", "row_sum", "splits_order"):
+    for name in ("denominator", "row_sum", "splits_order", "scores_order", "values_order"):
         text = str(values.get(name, NATIVE))
         if text == NATIVE:
             continue
         order = parse(text)
         if order.leaves is not None:
             return name, f"{text} adds up {order.leaves} values, and their number changes with the tokens."
-        if order.fma and name != "splits_order":
+        if order.fma and name in {"denominator", "row_sum"}:
             return name, f"{text}: fma contracts products, and exponentials are none. Write it without fma."
     return None
 
 
 def sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """Online softmax in blocks does not, unless the keys are cut by how many there are, or by several queries' keys; a
-    sink's share at the end is torch's own sigmoid.
+    """An online softmax in blocks does not depend on other rows, unless keys are cut by their number or by several
+    queries' keys, or a sink's part at the end is torch's own sigmoid.
     """
     if values["implementation"] != FLASH or values["rows"] == ALL or values.get("sink") == RESCALE:
         return True
@@ -93,7 +108,7 @@ def varlen(values: Mapping[str, Value]) -> bool:
 
 
 def _copies_history(values: Mapping[str, Value]) -> bool:
-    """A cache of which no place is allocated before, and an online softmax, which has no layout to choose."""
+    """A cache that grows does, and an online softmax, which has no layout to choose; a static cache does not."""
     return values.get("kv_layout", "cached") == "cached"
 
 
@@ -159,6 +174,7 @@ ATTENTION = Op(
     ),
     sees_rows=sees_rows,
     refuses=_refuses,
+    refuses_call=refuses_keys,
     pieces=cut,
     mixes_tokens=True,
     turns=turns,
@@ -176,5 +192,6 @@ ATTENTION = Op(
     "sinks, read: vllm-project/flash-attention 32f7952865, hopper/softmax.h finalize_aux; vLLM 08d82e71f5, "
     "v1/attention/ops/triton_attention_helpers.py init_softmax_M; torchtitan 0014ac2ca4, models/gpt_oss/model.py; "
     "read: FlashAttention 0251105, flash_fwd_kernel.h and softmax.h; vLLM 0.33.0, merge_attn_states.cu, and 0155494, "
-    "triton_decode_attention.py; split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
+    "triton_decode_attention.py; vLLM 0.33.0, csrc/cpu/cpu_attn_impl.hpp, cpu_attn_vec16.hpp, cpu_arch_macros.h; "
+    "split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
 )

@@ -1,4 +1,4 @@
-"""The choices of an attention, whatever its queries, keys and values are made of."""
+"""The choices of attention, whatever its queries, keys and values are made from."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ from moeparity.numerics.orders import NATIVE
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
 from moeparity.ops.declaration import in_pieces
 from moeparity.ops.linear import ROWS, TF32
+from moeparity.ops.memory import Call
 from moeparity.ops.placement import BLOCKS, TENSOR
 
 EAGER, SDPA, FLASH = "eager", "sdpa", "flash"
+SCORES, QUERY = "scores", "query"
+"""What the softmax scale multiplies."""
+U20 = "u20"
+"""torch's quick exp on CPUs."""
 FIXED = "fixed"
 SHARED = "shared"
-"""Keys in one run up to a place that many sequences have in common, and the others in another: cascade attention."""
+"""Cascade attention: one run for the keys up to a place that many sequences share, another for the rest."""
 TILES, SEEN, KEYS = "tiles", "seen", "keys"
-"""What split-KV shares out evenly: a sequence's tiles, those that some queries see, or the keys that they see."""
+"""What split-KV distributes evenly: a sequence's tiles, the tiles that some queries see, or the keys that they see."""
 _EAGER = {"implementation": (EAGER,)}
 _WRITTEN = {**_EAGER, "softmax": ("divide", "reciprocal")}
 _FLASH = {"implementation": (FLASH,)}
 _SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED, SHARED)}
 _EVENLY = {**_FLASH, "splits": (ABOVE_1,)}
 _FLASH_SOURCE = Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")
+_CPU_SOURCE = Evidence("read", "vLLM 0.33.0, csrc/cpu/cpu_attn_impl.hpp, cpu_attn_vec16.hpp, cpu_arch_macros.h")
 _MERGE_SOURCE = Evidence("read", "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py")
 
 FORMS = (
@@ -38,7 +44,7 @@ FORMS = (
         sources={FLASH: _FLASH_SOURCE},
         says="matmul, softmax, matmul with every result stored; or torch's scaled_dot_product_attention, whose inner "
         "order and roundings are the kernel's own; or the online softmax of FlashAttention over tiles of keys, scores "
-        "and output in fp32 (fp64 where a site is) until the end, each tile's two products torch's own fp32 GEMMs",
+        "and output in fp32 (fp64 where a site is) until the end",
     ),
     site("scores", "q @ k.T, its scaling and the mask addition are each rounded to this dtype", when=_EAGER),
     Attribute(
@@ -73,6 +79,27 @@ FORMS = (
         "gemm_kernel_utils.h, OpMultiplyAddFastF32, read)",
     ),
     Attribute(
+        name="scale_on",
+        kind="form",
+        default=SCORES,
+        values=(SCORES, QUERY),
+        sources={SCORES: _FLASH_SOURCE, QUERY: _CPU_SOURCE},
+        when=_FLASH,
+        says="the softmax scale multiplies q @ k.T, in the exponent where `exponential` folds it in; or each query, in "
+        "fp32, before that product (vLLM's kernels for CPUs without AMX)",
+    ),
+    sum_order(
+        "scores_order",
+        "in which order the products of a query and a key are added, in fp32: torch's own GEMM, or one written out",
+        when=_FLASH,
+    ),
+    sum_order(
+        "values_order",
+        "in which order a tile's exponentials times v are added, in fp32: torch's own GEMM, whose result is added to "
+        "what came before; or one written out, which starts from what came before",
+        when=_FLASH,
+    ),
+    Attribute(
         name="kv_block",
         kind="form",
         default=64,
@@ -104,12 +131,32 @@ FORMS = (
         name="exponential",
         kind="form",
         default="exp2_fma",
-        values=("exp2_fma", "exp2", "exp"),
-        sources={"exp2_fma": _FLASH_SOURCE},
+        values=("exp2_fma", "exp2", "exp", U20),
+        sources={"exp2_fma": _FLASH_SOURCE, U20: _CPU_SOURCE},
         when=_FLASH,
         says="with c = scale * log2(e): exp2 of fma(score, c, -(max * c)), or of the difference of two rounded "
         "products, also where what came before is rescaled (vLLM 0.33.0, triton_prefill_attention.py), or "
-        "exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not",
+        "exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not. Or that by torch's exp_u20 "
+        "for CPUs, what came before rescaled by glibc's expf (vLLM's kernels for CPUs with AVX-512; in fp32 only)",
+    ),
+    Attribute(
+        name="rescale_above",
+        kind="form",
+        default=0,
+        least=0,
+        when=_FLASH,
+        says="the maximum is raised, and what came before rescaled, where the highest exponent of a tile lies above it "
+        "by more than this, in the units of `exponential`; what does not reach that leaves exponentials above 1",
+    ),
+    Attribute(
+        name="contraction",
+        kind="form",
+        default="none",
+        values=("none", "sum"),
+        sources={"sum": _CPU_SOURCE},
+        when=_FLASH,
+        says="the sum of exponentials so far, rescaled, is rounded before a tile's is added to it, or contracted with "
+        "that addition into one fma",
     ),
     sum_order(
         "row_sum",
@@ -247,24 +294,34 @@ LAYOUT = (
         says="places of the static cache; those that no token has filled hold zeros, hidden from every query",
     ),
 )
-"""How keys and values of every head lie that come from a cache."""
+"""The memory layout of keys and values by head that come from a cache."""
 
 
 INSIDE: Final = frozenset(
     {"implementation", "scores", "softmax", "tf32", "kv_block", "rows", "kv_order", "exponential", "row_sum"}
+    | {"scale_on", "scores_order", "values_order", "rescale_above", "contraction"}
     | {"normalize", "splits", "probabilities", "output", "blocks"}
 )
-"""What happens between and in the two products, inside of one kernel; runs of keys are merged by another."""
+"""What happens between the two products and inside them, within one kernel. Runs of keys are merged by another
+kernel."""
+
+
+def refuses_keys(call: Call) -> tuple[str, str] | None:
+    """Refuses a static cache that is too small for the keys of a step. That of a window drops what no query reaches."""
+    places = call.active.get("allocated")
+    if places is None or call.params.get("window") is not None or call.length <= places:
+        return None
+    return "allocated", f"{call.length} tokens do not fit into {places} places. Allocate more."
 
 
 def turns(values: Mapping[str, Value], rows: int, length: int) -> float:
-    """`turns` of an attention: of an online softmax over its tiles of keys too."""
+    """`turns` of attention: an online softmax also loops over its tiles of keys."""
     return in_pieces(values, rows, length) * _tiles(values, rows, length)
 
 
 def _tiles(values: Mapping[str, Value], rows: int, length: int) -> float:
-    """How many tiles of keys an online softmax goes through, one after the other: of queries that are taken block by
-    block only those that they see, half of them.
+    """How many tiles of keys an online softmax computes one after the other. If queries are computed block by block,
+    only the tiles that they see: half of them.
     """
     if values.get("implementation") != FLASH:
         return 1.0

@@ -1,4 +1,4 @@
-"""What the kernels of `attention` and `mla` need beside their inputs and outputs."""
+"""How much memory the kernels of `attention` and `mla` need beside their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moeparity.ops.memory import EXACT, Call, Shapes
 
 
 def scratch(call: Call) -> int:
-    """Of attention to projected heads: torch's fused kernel never holds all scores."""
+    """Attention to projected heads: torch's fused kernel never holds all scores."""
     widest = max(sum(call.inputs[:2]), call.outputs[0])
     if call.active.get("implementation") == SDPA:
         return _operands_and_masks(call, widest)
@@ -19,12 +19,12 @@ def scratch(call: Call) -> int:
 
 
 def latent_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
-    """The width of what all heads make of a latent."""
+    """The width of what all heads make from a latent."""
     return [params["heads"] * params["value_dim"]]
 
 
 def expanded_widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> Sequence[int]:
-    """Keys and values of every head, that a latent is expanded into."""
+    """Keys and values of every head, into which a latent is expanded."""
     return weights["kv_b"][:1]
 
 
@@ -34,7 +34,7 @@ def expanded_bytes(call: Call) -> Sequence[int]:
 
 
 def expanded_scratch(call: Call) -> int:
-    """Of the GEMM that expands a latent: its operands rounded, and rounded to TF32."""
+    """The GEMM that expands a latent: its operands, rounded, and rounded to TF32."""
     rows, columns = call.weights["kv_b"]
     operands = rows * columns + call.tokens * columns
     copies = 1 if call.active.get("kv_b_tf32") != "yes" else 5
@@ -42,7 +42,7 @@ def expanded_scratch(call: Call) -> int:
 
 
 def latent_scratch(call: Call) -> int:
-    """Of attention to a latent, whose values and keys differ in width: torch's fused kernel holds all scores too."""
+    """Attention to a latent, whose values and keys differ in width: torch's fused kernel holds all scores too."""
     heads, widest = call.params["heads"], max(sum(call.inputs[:2]), call.outputs[0])
     if call.active.get("projection") == "absorbed":
         # All heads' queries and outputs are as wide as the latent.
@@ -61,10 +61,10 @@ def _operands_and_masks(call: Call, widest: int) -> int:
 def _with_scores(call: Call, heads: int, widest: int) -> int:
     if call.active.get("implementation") == FLASH:
         return _operands_and_masks(call, widest) + _flash(call, heads, widest)
-    # The scores, their wide copy where they are not wide themselves, the softmax of it, and that rounded.
+    # The scores; a wider copy if they are narrow; its softmax; and the rounded softmax.
     narrow = [size for size in (call.bytes_of("scores"), call.bytes_of("probabilities")) if size != call.wide]
     score = sum(narrow) + 2 * call.wide
-    # Written out, exponentials by way of fp64 and the steps of a sum; rounded to TF32, bits and what is finite.
+    # Written out: exponentials through fp64, and the steps of a sum. Rounded to TF32: the bits, and which are finite.
     score += 6 * EXACT if call.active.get("softmax", "native") != "native" else 0
     score += 4 * call.wide if call.rounds_to_tf32 else 0
     # With the sink's column, and less the highest.
@@ -73,7 +73,9 @@ def _with_scores(call: Call, heads: int, widest: int) -> int:
 
 
 def _flash(call: Call, heads: int, widest: int) -> int:
-    """Tiles of scores, exponentials by way of fp64 and the exact fma, and every run's output, beside its last two."""
+    """Tiles of scores, exponentials computed through fp64 and the exact fma, and the output of every run, beside those
+    of the last two.
+    """
     tile, splits = min(int(call.active["kv_block"]), call.length), call.active["splits"]
     if splits == FIXED:
         runs = -(-call.length // int(call.active["split_keys"]))
@@ -84,6 +86,6 @@ def _flash(call: Call, heads: int, widest: int) -> int:
     score, outputs = 4 * call.wide + 6 * EXACT, 4 + 2 * runs
     if call.rounds_to_tf32:
         score, outputs = score + 4 * call.wide, outputs + 4
-    # Of queries that are cut, all outputs are there once more when they are put together.
+    # If queries are cut into blocks, all outputs exist twice when they are put together.
     outputs += 2 if "q_block" in call.active else 0
     return call.tokens * (heads * tile * score + outputs * call.wide * widest)

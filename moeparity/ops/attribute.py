@@ -1,8 +1,8 @@
 """A numerical choice that an op leaves open, and when it takes effect.
 
-Its kind says what it decides: at which site a value is rounded (`rounding`), in which order a named sum is added up
-(`order`), which of several algebraically equal formulas is evaluated (`form`), or something that is no numerics at all
-and must not be mistaken for it: another model (`semantics`), or which rank holds which part of it (`placement`).
+Its kind says what it decides: at which site a value is rounded (`rounding`), in which order a named sum is added
+    (`order`), which of several algebraically equal formulas is evaluated (`form`); or something that is not numerics
+    and must not be mistaken for it: another model (`semantics`), or which rank holds which part (`placement`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Kind = Literal["rounding", "order", "form", "semantics", "placement"]
 Needs = Literal["always", "pieces", "partials", "no partials"]
 Value = str | float
 Condition = Mapping[str, tuple[Value | None, ...]]
-"""Attribute names and the values of theirs under which something takes effect (None: it does not exist there); empty:
-always."""
+"""Attribute names, each with the values under which something takes effect (None: the attribute does not exist there).
+Empty: always."""
 
 ABOVE_1 = "above 1"
 """In a condition, any whole number above 1."""
@@ -32,22 +32,29 @@ OTHER_THAN_1 = "other than 1"
 
 
 EDGE = "->"
-"""Between a site and the consumer it is meant for: `output->layers[0].moe.norm`."""
+"""Between a site and the consumer that it is for: `output->layers[0].moe.norm`."""
 
 EXAMPLE_ORDER = "lanes(2) | fold_hi"
-"""What a message and the manual show where any summation order is allowed."""
+"""What messages and the manual show where any summation order is allowed."""
 
 STORED = "stored"
-"""Value of a site on an edge: the consumer reads what the op stores, as every other does."""
+"""Value of a site on an edge: the consumer reads what the op stores, like every other consumer."""
 
 
 class RefusedError(SpecError):
-    """A kernel cannot compute the shapes at hand with `attribute` as it is; the engine adds the node and the origin."""
+    """An op cannot compute these shapes with `attribute` as it is. `reason`: what does not fit, and what to do. A
+    kernel knows neither its `node` nor the `origin` of the value: the plan adds them.
+    """
 
-    def __init__(self, attribute: str, reason: str) -> None:
-        """`reason`: what does not fit, and what to do."""
-        super().__init__(f"{attribute}: {reason}")
-        self.attribute, self.reason = attribute, reason
+    def __init__(self, attribute: str, reason: str, *, node: str = "", origin: str = "") -> None:
+        self.attribute, self.reason, self.node = attribute, reason, node
+        super().__init__(f"{origin}: {self.where}" if origin else self.where)
+
+    @property
+    def where(self) -> str:
+        """The place and the reason, without what set the value."""
+        place = f"{self.node}:{self.attribute}" if self.node else self.attribute
+        return f"{place}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +138,8 @@ def sum_order(
     condition: Condition | None = None,
     parameter: str | None = None,
 ) -> Attribute:
-    """The order a sum is added in: torch's own, where that is the default, or any written out.
-
-    The floor does not draw it anew: another order is another library.
+    """The order in which a sum is added: torch's own, if that is the default, or any order written out. The floor does
+    not draw it again, since another order is another library.
     """
     return Attribute(
         name=name,
@@ -153,17 +159,20 @@ LOGISTIC = Attribute(
     name="logistic",
     kind="form",
     default=NATIVE,
-    values=(NATIVE, "exp", "cuda", "cuda_fast"),
+    values=(NATIVE, "exp", "cuda", "cuda_fast", "u20"),
+    sources={"u20": Evidence("read", "vLLM 0.33.0, csrc/cpu/cpu_fused_moe_activations.hpp, silu_and_mul")},
     says="sigmoid, also within silu: torch's own kernel, which on CPU gives some fp32 numbers another last bit at the "
     "end of a call than within it; or 1 / (1 + exp(-x)), silu x / (1 + exp(-x)), each step rounded, with torch's exp, "
-    "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are taken to be correctly rounded",
+    "CUDA's, or CUDA's with -use_fast_math, whose approximate instructions are taken to be correctly rounded; or with "
+    "torch's exp_u20 for CPUs, of which silu is x * (1 / (1 + exp(-x))) (vLLM 0.33.0, csrc/cpu/"
+    "cpu_fused_moe_activations.hpp, silu_and_mul, with AVX-512)",
 )
 """How an op computes a sigmoid."""
 
 
 def holds(condition: Condition, values: Mapping[str, Value]) -> bool:
     """True when every attribute the condition names has one of the values it asks for."""
-    # Most attributes have no condition at all, and binding asks for every one of them.
+    # Most attributes have no condition, and binding asks every one of them.
     return not condition or all(_allows(allowed, values.get(name)) for name, allowed in condition.items())
 
 

@@ -1,4 +1,4 @@
-"""The combine: a token's rows added up, with or without the shared expert."""
+"""The combine: the sum of a token's rows, with or without the shared expert."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from moeparity.ops.memory import Call, Memory, Shapes
 from moeparity.ops.placement import PARTIAL
 
 ADD, FIRST, LAST, SLOT = "add", "first", "last", "slot"
-"""How the shared expert's output comes to the routed sum."""
+"""How the shared expert's output is added to the routed sum."""
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """Experts that do not divide by the ranks, or lie on ranks in two ways; a sum that nobody makes."""
+    """Refuses experts that do not divide by the ranks or lie on ranks in two ways, and a sum that no op makes."""
     ranks, count = int(values["expert"]), shapes["experts"][0]
     if ranks > 1 and shapes["partials of rows"][0] > 1:
         return "expert", "each expert is cut over ranks already (tensor). Cut experts in one way."
@@ -44,7 +44,9 @@ def _refuses_shared(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, s
 
 
 def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A tree for another number of rows; an fma, which is one for two fp32 operations, with a 16-bit site between."""
+    """Refuses a tree for another number of rows; and an fma, which is one instruction for two fp32 operations, with a
+    16-bit rounding between them.
+    """
     if values["order"] == NATIVE:
         return None
     order, rows = parse(str(values["order"])), shapes["top_k"][0] + (values.get("shared") == SLOT)
@@ -66,7 +68,7 @@ def _by_rank(values: Mapping[str, Value]) -> int:
 
 
 def _combined(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
-    """One partial sum for each rank: in the order of slots there are no more than slots."""
+    """One partial sum for each rank. In the order of slots there are at most as many as slots."""
     return max(inputs[0], min(pieces, params["top_k"]) if values["partials"] == "first_slot" else pieces)
 
 

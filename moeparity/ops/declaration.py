@@ -29,7 +29,7 @@ def always(values: Mapping[str, Value]) -> bool:
 
 
 def in_pieces(values: Mapping[str, Value], rows: int, length: int) -> float:
-    """`turns` of a kernel that goes through the pieces that its values cut it into, one after the other."""
+    """`turns` of a kernel that computes the pieces into which its values cut it one after the other."""
     counts = (values.get(name, 1) for name in ("splits", "blocks", "tensor", "expert", "channels"))
     return max(1.0, *(count for count in counts if not isinstance(count, str)))
 
@@ -42,7 +42,7 @@ def _none(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], i
 class Parameter:
     """A constant of a node, taken from the graph or from config.json: a fact of the model, not a numerical choice.
 
-    `values` lists the words allowed, where not every value of the type is.
+    `values` lists the words that are allowed, if not every value of the type is.
     """
 
     name: str
@@ -55,11 +55,11 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightPort:
-    """A weight an op takes.
+    """A weight that an op takes.
 
-    `stack` marks one tensor per expert: the kernel is handed all of them under this name, stacked along a new first
-    axis, those of several ports with one name behind each other. `initial` is what transformers initialises every
-    element with; None: with draws.
+    `stack` marks one tensor per expert: the kernel is given all of them under this name, stacked along a new first
+    axis. Ports with the same `stack` are stacked one behind the other. `initial` is what transformers initialises every
+    element with; None: with random numbers.
     """
 
     name: str
@@ -76,10 +76,10 @@ class WeightPort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceElsewhere:
-    """A choice that another op makes and this one must go along with: that of the node that made the input `port`.
+    """A choice that another op makes and that this op has to know: that of the node that made the input `port`.
 
-    Where that node does not make it, it hands on what it was told itself; `default` where nobody does. Nodes that pass
-    a value by (an all-reduce) are gone through.
+    If that node does not make the choice, it passes on what it was told itself; `default` if no node made it. Nodes
+    that only let a value pass (an all-reduce) are skipped.
     """
 
     port: str
@@ -88,47 +88,51 @@ class ChoiceElsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Op:
-    """An op: what goes in and out, which choices are open, and the name of the function that computes it.
+    """An op: its inputs and outputs, the choices it leaves open, and the name of the function that computes it.
 
     `outputs` are the named parts of the result; a single `out` is addressed by the node's own name. `outputs_from`
-    names a parameter whose keys are the parts instead. The last inputs may be left out of a graph where they are
-    `optional`. `choices_elsewhere` are the choices of other ops that the kernel and all conditions here see like an
-    attribute's. `reads` lists inputs that are read only where one of some conditions on the attributes holds; every
-    other input is always read. `refuses` looks at the weights' shapes, the last axis of inputs that a router made,
-    and the active and told values and names an attribute that cannot be computed with them, and why.
+    names a parameter whose keys are the parts instead. The last inputs may be left out in a graph if they are
+    `optional`. `choices_elsewhere` are choices of other ops; the kernel and all conditions here see them like
+    attributes. `reads` lists inputs that are read only if one of some conditions on the attributes holds; every other
+    input is always read. `refuses` is given the weights' shapes, the last axis of inputs that a router made, and the
+    values in effect, choices elsewhere included; it names an attribute that cannot be computed with them, and why.
+    `refuses_call` does the same for one kernel call: for what depends on the number of tokens or keys in a step.
 
-    `pieces` is how many pieces the op is cut into under given values. `partials` is how many partial sums its result is
-    left in (1: it is whole), from its pieces, values, parameters and the same of its inputs; such a value has an axis
-    more, behind the batch, and only ports in `takes_partials` take one.
+    `pieces` is the number of pieces into which the op is cut under given values. `partials` is the number of partial
+    sums that its result consists of (1: it is whole), from its pieces, values, parameters and the same number of its
+    inputs. A value in partial sums has one more axis, behind the batch, and only ports in `takes_partials` take one.
 
-    What others go by, in place of its name:
+    What other code asks for, instead of the op's name:
 
-    family: the block its differences are bundled in; None: the graph's own block.
+    family: the block that its differences are bundled in; None: the graph's own block.
     mixes_tokens: its output at one token reads other tokens.
-    history: inputs that a token reads at all earlier tokens of its sequence too.
-    varlen: whether, by the values in effect, it takes sequences that do not see each other in a pack one by one.
-    unhanded: inputs that a user's function in its place is not given: others of its inputs are the same values.
-    copies_history: whether its kernel copies those, by the values in effect, so that it may be handed views.
-    token_axis: the axis of the tokens in its outputs. input_token_axes: that in inputs where it is not the one behind
-        the batch.
+    history: inputs that are read at all earlier tokens of the sequence too.
+    varlen: whether, in a pack whose sequences do not see each other, it computes each sequence by itself; by the values
+        in effect.
+    unhanded: inputs that a user's function in place of this op does not get, because other inputs hold the same values.
+    copies_history: whether its kernel copies the inputs in `history`, so that it may be given views; by the values in
+        effect.
+    token_axis: the axis of the tokens in its outputs.
+    input_token_axes: the axis of the tokens in inputs where it is not the one behind the batch.
     contracted: groups of inputs and weights that are multiplied and added up over their last axis.
-    gemm: every token goes through GEMMs with its weights; of experts, with those of the chosen ones.
-    gates: it makes the logits that a router ranks experts by. routes: it chooses each token's experts.
-    slot_order: its values stand in slot order.
-    reduces: it adds up partial sums, and lets a whole value pass by.
+    gemm: every token goes through GEMMs with its weights; for experts, with those of the chosen ones.
+    gates: it makes the logits that a router ranks experts by.
+    routes: it chooses each token's experts.
+    slot_order: its values are in slot order.
+    reduces: it adds up partial sums, and lets a whole value pass.
     reports: it makes the log-probabilities that a side reports.
     sees_rows: whether a token's result may depend on which other tokens are computed with it, by the values in effect
-        and the parameters; of what mixes tokens, on more than its own sequence up to it. Never where it is False
-        (tests/ops/test_rows.py): such an op may be run once for all steps of a schedule.
+        and the parameters. For an op that mixes tokens: on more than its own sequence up to the token. If it is False,
+        it never does (tests/ops/test_rows.py): such an op may be run once for all steps of a schedule.
     joins: whether, by the values in effect, its kernel takes the rows of several `steps` at once, and gives the bits
         that each step would have by itself.
-    keeps_heads: each output is cut into heads as the input in its place. joins_heads: none is, whatever its inputs are.
+    keeps_heads: each output is cut into heads as the input at the same place is.
+    joins_heads: no output is cut into heads, whatever its inputs are.
     integers: inputs that are whole numbers.
-    turns: how many turns of a loop over pieces or tiles a call makes, by the values in effect, on so many rows of
-        sequences of a length; those over experts are not counted.
-    inside: attributes that say what happens inside of a kernel that goes through tensor cores, whose adder no document
-        fixes.
-    misfit: looks at a node's parameters and says why they cannot be.
+    turns: how many turns of a loop over pieces or tiles a call makes, by the values in effect, for so many rows of
+        sequences of a length. Loops over experts are not counted.
+    inside: attributes that say what happens inside a kernel that uses tensor cores, whose adder no document specifies.
+    misfit: given a node's parameters, says why they cannot be.
     memory: how large its values are, and what its kernel needs beside them.
     """
 
@@ -147,6 +151,7 @@ class Op:
     choices_elsewhere: Mapping[str, ChoiceElsewhere] = field(default_factory=dict)
     reads: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
     refuses: Callable[[Shapes, Mapping[str, Value]], tuple[str, str] | None] | None = None
+    refuses_call: Callable[[Call], tuple[str, str] | None] | None = None
     pieces: Callable[[Mapping[str, Value]], int] = _one_piece
     partials: Callable[[int, Mapping[str, Value], Mapping[str, Any], Sequence[int]], int] = _none
     takes_partials: tuple[str, ...] = ()
@@ -179,7 +184,7 @@ class Op:
         return next((a for a in self.attributes if a.name == name), None)
 
     def settings(self, active: Mapping[str, object]) -> dict[str, Any]:
-        """Active values as the kernel takes them: roundings as torch's dtypes."""
+        """The active values as the kernel takes them: roundings as torch dtypes."""
         sites = {attribute.name for attribute in self.attributes if attribute.kind == "rounding"}
         return {
             name: torch_dtype(str(value)) if name in sites and value != UNROUNDED else value
@@ -187,7 +192,7 @@ class Op:
         }
 
     def scratch(self, call: Call) -> int:
-        """Bytes that a call needs for a moment, beside its inputs and outputs, its cutting included."""
+        """Bytes that a call needs for a moment, beside inputs and outputs. What cutting the op needs is included."""
         copies = self.memory.cut_copies(call) if self.pieces(call.active) > 1 else 0
         return self.memory.scratch(call) + copies
 
@@ -199,10 +204,10 @@ class Op:
 
 
 def row_by_row(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """`sees_rows` of an op that never does."""
+    """`sees_rows` of an op whose result at a token never depends on other tokens."""
     return False
 
 
 def sees_rows_by_sigmoid(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """`sees_rows` of an op that does through torch's own sigmoid or silu alone."""
+    """`sees_rows` of an op that depends on other tokens only through torch's own sigmoid or silu."""
     return values[LOGISTIC.name] == NATIVE

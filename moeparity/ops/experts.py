@@ -18,10 +18,10 @@ _BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
 COMBINE, EPILOGUE, ACTIVATION, INPUT = "combine", "epilogue", "activation", "input"
-"""Where the routing weight comes in."""
+"""Where the routing weight is multiplied in."""
 
 SWIGLU, CLAMPED = "swiglu", "clamped"
-"""What gate and up are made into."""
+"""How gate and up are combined."""
 
 _CLAMPED = {"glu": (CLAMPED,)}
 _NARROWED = {"score_site": (ACTIVATION, INPUT)}
@@ -29,7 +29,9 @@ _LOOP = {"implementation": ("loop",)}
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A score on the input of more than one expert, sizes that do not divide, a GEMM that torch has not."""
+    """Refuses a score on the input of more than one expert, sizes that do not divide, and a GEMM that torch does not
+    have.
+    """
     if values["score_site"] == INPUT and shapes["ids"] != (1,):
         reason = f"each token has {shapes['ids'][0]} experts, and engines scale the input where it has one only."
         return "score_site", reason
@@ -39,7 +41,7 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 
 def _refuses_gemm(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """Sizes that do not divide, a form that K refuses, a GEMM that torch has not."""
+    """Refuses sizes that do not divide, a form that does not fit K, and a GEMM that torch does not have."""
     sizes = {"intermediate channels": shapes["down"][-1]}
     sizes |= {} if _row_wise(values) else {"hidden channels": shapes["down"][-2]}
     uneven = refuse_pieces(values, sizes)
@@ -52,7 +54,7 @@ def _refuses_gemm(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str
 
 
 def _refuses_grouped(k: Mapping[str, int], values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """torch's grouped GEMM knows no fp64, and takes rows that are multiples of 16 bytes only, as transformers finds."""
+    """torch's grouped GEMM has no fp64, and takes only rows that are multiples of 16 bytes, as transformers finds."""
     dtypes = (values["projections"], _hidden(values), values.get("output", values.get("partial")))
     if "fp64" in (*dtypes, values.get("unbiased")):
         return "implementation", "torch's grouped GEMM has no fp64. Set `loop`, or other dtypes."
@@ -72,7 +74,7 @@ def _row_wise(values: Mapping[str, Value]) -> bool:
 
 
 def _hidden(values: Mapping[str, Value]) -> str:
-    """The dtype in which the activations go into the down projection."""
+    """The dtype in which the activations enter the down projection."""
     return str(values["scored"] if values["score_site"] == ACTIVATION else values["product"])
 
 
@@ -204,7 +206,7 @@ EXPERTS = Op(
             says="where a row meets its routing weight: in the combine; in the down projection's epilogue, on its fp32 "
             "result, which is rounded once (vLLM's and SGLang's Triton kernels, TensorRT-LLM's fused finalize); on "
             "silu(gate) * up (Megatron-LM); or on x, which is another function, of one expert per token (Llama 4). The "
-            "combine goes along: it multiplies only where nothing has before",
+            "combine follows this choice: it multiplies only if the rows have not met their weights before",
         ),
         site(
             "scored",

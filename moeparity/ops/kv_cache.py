@@ -13,10 +13,11 @@ from moeparity.ops.declaration import Op
 from moeparity.ops.memory import Call, Memory, Shapes
 
 STATIC, TENSOR, HEAD = "static", "tensor", "head"
-"""Whence the scale of a value that is stored in 8 bits: told, or of the data of a step, all of it or by head."""
+"""Where the scale of a value that is stored in 8 bits comes from: it is given, or computed from the data of a step, by
+tensor or by head."""
 
 SATURATES, INFINITE = "saturates", "infinite"
-"""What becomes of what is too large for 8 bits that have infinities."""
+"""What a value becomes that is too large for an 8-bit dtype with infinities."""
 
 COMPUTED = "computed"
 READ_AS_STORED = "stored"
@@ -28,8 +29,8 @@ _SGLANG = Evidence("read", "sglang 0.5.23, srt/mem_cache/memory_pool.py MHAToken
 
 
 def own_keys(says: str, port: str = "own_k") -> Attribute:
-    """Whether a step reads its own keys and values from the cache, of an op that has both; `port`: what else it reads
-    where it does not.
+    """Whether a step reads its own keys and values from the cache, for an op that has both. `port`: what else it reads
+    if it does not.
     """
     return Attribute(
         name="own_keys",
@@ -42,7 +43,7 @@ def own_keys(says: str, port: str = "own_k") -> Attribute:
 
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """A scale of the data is that of all rows of a step."""
+    """A scale that is computed from data depends on all rows of a step."""
     return values["stored"] in FP8_NAMES and values["scale"] != STATIC
 
 
@@ -51,7 +52,7 @@ def _widths(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -
 
 
 def _bytes(call: Call) -> Sequence[int]:
-    """What is stored as it comes is a view, and then nothing else holds what it is a view of."""
+    """A value that is stored unchanged is a view, so the memory that it looks at has no other owner."""
     stored = call.active.get("stored")
     if stored == UNROUNDED:
         return call.input_bytes
@@ -59,7 +60,7 @@ def _bytes(call: Call) -> Sequence[int]:
 
 
 def _scratch(call: Call) -> int:
-    """A quotient, what is clamped of it, its 8 bits, and their product with the scale."""
+    """A quotient, its clamped value, the 8 bits, and their product with the scale."""
     stored = call.active.get("stored")
     if stored == UNROUNDED:
         return 0

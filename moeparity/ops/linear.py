@@ -1,4 +1,4 @@
-"""GEMMs with one weight: `linear`, `gate` (the router's) and `lm_head`, told apart so that a profile can name them."""
+"""GEMMs with one weight: `linear`, `gate` (the router's) and `lm_head`, three ops so that a profile can name them."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ FORMS = (
     ),
     sum_order("splits_order", "in which order the parts are added", default="sequential", when={"splits": (ABOVE_1,)}),
 )
-"""The forms of a GEMM, which `numerics.gemm` computes."""
+"""The forms of a GEMM, as `numerics.gemm` computes them."""
 
 INSIDE = frozenset(form.name for form in (*FORMS, BLOCKS))
-"""What these and its blocks are called: all of it happens inside of one kernel."""
+"""The names of these forms and of its blocks: all of it happens inside one kernel."""
 
 _WEIGHT = WeightPort(name="weight", says="[N, K]")
 _BIAS = WeightPort(name="bias", says="[N], added inside the GEMM kernel", required=False)
@@ -76,7 +76,7 @@ PLAN, COLUMN, ROW = "plan", "column", "row"
 
 
 def way(values: Mapping[str, Value], params: Mapping[str, Any]) -> str:
-    """How a `linear` that is cut is cut: the graph's own way, unless `parallel` says another."""
+    """How a `linear` is cut over ranks: as the graph says, unless `parallel` says something else."""
     parallel = str(values["parallel"])
     return str(params["parallel"]) if parallel == PLAN else parallel
 
@@ -86,20 +86,20 @@ def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """Pieces that do not divide inputs or heads (several ranks may hold one head), or a form that K refuses."""
+    """Refuses pieces that do not divide inputs or heads (ranks may share one head), and forms that do not fit K."""
     rowwise = shapes["partials"][0] > 1
     k = shapes["weight"][1] // (cut(values) if rowwise else 1)
     return _refuses_pieces(shapes, values, rowwise=rowwise) or refuses_form(k, values)
 
 
 def refuses_form(k: int, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """The one of `FORMS` that a GEMM of K inputs cannot have, and why; None where it can have all."""
+    """The one of `FORMS` that a GEMM with K inputs cannot have, and why; None if it can have all."""
     order, splits = str(values["order"]), int(values["splits"])
     return refusal(k, order, splits, str(values.get("splits_order", "sequential")))
 
 
 def sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """torch's own kernel does, where it is run on all rows at once."""
+    """torch's own kernel depends on other rows if it is run on all rows at once."""
     return values.get("order", NATIVE) == NATIVE and values[ROWS.name] == ALL
 
 
@@ -121,12 +121,12 @@ def _rows(weights: Shapes, params: Mapping[str, Any], inputs: Sequence[int]) -> 
 
 
 def _scratch(call: Call) -> int:
-    """Operands rounded to `inputs`, and everything in wide where the kernel is not that of `inputs`."""
+    """Operands rounded to `inputs`; and everything in a wider dtype if the kernel is not that of `inputs`."""
     rows, columns = call.weights["weight"]
     operand, dtype = call.bytes_of("inputs"), BYTES[call.dtype]
     copies = rows * columns * operand if operand != dtype else 0
     copies += call.tokens * columns * operand
-    # Rounding to TF32: the bits, what is finite, and the result, of one operand while the other's is there.
+    # Rounding to TF32: the bits, which are finite, and the result, for one operand while the other one's are in memory.
     copies += 4 * operand * (rows * columns + call.tokens * columns) if call.rounds_to_tf32 else 0
     if call.active.get("inputs") == call.active.get("output"):
         return copies

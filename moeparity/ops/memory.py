@@ -1,6 +1,5 @@
-"""One kernel call as the estimate of memory sees it, and what many kernels need: upper bounds, from shapes alone.
-
-What a single op needs beside that stands with its declaration.
+"""One kernel call as the estimate of memory sees it, and what many kernels need: upper bounds, from shapes alone. What
+only one op needs is in its declaration.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from math import prod
 from typing import Any
 
 Shapes = Mapping[str, tuple[int, ...]]
-"""Shapes by name, of weights those of what the kernel takes: of experts with their axis first."""
+"""Shapes by name, as the kernel takes the weights: those of experts with the experts' axis first."""
 
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 INTEGER = 8
 EXACT = 8
-"""Bytes of an fp64 number, by way of which exponentials are rounded correctly."""
+"""Bytes of an fp64 number; exponentials are computed in fp64 so that they are rounded correctly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,8 @@ class Call:
     weights: by port. params: of the node. active: the attributes that take effect. dtype: what the node runs in.
     inputs, outputs: elements per token of each; input_bytes: bytes of one element of each input; integers: whether the
     first input is whole numbers. heads: into how many the first input is cut. Of a value in partial sums all are
-    counted.
+    counted. message: the dtype of partial sums that it adds up; None where it adds up none, or nobody asks. arch: the
+    GPU that it runs on, as in `sm90`; None on a CPU.
     """
 
     weights: Shapes
@@ -40,16 +40,24 @@ class Call:
     inputs: Sequence[int]
     outputs: Sequence[int]
     heads: int
+    message: str | None = None
+    arch: str | None = None
 
     @property
     def wide(self) -> int:
-        """Bytes of the elements in which a step between dtypes is computed."""
+        """Bytes of an element of the dtype in which a step is computed."""
         double = self.input_bytes[0] == BYTES["fp64"] and not self.integers
         return 8 if double or "fp64" in (self.dtype, *self.active.values()) else 4
 
     def bytes_of(self, site: str) -> int:
         """Bytes of one element at a site."""
         return BYTES[str(self.active.get(site, self.dtype))]
+
+    @property
+    def input_dtype(self) -> str:
+        """The dtype of the first input; if several dtypes have its width, the one that the node runs in."""
+        size = self.input_bytes[0]
+        return self.dtype if BYTES[self.dtype] == size else next(name for name, n in BYTES.items() if n == size)
 
     @property
     def rounds_to_tf32(self) -> bool:
@@ -63,12 +71,12 @@ def weight_bytes(shape: Sequence[int], count: int, dtype: str) -> int:
 
 
 def stored(call: Call) -> Sequence[int]:
-    """Bytes of one element of each output, rounded to `output`; partial sums have a site of their own."""
+    """Bytes of one element of each output, rounded to `output`; partial sums have their own site."""
     return [call.bytes_of("partial" if "partial" in call.active else "output")] * len(call.outputs)
 
 
 def elementwise(call: Call) -> int:
-    """Scratch of an op that computes in wide, element by element."""
+    """Scratch memory of an op that computes in a wider dtype, element by element."""
     return 4 * call.wide * call.tokens * max(*call.inputs, *call.outputs)
 
 
@@ -92,7 +100,7 @@ class Memory:
     scratch: Callable[[Call], int] = elementwise
 
     def cut_copies(self, call: Call) -> int:
-        """What cutting an op into pieces copies: its weights, its inputs, and its result once more to gather it."""
+        """What cutting an op into pieces copies: its weights, its inputs, and once more its result, to gather it."""
         weights = sum(weight_bytes(shape, 1, call.dtype) for shape in call.weights.values())
         values = sum(n * size for n, size in zip(call.inputs, call.input_bytes, strict=True))
         values += sum(n * size for n, size in zip(call.outputs, self.output_bytes(call), strict=True))

@@ -1,4 +1,4 @@
-"""Attention over DeepSeek's compressed latent: `mla`, and `mla_expand`, which makes keys and values of it."""
+"""Attention over DeepSeek's compressed latent: `mla`, and `mla_expand`, which computes keys and values from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.ops import linear
 from moeparity.ops.attention import SCALE, refuses_orders, sees_rows, varlen
-from moeparity.ops.attention_forms import FORMS, INSIDE, LAYOUT, turns
+from moeparity.ops.attention_forms import FORMS, INSIDE, LAYOUT, refuses_keys, turns
 from moeparity.ops.attention_memory import (
     expanded_bytes,
     expanded_scratch,
@@ -119,7 +119,7 @@ MLA = Op(
         ),
         site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
         site("o_latent", "probabilities @ latent is rounded to this dtype before kv_b's value half", when=_ABSORBED),
-        # Their sources are kernels of `attention`.
+        # The sources of these attributes are kernels of `attention`.
         *(replace(form, sources={}) for form in FORMS),
         *(replace(layout, when={**layout.when, "projection": ("expanded", "context")}) for layout in LAYOUT),
         own_keys(
@@ -130,6 +130,7 @@ MLA = Op(
     ),
     sees_rows=sees_rows,
     refuses=_refuses,
+    refuses_call=refuses_keys,
     pieces=cut,
     mixes_tokens=True,
     turns=turns,

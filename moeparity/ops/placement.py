@@ -1,7 +1,7 @@
-"""How an op is cut over ranks, and the all-reduce that puts partial sums together.
+"""How an op is cut over ranks, and the all-reduce that adds up partial sums.
 
 Values in a graph are whole, as if gathered; a rank's own part exists inside a kernel only. The exception is a value in
-partial sums, one for each rank, which waits for its all-reduce: it has an axis of ranks behind that of the batch.
+partial sums, one for each rank, before its all-reduce: it has an axis of ranks behind that of the batch.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from moeparity.numerics.collectives import nccl
-from moeparity.numerics.collectives.declaration import Evidence, Level
-from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, scattering
-from moeparity.numerics.order_map import EveryPart, Selection
+from moeparity.numerics.collectives.declaration import Collective, Evidence, Level
+from moeparity.numerics.collectives.registry import COLLECTIVES, SELECTIONS, find, scattering
+from moeparity.numerics.order_map import EveryPart, Message, Selection
 from moeparity.numerics.orders import EXPLICIT, parse
 from moeparity.ops.attribute import ABOVE_1, Attribute, Condition, Value, site
 from moeparity.ops.declaration import ChoiceElsewhere, Op, WeightPort
@@ -60,7 +60,7 @@ def cut(values: Mapping[str, Value]) -> int:
 
 
 def refuse_pieces(values: Mapping[str, Value], sizes: Mapping[str, int]) -> tuple[str, str] | None:
-    """An attribute that cannot be as it is, and why: blocks that ranks cannot share, a size that does not divide."""
+    """Refuses blocks that ranks cannot share, and sizes that do not divide."""
     tensor, blocks, pieces = int(values["tensor"]), int(values["blocks"]), cut(values)
     if blocks % tensor:
         return "blocks", f"{blocks} blocks cannot be shared by {tensor} ranks. Set a multiple of {tensor}."
@@ -124,7 +124,7 @@ _NCCL = (
         needs="partials",
         when={**_TREE, "node": (ABOVE_1,)},
         says="which ranks of a node's chain take up the sums of two other nodes: the second one of them and the first "
-        "the other (balanced_tree), the second both (split_tree), or the first both (tree). NCCL goes by the topology, "
+        "the other (balanced_tree), the second both (split_tree), or the first both (tree). NCCL goes by topology, "
         f"and takes tree where nodes have one rank ({_TREES_SOURCE.source}, read)",
     ),
 )
@@ -142,14 +142,16 @@ def one_tree(values: Mapping[str, Value]) -> bool:
 
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """A library's cut and its choice go by the message's length, which is that of all tokens."""
+    """A library's cut and its choice depend on the length of the message, which contains all tokens."""
     if values.get("collective", NONE) == NONE:
         return False
     return values["sequence"] == "scattered" or not one_tree(values)
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A collective that does not run on so many ranks, or leaves the sum elsewhere; an order for another number."""
+    """Refuses a collective that does not run on so many ranks, or leaves the sum elsewhere, and an order for another
+    number.
+    """
     ranks = shapes["partials of x"][0]
     name = values.get("collective", NONE)
     if ranks == 1:
@@ -184,11 +186,50 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 
 def _refuse_table(table: Selection, ranks: int, dtype: str) -> tuple[str, str] | None:
-    """A table that chooses nothing for so many ranks, whatever the message's size, which is known in a run only."""
+    """Refuses a table that chooses nothing for so many ranks. The size of the message is known only in a run."""
     collectives = [COLLECTIVES[use] for when, use in table.rows if when.ranks is None or ranks in when.ranks]
     if any(dtype in c.dtypes and (not c.worlds or ranks in c.worlds) for c in collectives):
         return None
     return "collective", f"{table.name} chooses nothing for {ranks} ranks and partial sums in {dtype}."
+
+
+def collective_of(values: Mapping[str, Any], message: Message) -> Collective:
+    """What adds up a message of the ranks' partial sums: an all-reduce, or a reduce-scatter if the sum is scattered.
+    Raises ValueError if a table chooses nothing for it, or something without a reduce-scatter.
+    """
+    collective = find(str(values["collective"]), message)
+    if values["sequence"] == "whole":
+        return nccl.as_set(
+            collective,
+            channels=values.get("channels", 1),
+            protocol=values.get("protocol", "simple"),
+            node=values.get("node", 0),
+            pattern=values.get("pattern", "balanced_tree"),
+            ranks=message.ranks,
+        )
+    scatters = scattering(collective)
+    if scatters is None:
+        raise ValueError(
+            f"{collective.name}, which adds up a message of {message.bytes:,} bytes, has no reduce-scatter here, which "
+            "`sequence: scattered` (sequence parallel) asks for"
+        )
+    return scatters
+
+
+def _refuses_call(call: Call) -> tuple[str, str] | None:
+    """Refuses a message that no row of a table takes, or that its library does not take."""
+    values, width = call.active, call.outputs[0]
+    ranks = call.inputs[0] // width
+    if ranks == 1 or values.get("collective", NONE) == NONE:
+        return None
+    message = Message(call.tokens * width, call.input_bytes[0], ranks, width, call.arch)
+    try:
+        collective = collective_of(values, message)
+        if not collective.scatters:
+            collective.check(message, call.message or call.input_dtype)
+    except ValueError as error:
+        return "collective", f"{error}. Set another `collective`."
+    return None
 
 
 def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any], inputs: Sequence[int]) -> int:
@@ -196,7 +237,7 @@ def _partials(pieces: int, values: Mapping[str, Value], params: Mapping[str, Any
 
 
 def _evidence() -> dict[str, Evidence]:
-    """What collectives state, and of a table the least sure of what it chooses among."""
+    """The evidence of collectives; for a table, the least sure of the collectives that it chooses among."""
     levels: tuple[Level, ...] = get_args(Level)
     sources = {name: collective.evidence for name, collective in COLLECTIVES.items()}
     for name, table in SELECTIONS.items():
@@ -207,7 +248,7 @@ def _evidence() -> dict[str, Evidence]:
 
 
 def _output_bytes(call: Call) -> Sequence[int]:
-    """What passes by keeps its dtype."""
+    """A value that only passes keeps its dtype."""
     return stored(call) if "output" in call.active else [call.input_bytes[0]]
 
 
@@ -278,6 +319,7 @@ ALL_REDUCE = Op(
     ),
     sees_rows=_sees_rows,
     refuses=_refuses,
+    refuses_call=_refuses_call,
     partials=_partials,
     takes_partials=("x",),
     reduces=True,

@@ -10,7 +10,7 @@ from moeparity.ops import (
     experts,
     kv_cache,
     linear,
-    log_softmax,
+    log_probs,
     mla,
     placement,
     rope,
@@ -43,7 +43,7 @@ OPS: dict[str, Op] = {
         elementwise.CLAMP,
         elementwise.SPLIT,
         linear.LM_HEAD,
-        log_softmax.LOG_PROBS,
+        log_probs.LOG_PROBS,
     )
 }
 

@@ -24,7 +24,7 @@ def _misfit(params: Mapping[str, Any]) -> str | None:
 
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """Dynamic frequencies are those of the longest sequence."""
+    """Dynamic frequencies are those of the longest sequence, so they depend on the other sequences."""
     return bool(params["rope"].get("rope_type") == "dynamic")
 
 

@@ -15,12 +15,12 @@ from moeparity.ops.memory import INTEGER, Call, Memory, Shapes
 BEFORE, AFTER = "before_topk", "after_topk"
 START = "start"
 SHARED_SCALINGS = ("shared_add", "shared_fma")
-"""Where the routed sum is scaled as the shared expert is added to it."""
+"""Places where the routed sum is scaled as the shared expert is added to it."""
 _BEFORE: Condition = {"timing": (BEFORE, None)}
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A ranking or a sum that the model, or torch's own kernel, does not know."""
+    """Refuses a ranking or a sum that the model, or torch's own kernel, does not have."""
     biased, grouped = "bias" in shapes, shapes["groups"][0] > 1
     by_logits = "rank_on" if values.get("rank_on") == "logits" else None
     by_logits = "timing" if values.get("timing") == AFTER else by_logits
@@ -35,7 +35,7 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 
 def _refuses_share(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A sum of a group's best top_k / top_groups, where that is no whole number or more than a group has."""
+    """Refuses the sum of a group's best top_k / top_groups if that is not a whole number or more than a group has."""
     if values.get("group_score") != "topk_share_sum":
         return None
     (k,), (groups,), size = shapes["top_k"], shapes["top_groups"], shapes["experts"][0] // shapes["groups"][0]
@@ -59,7 +59,7 @@ def _refuses_order(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, st
 
 
 def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """torch's own sigmoid does; softmax, sums and top-k go row by row."""
+    """torch's own sigmoid depends on other rows; softmax, sums and top-k are computed row by row."""
     return values.get("sigmoid") == NATIVE
 
 
@@ -251,8 +251,8 @@ ROUTER = Op(
             default="weights",
             values=("weights", "accumulator", "output", *SHARED_SCALINGS),
             when_parameters={"scale": (OTHER_THAN_1,)},
-            says="routed_scaling_factor multiplies the routing weights; or in the combine the sum before it is rounded "
-            "(SGLang), or after (vLLM, eager); or the routed output as the shared expert is added to it, with or "
+            says="what routed_scaling_factor multiplies: the routing weights; the combine's sum, before it is rounded "
+            "(SGLang) or after (vLLM, eager); or the routed output as the shared expert is added to it, with or "
             "without a contraction to fma (SGLang with DeepEP; vLLM, compiled)",
         ),
         site("weights", "the routing weights handed to the experts are rounded to this dtype", measured=SCORES),

@@ -1,1 +1,1 @@
-"""What every report is written with: tables, files, strict JSON, words."""
+"""What all reports are written with: blocks and their renderers, files, strict JSON, words."""

@@ -1,4 +1,4 @@
-"""What was expected held against what was found: of a recipe or of a log."""
+"""Compares what a recipe or a log expects with what was found."""
 
 from __future__ import annotations
 
@@ -13,19 +13,35 @@ from moeparity.plan.spec.expect import Bounds
 
 Status = Literal["ok", "fail", "inconclusive", "not judged", "updated"]
 Outcome = tuple[Status, str]
-"""What became of an expectation, and what was found."""
+"""The status of an expectation, and what was found."""
 
 PRECEDENCE = (70, 2, 1, 3, 0)
-"""Exit codes: of several, the first of these that is present."""
+"""Of several exit codes, the first of these that is present counts."""
 
+WORD: dict[Status, str] = {
+    "ok": "ok",
+    "fail": "FAIL",
+    "inconclusive": "inconclusive",
+    "not judged": "not judged",
+    "updated": "updated",
+}
+"""The word before a finding, by its status."""
+STYLE: dict[Status, str] = {
+    "ok": "bold green",
+    "fail": "bold red",
+    "inconclusive": "bold yellow",
+    "not judged": "bold yellow",
+    "updated": "bold yellow",
+}
+"""The style of that word."""
 _CODES: dict[Status, int] = {"ok": 0, "fail": 1, "inconclusive": 3, "not judged": 0, "updated": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One expectation held against a report: met (`ok`), not met (`fail`), or open (`inconclusive`).
+    """One expectation compared with a report: met (`ok`), not met (`fail`) or open (`inconclusive`).
 
-    Of a baseline also what cannot be judged on this machine (`not judged`), and what was written anew (`updated`).
+    For a baseline also `not judged` (can't be judged on this machine) and `updated` (written anew).
     """
 
     expectation: str
@@ -34,17 +50,17 @@ class Finding:
 
 
 def findings_code(findings: Iterable[Finding]) -> int:
-    """The exit code of expectations: 0 met, or none there; 1 some is not met, 3 some is open."""
+    """The exit code of expectations: 0 if all are met or there is none, 1 if one is not met, 3 if one is open."""
     return combined((0, *(_CODES[finding.status] for finding in findings)))
 
 
 def combined(codes: Iterable[int]) -> int:
-    """The exit code of several: the first present of 70, 2, 1, 3, 0."""
+    """The exit code of several runs: the first of 70, 2, 1, 3, 0 that is present."""
     return min(codes, key=PRECEDENCE.index)
 
 
 def agrees(expectation: str, verdict: Verdict) -> Outcome:
-    """Whether the verdict is the expected one; open where it is inconclusive and should not be."""
+    """Whether the verdict is the expected one; open if it is inconclusive and is not expected to be."""
     actual = verdict.status
     if actual == expectation:
         status: Status = "ok"
@@ -55,13 +71,13 @@ def agrees(expectation: str, verdict: Verdict) -> Outcome:
 
 def lies(bounds: Bounds, number: float) -> Outcome:
     """Whether a number lies within bounds."""
-    # Comparisons with NaN are false: what was not measured meets no bound.
+    # Comparisons with NaN are false, so a value that was not measured meets no bound.
     met = (bounds.below is None or number < bounds.below) and (bounds.above is None or number > bounds.above)
     return "ok" if met else "fail", f"{number:.6g}"
 
 
 def keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
-    """Whether the interval of the gate's metric keeps its bounds; open where it holds one."""
+    """Whether the interval of the gate's metric lies within the bounds; open if it contains a bound."""
     value, below, above = verdict.value, bounds.below, bounds.above
     text = f"{verdict.metric} in {between(value.low, value.high, '.6g')} per {verdict.reduce}"
     if not math.isfinite(value.estimate):
@@ -70,7 +86,7 @@ def keeps(bounds: Bounds, verdict: Verdict, sequences: int) -> Outcome:
         return "fail", text
     if (below is not None and value.high >= below) or (above is not None and value.low <= above):
         return "inconclusive", text
-    # With fewer sequences a verdict passes only where all bits are equal.
+    # With so few sequences a verdict passes only if all bits are equal.
     if below is not None and sequences < MINIMUM_SEQUENCES and verdict.status != "pass":
         return "inconclusive", f"{text}, from {sequences} sequences; {MINIMUM_SEQUENCES} are needed"
     return "ok", text

@@ -1,4 +1,4 @@
-"""Results as strict JSON: what no parser has to guess at, with a digest of all but what the run cost."""
+"""Results as strict JSON, with a digest of everything except what the run cost."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from hashlib import sha256
 from typing import Any
 
 APART = ("digest", "cost")
-"""Keys of a document that its digest leaves out: itself, and time, memory and work, which differ from run to run."""
+"""Keys that a document's digest leaves out: the digest itself, and time, memory and work, which vary from run to
+run.
+"""
 
 
 def to_json(schema: str, result: object, *, indent: int = 1) -> str:
-    """A result as JSON, its fields behind the name of their schema and the digest, its cost in the end; not finite
-    numbers are the words nan, inf, -inf.
+    """A result as JSON: first the schema's name and the digest, then the fields, cost last. Numbers that are not finite
+    are written as the words nan, inf, -inf.
     """
     document = {"schema": schema, **plain(result)}
     content = {key: value for key, value in document.items() if key not in APART}
@@ -25,8 +27,8 @@ def to_json(schema: str, result: object, *, indent: int = 1) -> str:
 
 
 def digest(document: Mapping[str, Any]) -> str:
-    """`sha256:` and 64 hex digits of a document of plain data without the keys of `APART`: as JSON in ASCII, keys
-    sorted, without blanks.
+    """`sha256:` and 64 hex digits of a document of plain data without the keys of `APART`. It is hashed as ASCII JSON
+    with sorted keys and without blanks.
     """
     stable = {key: value for key, value in document.items() if key not in APART}
     text = json.dumps(stable, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -34,8 +36,8 @@ def digest(document: Mapping[str, Any]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Plain data for strict JSON: dataclasses become objects, without fields of metadata `json: False`; a number that
-    is not finite becomes the word nan, inf or -inf.
+    """Plain data for strict JSON. Dataclasses become objects, without fields that have the metadata `json: False`;
+    numbers that are not finite become the words nan, inf or -inf.
     """
     if is_dataclass(value) and not isinstance(value, type):
         members = (field for field in fields(value) if field.metadata.get("json", True))

@@ -1,4 +1,4 @@
-"""The JSON Schema of a report, out of the dataclass that it is written from."""
+"""Makes the JSON Schema of a report from its dataclass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DIGEST = {
 
 
 class _Written(GenerateJsonSchema):
-    """As `to_json` writes: every field is there, and a number that is not finite is a word."""
+    """Describes what `to_json` writes: every field is present, and a number that is not finite is a word."""
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:  # noqa: ARG002
         return {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
@@ -36,9 +36,9 @@ class _Written(GenerateJsonSchema):
 
 
 def json_schema(report: type, schema: str) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of what `to_json(schema, ...)` writes of a report's dataclass.
+    """The JSON Schema (draft 2020-12) of what `to_json(schema, ...)` writes for a report of this dataclass.
 
-    Unknown keys are allowed in it: new ones may appear without another schema name.
+    It allows unknown keys, since new ones may appear under the same schema name.
     """
     hints = get_type_hints(report, include_extras=True)
     members: list[Field[Any]] = [field for field in fields(report) if field.metadata.get("json", True)]

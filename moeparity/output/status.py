@@ -1,26 +1,26 @@
-"""The line that a report opens and closes with: verdict, figure, gate, exit code and why."""
+"""The line that opens and closes a report: verdict, figure, gate, exit code and reason."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal
+from collections.abc import Sequence
 
-from rich.table import Table
-from rich.text import Text
-
+from moeparity.metrics.declaration import FORWARD_KL, Metric
 from moeparity.metrics.gating import gated_name
 from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Interval, Verdict
-from moeparity.output.tables import COLOUR, plain_grid
+from moeparity.output.blocks import State
 from moeparity.output.words import between
 
-State = Literal["pass", "fail", "inconclusive", "error", "done"]
-"""A verdict; that there is no answer; that nothing was asked that could fail."""
-
 _STATES: dict[int, State] = {0: "pass", 1: "fail", 3: "inconclusive"}
-
-_COLUMN = len("record")
-"""The width of the first column, that of the lines of a report's summary."""
+STYLE: dict[State, str] = {
+    "pass": "bold green",
+    "fail": "bold red",
+    "inconclusive": "bold yellow",
+    "error": "bold red",
+    "done": "bold",
+}
+"""The style of each verdict."""
 
 
 def state_of(exit_code: int, *, bounded: bool = True) -> State:
@@ -28,12 +28,19 @@ def state_of(exit_code: int, *, bounded: bool = True) -> State:
     return _STATES.get(exit_code, "error") if bounded else "done"
 
 
-def status_line(state: State, text: str) -> Table:
-    """The word in the first column, what there is to say beside it. Further rows may be added below."""
-    table = plain_grid(2)
-    table.columns[0].min_width = _COLUMN
-    table.add_row(Text(state.upper(), COLOUR.get(state, "bold red" if state == "error" else "bold")), text)
-    return table
+def headline(state: State, but: Sequence[str] = ()) -> str:
+    """`PASS`, or `PASS, but` if there is something to know beside it."""
+    return f"{state.upper()}, but" if but else state.upper()
+
+
+def with_but(text: str, but: Sequence[str]) -> str:
+    """The text after the headline; what to know beside the verdict comes first."""
+    return "; ".join((*but, text))
+
+
+def style_of(state: State, but: Sequence[str] = ()) -> str:
+    """The style of a headline."""
+    return STYLE["inconclusive" if but else state]
 
 
 def status(figure: str, gate: str, exit_code: int, reason: str = "") -> str:
@@ -42,34 +49,44 @@ def status(figure: str, gate: str, exit_code: int, reason: str = "") -> str:
 
 
 def judged(verdict: Verdict, name: str = "") -> str:
-    """A verdict on a metric: `k3 2.7e-04 [2.1e-04, 3.7e-04] nats per token, above gate 0.0001; exit 1`; of equal bits
-    that, and the reason where the interval does not say it. `name` is the metric's where its distance is not shown.
+    """A verdict on a metric: `k3 (KL estimate, nats per token) 2.7e-04 [2.1e-04, 3.7e-04], above gate 0.0001 (the most
+    allowed); exit 1`. If all bits are equal it says so; the reason is added unless the interval shows it. `name`: a
+    name to use instead of that of the metric's distance from parity.
     """
-    value, gate = verdict.value, f"gate {verdict.below:g}"
+    value, gate = verdict.value, f"gate {verdict.below:g} (the most allowed)"
     if verdict.status == "pass" and value.method == "exact":
         return status(verdict.reason, gate, verdict.exit_code)
-    figure = estimated(name or gated_name(verdict.metric), value, unit(verdict))
+    figure = estimated(name or gated_name(verdict.metric), value, _in_words(METRICS[verdict.metric], verdict.reduce))
     if verdict.status == "pass" and value.high < verdict.below:
         return status(figure, f"below {gate}", verdict.exit_code)
     if verdict.status == "fail" and math.isfinite(value.estimate) and value.low > verdict.below:
         return status(figure, f"above {gate}", verdict.exit_code)
     if verdict.status == "inconclusive" and verdict.needed_sequences is not None and value.low <= verdict.below:
-        # The interval stands there already.
+        # The interval has been printed already.
         more = f"the interval holds the gate, about {verdict.needed_sequences} such sequences are needed"
         return status(figure, gate, verdict.exit_code, more if value.high >= verdict.below else verdict.reason)
     return status(figure, gate, verdict.exit_code, verdict.reason)
 
 
 def unit(verdict: Verdict) -> str:
-    """`nats per token`, or `per sequence` of what is a plain number."""
-    nats = "nats " if METRICS[verdict.metric].unit == "nats" else ""
-    return f"{nats}per {verdict.reduce}"
+    """`nats per token`, or `per sequence` for a plain number."""
+    return _unit(METRICS[verdict.metric], verdict.reduce)
 
 
-def estimated(metric: str, value: Interval, unit: str) -> str:
-    """`k3 2.7e-04 [2.1e-04, 3.7e-04] nats per token`."""
+def _unit(metric: Metric, reduce: str) -> str:
+    return f"{'nats ' if metric.unit == 'nats' else ''}per {reduce}"
+
+
+def _in_words(metric: Metric, reduce: str = "token") -> str:
+    """What stands in brackets after a metric's name: `KL estimate, nats per token`."""
+    return f"{'KL estimate, ' if metric.estimates.startswith(FORWARD_KL) else ''}{_unit(metric, reduce)}"
+
+
+def estimated(metric: str, value: Interval, words: str = "") -> str:
+    """`k3 (KL estimate, nats per token) 2.7e-04 [2.1e-04, 3.7e-04]`; `words` replace those in the first brackets."""
+    name = f"{metric} ({words or _in_words(METRICS[metric])})"
     if not math.isfinite(value.estimate):
-        return f"{metric} {value.estimate}"
+        return f"{name} {value.estimate}"
     if math.isinf(value.low) and math.isinf(value.high):
-        return f"{metric} {value.estimate:.2g} {unit} (no interval)"
-    return f"{metric} {value.estimate:.2g} {between(value.low, value.high, '.2g')} {unit}"
+        return f"{name} {value.estimate:.2g}, no interval"
+    return f"{name} {value.estimate:.2g} {between(value.low, value.high, '.2g')}"

@@ -1,4 +1,4 @@
-"""One small picture: horizontal bars with a name and a number each, as SVG without anything that runs."""
+"""One small picture as SVG without scripts: horizontal bars, each with a name and a number."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _STYLE = (
 )
 _LONGEST = 36
 _DECADES = 8
-"""Of a logarithmic axis at most: what is smaller still has a bar of no length."""
+"""A logarithmic axis has at most so many decades; a smaller value gets a bar of length 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar: its name, its value, and the number as it is to be read."""
+    """A bar: its name, its value, and the number as printed."""
 
     name: str
     value: float
@@ -30,7 +30,7 @@ class Bar:
 
 
 def bars(title: str, of: Sequence[Bar], *, log: bool = False) -> str:
-    """The picture; a value below zero has another colour, and one that is not finite no bar."""
+    """The picture. Values below 0 have another colour; values that are not finite have no bar."""
     size = {"width": str(_WIDTH), "height": str(_TOP + _ROW * len(of) + 8)}
     root = ET.Element("svg", xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {_WIDTH} {size['height']}", role="img")
     root.attrib |= size
@@ -50,7 +50,7 @@ def bars(title: str, of: Sequence[Bar], *, log: bool = False) -> str:
 
 
 def _lengths(values: Sequence[float], *, log: bool) -> list[float]:
-    """Of each bar, in pixels."""
+    """The length of each bar, in pixels."""
     room = _WIDTH - _NAMES - _NUMBERS
     sizes = [abs(value) if math.isfinite(value) else 0.0 for value in values]
     most = max(sizes, default=0.0)

@@ -1,22 +1,21 @@
-"""Names, counts and shares as every report writes them."""
+"""Names, counts and fractions, as all reports write them."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Sequence
-from textwrap import wrap
 
 from moeparity.metrics.verdict import Interval
 
 
-def enumerated(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+def enumerated(names: Sequence[str], word: str = "and") -> str:
+    """`a, b and c`; `word` replaces `and`."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
 
 
 def few(names: Sequence[str], most: int) -> str:
-    """`a`, `a and b`, `a, b and 2 more`: at most so many are named."""
+    """`a`, `a and b`, `a, b and 2 more`: at most `most` names."""
     if len(names) <= most:
         return enumerated(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
@@ -34,52 +33,33 @@ def percent(share: float) -> str:
 
 
 def between(low: float, high: float, digits: str = ".3g") -> str:
-    """`[0.1, 0.3]`, `[0.1, no bound]`; `no interval` where there is neither bound."""
+    """`[0.1, 0.3]`, `[0.1, no bound]`; `no interval` without any bound."""
     if math.isinf(low) and math.isinf(high):
         return "no interval"
     return f"[{', '.join('no bound' if math.isinf(bound) else f'{bound:{digits}}' for bound in (low, high))}]"
 
 
 def after_estimate(value: Interval) -> str:
-    """What follows an estimate: ` [0.1, 0.3] (95%, bootstrap-t over sequences)`, or `, no interval`."""
+    """The text after an estimate: ` [0.1, 0.3] (95%, bootstrap-t over sequences)`, or `, no interval`."""
     if value.method == "none":
         return ", no interval"
     return f" {between(value.low, value.high)} ({value.level:.0%}, {value.method} over sequences)"
 
 
 def of_whole(value: float | None, whole: float) -> str:
-    """A trial's KL and how much of the candidate's that is: `1.20e-04  37%`; the share only where there is a whole."""
+    """A trial's KL and its fraction of the candidate's KL: `1.20e-04  37%`; without the fraction if `whole` is 0."""
     if value is None:
         return "cannot run"
     return f"{value:.2e} {value / whole:>4.0%}" if whole > 0 else f"{value:.2e}"
 
 
 def fitted(text: str, width: int) -> str:
-    """The text for lines of this width: of a path that is longer the middle is left out, other words that are longer
-    are broken behind a dot, a colon and the like.
+    """The text for lines of this width. A longer path loses its middle; other longer words are broken after a dot, a
+    colon or the like.
     """
     return re.sub(r"\S+", lambda match: match[0] if len(match[0]) <= width else _fitted_word(match[0], width), text)
 
 
-def hanging(line: str, width: int) -> str:
-    """The line as lines of this width, those after the first indented four columns more than it; a list of names in
-    its head, as in `trace      a folder`, keeps its column.
-    """
-    head = re.match(r" *(?:[a-z]+(?: [a-z]+)? {2,})?", line)
-    assert head is not None, "it may be empty"
-    has_names = bool(head[0].strip())
-    indent = " " * (len(head[0]) + (0 if has_names else _HANGING))
-    texts = wrap(
-        head[0] + fitted(line[len(head[0]) :], width - len(indent)),
-        width,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(texts)
-
-
-_HANGING = 4
 _PATH = re.compile(r"[^\s/]*(?:/[^\s/]+)+/?")
 _BREAKS = ".:,/|=_-)]"
 
@@ -101,16 +81,16 @@ _LEFT_OUT = "..."
 
 
 _UNPRINTABLE = re.compile(
-    # Control characters of both sets but for tab and line end; what turns the direction of writing; line ends that
-    # terminals do not know; halves of surrogate pairs, which no encoding takes.
+    # Control characters except tab and line feed; marks that change the direction of text; line ends that terminals do
+    # not know; halves of surrogate pairs, which can't be encoded.
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    r"""The text with characters that command a terminal, or hide what is written, by their numbers: `\x1b`, `\u202e`.
+    r"""The text with characters that control a terminal or hide text replaced by their numbers: `\x1b`, `\u202e`.
 
-    Names come from files that others made: everything that is printed and is not moeparity's own goes through here.
+    Names come from other people's files, so everything printed that is not moeparity's own goes through this function.
     """
     return _UNPRINTABLE.sub(lambda match: _number(ord(match[0])), text)
 
@@ -120,15 +100,15 @@ _LONGEST_LINE = 1_800
 
 
 def shortened(text: str) -> str:
-    """The text without the middle of words and lines that nobody would read to their end: keys, ids and values out of
-    files may be as long as the files.
+    """The text with the middle of very long words and lines cut out, since keys, ids and values from files may be as
+    long as the files.
     """
     text = _LONG_WORD.sub(lambda match: ends(match[0], 300), text)
     return "\n".join(ends(line, _LONGEST_LINE) for line in text.split("\n"))
 
 
 def ends(text: str, most: int) -> str:
-    """The text, or the `most` characters at its beginning and end: what to do about it stands there."""
+    """The text, or its first and last `most` characters, since the end of a message says what to do."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[len(text) - most // 2 :]}"
 
 

@@ -1,8 +1,8 @@
-"""Writing results: whole or not at all, and over nothing but an older result.
+"""Writes results: completely or not at all, and never over anything but an older result.
 
-A result is written to a file beside it, which takes its name in the end. Whoever writes holds the folder, with others
-who do; what lies there half-written where nobody holds it was left by a killed run, and goes when the next result is
-written there. The files themselves would be the wrong thing to hold: safetensors puts one of its own in their place.
+A result is written to a temporary file beside its path, which is renamed at the end. Every writer holds a shared lock
+on the folder. Temporary files in a folder that nobody holds were left by killed runs, and the next writer removes them.
+The files themselves can't be locked, since safetensors replaces them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 _PREFIX = ".moeparity-"
 _MODE = 0o666
 _SURROGATES = "backslashreplace"
-"""Names of files may hold what no encoding takes: their bytes are written as JSON does."""
+"""How names of files that can't be encoded are written: their bytes as in JSON."""
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Refuse, before a run is paid for, a path that could not be written after it. Raises MoeparityError.
+    """Refuse, before a run, a path that could not be written after it. Raises MoeparityError.
 
-    What is there already may be a regular file and nothing else: a link, a pipe or a device would be replaced by one.
+    An existing path has to be a regular file: a link, a pipe or a device would be replaced by a file.
     """
     reason = _defect(path)
     if reason is not None:
@@ -43,7 +43,9 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def refuse_clashes(outputs: Mapping[str, Path]) -> None:
-    """Refuse outputs, by their options, that cannot be written or are one file. Raises MoeparityError."""
+    """Refuse outputs that can't be written, or two that are the same file; keys are their options. Raises
+    MoeparityError.
+    """
     options: dict[tuple[int, int, str], str] = {}
     for option, path in outputs.items():
         refuse_unwritable(path)
@@ -58,13 +60,13 @@ def refuse_clashes(outputs: Mapping[str, Path]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically. Raises MoeparityError where that is not possible."""
+    """Write a text file atomically. Raises MoeparityError if that is impossible."""
     write_whole(path, lambda temporary: temporary.write_text(text + "\n", "utf-8", _SURROGATES))
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file atomically, the same bytes for the same tensors. Raises MoeparityError where that is not
-    possible.
+    """Write a safetensors file atomically; equal tensors give equal bytes. Raises MoeparityError if that is
+    impossible.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -81,8 +83,8 @@ def write_tensors(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file of another name with the same ending, which then becomes `path`. Raises MoeparityError
-    for what the file system refuses.
+    """Let `write` fill a temporary file with the same ending, then rename it to `path`. Raises MoeparityError for
+    errors of the file system.
     """
     refuse_unwritable(path)
     try:
@@ -98,7 +100,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _sort_metadata(path: Path) -> None:
-    """Write a safetensors file's metadata in the order of their keys: the library's own is another in each process."""
+    """Write a safetensors file's metadata sorted by key; the library's own order differs between processes."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
@@ -129,8 +131,8 @@ def _defect(path: Path) -> str | None:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, whose folder is held as long as it is not done; gone afterwards unless it took another
-    name.
+    """A new temporary file beside `path`; the folder is held while it is in use. Removed at the end unless it was
+    renamed.
     """
     created: list[Path] = []
     holds: list[int] = []
@@ -143,7 +145,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
     def interrupted() -> None:
         discard()
-        # A file that is there already, and of which this process does not yet know.
+        # The file may exist already without this process knowing its name.
         _remove_leavings(path.parent)
 
     with on_interruption(interrupted):
@@ -160,7 +162,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def _remove_leavings(folder: Path) -> None:
-    """Remove what killed runs left half-written in a folder, where nobody writes now."""
+    """Remove the temporary files of killed runs from a folder in which nobody is writing now."""
     leavings = list(folder.glob(f"{_PREFIX}*"))
     if not leavings:
         return

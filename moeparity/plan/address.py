@@ -1,9 +1,9 @@
-"""Addresses: `layers[0].moe.router:weights` names an attribute; selectors stand for several nodes.
+"""Addresses: `layers[0].moe.router:weights` names one attribute of one node; a selector names several nodes at once.
 
 `layers[*]`, `layers[3:61]`, `layers[-1]` and lists like `layers[0,2:4]` select by absolute index, `*` stands for
 anything without a dot, `**` for anything at all. A file key writes `layers.0.moe.router` for `layers[0].moe.router`;
-both are read. `@decode` or `@decode,verify` behind an attribute stands for these phases of a schedule alone,
-`@decode[keys 1024:]` for the steps of one that go by such numbers (`moeparity.plan.schedule.cases`).
+both are read. `@decode` or `@decode,verify` behind an attribute restricts it to these phases of a schedule;
+`@decode[keys 1024:]` restricts it to the decode steps with 1024 keys or more (`moeparity.plan.schedule.cases`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ def select(selector: str, names: Iterable[str], layers: int, where: Where) -> li
     if not matches:
         index = _INDEX.search(selector)
         hint = did_you_mean(_INDEX.sub("[0]", selector), names).replace("[0]", index[0] if index else "[0]")
-        raise GraphError(f"{where}: selector {selector!r} matches no node.{hint} `moeparity show` lists them.")
+        raise GraphError(f"{where}: selector {selector!r} matches no node.{hint} `moeparity show plan` lists them.")
     return matches
 
 
 PHASE = "@"
-"""Between an attribute and the phases that are meant."""
+"""The character between an attribute and the phases it is restricted to."""
 
 
 def split(address: str, where: Where) -> tuple[str, str, tuple[Case, ...] | None]:
     """`selector:attribute@cases` or `selector:site->selector` -> selector, attribute, cases (None: all).
 
-    Raises GraphError where there is no attribute, or a case is none.
+    Raises GraphError where there is no attribute, or where what follows `@` is not a valid case.
     """
     name, at, cases = address.partition(PHASE)
     # A slice holds a colon of its own, so the attribute is what follows the last colon outside brackets.
@@ -51,7 +51,7 @@ def split(address: str, where: Where) -> tuple[str, str, tuple[Case, ...] | None
 
 def _cases(text: str, address: str, where: Where) -> tuple[Case, ...]:
     cases: list[Case] = []
-    # A comma in brackets parts numbers of one case.
+    # A comma inside brackets separates the numbers of one case; only commas outside separate cases.
     for name in re.split(r",(?![^\[]*\])", text):
         phase, _, _ = name.strip().partition("[")
         if phase not in PHASES:

@@ -7,7 +7,7 @@ from moeparity.plan.schedule.steps import Gathered
 
 
 def computed_apart(graph: Graph, gathered: Gathered) -> frozenset[str]:
-    """The nodes of a graph that see a group's own rows; all others see those of all groups."""
+    """The nodes that each group runs on its own rows only; all other nodes get the rows of all groups together."""
     return frozenset(node.name for node in graph.nodes) - _gathered(graph, gathered)
 
 
@@ -24,7 +24,7 @@ def _gathered(graph: Graph, gathered: Gathered) -> frozenset[str]:
         name = waiting.pop()
         if name not in names:
             names.add(name)
-            # Behind the sum over ranks every group has its own rows again.
+            # After the sum over ranks every group has only its own rows again.
             waiting += [] if by_name[name].op.reduces else list(graph.digraph.successors(name))
     return frozenset(names)
 

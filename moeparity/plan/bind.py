@@ -36,14 +36,15 @@ def bind(
     phases: tuple[Case, ...] = (FORWARD,),
     faults: Sequence[FaultyNode] = (),
 ) -> BoundGraph:
-    """The plan of one variant; later wins: op defaults, extended profiles, fusions, rules, `placement`,
-    `overrides`, `over`.
+    """The plan of one variant. Where several set one place the later wins: op defaults, extended profiles, fusions,
+    rules, `placement`, `overrides`, `over`.
 
-    `phases` are those of the schedules that it will run under, its own and those of mixtures; the first speaks for it.
-    They are cut into cases where its rules go by numbers; a plan that it is to be mixed with needs the same (`cut_by`).
+    `phases` are all that occur in the schedules it may run under: its own, and in mixtures the other side's. What the
+    plan says without naming a phase holds in the first. Phases are cut into cases where rules depend on numbers of
+    rows or keys; two plans that are to be mixed must be cut into the same cases (`cut_by`).
 
     Raises SpecError where a value is not allowed, two rules of one layer disagree in a phase, two regions overlap or an
-    override holds in none of the phases, GraphError where a `nodes` selector matches nothing.
+    override applies in none of the phases, GraphError where a `nodes` selector matches nothing.
     """
     message = RowMessage.of(graph, dtype, placement)
     rules, of_profile = (
@@ -67,7 +68,7 @@ def bind(
 
 
 def settings_of(graph: Graph, profile: Profile, dtype: str) -> Mapping[Place, Setting]:
-    """What stands at every place of a graph in a forward under a profile alone, whether or not all ops would run it.
+    """The setting of every place in phase `forward`, by a profile alone; not checked for whether all ops can run it.
 
     Raises SpecError where two rules of one layer disagree, GraphError where a `nodes` selector matches nothing.
     """
@@ -79,14 +80,14 @@ def settings_of(graph: Graph, profile: Profile, dtype: str) -> Mapping[Place, Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _OfProfile:
-    """What a profile alone sets in each phase, and the plan that this is; None where no op would run it."""
+    """What a profile alone sets in each phase, and the plan of that; None where some op cannot run these settings."""
 
     of_phase: Mapping[Case, Layered]
     plan: BoundGraph | None
 
 
-# One profile and one graph are bound again and again: for each point of a sweep, each prefix, each side. What its rules
-# by bytes set goes by the message of a row.
+# One profile and one graph are bound again and again: for each point of a sweep, each prefix, each side. The size of a
+# row's message is part of the key, since rules with `bytes:` depend on it.
 _LATEST: Final[Latest[_OfProfile]] = Latest(32)
 
 
@@ -97,7 +98,7 @@ def _alone(graph: Graph, layers: Sequence[Sequence[Rule]], dtype: str, phases: t
     try:
         return _OfProfile(of_phase=of_phase, plan=plan_of(graph, dtype, settings_of, dormant_of, {}, {}))
     except SpecError:
-        # What is set on top of it may make it one that runs.
+        # What is set on top of the profile may make it runnable.
         return _OfProfile(of_phase=of_phase, plan=None)
 
 

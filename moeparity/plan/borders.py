@@ -1,8 +1,9 @@
-"""The borders between stages of a pipeline: which nodes a stage ends with, and what no fused kernel does across one.
+"""The borders between stages of a pipeline: which nodes a stage ends with, and which settings a border disables.
 
-A border lies at the sum that closes a layer: behind it where the sum is sent, before it where what is added is sent
-apart. A fused kernel whose chain of nodes it cuts is not run: what stands beneath shows there. A consumer on the other
-side reads what was stored.
+A border lies at the residual sum that closes a layer: behind the sum where the stage sends the sum, before it where the
+stage sends both addends separately. A fused kernel whose chain of nodes crosses a border is not run: its nodes have the
+settings they would have without the fusion. A consumer behind the border reads the stored value, not a value with a
+rounding of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Settings = Mapping[Place, Setting]
 
 
 def ends(settings: Settings) -> dict[str, str]:
-    """The nodes that stages end with, each with what it hands on."""
+    """The nodes that stages end with, each with what it sends to the next stage (`SUM` or `APART`)."""
     return {
         node: str(settings[node, HANDS_ON].value)
         for (node, name), setting in settings.items()
@@ -28,7 +29,7 @@ def ends(settings: Settings) -> dict[str, str]:
 
 
 def in_effect(settings: Settings) -> Settings:
-    """The settings with what takes no effect across a border replaced; they themselves where there is none."""
+    """The settings in effect: those that a border disables are replaced. The same object where there is no border."""
     borders = ends(settings)
     if not borders:
         return settings
@@ -45,7 +46,7 @@ def _in_effect(place: Place, setting: Setting, settings: Settings, borders: Mapp
 
 
 def cut(nodes: Sequence[str], borders: Mapping[str, str]) -> list[str]:
-    """The nodes of a chain at which a border cuts it."""
+    """The nodes of a chain that a stage ends with inside the chain, so that a border cuts it there."""
     cuts = []
     for before, behind in pairwise(nodes):
         cuts += [before] if borders.get(before) == SUM else []
@@ -54,7 +55,7 @@ def cut(nodes: Sequence[str], borders: Mapping[str, str]) -> list[str]:
 
 
 def closing(graph: Graph) -> list[Node]:
-    """What closes each layer: the node that the next one, or what follows the layers, reads."""
+    """The node that closes each layer: the one read by the next layer, or by what follows the layers."""
     nodes = {node.name: node for node in graph.nodes}
     last: dict[int, Node] = {}
     for node in graph.nodes:
@@ -65,7 +66,7 @@ def closing(graph: Graph) -> list[Node]:
 
 
 def stage_of(graph: Graph, settings: Settings) -> dict[str, int]:
-    """By node, the stage that computes it; what stands before the layers is the first's."""
+    """By node, the stage that computes it, from 0; nodes before the layers belong to stage 0."""
     borders, stage, stages = ends(settings), 0, {}
     for node in graph.nodes:
         hands_on = borders.get(node.name)

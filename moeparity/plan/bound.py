@@ -1,4 +1,4 @@
-"""One variant's plan: a graph with a setting for every place of it, and what follows from these."""
+"""One variant's plan: a graph with a setting for every place of it, and what follows from these settings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import InitVar, dataclass, field
 
 from moeparity.errors import SpecError, listed
 from moeparity.numerics.dtypes import MODEL
-from moeparity.ops.attribute import EDGE, STORED, Attribute, Value, holds
+from moeparity.ops.attribute import EDGE, STORED, Attribute, RefusedError, Value, holds
 from moeparity.ops.placement import STAGE
 from moeparity.plan.borders import in_effect
 from moeparity.plan.faults.apply import applied
@@ -33,16 +33,19 @@ from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 class BoundGraph:
     """One variant's plan: a graph, the dtype it nominally runs in, and a setting for every place.
 
-    `phases` are those it was bound for, cut into cases where rules go by numbers, and all that is said here holds in
-    the first of them; `others` are the plans of those in which something is set otherwise. `regions` are the users'
-    functions either side of a mixture knows, by closing node and call; a region is in force where the setting of its
-    closing node names it. `faults` are those either side of a mixture knows, by the text that settings have for them.
-    `dormant` is what the profile says of attributes that nodes do not have, and a fault may wake. `like` is a plan of
-    the same graph that has been checked: where this one is set alike, what was found there holds here too; `anew` are
-    all places that may be set otherwise (None: any may). `on_whole` are the nodes that read no partial sums.
-
-    `written` are the settings it was made of, of which mixtures are made; `settings` what takes effect of them where
-    stages of a pipeline end (`moeparity.plan.borders`).
+    phases: those it was bound for, cut into cases where rules depend on numbers of rows or keys. `settings` and all
+        methods speak of the first of them.
+    others: the plans of the phases that have other settings than the first.
+    regions: the users' functions that either side of a mixture knows, by closing node and call. A region is in force
+        where the `impl` setting of its closing node names it.
+    faults: those that either side of a mixture knows, by the text that settings have for them.
+    dormant: what the profile sets for attributes that a node lacks as the checkpoint has it; a fault that changes the
+        node's parameters may give it these attributes.
+    like: a plan of the same graph that has been checked already. Where this one has the same settings, results are
+        taken over from it. anew: the only places whose settings may differ from those of `like` (None: any may).
+    on_whole: the nodes that read no partial sums.
+    written: the settings as given; mixtures are made of these. `settings` are those in effect: they differ from
+        `written` only where a stage of a pipeline ends (`moeparity.plan.borders`).
     """
 
     graph: Graph
@@ -66,7 +69,7 @@ class BoundGraph:
         """Raise SpecError where an op cannot run with these values, or with the partial sums it would read."""
         object.__setattr__(self, "written", self.settings)
         if like is None or anew is None or not like.is_one_stage or any(name == STAGE for _, name in anew):
-            # What a border changes may lie anywhere.
+            # A border may change settings at any place, so all have to be compared with `like` again.
             anew = None
             object.__setattr__(self, "settings", in_effect(self.settings))
         replacements = self.replaced()
@@ -97,18 +100,21 @@ class BoundGraph:
         return self.settings is self.written
 
     def _refuse(self, node: Node) -> None:
-        """Raise SpecError where an op cannot run with what is set on a node."""
+        """Raise SpecError where a node's op cannot run with the node's settings."""
         as_run, makers = self.as_run(node), self.graph.makers
         shapes = {port: ref.shape for port, ref in as_run.weights.items()} | sizes(as_run, makers, self.partials)
         message = {"message": str(self.message_dtype(node))}
         assert node.op.refuses is not None
         refusal = node.op.refuses(shapes, {**self.told_to(node), **self.active(node), **message})
         if refusal is not None:
-            attribute, reason = refusal
-            raise SpecError(f"{self.origin(node, attribute)}: {node.name}:{attribute}: {reason}")
+            raise self.refusal(node, *refusal)
+
+    def refusal(self, node: Node, attribute: str, reason: str) -> RefusedError:
+        """The error to raise where a node's op cannot run with the node's settings."""
+        return RefusedError(attribute, reason, node=node.name, origin=self.origin(node, attribute))
 
     def _plant(self) -> None:
-        """Work out the nodes that have faults."""
+        """Keep a rewritten node for every node at which a fault is planted."""
         for node in self.graph.nodes if self.faults else ():
             text = str(self.settings[node.name, FAULT].value)
             if text:
@@ -117,7 +123,7 @@ class BoundGraph:
     def as_run(self, node: Node) -> Node:
         """A node of the graph as this plan runs it: with the parameters, weights and edits of the faults there.
 
-        A node that is none of the graph's any more, since somebody has put other parameters in, is left as it is.
+        A node whose parameters the caller has already replaced is returned as it is.
         """
         computation, rewritten = self._as_run.get(node.name, ("", node))
         return rewritten if node.computation == computation else node
@@ -128,7 +134,9 @@ class BoundGraph:
         return tuple(map(self.as_run, self.graph.nodes))
 
     def _refuse_other_partials(self, phase: Case, phase_plan: BoundGraph) -> None:
-        """A value lies in as many partial sums in every phase: later steps read what earlier ones left."""
+        """Raise SpecError where a value has another number of partial sums in another phase: later steps read what
+        earlier ones wrote.
+        """
         for node in self.graph.nodes:
             count, other_count = (plan.partials[node.values[0]] for plan in (self, phase_plan))
             if count != other_count:
@@ -142,7 +150,7 @@ class BoundGraph:
                 )
 
     def at_phase(self, phase: Case) -> BoundGraph:
-        """The plan in one of its phases: itself where nothing is set otherwise.
+        """The plan in one of its phases: itself where the settings are the same.
 
         Raises ValueError for a phase that it was not bound for.
         """
@@ -160,15 +168,17 @@ class BoundGraph:
         return tuple({id(plan): plan for plan in (self, *self.others.values())}.values())
 
     def _set_otherwise(self, like: BoundGraph, places: Collection[Place]) -> frozenset[str]:
-        """The nodes at which something is set otherwise than in `like`, as it may be at these places only."""
+        """The nodes with another setting than in `like`; `places` are the only ones that may differ."""
         # Most settings are the very same ones.
         pairs = ((node, self.settings[node, name], like.settings[node, name]) for node, name in places)
         changed = frozenset(node for node, new, old in pairs if new is not old and new.value != old.value)
-        # A fault may wake what is set of attributes that its node does not have.
+        # A fault may bring dormant settings into effect, so its nodes count as changed.
         return changed | self._as_run.keys() if self.faults and self.dormant != like.dormant else changed
 
     def _same_nodes(self, like: BoundGraph | None, earlier_plan: EarlierPlan | None) -> frozenset[str]:
-        """The nodes at which nothing is other than in a plan that is known, partial sums aside."""
+        """The nodes whose settings are those of `like` and that read no partial sums; none where anything else differs.
+        Sets `on_whole`.
+        """
         is_alike = (
             earlier_plan is not None
             and self.choices_elsewhere == earlier_plan.choices_elsewhere
@@ -177,23 +187,26 @@ class BoundGraph:
         if like is not None and earlier_plan is not None and is_alike:
             object.__setattr__(self, "on_whole", like.on_whole)
             return self.on_whole - earlier_plan.otherwise
-        # Who reads partial sums goes by their dtype too, which is their maker's choice.
+        # What reads partial sums also depends on their dtype, a choice of the node that makes them: these are never
+        # taken over.
         on_whole = (n.name for n in self.graph.nodes if all(self.partials[value] == 1 for value in n.inputs))
         object.__setattr__(self, "on_whole", frozenset(on_whole))
         return frozenset()
 
     def _values(self, node: Node) -> dict[str, Value]:
-        """What is set for each attribute of a node as it is run; of one that a fault wakes, what the profile says."""
+        """The value of each attribute of a node as it is run; of attributes that only a fault adds, what the profile
+        says.
+        """
         return {attribute.name: self.setting(node, attribute).value for attribute in self.as_run(node).attributes}
 
     def setting(self, node: Node, attribute: Attribute) -> Setting:
-        """What is set for an attribute of a node as it is run; where a fault wakes it, what the profile says."""
+        """The setting of an attribute of a node as it is run; of an attribute that only a fault adds, the profile's."""
         place = (node.name, attribute.name)
         stated = self.settings.get(place) or self.dormant.get(place)
         return Setting(value=attribute.default, rule=None) if stated is None else stated
 
     def origin(self, node: Node, name: str) -> str:
-        """Where the value of one of a node's attributes was set, or its fault."""
+        """Where the value of one of a node's attributes, or its fault, was set."""
         if name == FAULT:
             return self.settings[node.name, FAULT].origin
         return next(self.setting(node, declared).origin for declared in node.op.attributes if declared.name == name)
@@ -233,13 +246,15 @@ class BoundGraph:
         }
 
     def choices(self, node: Node) -> dict[str, Value]:
-        """All that conditions on a node may name: what it is told, and its attributes, resolved, in effect or not."""
+        """Everything that conditions on a node may name: the choices of other nodes it depends on, and its own
+        attributes with their values resolved, whether in effect or not.
+        """
         dtype = self.dtype_of(node.name)
         values = {name: dtype if value == MODEL else value for name, value in self._values(node).items()}
         return {**self.told_to(node), **values}
 
     def message_dtype(self, node: Node) -> str | None:
-        """The dtype of the partial sums that a node's first input lies in; None where it is whole."""
+        """The dtype of the partial sums that a node's first input consists of; None where that input is whole."""
         if self.partials[node.inputs[0]] == 1:
             return None
         maker = self.graph.makers[node.inputs[0]]
@@ -257,11 +272,11 @@ class BoundGraph:
                 yield node.name, dtype
 
     def told_to(self, node: Node) -> Mapping[str, Value]:
-        """The choices of other nodes that this one goes along with."""
+        """The choices of other nodes that this node's kernel is passed, by name."""
         return self.choices_elsewhere.get(node.name, {})
 
     def _met(self, attribute: Attribute, node: Node, choices: Mapping[str, Value]) -> bool:
-        """Whether what the attribute needs beside other choices is there."""
+        """Whether the attribute's `needs` is met: several pieces, partial sums at this node, or no partial sums."""
         if attribute.needs == "always":
             return True
         if attribute.needs == "pieces":
@@ -272,7 +287,7 @@ class BoundGraph:
         return (most > 1) == (attribute.needs == "partials")
 
     def edges(self, node: Node) -> dict[str, tuple[str, Value]]:
-        """Consumers that are handed another rounding than the one stored: consumer -> (site, dtype)."""
+        """Consumers that read the node's result in another rounding than the stored one: consumer -> (site, dtype)."""
         roundings = {}
         for site, consumer in edges_of(self.graph, node):
             value = self.settings[node.name, f"{site}{EDGE}{consumer}"].value
@@ -291,19 +306,22 @@ class BoundGraph:
         return tuple(value if reads_it else None for value, reads_it in zip(node.inputs, reads, strict=True))
 
     def region(self, node: str) -> Region | None:
-        """The user's function that closes at this node, if one is in force there."""
+        """The region (a user's function) whose last node this is, if one is in force."""
         if not self.regions:
             return None
         return self.regions.get((node, str(self.settings[node, IMPL].value)))
 
     def replaced(self) -> dict[str, Region]:
-        """Every node whose own kernel is not run, with the region that stands in its place."""
+        """Every node whose own kernel is not run, with the region that is run instead."""
         # A region in force is named by the setting of its closing node, so walking the known ones is enough.
         active = [region for (end, _), region in self.regions.items() if self.region(end) is region]
         return {node: region for region in active for node in region.nodes}
 
     def sees_rows(self, node: Node) -> bool:
-        """Whether a token's result at a node may depend on which others are computed with it, as a function's may."""
+        """Whether a token's result at a node may depend on which other tokens are computed with it.
+
+        Always assumed of a user's function.
+        """
         as_run = self.as_run(node)
         edited = any(edit.verb == "capacity" for edit in as_run.edits)
         return node.name in self.replaced() or edited or node.op.sees_rows(self.active(node), as_run.params)

@@ -1,4 +1,4 @@
-"""Plans made of a plan that is known, set otherwise at some places; what they leave alone is not worked out again."""
+"""Plans derived from an existing plan by changing some settings; only what the changes affect is worked out again."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def plan_of(
     like: BoundGraph | None = None,
     anew: ByPhase | None = None,
 ) -> BoundGraph:
-    """A plan of several phases, those with equal settings as one, and set otherwise than `like` at the places of `anew`
-    only (None: anywhere). Raises SpecError, saying in which phases if not in the first.
+    """A plan of several phases; phases with equal settings share one plan. It may differ from `like` only at the places
+    of `anew` (None: anywhere). Raises SpecError; where the error is not in the first phase, it names the phases.
     """
     (first, settings), *rest = settings_of.items()
     same = None if like is None else like.at_phase(first)

@@ -16,7 +16,7 @@ from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import FAULT, Setting
 
 ABSENT = "-"
-"""Where a choice takes no effect on a side."""
+"""Shown in place of a value where a choice takes no effect on a side."""
 
 Entry = tuple[str, str, str]
 """The value of a choice on one side in one phase, where it was set, and how sure that is."""
@@ -24,8 +24,8 @@ Entry = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One choice at one node: its value per side (`-`: no effect), phase by phase where these differ, where they were
-    set, and how sure that is; `by_side` has the latter two of each side.
+    """One choice at one node: its value on each side (`-`: no effect), by phase where phases differ, where the values
+    were set, and how sure they are. `by_side` has origin and evidence of each side.
     """
 
     name: str
@@ -36,7 +36,9 @@ class Choice:
 
 
 def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
-    """What takes effect on a node on some side, in some phase: attributes, sites on edges, and a user's function."""
+    """The choices that take effect on a node on at least one side, in at least one phase: attributes, sites on edges,
+    and a user's function.
+    """
     active = [_active_by_phase(node, plan) for plan in plans]
     names = dict.fromkeys(name for phases in active for values in phases.values() for name in values)
     for name in names:
@@ -48,8 +50,8 @@ def choices(node: Node, plans: Sequence[BoundGraph]) -> Iterator[Choice]:
 
 @lru_cache(maxsize=4096)
 def _choice(name: str, uncut: str | None, entries: tuple[tuple[tuple[Case, Entry | None], ...], ...]) -> Choice | None:
-    """One choice, of its entry in each phase on each side; None where all its values are `uncut`. Made once for nodes
-    that are set alike.
+    """One choice, made from its entry in each phase on each side; None where all its values are `uncut`. Cached, since
+    many nodes have equal entries.
     """
     values = [{phase: entry[0] if entry else ABSENT for phase, entry in side} for side in entries]
     if {value for side in values for value in side.values()} == {uncut}:
@@ -66,13 +68,13 @@ def _choice(name: str, uncut: str | None, entries: tuple[tuple[tuple[Case, Entry
 
 
 def _stands_on(entries: Sequence[Entry]) -> tuple[str, str]:
-    """Where values were set, and how sure they are, each said once."""
+    """Where values were set, and how sure they are, each text once."""
     origin, evidence = ("; ".join(dict.fromkeys(entry[i] for entry in entries)) for i in (1, 2))
     return origin, evidence
 
 
 def _active_by_phase(node: Node, plan: BoundGraph) -> dict[Case, dict[str, Entry]]:
-    """What takes effect on a node in each phase; worked out once for phases that agree."""
+    """What takes effect on a node in each phase; worked out once for phases with equal settings."""
     values = {id(in_phase): _active(node, in_phase) for in_phase in plan.distinct}
     return {phase: values[id(plan.at_phase(phase))] for phase in plan.phases}
 
@@ -97,8 +99,8 @@ def _entry(value: str, setting: Setting) -> Entry:
 
 
 def _uncut(name: str, node: Node) -> str | None:
-    """The value that says that a node is not cut, nor ends a stage: of most nodes it would say no more. None where a
-    choice has no such value.
+    """The value that says that a node is not cut over ranks and ends no stage: not worth showing, as most nodes have
+    it. None where a choice has no such value.
     """
     attribute = node.op.attribute(name)
     if attribute is None:

@@ -44,7 +44,7 @@ ROPE: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 4096,
     }
 }
-"""model_type -> what transformers takes for the whole of a rope that config.json does not name."""
+"""model_type -> the whole rope_parameters that transformers assumes where config.json has none."""
 
 AT_LEAST: dict[str, int] = {
     "num_experts": 0,
@@ -132,9 +132,13 @@ class Config:
             )
         return name
 
+    def spelled(self, name: str) -> str:
+        """A field's name as the file has it; as it is where the file has none."""
+        return self._key(name) or name
+
     def where(self, name: str) -> Where:
         """The line a field stands on, under the name the file gives it; the file alone where it is not found."""
-        match = re.search(rf'"{re.escape(self._key(name) or name)}"\s*:', self.text)
+        match = re.search(rf'"{re.escape(self.spelled(name))}"\s*:', self.text)
         return Where(self.path, None if match is None else self.text.count("\n", 0, match.start()) + 1)
 
     def check_pairs(self) -> None:

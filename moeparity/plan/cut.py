@@ -11,16 +11,16 @@ from moeparity.plan.rule import Rule
 from moeparity.plan.schedule.cases import Case, cut, described, parse
 
 MOST_CASES: Final = 256
-"""Cases of one plan: each is bound by itself."""
+"""The most cases a plan may have; each is bound separately, so many cost time."""
 
 
 def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple[Case, ...]:
-    """The phases cut wherever a rule for a graph that goes by numbers begins or ends.
+    """The phases, cut at every bound of a rule by numbers (of rows, keys, ...) that applies to this graph.
 
     Raises SpecError for too many cases.
     """
     ops = {node.op.name for node in graph.nodes}
-    ranged = [rule for rule in rules if rule.cases and rule.may_concern(graph.model_type, ops)]
+    ranged = [rule for rule in rules if rule.cases and rule.holds_of(graph.model_type, graph.sizes) and rule.needs(ops)]
     cases = cut(phases, (case for rule in ranged for case in rule.cases or ()))
     if len(cases) > MOST_CASES:
         by_numbers = next(rule for rule in ranged if any(parse(case)[1] for case in rule.cases or ()))
@@ -32,8 +32,9 @@ def cut_by(graph: Graph, phases: Iterable[Case], rules: Iterable[Rule]) -> tuple
 
 
 def refuse_other_phases(rule: Rule, in_rows: Sequence[Rule], phases: tuple[Case, ...]) -> None:
-    """Raise SpecError for an override that no step would run under, by its cases `in_rows`: it would be lost in
-    silence.
+    """Raise SpecError for an override that applies to no step of the schedules: it would be ignored silently.
+
+    `in_rows` is the override with `bytes:` and `ranks:` turned into numbers of rows.
     """
     if not any(row_rule.holds_in(phase) for row_rule in in_rows for phase in phases):
         raise SpecError(

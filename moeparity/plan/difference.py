@@ -31,10 +31,10 @@ _NOTHING: Mapping[str, str] = {IMPL: "own kernel", FAULT: "no fault"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSided:
-    """What a choice says on both sides, as people read it, where that was set, by what, and what would change it.
+    """A choice's values on both sides, as printed, where each was set, and by what.
 
-    `set_by` and `changed_by` are as users of the engines know it: a flag or the engine's default, with the profile that
-    says so, and what to give the engine for another value. Empty where the recipe or nobody set the value.
+    `set_by` is what a user of the engine would know: a flag, or the engine's default, with the profile that says so.
+    Empty where the recipe or nobody set the value.
     """
 
     reference: str
@@ -43,12 +43,10 @@ class TwoSided:
     candidate_origin: str
     reference_set_by: str = ""
     candidate_set_by: str = ""
-    reference_changed_by: str = ""
-    candidate_changed_by: str = ""
 
 
 def two_sided(choice: TwoSided) -> dict[str, str]:
-    """Its values, as arguments of another `TwoSided` or of a report's row that shows them."""
+    """The fields of a `TwoSided`, as arguments for another one or for a report's row."""
     return {field.name: getattr(choice, field.name) for field in fields(TwoSided)}
 
 
@@ -56,16 +54,16 @@ def two_sided(choice: TwoSided) -> dict[str, str]:
 class Difference(TwoSided):
     """One choice at one node on which both sides disagree.
 
-    `places` are all settings that change together: one, or those that say which functions run in place of nodes that
-    hang together. A site on an edge is named by its consumer's op: `output->rms_norm`. `rule` is the one the difference
-    is named after (None: the variants' own dtype). `resting` are the sides in which the value takes no effect, because
-    of another choice there.
+    `places` are all settings that change together: usually one; several where users' functions overlap, so that only
+    all of them can be switched. A site on an edge is named by its consumer's op: `output->rms_norm`. `rule` is the one
+    the difference is named after (None: the variants' own dtype). `resting` are the sides on which the value takes no
+    effect, because of another choice there.
 
-    `phases` are those of a schedule in which the two disagree. It is one choice in all of them. `parts`, where
-    schedules have several phases, is what it is in each: `projection@decode`.
+    `phases` are those of a schedule in which the two sides disagree; the difference is switched in all of them at once.
+    `parts`, where schedules have several phases, are the same difference in single phases: `projection@decode`.
 
-    Where a stage of a pipeline ends, fused kernels that reach across are not run: what that changes at their nodes
-    `follows` from the difference that lays the border, whose `places` it has.
+    Where a stage of a pipeline ends, fused kernels that reach across are not run. What that changes at their nodes is a
+    difference with `follows`: the one that puts the border there, whose `places` it shares.
     """
 
     node: Node
@@ -82,8 +80,9 @@ class Difference(TwoSided):
 def differences(reference: BoundGraph, candidate: BoundGraph) -> list[Difference]:
     """Every choice on which two plans differ in some phase, in execution order.
 
-    A value may rest: it takes no effect because of another choice, and would in a mixture. Then it is a difference like
-    any other, unless it goes along with the choice that wakes it (`moeparity.plan.resting`).
+    A value may rest: because of another choice it takes no effect on its side, but it could in a mixture of both sides.
+    Then it is a difference like any other, unless it is moved together with the choice that brings it into effect
+    (`moeparity.plan.resting`).
     """
     pair = Pair(reference, candidate)
     result = list(_regions(pair))
@@ -113,14 +112,14 @@ def _regions(pair: Pair) -> Iterator[Difference]:
         if visited.isdisjoint(inner) and inner:
             visited |= inner
             places = [(member, IMPL) for member in pair.nodes if member in inner]
-            # The last of the closing nodes that change speaks for all.
+            # The difference is named after the last closing node that changes.
             main = next((place for place in reversed(places) if pair.differ(place)), None)
             if main is not None:
                 yield _difference((main, *(p for p in places if p != main)), pair, pair.phases, shown=pair.phases)
 
 
 def _overlap(name: str, sides: tuple[Mapping[str, Region], ...]) -> set[str]:
-    """The nodes of all regions of either side that hang together with this node's."""
+    """The nodes of all regions of either side that overlap this node's region, directly or through other regions."""
     inner, queue = set[str](), [name]
     while queue:
         node = queue.pop()
@@ -131,7 +130,7 @@ def _overlap(name: str, sides: tuple[Mapping[str, Region], ...]) -> set[str]:
 
 
 def _with_parts(places: tuple[Place, ...], pair: Pair) -> Difference:
-    """The difference at a place and, where there are several phases, what it is in each; a dtype is one in all."""
+    """The difference at a place, with its `parts` by phase where there are several; a dtype or a fault has no parts."""
     phases = pair.phases_of(places[0])
     whole = _difference(places, pair, phases, shown=pair.phases)
     if len(pair.phases) == 1 or places[0][1] in (DTYPE, FAULT):
@@ -140,7 +139,7 @@ def _with_parts(places: tuple[Place, ...], pair: Pair) -> Difference:
 
 
 def _parts(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...]) -> Iterator[Difference]:
-    """What a difference is in each phase, or in each case whose values are others than its neighbours'."""
+    """A difference's parts: one for each phase, or for each run of neighbouring cases with the same values."""
     alike: dict[tuple[str, ...], list[Case]] = {}
     for phase in phases:
         alike.setdefault(tuple(_words(places[0], plan.at_phase(phase)) for plan in pair.plans), []).append(phase)
@@ -151,8 +150,9 @@ def _parts(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...]) -> I
 
 
 def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...], shown: tuple[Case, ...]) -> Difference:
-    """The difference at the first of `places`, which the others go along with: what the two say in the phases `shown`,
-    and who says so in `phases`, in which they disagree.
+    """The difference at the first of `places`; the other places are switched with it.
+
+    Values are those in the phases `shown`; origins and rule are those in `phases`, in which the sides disagree.
     """
     name, choice = places[0]
     node = pair.nodes[name]
@@ -170,8 +170,6 @@ def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...],
         candidate_origin=variants[1] if choice == DTYPE else each_once(setting.origin for setting in cand),
         reference_set_by=each_once(setting.set_by for setting in ref),
         candidate_set_by=each_once(setting.set_by for setting in cand),
-        reference_changed_by=each_once(setting.changed_by for setting in ref),
-        candidate_changed_by=each_once(setting.changed_by for setting in cand),
         rule=next((rule for pair in zip(ref, cand, strict=True) if (rule := _naming_rule(*pair))), None),
         places=places,
         resting=tuple(SIDES[index] for index in pair.resting(places[0], phases)),
@@ -180,7 +178,9 @@ def _difference(places: tuple[Place, ...], pair: Pair, phases: tuple[Case, ...],
 
 
 def _following(place: Place, phases: tuple[Case, ...], pair: Pair) -> Difference:
-    """What a border between stages makes at a place at which the same was written: it goes with the border."""
+    """The difference at a place where both sides were given the same setting, and a border between pipeline stages
+    disables it on one side. It is switched with the border.
+    """
     causes = dict.fromkeys(cause for phase in phases for cause in _causes(place, phase, pair))
     leading = _difference(tuple(causes), pair, pair.phases_of(next(iter(causes))), shown=pair.phases)
     plans = [[plan.at_phase(phase) for phase in pair.phases] for plan in pair.plans]
@@ -206,7 +206,7 @@ def _following(place: Place, phases: tuple[Case, ...], pair: Pair) -> Difference
 
 
 def _causes(place: Place, phase: Case, pair: Pair) -> Iterator[Place]:
-    """The choices of the two that lay a border through the kernel that sets a place, or through its edge."""
+    """The differing choices that put a border inside the fused kernel that sets a place, or on the place's edge."""
     plans = [plan.at_phase(phase) for plan in pair.plans]
     setting: Setting | None = plans[0].written[place]
     nodes = [] if edge_of(place[1]) is None else [place[0]]
@@ -218,12 +218,12 @@ def _causes(place: Place, phase: Case, pair: Pair) -> Iterator[Place]:
 
 
 def each_once(words: Iterable[str]) -> str:
-    """What is said of several settings, of each a list of words between semicolons: each word once."""
+    """Texts that are lists separated by `; `, joined into one such list with every item once."""
     return "; ".join(dict.fromkeys(part for word in words if word for part in word.split("; ")))
 
 
 def by_phase(values: Mapping[Case, str]) -> str:
-    """The value of the first phase, and of those that have another: `expanded (decode, verify: absorbed)`."""
+    """The first phase's value, then the phases with other values: `expanded (decode, verify: absorbed)`."""
     phases_of: dict[str, list[Case]] = {}
     for phase, value in values.items():
         phases_of.setdefault(value, []).append(phase)
@@ -233,7 +233,7 @@ def by_phase(values: Mapping[Case, str]) -> str:
 
 
 def _words(place: Place, plan: BoundGraph) -> str:
-    """What was written at a place in one phase, as people read it."""
+    """The setting given for a place in one phase, as it is printed."""
     return _read(plan.written[place], place, plan)
 
 
@@ -243,7 +243,7 @@ def _read(setting: Setting, place: Place, plan: BoundGraph) -> str:
 
 
 def _naming_rule(reference: Setting, candidate: Setting) -> Rule | None:
-    """The rule a difference is named after: the candidate's, unless only the reference's points closer or sets it."""
+    """The rule a difference is named after: the candidate's, unless it has none or the reference's is narrower."""
     if candidate.rule is None or (reference.rule and reference.rule.narrowness > candidate.rule.narrowness):
         return reference.rule
     return candidate.rule

@@ -1,7 +1,7 @@
-"""JSON Schemas of the files for editors: the schema of the loader, with what ops declare written out.
+"""JSON Schemas for editors: the loader's pydantic schema, with the attributes and values that ops declare added.
 
-Stricter than the loader in one thing: a key that may be left out may not be given as null. What a schema cannot say
-(that a selector matches, that a reference resolves) is left to the loader.
+Stricter than the loader in one thing: a key that may be left out may not be given as null. What a schema cannot express
+(that a selector matches, that a reference resolves) only the loader checks.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _NAMES = (r"^[a-z][a-z0-9_]*$",)
 
 
 def _node_of(op: Op) -> Json:
-    """What an op asks of its node: how many inputs, which parameters and which weights."""
+    """The schema of a node of this op: how many inputs, which parameters and which weights."""
     ports = ", ".join(op.inputs) or "nothing"
     weights = {port.name: _weight(port) for port in op.weights}
     parameters = {parameter.name: _parameter(parameter) for parameter in op.parameters}
@@ -129,12 +129,17 @@ def _parameter(parameter: Parameter) -> Json:
 
 def _profile(schema: Json, definitions: Json) -> None:
     schema["properties"]["extends"] = _profile_name(schema["properties"]["extends"])
-    rule, fusion = definitions["Rule"], definitions["Fusion"]
-    rule["properties"]["op"] = _ops()
-    rule["properties"]["set"] = {"type": "object"}
-    rule["oneOf"] = [{"required": ["op"]}, {"required": ["nodes"]}]
-    rule["allOf"] = [_for_op(op, {"properties": {"set": _attributes([op])}}) for op in OPS.values()]
-    rule["allOf"].append({"if": {"required": ["nodes"]}, "then": {"properties": {"set": _attributes(OPS.values())}}})
+    fusion = definitions["Fusion"]
+    for rule in (definitions["Rule"], definitions["FlagRule"]):
+        rule["properties"]["op"] = _ops()
+        rule["properties"]["set"] = {"type": "object"}
+        rule["oneOf"] = [{"required": ["op"]}, {"required": ["nodes"]}]
+        rule["allOf"] = [_for_op(op, {"properties": {"set": _attributes([op])}}) for op in OPS.values()]
+        of_nodes = {"properties": {"set": _attributes(OPS.values())}}
+        rule["allOf"].append({"if": {"required": ["nodes"]}, "then": of_nodes})
+    numbers = {attribute.name for op in OPS.values() for attribute in op.attributes if attribute.number}
+    definitions["FlagRule"]["properties"]["requested"]["items"] = {"enum": sorted(numbers)}
+    definitions["Flag"]["properties"]["becomes"] = _profile_name(definitions["Flag"]["properties"]["becomes"])
     fusion["properties"]["chain"]["items"] = _ops()
     fusion["properties"]["set"] = _fusion_keys()
 
@@ -159,7 +164,9 @@ def _log(schema: Json, definitions: Json) -> None:
 
 
 def _attributes(ops: Iterable[Op]) -> Json:
-    """A closed mapping of the attributes of some ops, and of their sites on single edges: `output->rms_norm`."""
+    """The schema of a mapping whose keys are attributes of some ops, or their sites on single edges
+    (`output->rms_norm`), and no others.
+    """
     by_name: dict[str, list[Attribute]] = {}
     for op in ops:
         for attribute in op.attributes:
@@ -187,7 +194,7 @@ def _fusion_keys() -> Json:
 
 
 def _values(attributes: list[Attribute], *extra: str) -> Json:
-    """The values that any of these attributes, which share a name, may have."""
+    """The schema of a value that any of these attributes, which share a name, allows."""
     words = list(dict.fromkeys([*extra, *(word for attribute in attributes for word in attribute.values)]))
     branches: list[Json] = [{"enum": words}] if words else []
     branches += [{"type": "number"}] if any(attribute.number for attribute in attributes) else []
@@ -208,7 +215,7 @@ def _for_op(op: Op, then: Json) -> Json:
 
 
 def _ops() -> Json:
-    return {"type": "string", "enum": list(OPS), "description": "`moeparity ops` lists them."}
+    return {"type": "string", "enum": list(OPS), "description": "`moeparity show ops` lists them."}
 
 
 def _profile_name(field_schema: Json) -> Json:

@@ -1,4 +1,4 @@
-"""What a fault makes of one node: where parts of its weights come from, and what becomes of what goes in and out."""
+"""What a fault changes of one node: which tensors its weights come from, and what is done to its inputs and result."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verb = Literal["times", "filled", "transposed", "halves", "pairs"]
-"""What becomes of a tensor: multiplied, in its own dtype; filled with one number; read as if its transpose lay there;
-of a tensor in which gate and up of an expert lie beside each other, or alternate, these exchanged.
+"""What is done to a tensor. `times`: multiplied, in its own dtype. `filled`: with one number. `transposed`: read as if
+its transpose were stored. `halves`, `pairs`: gate and up exchanged, in a tensor that holds them one behind the other
+(halves) or alternating (pairs).
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A weight of a node, or one expert's part of it, as it lies in a checkpoint, and what becomes of it.
+    """A tensor of a checkpoint, or one expert's part of it, that a weight is made of, and what is done to it.
 
-    expert: which part of a tensor that holds every expert's (None: the whole tensor). checkpoint: the folder of another
+    expert: which part of a tensor that holds all experts (None: the whole tensor). checkpoint: the folder of another
     checkpoint; empty: the node's own. edits: verbs, each with its number, in order.
     """
 
@@ -32,13 +33,14 @@ After = Literal["divided", "capacity"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """Something done to what a node reads, to its effect, or to its result.
+    """Something done to a node's input, to the node as a whole (its effect), or to its result.
 
-    input `plus`, `shifted` (by `number` tokens), `filled` (with `number`, of a mask 0 or 1), `of` another port: before
-    the kernel.
-    effect `left_out`: what was read at `port` stands in place of the result; `twice`: the kernel once more, on its
-    result in place of what was read at `port`.
-    result `divided` by `number`; `capacity`: of a router, weights 0 for all but the first `number` tokens of an expert.
+    subject `input`, done before the kernel to what is read at `port`: `plus` adds `number`, `shifted` moves a
+    mask by `number` tokens, `filled` fills a mask with `number` (0 or 1), `of` reads what `other_port` reads.
+    subject `effect`: `left_out` gives the input at `port` as the result; `twice` runs the kernel once more, with its
+    own result as the input at `port`.
+    subject `result`: `divided` by `number`; `capacity`, of a router: weight 0 for all but the first `number` tokens of
+    an expert.
     """
 
     subject: Literal["input", "effect", "result"]

@@ -1,4 +1,4 @@
-"""A profile and all it extends, read and checked against the ops."""
+"""A profile with all profiles it extends, read and checked against the ops."""
 
 from __future__ import annotations
 
@@ -20,23 +20,28 @@ from moeparity.plan.latest import Latest
 from moeparity.plan.rule import BY_RECIPE, NO_ENGINE, UNKNOWN, Rule
 from moeparity.plan.spec import profile_schema, reader, variant_schema
 
+REQUESTED: Final = "requested"
+"""Stands for a number that the engine takes from each request, where a flag allows that."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """The rules of a profile in layers, a later one overriding an earlier: what it extends, its fusions, its rules.
 
-    `name` and `engine` are the profile's own; the engine may be that of what it extends, or none.
+    `name` is the profile's own; `engine` is its own, else that of what it extends, else none. `files` are the files
+    that the layers were read from, base first; each gives two layers: fusions, then rules.
     """
 
     name: str
     engine: profile_schema.Engine | None
     layers: tuple[tuple[Rule, ...], ...]
+    files: tuple[tuple[Path, profile_schema.ProfileFile], ...] = ()
 
 
 def load_profile(name: str, where: Where) -> Profile:
     """A shipped profile by name, or a file relative to the one that names it. Raises SpecError.
 
-    What is taken over from a profile of another engine keeps its value, and is no evidence for this one.
+    What is taken over from a profile of another engine keeps its value, but its evidence becomes `unknown`.
     """
     paths, specs = zip(*_chain(name, where), strict=True)
     # A file that has not changed is read once.
@@ -48,20 +53,28 @@ _LATEST: Final[Latest[Profile]] = Latest(64)
 
 
 def _profile(paths: Sequence[Path], specs: Sequence[profile_schema.ProfileFile]) -> Profile:
-    """The profile whose file and those of all that it extends these are."""
+    """The profile made of these files: its own first, then what it extends, one after the other."""
     chain = list(zip(paths, specs, strict=True))
     profile = specs[0]
     engine = next((spec.engine for _, spec in chain if spec.engine is not None), None)
     layers: list[tuple[Rule, ...]] = []
     for depth, (path, spec) in enumerate(chain):
         theirs = next((s.engine for _, s in chain[depth:] if s.engine is not None), None)
-        layers.insert(0, tuple(_about(_rule(path, spec.name, rule), theirs, engine) for rule in spec.rules))
-        layers.insert(0, tuple(_about(_fusion(path, spec.name, fusion), theirs, engine) for fusion in spec.fusions))
-    return Profile(name=profile.name, engine=engine, layers=tuple(layers))
+        layers.insert(0, tuple(about(_rule(path, spec.name, rule), theirs, engine) for rule in spec.rules))
+        layers.insert(0, tuple(about(_fusion(path, spec.name, fusion), theirs, engine) for fusion in spec.fusions))
+        for flag in spec.flags:
+            layers_of(flag, path, spec.name)
+    return Profile(name=profile.name, engine=engine, layers=tuple(layers), files=tuple(reversed(chain)))
+
+
+def layers_of(flag: profile_schema.Flag, path: Path, profile: str) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:
+    """The fusions and the rules that a flag adds on top of its profile. Raises SpecError."""
+    fusions = tuple(_fusion(path, profile, fusion) for fusion in flag.fusions)
+    return fusions, tuple(_rule(path, profile, rule, rule.requested) for rule in flag.rules)
 
 
 def _chain(name: str, where: Where) -> list[tuple[Path, profile_schema.ProfileFile]]:
-    """The profile and all it extends, the profile first."""
+    """The files of a profile and of all it extends, its own first."""
     chain: list[tuple[Path, profile_schema.ProfileFile]] = []
     path = reader.find_profile(name, where)
     while True:
@@ -77,20 +90,19 @@ def _chain(name: str, where: Where) -> list[tuple[Path, profile_schema.ProfileFi
         path = reader.find_profile(spec.extends, where)
 
 
-def _about(rule: Rule, theirs: profile_schema.Engine | None, engine: profile_schema.Engine | None) -> Rule:
-    """A rule as evidence for `engine`: that of a profile of another one is none."""
+def about(rule: Rule, theirs: profile_schema.Engine | None, engine: profile_schema.Engine | None) -> Rule:
+    """A rule as it counts for `engine`: one from a profile of another engine (`theirs`) loses its evidence and flag."""
     if theirs is None or engine is None or engine.name in (theirs.name, NO_ENGINE):
         return rule
     return replace(
         rule,
         evidence=f"{UNKNOWN}: taken over from {rule.profile}, which speaks of {theirs.name}",
         set_by=None,
-        changed_by=None,
     )
 
 
 def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY_RECIPE) -> tuple[Rule, ...]:
-    """A recipe's own `set:` of `address: value` as rules, one per address; `evidence` is theirs."""
+    """A recipe's own `set:` of `address: value` as rules, one per address, all with this `evidence`."""
     rules = []
     lines = getattr(settings, "key_lines", {})
     for address, value in settings.items():
@@ -101,10 +113,10 @@ def overrides(settings: Mapping[str, Value], where: Where, *, evidence: str = BY
 
 
 def placement_rules(placement: variant_schema.Placement, where: Where) -> tuple[Rule, ...]:
-    """A variant's placement as rules: what lies on one rank, or is not scattered, needs none.
+    """A variant's placement as rules; a dimension with one rank, or that is not scattered, gives no rule.
 
-    Experts that lie on ranks as wholes (`expert`) are not cut by `tensor`, as in vLLM and SGLang. Of groups that attend
-    apart each has `tensor` ranks.
+    With expert parallelism (`expert`), whole experts lie on ranks and `tensor` does not cut them, as in vLLM and
+    SGLang. Under data-parallel attention each group has `tensor` ranks.
     """
     at, groups = Where(where.path, placement.line or where.line), placement.groups
     by_expert = tuple(name for name, op in OPS.items() if any(port.each for port in op.weights))
@@ -113,7 +125,7 @@ def placement_rules(placement: variant_schema.Placement, where: Where) -> tuple[
         [partial(cut, values=(("tensor", placement.tensor),), apart=groups.count > 1)] if placement.tensor > 1 else []
     )
     if groups.count > 1:
-        # What takes the rows of all groups lies on the ranks of all of them.
+        # Nodes that get the rows of all groups are cut over the ranks of all groups.
         rules.append(partial(cut, values=(("tensor", placement.tensor * groups.count),)))
     if placement.expert > 1:
         rules.append(partial(Rule, placement="expert", values=(("expert", placement.expert),)))
@@ -126,9 +138,10 @@ def placement_rules(placement: variant_schema.Placement, where: Where) -> tuple[
 
 
 def check_value(op: Op, attribute: str, value: Value, where: Where) -> tuple[Attribute, Value]:
-    """The attribute of an op and the value as it is kept; raises SpecError where either is not allowed.
+    """The attribute of an op by its name, and the value as plans hold it. Raises SpecError where either is not allowed.
 
-    `attribute` may name a site on an edge, `output->consumer`, which may also be `stored`: as the op stores it.
+    `attribute` may name a site on an edge, `output->consumer`; its value may also be `stored`: no rounding of its own,
+    the consumer reads what the op stores.
     """
     edge = edge_of(attribute)
     if edge is not None:
@@ -160,6 +173,14 @@ def edge_of(name: str) -> tuple[str, str] | None:
     return (site, consumer) if arrow else None
 
 
+def _check_requested(op: str | None, attribute: str, where: Where) -> None:
+    """Refuse an attribute that no request could set: all that are not numbers."""
+    numbers = [choice.name for choice in OPS[op].attributes if choice.number] if op else []
+    if attribute not in numbers:
+        has = f"op {op} has {listed(numbers)}" if numbers else f"{op or 'a rule without `op`'} has none"
+        raise SpecError(f"{where}: requested names {attribute!r}; expected an attribute that is a number: {has}.")
+
+
 def _check_edge(op: Op, site: str, value: Value, where: Where) -> tuple[Attribute, Value]:
     sites = [a.name for a in op.attributes if a.edge]
     if site not in sites:
@@ -189,12 +210,12 @@ def _fusion(path: Path, profile: str, fusion: profile_schema.Fusion) -> Rule:
         fusion=fusion.name,
         chain=tuple(fusion.chain),
         model_types=None if fusion.model_type is None else tuple(fusion.model_type),
+        sizes=fusion.condition,
         cases=fusion.cases,
         values=tuple(fusion.set.items()),
         where=where,
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
         set_by=fusion.set_by,
-        changed_by=fusion.changed_by,
         profile=profile,
     )
 
@@ -220,7 +241,7 @@ def _check_fused(chain: list[str], key: str, value: Value, where: Where) -> None
     check_value(OPS[op], name, value, where)
 
 
-def _rule(path: Path, profile: str, rule: profile_schema.Rule) -> Rule:
+def _rule(path: Path, profile: str, rule: profile_schema.Rule, requested: Sequence[str] = ()) -> Rule:
     where = Where(path, rule.line)
     if rule.op is not None and rule.op not in OPS:
         raise SpecError(
@@ -231,16 +252,18 @@ def _rule(path: Path, profile: str, rule: profile_schema.Rule) -> Rule:
         lines = getattr(rule.set, "key_lines", {})
         for attribute, value in rule.set.items():
             check_value(OPS[rule.op], attribute, value, Where(path, lines.get(attribute, rule.line)))
+    for attribute in requested:
+        _check_requested(rule.op, attribute, Where(path, rule.line_of("requested")))
     evidence = rule.evidence
     return Rule(
         op=rule.op,
         nodes=rule.nodes,
         model_types=None if rule.model_type is None else tuple(rule.model_type),
+        sizes=rule.condition,
         cases=rule.cases,
-        values=tuple(rule.set.items()),
+        values=(*rule.set.items(), *((attribute, REQUESTED) for attribute in requested)),
         where=where,
         evidence=UNKNOWN if evidence is None else f"{evidence.level}: {evidence.source}",
         set_by=rule.set_by,
-        changed_by=rule.changed_by,
         profile=profile,
     )

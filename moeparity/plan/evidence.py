@@ -1,4 +1,4 @@
-"""How sure the values are that differences rest on: the lowest level on each side."""
+"""How sure the values behind differences are: the lowest evidence level on each side."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from moeparity.plan.rule import BY_RECIPE, EVIDENCE_LEVELS, UNKNOWN
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 
 LOWEST_FIRST: Final = (UNKNOWN, *reversed(EVIDENCE_LEVELS))
-"""Levels from the least sure on; what a recipe says itself is surer than any."""
+"""Evidence levels, the least sure first. What a recipe sets is not among them: it counts as surer than any."""
 NOT_KNOWN: Final = LOWEST_FIRST[:2]
-"""Levels of values that nobody vouches for, or that cannot be known."""
+"""The levels `unknown` and `opaque`: nobody vouches for the value, or it cannot be known from outside."""
 
 
 def evidence(members: Sequence[Difference], reference: BoundGraph, candidate: BoundGraph) -> tuple[str, str]:
-    """The lowest level of what some differences rest on, on the reference's and on the candidate's side.
+    """The lowest level of the values behind some differences, on the reference's and on the candidate's side.
 
-    A value that takes no effect on a side is nothing to rest on there. Without differences (another micro-batch), and
-    where no profile speaks, what the recipe says.
+    A value that takes no effect on a side is not counted there. Without differences (another micro-batch), and where
+    no profile says anything, it is the level of a recipe's own values.
     """
     lowest, of_candidate = (_lowest(members, plan) for plan in (reference, candidate))
     return lowest, of_candidate
 
 
 def in_words(levels: tuple[str, str]) -> str:
-    """`verified | read`, or the one word that holds of both sides."""
+    """`verified | read`, or one word where both sides have the same level."""
     return " | ".join(dict.fromkeys(levels))
 
 
 def levels(members: Iterable[Difference], plan: BoundGraph) -> tuple[str, ...]:
-    """The levels of what some differences are named after on one side, each once, in their order."""
+    """The levels of the first place of each difference on one side, each once, in their order."""
     phased = ((member, plan.at_phase(phase)) for member in members for phase in member.phases)
     return tuple(dict.fromkeys(_level(member.places[0], in_phase) for member, in_phase in phased))
 
@@ -46,7 +46,7 @@ def _lowest(members: Sequence[Difference], plan: BoundGraph) -> str:
 
 
 def _rests_on(member: Difference, plan: BoundGraph) -> Iterator[str]:
-    """The level of a difference's own value, and of those that go along with it at its node and take effect."""
+    """The level of a difference's own value, and of the values in effect at its node that are switched with it."""
     first, *followers = member.places
     if first[1] == IMPL and plan.settings[first].rule is None:
         yield from _stated(member.node, plan)
@@ -57,7 +57,7 @@ def _rests_on(member: Difference, plan: BoundGraph) -> Iterator[str]:
 
 
 def _stated(node: Node, plan: BoundGraph) -> Iterator[str]:
-    """What the profile says of a node that runs its own kernel where the other side has a user's function."""
+    """The levels of the values in effect at a node that runs its own kernel; the other side has a user's function."""
     active = plan.active(node)
     settings = [plan.setting(node, attribute) for attribute in node.op.attributes if attribute.name in active]
     yield from [setting.level for setting in settings if setting.rule is not None] or [UNKNOWN]

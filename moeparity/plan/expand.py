@@ -19,10 +19,14 @@ from moeparity.plan.references import Scope
 from moeparity.plan.spec import graph_schema, reader
 
 _MISSPELT = 0.9
-"""How alike two names of a kind of model are to be one that was misspelt: another kind cannot be run in its stead."""
+"""How alike (0 to 1) a model_type must be to a known one to be suggested: high, since a merely similar name is usually
+another model.
+"""
 MAX_LAYERS = 1_000
 MAX_EXPERTS = 10_000
-"""Several times what any model has; more is a slip in config.json that would only show as a hang."""
+"""Several times what any model has. More is a mistake in config.json, and without this bound it would only be noticed
+as a hang.
+"""
 
 
 # A checkpoint is opened again and again: for each recipe of a folder, each point of a sweep, each run of a notebook.
@@ -30,7 +34,8 @@ _LATEST: Final[Latest[Graph]] = Latest(16)
 
 
 def expand(config: Config, path: Path | None = None) -> Graph:
-    """The graph of a checkpoint: `path`, or the shipped graph of its `model_type`. The same one for equal files.
+    """The graph of a checkpoint: from the file `path`, or the shipped graph file of its `model_type`. Equal files give
+    the same object.
 
     Raises GraphError and CheckpointError.
     """
@@ -40,15 +45,14 @@ def expand(config: Config, path: Path | None = None) -> Graph:
 
 
 def _expanded(path: Path, spec: graph_schema.GraphFile, config: Config) -> Graph:
-    graph = _Expansion(path, spec, config).graph()
-    config.check_pairs()
-    return graph
+    return _Expansion(path, spec, config).graph()
 
 
 def _shipped_graph(config: Config) -> tuple[Path, graph_schema.GraphFile]:
     """The shipped graph of a checkpoint's model_type."""
     model_types: list[str] = []
-    # Most are called after the one kind of model they are of: reading all takes longer than what is done with one.
+    # Most graph files are named after their one model_type, so that file is tried first: reading all of them would take
+    # longer than the rest.
     for path in sorted(reader.shipped("models").values(), key=lambda path: path.stem != config.model_type):
         spec = reader.read_graph(path)
         if config.model_type in spec.model_type:
@@ -87,6 +91,8 @@ class _Expansion:
         segments.append(Segment(name="after", nodes=tuple(tail)))
         output = self._value(self.spec.output, {}, Where(self.path, self.spec.line_of("output")))
         self._refuse_unread(segments, output)
+        # Checked before sizes are collected: a field that only a size reads may not matter to this model.
+        self.config.check_pairs()
         return Graph(
             path=self.path,
             config=self.config.fields,
@@ -95,10 +101,11 @@ class _Expansion:
             output=output,
             ignore=tuple(self.spec.ignore),
             digraph=self.digraph,
+            sizes=self.scope.whole_sizes(),
         )
 
     def _refuse_unread(self, segments: Sequence[Segment], output: str) -> None:
-        """A node that leads nowhere is a wiring mistake: its error would never reach the logits."""
+        """Refuse a node whose value nothing reads: a mistake in wiring that could never show in the logits."""
         producer = self.producer[output]
         ancestors = nx.ancestors(self.digraph, producer) | {producer, *log_probs(segments[-1].nodes, output)}
         for node in (node for segment in segments for node in segment.nodes):
@@ -273,10 +280,13 @@ class _Expansion:
         if weight.tied is not None and self.scope.holds(weight.tied.when, where):
             name = weight.tied.to
         shape = tuple(self.scope.integer(size, where) for size in weight.shape)
+        fields = tuple(tuple(self.scope.made_of(size)) for size in weight.shape)
         keep_fp32 = weight.dtype == "fp32"
         if each and weight.stacked is not None:
             stack = self._stack_shape(weight.stacked, weight, name, where)
-            return WeightRef(names=(name,), shape=shape, each=True, keep_fp32=keep_fp32, where=where, stacked=stack)
+            return WeightRef(
+                names=(name,), shape=shape, fields=fields, each=True, keep_fp32=keep_fp32, where=where, stacked=stack
+            )
         if each != (weight.each is not None) or each != ("{e}" in name) or weight.stacked is not None:
             takes = "one tensor per expert, so it needs both" if each else "a single tensor, so it takes neither"
             raise GraphError(
@@ -285,7 +295,7 @@ class _Expansion:
             )
         experts = self.scope.integer(weight.each, where, most=MAX_EXPERTS) if each else 1
         names = tuple(name.replace("{e}", str(e)) for e in range(experts))
-        return WeightRef(names=names, shape=shape, each=each, keep_fp32=keep_fp32, where=where)
+        return WeightRef(names=names, shape=shape, fields=fields, each=each, keep_fp32=keep_fp32, where=where)
 
     def _stack_shape(
         self, sizes: Sequence[Any], weight: graph_schema.Weight, name: str, where: Where

@@ -19,20 +19,22 @@ SOURCES = ("tokens", "positions", "mask")
 """Values that come from outside: token ids and positions [B, T] int64, and mask [B, T] bool, true on real tokens."""
 
 UNSET = (None, False, "none")
-"""Values of a parameter under which the attributes that name it do not exist."""
+"""Values of a parameter that mean it is not set: attributes that require it do not exist on the node then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightRef:
-    """Which tensor, or tensors with `each`, of the checkpoint a weight port takes.
+    """The tensor of the checkpoint that a weight port takes; with `each` there is one tensor for each expert.
 
-    `shape` is that of one tensor, or of one expert's part of a tensor that holds all, of the shape `stacked`, inputs
-    before outputs. `keep_fp32` marks tensors that stay fp32 whatever dtype the variant runs in. `parts` are those of a
-    weight that a fault rewrites, one for each expert; none: it is as the checkpoint has it.
+    `shape` is that of one tensor or, where one tensor of shape `stacked` holds all experts (its axes are experts,
+    inputs, outputs), that of one expert's part. `fields` are the fields of config.json that each axis of `shape` was
+    computed from. `keep_fp32` marks tensors that stay fp32 whatever dtype the variant runs in. `parts` are set only for
+    a weight that a fault rewrites: one for each expert.
     """
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
+    fields: tuple[tuple[str, ...], ...] = field(compare=False)
     each: bool
     keep_fp32: bool
     where: Where
@@ -54,12 +56,12 @@ class WeightRef:
 class Node:
     """One op at one place. `inputs` are value names: `tokens`, `layers[0].moe.norm`, `layers[0].moe.router.ids`.
 
-    `attributes` are those that exist on the node: of its op, those for which it has what they need to exist at all.
+    `attributes` are those of the op that exist on this node: the parameters, weights and inputs they require are there.
     `values` are the names of the values it produces: its own name, or `name.part` for each part. `ports` are the op's
-    input ports that are there: optional ones may be left out. `edge_sites` are the attributes that an edge may have
-    its own value of. `edits` are what a fault does beside other parameters and weights; `own_weights` says that these
-    are as the checkpoint has them. `computation` is equal where parameters, weights and edits are, so that nodes of one
-    name with the same choices compute the same.
+    input ports that are connected: optional ones may be left out. `edge_sites` are the attributes that may have another
+    value on a single edge. `edits` are what a fault changes beside parameters and weights; `own_weights` is false where
+    a fault changes the weights. `computation` is a digest of parameters, weights and edits: nodes of one name, with
+    equal digests and choices, compute the same.
     """
 
     name: str
@@ -79,7 +81,7 @@ class Node:
     edge_sites: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Binding and walking ask for ports, attributes and values hundreds of times; a node never changes."""
+        """Work out derived fields once: a node never changes, and they are read hundreds of times."""
         object.__setattr__(self, "ports", self.op.inputs[: len(self.inputs)])
         object.__setattr__(self, "attributes", tuple(a for a in self.op.attributes if self._has(a)))
         object.__setattr__(self, "edge_sites", tuple(a.name for a in self.attributes if a.edge))
@@ -115,10 +117,11 @@ def log_probs(nodes: Iterable[Node], output: str) -> list[str]:
 class Graph:
     """All nodes in execution order, cut into segments; `digraph` holds the same nodes by name, edges along values.
 
-    `config` holds the fields of the config.json it was expanded with, under the names the file spells. `output` are the
-    logits, `scores` what log-probabilities are read from: their log-softmax, or they themselves where there is none.
-    `cut_from` is the whole graph of which this one is a part (None: it is whole). `makers` are the nodes by the values
-    that they make.
+    `config` holds the fields of the config.json it was expanded with, under the names in the file. `output` is the name
+    of the logits; `scores` that of the value log-probabilities are read from: the output of a `log_probs` node, or the
+    logits where there is none. `sizes` are the sizes declared by the graph file that are whole numbers for this model.
+    `cut_from` is the whole graph of which this one is a part (None: it is whole). `makers` maps each value to the node
+    that makes it.
     """
 
     path: Path
@@ -128,13 +131,14 @@ class Graph:
     output: str
     ignore: tuple[str, ...]
     digraph: nx.DiGraph[str] = field(compare=False)
+    sizes: Mapping[str, int] = field(default_factory=dict, compare=False)
     cut_from: Graph | None = field(default=None, repr=False, compare=False)
     nodes: tuple[Node, ...] = field(init=False, repr=False, compare=False)
     makers: Mapping[str, Node] = field(init=False, repr=False, compare=False)
     scores: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Every node of every segment, put together once; `makers` and `scores`, see there."""
+        """Work out `nodes`, `makers` and `scores` once."""
         object.__setattr__(self, "nodes", tuple(node for segment in self.segments for node in segment.nodes))
         object.__setattr__(self, "makers", {value: node for node in self.nodes for value in node.values})
         object.__setattr__(self, "scores", next(iter(log_probs(self.nodes, self.output)), self.output))

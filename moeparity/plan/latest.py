@@ -1,4 +1,4 @@
-"""What was made lately of things that never change, so that it is not made again."""
+"""A small cache of results made from immutable objects."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """The results of the `most` calls whose results were made last.
+    """A cache of the `most` results that were made last.
 
-    A graph or a profile is known by which object it is: comparing all that it holds would take as long as using it. It
-    is kept together with what was made of it, so that no other object gets its id.
+    Graphs and profiles are keyed by identity (`id`), since comparing their contents would take as long as using them.
+    The cache holds on to the key objects, so that no other object can get the same id.
     """
 
     def __init__(self, most: int) -> None:
@@ -20,7 +20,9 @@ class Latest(Generic[T]):
         self._results: dict[tuple[tuple[int, ...], Hashable], tuple[Sequence[object], T]] = {}
 
     def of(self, things: Sequence[object], words: Hashable, make: Callable[[], T]) -> T:
-        """What `make` returns for these very things and equal words, kept or new; what it raises is not kept."""
+        """The result of `make` for these same objects (`things`) and equal `words`: cached, or made now. Errors are not
+        cached.
+        """
         key = tuple(map(id, things)), words
         if key not in self._results:
             result = make()

@@ -20,8 +20,8 @@ from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place, Setting, edges_of
 
 @dataclass(frozen=True, slots=True)
 class Layered:
-    """What stands at every place of a graph in one phase, and what rules say of attributes that their nodes do not
-    have, which a fault may wake.
+    """The settings of a graph in one phase: one for every place, and `dormant` ones for attributes that a node lacks
+    but that a fault may give it.
     """
 
     settings: Mapping[Place, Setting]
@@ -32,7 +32,7 @@ _UNSET: Final[Latest[Layered]] = Latest(16)
 
 
 def unset(graph: Graph, dtype: str) -> Layered:
-    """The ops' defaults at every place, and a variant's dtype."""
+    """The settings before any rule: the ops' defaults at every place, and a variant's dtype."""
     return _UNSET.of((graph,), dtype, lambda: _unset(graph, dtype))
 
 
@@ -54,12 +54,12 @@ def in_phases(
     regions: Sequence[Region] = (),
     faults: Sequence[FaultyNode] = (),
 ) -> Mapping[Case, Layered]:
-    """What rules set in each phase, later layers winning, on top of what stands at every place in `base`.
+    """The settings in each phase: those of `base`, overridden by the rules; later layers win.
 
     Raises SpecError where a value is not allowed or two rules of one layer disagree, GraphError where a `nodes`
     selector matches nothing.
     """
-    # Many cases differ in rules of the other side alone.
+    # Many cases are only told apart by the other side's rules, so that this side's settings are equal in them.
     of_holding: dict[tuple[object, ...], Layered] = {}
     of_phase: dict[Case, Layered] = {}
     for phase, below in base.items():
@@ -91,7 +91,9 @@ def _settings(
 
 
 def _on_top(setting: Setting, below: Setting | None) -> Setting:
-    """A setting on what lower layers have there, which shows again where a fused kernel is not run."""
+    """A setting on top of the one from lower layers. One made by a fusion keeps that one in `beneath`, since it takes
+    effect where the fused kernel is not run.
+    """
     if not setting.chain:
         return setting
     return replace(setting, beneath=below if setting.beneath is None else _on_top(setting.beneath, below))
@@ -112,7 +114,9 @@ def _layer(graph: Graph, rules: Iterable[Rule], graph_places: Container[Place]) 
 
 
 def _refuse_sequences(graph: Graph, rule: Rule, nodes: Container[str]) -> None:
-    """Keys and queries are a sequence's own, and no op but attention takes sequences apart."""
+    """Refuse a rule by numbers of keys or queries at other ops than attention: only attention computes each sequence
+    by itself.
+    """
     blind_node = next((node for node in graph.nodes if node.name in nodes and not node.op.history), None)
     if rule.by_sequence and blind_node is not None:
         raise SpecError(
@@ -122,7 +126,7 @@ def _refuse_sequences(graph: Graph, rule: Rule, nodes: Container[str]) -> None:
 
 
 def _refuse_absent(graph: Graph, graph_places: Container[Place], rule: Rule, places: Sequence[Place]) -> None:
-    """An attribute that a `nodes` rule names must exist on one of its nodes, or the setting would be lost."""
+    """Refuse a `nodes` rule for an attribute that exists on none of its nodes: it would be ignored silently."""
     for absent in dict.fromkeys(name for _, name in places) if rule.nodes else ():
         rule_places = [place for place in places if place[1] == absent]
         if any(place in graph_places for place in rule_places):

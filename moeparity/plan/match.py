@@ -14,12 +14,12 @@ from moeparity.plan.graph import Graph, Node
 from moeparity.plan.rule import Rule
 
 Assignment = tuple[str, str, Value, tuple[str, ...]]
-"""Node name, name of the choice there, value; of a fusion the nodes of the chain."""
+"""Node name, name of the choice there, value, and for a fusion the nodes of the chain (else empty)."""
 
 
 def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
     """Everything one rule sets. Raises SpecError for a value that is not allowed, GraphError for an empty match."""
-    if rule.model_types is not None and graph.model_type not in rule.model_types:
+    if not rule.holds_of(graph.model_type, graph.sizes):
         return
     concerned = _concerned(graph, rule)
     if rule.placement is not None:
@@ -48,8 +48,8 @@ def assignments(graph: Graph, rule: Rule) -> Iterator[Assignment]:
 
 
 def _concerned(graph: Graph, rule: Rule) -> Sequence[Node]:
-    """The nodes that a rule speaks of: all; of groups that attend apart what each computes, or what all do; of a
-    pipeline what closes a stage.
+    """The nodes that a placement rule is about: normally all; under data-parallel attention those that each group
+    computes apart (`rule.apart`), or the others; for a pipeline those that close a stage.
     """
     if rule.pipeline is not None:
         try:
@@ -64,7 +64,7 @@ def _concerned(graph: Graph, rule: Rule) -> Sequence[Node]:
 
 
 def _of_placement(nodes: Sequence[Node], rule: Rule) -> Iterator[Assignment]:
-    """What a placement sets: on every node that knows the attribute, but those whose op it leaves out."""
+    """What a placement rule sets: its values on every node with the attribute, except ops listed in `without`."""
     for node in nodes:
         for name, value in rule.values:
             if node.op.attribute(name) is not None and node.op.name not in rule.without:
@@ -118,7 +118,7 @@ def _consumers(graph: Graph, node: Node, selector: str, where: Where) -> list[st
 
 
 def _refuse_edges_without_match(graph: Graph, rule: Rule) -> None:
-    """An edge that a `nodes` rule names must exist, or the setting would be lost in silence."""
+    """Refuse a `nodes` rule for a site on an edge where no such edge exists: it would be ignored silently."""
     for name, _ in rule.values:
         edge = edge_of(name)
         if rule.nodes is None or edge is None:

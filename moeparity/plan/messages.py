@@ -1,7 +1,8 @@
-"""Rules by the message that ranks add up in a step, as rules by rows: on one model, dtype and placement these are one.
+"""Turns rules by the size of an all-reduce's message (`bytes:`, `ranks:`) into rules by rows.
 
-The message of a step is what a rank hands to an all-reduce behind attention or experts: its rows, padding rows
-included, as wide as the model, in the dtype that the side runs in. Ranks are those of the placement.
+The message of a step is what one rank hands to the all-reduce after attention or experts: the step's rows, padding rows
+included, each as wide as the model, in the dtype that the side runs in. So for a given model, dtype and placement, a
+number of bytes is a number of rows. Ranks are those of the placement.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ ITEMSIZE: Final[Mapping[str, int]] = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8
 
 @dataclass(frozen=True, slots=True)
 class RowMessage:
-    """What a row of a step is to its all-reduces: its bytes, and over how many ranks they are added (1: not at all); of
-    `groups` that attend apart over `ranks_of_group` ranks of each, where each computes its own rows.
+    """The message of one row of a step: its bytes, and over how many ranks it is added up (1: not at all).
+
+    Under data-parallel attention (`groups`), what each group computes by itself is added up over its own
+    `ranks_of_group` ranks, everything else over all `ranks`.
     """
 
     row_bytes: int
@@ -33,7 +36,7 @@ class RowMessage:
 
     @classmethod
     def of(cls, graph: Graph, dtype: str, placed: Iterable[Rule]) -> RowMessage:
-        """Of a side in a dtype; `placed` are the rules of its placement."""
+        """The row message of a side that runs in `dtype`; `placed` are the rules of its placement."""
         (head,) = (node for node in graph.whole.nodes if node.name == graph.output)
         cut = [rule for rule in placed if rule.placement in ("tensor", "expert")]
         own_ranks, every = (
@@ -44,8 +47,9 @@ class RowMessage:
         return cls(head.weights["weight"].shape[-1] * ITEMSIZE[dtype], every, own_ranks, groups)
 
     def in_rows(self, rule: Rule) -> tuple[Rule, ...]:
-        """The rule with cases that go by rows; with none where it holds in no step of such a side. Where groups attend
-        apart, it is one for what each computes and one for what all do.
+        """The rule with its cases turned into cases by rows; without any case where it can apply to no step.
+
+        Under data-parallel attention there are two rules: for what each group computes by itself, and for the rest.
         """
         if not is_by_message(rule):
             return (rule,)
@@ -75,19 +79,19 @@ class RowMessage:
 
 
 def is_by_message(rule: Rule) -> bool:
-    """Whether a rule goes by bytes or ranks."""
+    """Whether a rule depends on the bytes or ranks of a message."""
     return any(name in parse(case)[1] for case in rule.cases or () for name in MESSAGE)
 
 
 def refuse_other_messages(rules: Iterable[Rule], dtype: str, messages: Iterable[tuple[str, str]]) -> None:
-    """Raise SpecError where a rule by bytes holds beside partial sums of other bytes than the side's dtype has;
-    `messages` are nodes and the dtypes of their partial sums.
+    """Raise SpecError where a rule by bytes applies and some partial sums have another item size than the side's dtype,
+    so that bytes and rows do not correspond. `messages` are nodes and the dtypes of their partial sums.
     """
     unlike_message = next(((node, name) for node, name in messages if ITEMSIZE.get(name) != ITEMSIZE[dtype]), None)
     by_bytes = next(_by_bytes(rules), None)
     if unlike_message is not None and by_bytes is not None:
         raise SpecError(
-            f"{by_bytes.where}: {by_bytes.label} goes by the bytes of a message in {dtype}, and the partial sums at "
+            f"{by_bytes.where}: {by_bytes.label} depends on the bytes of a message in {dtype}, and the partial sums at "
             f"{unlike_message[0]} are {unlike_message[1]}. Say `rows` there, or leave partial sums in {dtype}."
         )
 

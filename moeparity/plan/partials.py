@@ -1,6 +1,7 @@
-"""What follows along the edges of a plan: choices that ops make for others, inputs that are not read, and which values
-lie in partial sums, one for each rank that holds a part of the op that made them; and the sizes handed on that ops ask
-for.
+"""What a plan's settings imply along the graph's edges.
+
+That is: choices that an op's kernel is passed from other nodes, inputs that are not read, which values consist of
+partial sums (one for each rank that holds a part of the op that made them), and sizes of inputs that ops ask for.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from moeparity.ops.attribute import Value, holds
 from moeparity.plan.graph import SOURCES, Graph, Node
 
 ChoicesTold = Mapping[str, Mapping[str, Value]]
-"""Of every node whose op goes along with choices of others: what these are."""
+"""By node, the choices of other nodes that its kernel is passed (`Op.choices_elsewhere`), by name."""
 
 Partials = Mapping[str, int]
-"""In how many partial sums a value lies; 1: it is whole."""
+"""By value, the number of partial sums it consists of; 1: it is whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierPlan:
-    """What holds in another plan of the same graph without users' functions, and the nodes that are set otherwise
-    there.
+    """Results of an earlier plan of the same graph (without users' functions), for reuse; `otherwise` are the nodes
+    whose settings differ from it.
     """
 
     otherwise: frozenset[str]
@@ -31,7 +32,7 @@ class EarlierPlan:
 
 
 class NodeValues(dict[str, Mapping[str, Value]]):
-    """By node, the values of its attributes, made where they are asked for: of a mixture, few are."""
+    """By node, the values of its attributes, worked out on first use: for a mixture few are needed."""
 
     def __init__(self, graph: Graph, values: Callable[[Node], Mapping[str, Value]]) -> None:
         super().__init__()
@@ -46,8 +47,9 @@ class NodeValues(dict[str, Mapping[str, Value]]):
 def choices_told(
     graph: Graph, values: Mapping[str, Mapping[str, Value]], earlier_plan: EarlierPlan | None = None
 ) -> ChoicesTold:
-    """The choices of others that nodes go along with, from the values set on all nodes; what is so of an `earlier_plan`
-    is not worked out again where nothing is otherwise.
+    """The choices of other nodes that each kernel is passed, from the values set on all nodes.
+
+    Results of `earlier_plan` are reused where nothing has changed.
     """
     choices: dict[str, dict[str, Value]] = {}
     for node in graph.nodes:
@@ -64,14 +66,14 @@ def choices_told(
 
 
 def _chooses_alike(node: Node, earlier_plan: EarlierPlan, choices: ChoicesTold) -> bool:
-    """Whether a node is set alike and told the same as in a plan that is known."""
+    """Whether a node has the same settings as in the earlier plan and is passed the same choices of others."""
     return node.name not in earlier_plan.otherwise and choices.get(node.name) == earlier_plan.choices_elsewhere.get(
         node.name
     )
 
 
 def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
-    """The node that made a value, before the all-reduces it went through."""
+    """The node that made a value; all-reduces in between are skipped."""
     maker = makers.get(value or "")
     while maker is not None and maker.op.reduces:
         maker = makers.get(maker.inputs[0])
@@ -79,7 +81,7 @@ def _through(makers: Mapping[str, Node], value: str | None) -> Node | None:
 
 
 def inputs_read(node: Node, values: Mapping[str, Value]) -> tuple[bool, ...]:
-    """Of each input of a node, whether it is read under these values, which include what it is told."""
+    """For each input of a node, whether it is read under these values (its own and those passed from other nodes)."""
     ways = (node.op.reads.get(port) for port in node.ports)
     return tuple(conditions is None or any(holds(way, values) for way in conditions) for conditions in ways)
 
@@ -91,12 +93,13 @@ def partials(
     choices: ChoicesTold,
     earlier_plan: EarlierPlan | None = None,
 ) -> Partials:
-    """Of every value of a graph, from the values set on its nodes and what these are told by others.
+    """The number of partial sums of every value of a graph, from the values set on its nodes and the choices they are
+    passed.
 
     A user's function takes and gives whole values; an input that is not read, or that no node of the graph makes,
-    counts as whole. What is so of an `earlier_plan` is not worked out again where nothing is otherwise.
+    counts as whole. Results of `earlier_plan` are reused where nothing has changed.
 
-    Raises SpecError where a node would read partial sums that it cannot.
+    Raises SpecError where a node would read partial sums and its op does not take them.
     """
     recounted: set[str] = set()
     if earlier_plan is None:
@@ -112,7 +115,7 @@ def partials(
         runs_kernel = node.name not in region_nodes
         node_values = values[node.name]
         reads = (True,) * len(node.inputs)
-        # Binding comes here for every node of every combination of choices that is tried, and few ops leave inputs out.
+        # A hot path: every node of every mixture that is tried comes here, and few ops have inputs they may not read.
         if runs_kernel and node.op.reads:
             reads = inputs_read(node, {**choices.get(node.name, {}), **node_values})
         inputs = [counts[value] if reads_it else 1 for value, reads_it in zip(node.inputs, reads, strict=True)]
@@ -141,9 +144,9 @@ def _refuse(node: Node, inputs: list[int], summing_ports: tuple[str, ...]) -> No
 
 
 def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str, tuple[int, ...]]:
-    """What an op may also want to know: in how many partial sums its result and its inputs lie; its own parameters
-    that are whole numbers, or true or false; and of inputs that a node with a `top_k` or `heads` made, or handed
-    on, how many these are.
+    """Numbers that an op may ask for in addition: how many partial sums its result and each input consist of; its own
+    parameters that are whole numbers or booleans; the `top_k` of a router that made an input; and the number of heads
+    of an input that a node with `heads` made, or passed on unchanged.
     """
     numbers: dict[str, tuple[int, ...]] = {"partials": (counts[node.values[0]],)}
     numbers |= {name: (value,) for name, value in node.params.items() if isinstance(value, int)}
@@ -159,7 +162,7 @@ def sizes(node: Node, makers: Mapping[str, Node], counts: Partials) -> dict[str,
 
 
 def _heads(maker: Node | None, value: str, makers: Mapping[str, Node]) -> int | None:
-    """Into how many heads a value is cut, as far as ops hand that on."""
+    """Into how many heads a value is cut, traced back through ops that keep heads; None where that is not known."""
     while maker is not None and not maker.params.get("heads"):
         if not maker.op.keeps_heads:
             return None

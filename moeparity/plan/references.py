@@ -16,7 +16,7 @@ _ABSENT = object()
 class Scope:
     """Resolves references of one graph against its declared sizes and one config.json.
 
-    `layer` holds what is named for the layer at hand only; it comes before both.
+    `layer` holds names that are valid for the current layer only; they take precedence over both.
     """
 
     def __init__(self, path: Path, sizes: Mapping[str, Any], config: Config) -> None:
@@ -38,7 +38,7 @@ class Scope:
         )
 
     def integer(self, reference: Any, where: Where, *, most: int | None = None) -> int:
-        """The same, and it must be a whole number, at least 1 and at most `most`."""
+        """The value of a reference that must be a whole number, at least 1 and at most `most`."""
         value = self.resolve(reference, where)
         if type(value) is int and value >= 1 and (most is None or value <= most):
             return value
@@ -66,10 +66,30 @@ class Scope:
         inner = reference.values() if isinstance(reference, dict) else reference if isinstance(reference, list) else ()
         return list(dict.fromkeys(name for part in inner for name in self.fields(part, path)))
 
+    def made_of(self, reference: Any, path: tuple[str, ...] = ()) -> list[str]:
+        """The fields of config.json, as the file spells them, that a value is computed from; of a list (a fallback)
+        those of the first item that is present.
+        """
+        if isinstance(reference, str) and reference.startswith("$"):
+            name = reference[1:]
+            if name in self.sizes and name not in path:
+                return self.made_of(self.sizes[name], (*path, name))
+            return [self.config.spelled(name)]
+        if isinstance(reference, list):
+            there = (r for r in reference if all(self.config.get(name) is not None for name in self.fields(r, path)))
+            return self.made_of(next(there, None), path)
+        operands = next(iter(reference.values())) if isinstance(reference, dict) else []
+        return list(dict.fromkeys(name for operand in operands for name in self.made_of(operand, path)))
+
     def holds(self, reference: Any, where: Where) -> bool:
         """True when the reference is set: present and neither null, false nor 0."""
         value = self._resolve(reference, where)
         return value is not _ABSENT and bool(value)
+
+    def whole_sizes(self) -> dict[str, int]:
+        """The declared sizes that have a value and are whole numbers."""
+        values = {name: self._resolve(f"${name}", Where(self.path)) for name in self.sizes}
+        return {name: value for name, value in values.items() if type(value) is int}
 
     def _resolve(self, reference: Any, where: Where) -> Any:
         if isinstance(reference, str) and reference.startswith("$"):
@@ -86,7 +106,7 @@ class Scope:
     def _name(self, name: str, where: Where) -> Any:
         if name in self.layer:
             return self.layer[name]
-        # Inside its own definition a size's name means the config field it stands for.
+        # Inside a size's own definition its name means the config field of that name.
         if name not in self.sizes or name in self._resolving:
             if name in self._resolving[:-1] and name not in self.config:
                 circle = " -> ".join((*self._resolving, name))
@@ -116,7 +136,7 @@ class Scope:
 
 
 def _portion(values: list[Any], shape: str) -> int:
-    """A share of a whole number, cut to a whole number as transformers does."""
+    """A fraction of a whole number, rounded down to a whole number as transformers does."""
     number, share, *extra = values
     if extra or type(number) is not int or type(share) not in {int, float} or not (0 < share <= 1 <= number * share):
         raise GraphError(f"{shape}; expected a whole number and a fraction of it above 0 and up to 1.")

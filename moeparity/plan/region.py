@@ -1,4 +1,4 @@
-"""Regions: the nodes of one layer that a user's function stands in for."""
+"""Regions: nodes of one layer that are replaced by a user's function."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from moeparity.plan.spec import variant_schema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Nodes in execution order, of which only the last is read from outside, and the function in their place.
+    """Nodes in execution order, of which only the last is read outside the region, and the function run instead.
 
-    `call` is `module:function`; `inputs` are the values the nodes read from outside, in the order they are first read.
+    `call` is `module:function`; `inputs` are the values that the nodes read from outside, in the order they are first
+    read.
     """
 
     call: str
@@ -33,8 +34,8 @@ class Region:
 def regions(graph: Graph, impls: Sequence[variant_schema.Impl], where: Where) -> tuple[Region, ...]:
     """The regions of a variant's `impl:`, one per layer its selectors match.
 
-    Raises GraphError for a selector that matches nothing, SpecError for regions that overlap or that hand out more
-    than one node's values.
+    Raises GraphError for a selector that matches nothing, SpecError for regions that overlap or of which more than one
+    node is read outside.
     """
     result: list[Region] = []
     region_of: dict[str, Region] = {}
@@ -70,22 +71,18 @@ def _enclosing(name: str) -> list[str]:
 def _region(graph: Graph, nodes: Sequence[Node], rule: Rule, call: str) -> Region:
     names = {node.name for node in nodes}
     outlets = [n.name for n in nodes if not names.issuperset(graph.digraph.successors(n.name))]
-    outlets += [n.name for n in nodes if graph.output in n.values and n.name not in outlets]
+    # The node that log-probabilities are taken from counts as read outside, though no node of the graph reads it.
+    outlets += [n.name for n in nodes if graph.scores in n.values and n.name not in outlets]
     if outlets != [nodes[-1].name]:
         raise SpecError(
-            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, {_read_outside(outlets)}. Choose nodes "
-            "of which only the last is read outside, since a function returns the values of one node."
+            f"{rule.where}: {call} replaces {listed([n.name for n in nodes])}, of which {listed(outlets)} "
+            f"{'is' if len(outlets) == 1 else 'are'} read outside. Choose nodes of which only the last is read "
+            "outside, since a function returns the values of one node."
         )
     values = {value for node in nodes for value in node.values}
     read = (value for n in nodes for port, value in zip(n.ports, n.inputs, strict=True) if port not in n.op.unhanded)
     inputs = dict.fromkeys(value for value in read if value not in values)
     return Region(call=call, nodes=tuple(n.name for n in nodes), inputs=tuple(inputs), rule=rule)
-
-
-def _read_outside(outlets: Sequence[str]) -> str:
-    if not outlets:
-        return "of which nothing is read outside: the report alone takes values there, and those it computes itself"
-    return f"of which {listed(outlets)} {'is' if len(outlets) == 1 else 'are'} read outside"
 
 
 def _refuse_overlap(region: Region, region_of: dict[str, Region]) -> None:

@@ -1,8 +1,11 @@
-"""Values that rest: which of two plans they take effect in, whether they wake in a mixture, and what goes along then.
+"""Values that rest: set, but without effect, because another choice of the same plan leaves them nothing to decide.
 
-A value rests where another choice leaves it nothing to decide: `renormalize_eps` where scores are taken after the
-top-k, a collective where nothing is cut, whatever a user's function stands in place of. It may do so in some phases of
-a schedule alone.
+Examples are `renormalize_eps` where scores are taken after the top-k, a collective where nothing is cut over ranks, and
+every choice of a kernel that a user's function replaces. A value may rest in some phases of a schedule only.
+
+A mixture of two plans may combine other choices, so that a resting value takes effect: it wakes. If a profile or recipe
+set it, it is a difference of its own. If nobody set it, it is moved together with the choice that wakes it (it goes
+along) and is no difference.
 """
 
 from __future__ import annotations
@@ -21,16 +24,16 @@ from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import DTYPE, FAULT, IMPL, Place
 
 Name = tuple[str, str]
-"""What reports call the differences that one rule makes: its label and an attribute."""
+"""The name that reports give to the differences made by one rule: the rule's label and an attribute."""
 
 
 def going_along(base: BoundGraph, source: BoundGraph) -> Mapping[Case, Sequence[Place]]:
-    """In which phases and where a value that nobody set rests in `base`, and `source` has another one in effect.
+    """By phase, the places where `base` has a resting value that nobody set, and `source` another value in effect.
 
-    A form of attention that is switched on keeps its own tiles. No mixture that wakes such a value has another one, so
-    it is no difference. Two kinds are differences all the same: another model (semantics), which no choice of numerics
-    may bring along unsaid; and what a rule sets that makes a difference of this attribute at another node, or of this
-    place in another phase, since its name stands for both.
+    Every mixture takes the value of `source` there (a form of attention that is switched on keeps its own tiles), so it
+    is no difference. Two kinds are differences all the same: choices of kind semantics, since a choice of numerics must
+    not change the model as well without saying so; and places set by a rule that also makes a difference of this
+    attribute at another node, or of this place in another phase, since one name in the report stands for both.
     """
     return _LATEST.of((base, source), None, lambda: _along(Pair(base, source)))
 
@@ -40,7 +43,7 @@ def _along(pair: Pair) -> Mapping[Case, Sequence[Place]]:
     return {phase: along for phase, along in places.items() if along}
 
 
-# All mixtures of a search are made of two plans.
+# All mixtures of a search are made of the same two plans.
 _LATEST: Final[Latest[Mapping[Case, Sequence[Place]]]] = Latest(8)
 
 
@@ -48,7 +51,7 @@ class Pair:
     """Two plans of one graph side by side, in all their phases."""
 
     def __init__(self, first: BoundGraph, second: BoundGraph) -> None:
-        """Nothing is looked at yet."""
+        """Compare nothing yet: results are worked out on first use."""
         self.plans = (first, second)
         self.phases = first.phases
         self.nodes = {node.name: node for node in first.graph.nodes}
@@ -76,25 +79,29 @@ class Pair:
         return tuple(phase for phase in self.phases if self._in[phase].differ(place))
 
     def following(self, place: Place) -> tuple[Case, ...]:
-        """The phases in which borders between stages leave the two other values there, though the same was written."""
+        """The phases in which both plans were given the same value there, but a border between pipeline stages makes
+        their values in effect differ.
+        """
         return tuple(phase for phase in self.phases if place in self._in[phase].following)
 
     def resting(self, place: Place, phases: Collection[Case]) -> tuple[int, ...]:
-        """Which of the two have a value there that decides nothing in any of these phases."""
+        """Which of the two (0, 1) have a resting value there, in all of these phases."""
         return tuple(index for index in (0, 1) if all(index in self._in[phase].resting(place) for phase in phases))
 
     def is_difference(self, place: Place) -> bool:
-        """Whether the two differ there by a choice of its own, which takes effect in either or in some mixture."""
+        """Whether the place is a difference of its own: the values differ, and matter in a plan or in some mixture."""
         return any(pair.is_difference(place, self._names) for pair in self._distinct)
 
     def goes_along(self, place: Place, phase: Case) -> bool:
-        """Whether the first's value is nobody's and rests in a phase, and the other's comes with what wakes it."""
+        """Whether, in a phase, the first plan's value rests and was set by nobody, so that mixtures take the
+        second's.
+        """
         in_phase = self._in[phase]
         return in_phase.differ(place) and in_phase.goes_along(place, self._names) and not self.is_difference(place)
 
     @cached_property
     def _names(self) -> frozenset[Name]:
-        """What reports call the differences that stand alone in some phase, by the rules of both."""
+        """The names, by the rules of both plans, of the differences that are certain in some phase."""
         return frozenset(name for pair in self._distinct for name in pair.names)
 
 
@@ -102,7 +109,7 @@ class InPhase:
     """Two plans side by side in one phase."""
 
     def __init__(self, first: BoundGraph, second: BoundGraph) -> None:
-        """Nothing is looked at yet."""
+        """Compare nothing yet: results are worked out on first use."""
         self.plans = (first, second)
         self.nodes = {node.name: node for node in first.graph.nodes}
         self.replaced = (first.replaced(), second.replaced())
@@ -112,7 +119,7 @@ class InPhase:
         """The places at which the two have other values, in the order of their settings."""
         theirs = self.plans[1].written
         pairs = ((place, ours, theirs[place]) for place, ours in self.plans[0].written.items())
-        # Most settings are the very same ones.
+        # Most settings are the same objects, so identity is compared first.
         unlike = (
             (place, ours.value, theirs.value)
             for place, ours, theirs in pairs
@@ -121,7 +128,7 @@ class InPhase:
         return {place: None for place, first, second in unlike if self._resolve_unlike(place[0], first, second)}
 
     def _resolve_unlike(self, node: str, first: Value, second: Value) -> bool:
-        """Whether unequal values are other ones in the dtypes that the node runs in."""
+        """Whether two unequal values still differ once `model` stands for the dtype that the node runs in."""
         ours, theirs = self.plans
         # With two dtypes `model` differs everywhere; that is one choice of the variant, not one of every node.
         return ours.dtype_of(node) != theirs.dtype_of(node) or ours.resolved(node, first) != theirs.resolved(
@@ -133,38 +140,42 @@ class InPhase:
         return place in self.unequal
 
     def resting(self, place: Place) -> tuple[int, ...]:
-        """Which of the two have a value there that decides nothing."""
+        """Which of the two (0, 1) have a resting value there."""
         return tuple(index for index in (0, 1) if self._rests(place, index))
 
     def is_difference(self, place: Place, names: Collection[Name]) -> bool:
-        """Whether the two differ there by a choice of its own; `names` are those of differences that stand alone."""
+        """Whether the place is a difference of its own; `names` are those of the differences that are certain."""
         if not self.differ(place) or self._stands_alone(place):
             return self.differ(place)
         return self.resting(place) != (0, 1) and self._is_named(place, names)
 
     def goes_along(self, place: Place, names: Collection[Name]) -> bool:
-        """Whether the first's value is nobody's and rests, and the other's comes with what wakes it."""
+        """Whether the first plan's value rests and was set by nobody, and no certain difference has the place's
+        name.
+        """
         return self._is_nobodys(place, 0) and not self._is_named(place, names)
 
     @cached_property
     def names(self) -> frozenset[Name]:
-        """What reports call the differences that stand alone, by the rules of both."""
+        """The names, by the rules of both plans, of the certain differences (see `_stands_alone`)."""
         places = [place for place in self.unequal if self._stands_alone(place)]
         rules = ((plan.written[place].rule, place[1]) for place in places for plan in self.plans)
         return frozenset(_line(rule, name) for rule, name in rules if rule is not None)
 
     def _stands_alone(self, place: Place) -> bool:
-        """Whether it is a difference whatever others there are."""
+        """Whether the place is certainly a difference, whatever else differs: its values are in effect or set by
+        somebody on both sides, or they rest on both but may wake in a mixture.
+        """
         if self.resting(place) == (0, 1):
             return self._wakes(place)
         return not any(self._is_nobodys(place, resting) for resting in (0, 1))
 
     def _is_named(self, place: Place, names: Collection[Name]) -> bool:
-        """Whether a report has a name for it in any case, that of a difference of the same rule at another node."""
+        """Whether its name in reports is also that of a certain difference, made by the same rule at another node."""
         return any(_line(plan.written[place].rule, place[1]) in names for plan in self.plans)
 
     def _is_nobodys(self, place: Place, resting: int) -> bool:
-        """Whether numerics that nobody set rest there in this one of the two only."""
+        """Whether the value rests in this one plan only, was set there by nobody, and is numerics (not semantics)."""
         attribute = self.nodes[place[0]].op.attribute(place[1])
         is_numerics = place[1] != FAULT and (attribute is None or attribute.kind != "semantics")
         return is_numerics and self.plans[resting].written[place].rule is None and self.resting(place) == (resting,)
@@ -180,13 +191,13 @@ class InPhase:
         return edge_of(name) is None and name not in self.plans[index].active(self.nodes[node])
 
     def _is_cut(self, place: Place, index: int) -> bool:
-        """Whether a border between stages leaves what was written there nothing to decide."""
+        """Whether a border between pipeline stages disables the setting given there."""
         plan = self.plans[index]
         return plan.written[place] is not plan.settings[place]
 
     @cached_property
     def following(self) -> frozenset[Place]:
-        """The places at which the same was written, and borders between stages leave the two other values."""
+        """The places that were given the same value, but whose values in effect differ by borders between stages."""
         if all(plan.written is plan.settings for plan in self.plans):
             return frozenset()
         cut = (place for place in self.plans[0].written if any(self._is_cut(place, index) for index in (0, 1)))
@@ -198,7 +209,7 @@ class InPhase:
         )
 
     def _wakes(self, place: Place) -> bool:
-        """Whether what rests in both may take effect in a mixture, as far as its own conditions say."""
+        """Whether a value that rests in both plans could take effect in a mixture, judged by its own conditions."""
         node = self.nodes[place[0]]
         attribute = node.op.attribute(place[1])
         if all(node.name in replaced for replaced in self.replaced):
@@ -211,14 +222,16 @@ class InPhase:
         )
 
     def _choices(self, node: Node, name: str) -> list[dict[str, Value]]:
-        """What a choice that a condition of this node names may be in a mixture; empty ones where it does not exist."""
+        """The values in mixtures of a choice that a condition of this node names, each as {name: value}; {} where the
+        choice does not exist.
+        """
         if (node.name, name) not in self.plans[0].written:
             return [{key: value for key, value in plan.told_to(node).items() if key == name} for plan in self.plans]
         values = [plan.written[node.name, name].value for plan in self.plans]
         return [{name: plan.resolved(node.name, value)} for plan in self.plans for value in values]
 
     def _can_meet(self, attribute: Attribute, node: Node) -> bool:
-        """Whether what the attribute needs beside other choices may be there in a mixture."""
+        """Whether the attribute's `needs` (several pieces, partial sums) may be met in a mixture."""
         if attribute.needs == "pieces":
             return any(node.op.pieces(plan.choices(node)) > 1 for plan in self.plans)
         if attribute.needs == "partials":
@@ -227,5 +240,5 @@ class InPhase:
 
 
 def _line(rule: Rule | None, name: str) -> Name:
-    """The label and the attribute by which reports call what a rule sets; an overlay's parts are one."""
+    """The name in reports of what a rule sets: its label and the attribute; of an overlay the label alone."""
     return ("", "") if rule is None else (rule.label, "" if rule.is_overlay else name)

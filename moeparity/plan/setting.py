@@ -1,4 +1,4 @@
-"""Places, and the settings that stand at them.
+"""Places, and the settings at them.
 
 A *place* is a node with the name of one of its choices: an attribute of its op, `site->consumer` for a site on one
 edge, `dtype`, `impl` or `fault`. Everything two variants of a graph may differ in, schedule aside, is a place, so that
@@ -26,7 +26,8 @@ DTYPE, IMPL, FAULT = "dtype", "impl", "fault"
 class Setting:
     """The value at one place, and the rule it comes from (None: the op's or the variant's default).
 
-    Of a fusion, `chain` are the nodes that one kernel computes there, and `beneath` is what stands where it does not.
+    For a setting made by a fusion, `chain` are the nodes that the fused kernel computes, and `beneath` is the setting
+    that takes effect where that kernel is not run.
     """
 
     value: Value
@@ -36,18 +37,15 @@ class Setting:
 
     @property
     def origin(self) -> str:
-        """Where the value was set, for people."""
+        """Where the value was set, as it is printed."""
         return "default of the op" if self.rule is None else f"{self.rule.where} ({self.rule.label})"
 
     @property
     def set_by(self) -> str:
-        """What makes the engine run it, and the profile that says so; empty outside profiles."""
+        """What makes the engine use the value (a flag or its default), and the profile that says so; empty outside
+        profiles.
+        """
         return "" if self.rule is None else self.rule.cause
-
-    @property
-    def changed_by(self) -> str:
-        """What a user of the engine would do to change it; empty where nothing is known to."""
-        return "" if self.rule is None else self.rule.change
 
     @property
     def level(self) -> str:
@@ -60,6 +58,6 @@ ByPhase = Mapping[Case, Mapping[Place, Setting]]
 
 
 def edges_of(graph: Graph, node: Node) -> Iterator[tuple[str, str]]:
-    """The (site, consumer) pairs of a node: edges that may be handed a rounding of their own."""
+    """The (site, consumer) pairs of a node: one for every consumer that may read another rounding of a site."""
     if node.edge_sites:
         yield from ((site, consumer) for site in node.edge_sites for consumer in graph.digraph.successors(node.name))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, combinations
 from typing import Final
 
@@ -13,6 +13,7 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.cut import cut_by
 from moeparity.plan.engine_profile import Profile, overrides, placement_rules
 from moeparity.plan.faults.stated import stated
+from moeparity.plan.flags import FlaggedPlans, Setup, known_flags
 from moeparity.plan.graph import Graph
 from moeparity.plan.messages import RowMessage
 from moeparity.plan.region import regions
@@ -32,10 +33,28 @@ _MANY = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One side of a recipe, or a mixture of both: a plan, and how its schedule is made."""
+    """One side of a recipe, or a mixture of both: a plan, and how its schedule is made.
+
+    `flagged` are the plans that its engine would run with other flags; None where the side is not made of a profile.
+    """
 
     plan: BoundGraph
     schedule: ScheduleSettings
+    flagged: FlaggedPlans | None = field(default=None, compare=False, repr=False)
+
+
+def side_of(
+    profile: Profile,
+    bound: Callable[[Profile], BoundGraph],
+    schedule: ScheduleSettings,
+    ranks: variant_schema.Placement,
+) -> Side:
+    """A side made of a profile on some `ranks`. `bound` binds the profile, and the profiles that it becomes with flags.
+    Raises what `bound` raises.
+    """
+    plan = bound(profile)
+    setup = Setup.of(plan, ranks.tensor if ranks.groups.count == 1 else None)
+    return Side(plan=plan, schedule=schedule, flagged=FlaggedPlans(flags=known_flags(profile, setup), bind=bound))
 
 
 def bound_side(
@@ -48,17 +67,21 @@ def bound_side(
     over: tuple[Rule, ...] = (),
     phases: tuple[Case, ...] = (FORWARD,),
 ) -> Side:
-    """A recipe's variant on a graph; `dtype` is the checkpoint's, taken where the variant names none.
+    """A recipe's variant bound to a graph; `dtype` is the checkpoint's, used where the variant names none.
 
-    Where it is known how many `sequences` there are, no batch is larger. `over` goes on top of what the variant sets.
-    `phases` are those of all schedules that the plan may be run under, cut by the rules of all sides (`cases_of`).
+    Where the number of `sequences` is given, batches are at most that large. The rules `over` override what the variant
+    sets. `phases` are those of all schedules that the plan may be run under, cut by the rules of all sides
+    (`cases_of`).
     """
     set_rules = overrides(variant.set, where)
     placement = placement_rules(variant.placement, where)
     functions, faults = regions(graph, variant.impl, where), stated(graph, variant.faults, where)
-    plan = bind(graph, profile, variant.dtype or dtype, set_rules, functions, placement, over, phases, faults)
-    groups = variant.placement.groups
-    return Side(plan=plan, schedule=settings(variant.schedule, variant.micro_batch, sequences, where, groups))
+
+    def bound(of: Profile) -> BoundGraph:
+        return bind(graph, of, variant.dtype or dtype, set_rules, functions, placement, over, phases, faults)
+
+    schedule = settings(variant.schedule, variant.micro_batch, sequences, where, variant.placement.groups)
+    return side_of(profile, bound, schedule, variant.placement)
 
 
 def cases_of(
@@ -84,18 +107,20 @@ def cases_of(
 
 
 def micro_batches(side: Side) -> MicroBatches:
-    """The batches of a side whose schedule is nothing else, and names their size. Raises ValueError."""
+    """The micro-batches of a side whose schedule is nothing but a micro-batch of a given size. Raises ValueError where
+    it is anything else.
+    """
     if not side.schedule.is_plain or side.schedule.batch is None:
         raise ValueError(f"{described(side.schedule)} is no micro-batch of a known size")
     return MicroBatches(side.schedule.batch, side.schedule.groups)
 
 
 def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Where) -> tuple[Phase, ...]:
-    """The phases of some schedules of one grid, and of all mixtures of two of them. Raises SpecError."""
+    """The phases that occur in some schedules of one grid, or in a mixture of two of them. Raises SpecError."""
     every = dict.fromkeys(schedules)
     for schedule, second in combinations(schedules, 2):
         names = parts(schedule, second)
-        # Of many parts not every mixture: it is single parts and pairs that bring a phase.
+        # With many parts not every mixture is tried: a new phase comes from a single part or a pair.
         most = len(names) if len(names) <= _MANY else 3
         moved = chain.from_iterable(combinations(names, count) for count in range(1, most))
         every |= dict.fromkeys(mixed(schedule, second, some) for some in moved)
@@ -104,5 +129,5 @@ def phases_of(schedules: Sequence[ScheduleSettings], grid: TokenGrid, where: Whe
 
 
 def walked(of: ScheduleSettings, grid: TokenGrid, where: Where) -> Schedule | MicroBatches:
-    """A schedule as the engine walks it. Raises SpecError."""
+    """A schedule in the form that the engine runs. Raises SpecError."""
     return MicroBatches(of.batch or grid.sequences, of.groups) if of.is_plain else schedule_of(of, grid, where)

@@ -8,13 +8,15 @@ from itertools import accumulate
 from typing import Final, Literal
 
 Division = Literal["vllm", "sglang"]
-"""Whose rule divides layers that do not divide evenly."""
+"""The engine whose rule is used where layers do not divide evenly."""
 
 Sizes = tuple[int, ...]
 
 
 def _vllm(layers: int, stages: int) -> Sizes:
-    """vLLM 0.33.0, vllm/distributed/utils.py get_pp_indices: those before the last have one more, from the back."""
+    """vLLM 0.33.0, vllm/distributed/utils.py get_pp_indices: the remaining layers go one each to the second last stage,
+    the third last, and so on.
+    """
     sizes = [layers // stages] * stages
     for place in range(2, layers % stages + 2):
         sizes[-place] += 1
@@ -22,24 +24,24 @@ def _vllm(layers: int, stages: int) -> Sizes:
 
 
 def _sglang(layers: int, stages: int) -> Sizes:
-    """sglang 0.5.23, srt/distributed/utils.py get_pp_indices: the last have one more."""
+    """sglang 0.5.23, srt/distributed/utils.py get_pp_indices: the remaining layers go one each to the last stages."""
     more = layers % stages
     return tuple(layers // stages + (stage >= stages - more) for stage in range(stages))
 
 
 DIVISIONS: Final[Mapping[Division, Callable[[int, int], Sizes]]] = {"vllm": _vllm, "sglang": _sglang}
-"""By engine, the layers of each stage."""
+"""By engine, the function that gives the number of layers of each stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """So many stages, and how layers are divided: the number of each, an engine's rule, or evenly (None)."""
+    """`count` stages, and how layers are divided: the number of layers of each, an engine's rule, or evenly (None)."""
 
     count: int
     stages: Sizes | Division | None = None
 
     def sizes(self, layers: int) -> Sizes:
-        """The layers of each stage, in order. Raises ValueError where so many can't be divided so."""
+        """The number of layers of each stage, in order. Raises ValueError where `layers` cannot be divided so."""
         if self.count > layers:
             raise ValueError(
                 f"{self.count} stages need a layer each, and the model has {layers}. Set `pipeline` to at most that"
@@ -60,7 +62,7 @@ class Pipeline:
         return DIVISIONS[self.stages or "vllm"](layers, self.count)
 
     def last_layers(self, layers: int) -> Sizes:
-        """The last layer of each stage but the last one. Raises ValueError as `sizes`."""
+        """The index of the last layer of every stage except the last stage. Raises ValueError as `sizes` does."""
         return tuple(end - 1 for end in accumulate(self.sizes(layers)[:-1]))
 
     def __str__(self) -> str:

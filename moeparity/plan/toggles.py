@@ -1,7 +1,7 @@
-"""Toggles: the differences between two sides as switches that can be thrown alone or left out alone.
+"""Toggles: the differences between two sides as switches, each of which can be set to either side's value.
 
-A toggle is a bundle of differences. How they are bundled is the recipe's choice (`by:`), and a bundle can be taken
-apart: into attributes, then into phases of the schedule, then into kinds of nodes, then into halves of the layers.
+A toggle is a bundle of differences. The recipe says how they are bundled (`by:`), and a bundle can be split: into
+attributes, then into phases of the schedule, then into kinds of nodes, then into halves of the layers.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from moeparity.plan.changed import with_settings_in
 from moeparity.plan.difference import Class, Difference, TwoSided, differences, each_once
 from moeparity.plan.engine_profile import edge_of
 from moeparity.plan.graph import Node
+from moeparity.plan.offers import offers
 from moeparity.plan.resting import going_along
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.schedule.settings import GROUPS, is_semantic, part_in_words
@@ -28,37 +29,42 @@ from moeparity.plan.spec.base import By
 K = TypeVar("K", bound=Hashable)
 
 SEMANTICS: Final = "semantics"
-"""The class of what decides which function is computed."""
+"""The class of choices that change which function is computed, not only how it is rounded."""
 MANY_ROLES = 8
-"""A bundle over more kinds of nodes than this is taken apart by block first."""
+"""A bundle over more kinds of nodes than this is split by block first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toggle(TwoSided):
     """Differences between the reference and the candidate that are moved together.
 
-    `kind` is the class of the choice, `several` where its members differ in it. A part of the schedule, which says what
-    tokens are computed together, has no members; its kind is `schedule`, `placement` of groups of ranks that attend
-    apart, or `semantics` where it decides what is computed. `parent` is the toggle it was split from.
+    `kind` is the class of the choice, `several` where its members have different ones. A toggle for a part of the
+    schedule has no members; its kind is `schedule`, or `placement` for groups of ranks that attend apart, or
+    `semantics` where it changes what is computed. `parent` is the toggle it was split from.
+
+    `reference_changed_by` are the flags that give the reference the candidate's values, `candidate_changed_by` those
+    that give the candidate the reference's values; empty where no such flag is known.
     """
 
     name: str
     kind: Class | Literal["schedule", "several"]
     members: tuple[Difference, ...] = ()
     parent: str | None = None
+    reference_changed_by: str = ""
+    candidate_changed_by: str = ""
 
     @property
     def has_flag(self) -> bool:
-        """Whether a user of either engine could set or change it."""
+        """Whether, for at least one side, a flag is known that gives it the other side's values."""
         return bool(self.reference_changed_by or self.candidate_changed_by)
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes whose numerics it changes, in execution order; none for the schedule, which concerns all."""
+        """The nodes whose numerics it changes, in execution order; empty for the schedule, which affects all."""
         return tuple(dict.fromkeys(member.node.name for member in self.members))
 
     def resting(self, side: str) -> int:
-        """At how many of its nodes it changes nothing in this side itself, because of another choice there."""
+        """At how many of its nodes the value rests on this side: has no effect because of another choice there."""
         awake = {member.node.name for member in self.members if side not in member.resting}
         return len(set(self.nodes) - awake)
 
@@ -77,11 +83,21 @@ def toggles(reference: Side, candidate: Side, by: By = "attribute") -> list[Togg
                 candidate_origin="the recipe's candidate",
             )
         )
-    return _with_unique_names(bundles)
+    return [with_flags(toggle, reference, candidate) for toggle in _with_unique_names(bundles)]
+
+
+def with_flags(toggle: Toggle, reference: Side, candidate: Side) -> Toggle:
+    """The toggle, with the flags that would give either side the other side's values filled in."""
+    leading = [member for member in toggle.members if member.follows is None]
+    of_reference, of_candidate = (
+        " or ".join(map(str, offers(side, wanted.plan, leading)))
+        for side, wanted in ((reference, candidate), (candidate, reference))
+    )
+    return replace(toggle, reference_changed_by=of_reference, candidate_changed_by=of_candidate)
 
 
 def _kind_of_part(reference: Side, candidate: Side, part: str) -> Literal["semantics", "placement", "schedule"]:
-    """Which sequences a group of ranks attends to is a matter of where they lie."""
+    """The kind of a toggle for a part of the schedule; which group of ranks attends to a sequence is placement."""
     if is_semantic(reference.schedule, candidate.schedule, part):
         return SEMANTICS
     return "placement" if part == GROUPS else "schedule"
@@ -91,7 +107,7 @@ def swap(selector: str, nodes: Iterable[str], reference: Side, candidate: Side) 
     """All that differs at some nodes as one toggle named after the selector; None where nothing does."""
     names = set(nodes)
     members = [d for d in differences(reference.plan, candidate.plan) if names.intersection(p[0] for p in d.places)]
-    return _toggle(selector, members) if members else None
+    return with_flags(_toggle(selector, members), reference, candidate) if members else None
 
 
 def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
@@ -99,7 +115,7 @@ def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
     exchanged = [toggle.name for toggle in members if not toggle.members]
     if exchanged:
         base = replace(base, schedule=mixed_schedule(base.schedule, source.schedule, exchanged))
-    # All at once: on the way there may be mixtures that no op would run.
+    # All places in one change: intermediate mixtures might be refused by an op.
     places: dict[Case, list[Place]] = {}
     for member in (member for toggle in members for member in toggle.members):
         for phase in member.phases:
@@ -112,8 +128,8 @@ def mixed(base: Side, members: Sequence[Toggle], source: Side) -> Side:
 
 
 def split(toggle: Toggle) -> list[Toggle]:
-    """A toggle taken apart: by attribute, else by phase, else by kind of node, else into halves of its layers; [] for a
-    single one. What follows from some of its differences goes with these.
+    """A toggle split by attribute, else by phase, else by kind of node, else into halves of its layers; [] where it
+    cannot be split. A difference that follows from another (`Difference.follows`) stays with it.
     """
     following = [member for member in toggle.members if member.follows is not None]
     parts = _split(replace(toggle, members=tuple(m for m in toggle.members if m.follows is None)))
@@ -142,7 +158,7 @@ def _split(toggle: Toggle) -> list[Toggle]:
             return [replace(_toggle(name, members), parent=toggle.name) for name, members in by_name]
     groups = list(_groups(toggle.members, lambda d: role(d.node.name)).values())
     if len(groups) == 1 and len(set(toggle.nodes)) < len(toggle.members):
-        # Several edges of a node, to several kinds of readers.
+        # One kind of node with sites on several edges: split by the kind of reader.
         groups = list(_groups(toggle.members, lambda d: role(_reader(d))).values())
     if len(groups) == 1:
         half = (len(toggle.members) + 1) // 2
@@ -152,14 +168,14 @@ def _split(toggle: Toggle) -> list[Toggle]:
 
 
 def _reader(difference: Difference) -> str:
-    """Who is handed what a site on an edge says; of an attribute, nobody."""
+    """The consumer of a site on an edge; empty for an attribute."""
     edge = edge_of(difference.places[0][1])
     return "" if edge is None else edge[1]
 
 
 def _place_name(members: Sequence[Difference]) -> str:
-    """The nodes of one attribute; of edges their readers too, since others of the same op may read the same nodes:
-    `layers[0:4].attention.norm:output->layers[0:4].attention.q_proj`.
+    """The name of a toggle by its nodes and attribute. For sites on edges it names the readers too, since other nodes
+    of the same op may read the same values: `layers[0:4].attention.norm:output->layers[0:4].attention.q_proj`.
     """
     nodes, attribute = pattern(dict.fromkeys(member.node.name for member in members)), members[0].attribute
     readers = dict.fromkeys(filter(None, map(_reader, members)))
@@ -170,7 +186,7 @@ def _place_name(members: Sequence[Difference]) -> str:
 
 
 def _by_phase(toggle: Toggle) -> list[Toggle]:
-    """What a toggle is in each phase; [] where it is something in one only, or is nothing that rules set by phase."""
+    """A toggle split by phase; [] where it differs in one phase only, or where a member has no parts by phase."""
     parts = _groups(
         (part for member in toggle.members for part in member.parts), lambda part: part.attribute.partition(PHASE)[2]
     )
@@ -181,12 +197,14 @@ def _by_phase(toggle: Toggle) -> list[Toggle]:
 
 
 def family(node: Node) -> str:
-    """The block a node counts to: norms, router, experts, combine, head, embedding, else the graph's own block."""
+    """The block that a node belongs to: norms, router, experts, combine, head, embedding, else its block in the
+    graph.
+    """
     return node.op.family or (node.name.split(".")[1] if node.layer is not None else node.name)
 
 
 def _attribute(difference: Difference) -> tuple[str, str]:
-    # A region's and a whole variant's dtype mean the same at every op.
+    # A user's function and a dtype are one choice whatever the op.
     per_op = difference.kind not in ("dtype", "implementation")
     return (difference.node.op.name if per_op else "", difference.attribute)
 
@@ -202,7 +220,9 @@ def _by_attribute(difference: Difference) -> tuple[str, ...]:
 
 
 def _stated_choice(difference: Difference) -> str:
-    """The choice as its rule has it: of a site on edges, the readers that it names, which may be some of their op."""
+    """The choice's name as its rule spells it: for a site on edges the rule may name single readers instead of an
+    op.
+    """
     edge, rule = edge_of(difference.attribute), difference.rule
     if edge is None or rule is None:
         return difference.attribute
@@ -225,8 +245,8 @@ _KEYS: dict[By, Callable[[Difference], tuple[str, ...]]] = {
 
 
 def _bundles(choices: Sequence[Difference], key: Callable[[Difference], tuple[str, ...]]) -> list[Toggle]:
-    """Toggles in execution order; what only the variant's dtype makes comes last."""
-    # What follows from another difference is moved with it.
+    """Toggles in execution order; the one for the variants' dtypes comes last."""
+    # A difference that follows from another one is in the same toggle.
     groups = _groups(choices, lambda choice: key(choice.follows or choice))
     in_order = sorted(groups.items(), key=lambda item: item[0] == ("dtype",))
     return [_toggle(name[0], members) for name, members in in_order]
@@ -251,14 +271,12 @@ def _toggle(name: str, members: Sequence[Difference]) -> Toggle:
         candidate_origin=each_once(m.candidate_origin for m in leading),
         reference_set_by=each_once(m.reference_set_by for m in leading),
         candidate_set_by=each_once(m.candidate_set_by for m in leading),
-        reference_changed_by=each_once(m.reference_changed_by for m in leading),
-        candidate_changed_by=each_once(m.candidate_changed_by for m in leading),
         members=tuple(members),
     )
 
 
 def _values(members: Sequence[Difference], side: Callable[[Difference], str]) -> str:
-    """The value all agree on, else each attribute's in turn, with its op where there are several."""
+    """The value that all members have; else the value of each attribute, with its op where there are several ops."""
     one_value = len({m.attribute for m in members}) == 1 and len({side(m) for m in members}) == 1
     if one_value or len({_attribute(m) for m in members}) == 1:
         return ", ".join(dict.fromkeys(side(m) for m in members))
@@ -268,7 +286,7 @@ def _values(members: Sequence[Difference], side: Callable[[Difference], str]) ->
 
 
 def _with_unique_names(bundles: list[Toggle]) -> list[Toggle]:
-    """Toggles with unique names: two that one rule made with different values get the values in their names."""
+    """Toggles with unique names: where several have the same name, their values are added to it."""
     names = [toggle.name for toggle in bundles]
     return [
         replace(t, name=f"{t.name} {t.reference} -> {t.candidate}") if names.count(t.name) > 1 else t for t in bundles

@@ -1,1 +1,1 @@
-"""The order probe: which tree a black-box callable adds along, found by calling it. docs/probe.md is the manual."""
+"""The order probe: finds the tree along which a black-box callable adds, by calling it. docs/probe.md is the manual."""

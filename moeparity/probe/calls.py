@@ -1,6 +1,6 @@
-"""Sums handed to a callable, each at a position of its output: how summands become arguments, kind by kind.
+"""Turns summands into the arguments of a callable, for each kind of callable; its outputs are sums.
 
-n: leaves of each sum. P: sums asked for at a time. M, N, H, E: as in `kinds.py`.
+n: leaves of each sum. P: number of sums asked for at a time. M, N, H, E: as in `target.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from moeparity.probe.target import Function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What the bits may depend on beside the function: shapes, dtype, alignment of the arguments, threads.
+    """What the bits may depend on besides the function: shapes, dtype, alignment of the arguments, threads.
 
-    m: rows; width: columns of the other operand (N, H or E); offset: elements from an address that is a multiple of 64
-    bytes to where each argument starts.
+    m: rows. width: columns of the other operand (N, H or E). offset: the distance, in elements, of each argument's
+    start from an address that is a multiple of 64 bytes.
     """
 
     n: int
@@ -32,36 +32,36 @@ class Setup:
 
 
 class Sums(Protocol):
-    """A callable seen as many sums over n leaves, one at each position of its output."""
+    """A callable whose outputs are many sums over n leaves, one at each position of the output."""
 
     setup: Setup
 
     @property
     def positions(self) -> int:
-        """How many outputs there are."""
+        """The number of outputs."""
 
     @property
     def products(self) -> bool:
         """Whether leaves are products, so that `factors` can be given."""
 
     def apart(self, positions: Sequence[int]) -> list[int]:
-        """Those of `positions` that can have sums of their own in one call."""
+        """Those of `positions` that can have different sums in the same call."""
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:
-        """rows [P, n], the leaves of P sums (or the second factors, with `factors` [n] the first) -> [P].
+        """rows [P, n], the leaves of P sums -> the sums [P]. With `factors` [n], leaves are the products with these.
 
-        Sums are taken at the positions `at`, as many in one call as these allow; all else is 0.
+        Sums are taken at the positions `at`, as many in one call as possible; all other inputs are 0.
         """
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-        """One sum, row [n] (times `factors` [n] where leaves are products), at all positions -> [positions]."""
+        """The same sum at all positions -> [positions]; leaves row [n], times `factors` [n] if leaves are products."""
 
     def label(self, positions: Sequence[int]) -> str:
-        """Positions in words."""
+        """The positions in words."""
 
 
 class Calls:
-    """A callable in one setup: its arguments are copied to where the setup wants them."""
+    """A callable in one setup; its arguments are copied to addresses as the setup says."""
 
     def __init__(self, function: Function, setup: Setup) -> None:
         self.function, self.setup = function, setup
@@ -69,7 +69,7 @@ class Calls:
         self._blank: torch.Tensor | None = None
 
     def apart(self, positions: Sequence[int]) -> list[int]:
-        """As `Sums.apart`: all."""
+        """As `Sums.apart`: all positions."""
         return list(positions)
 
     @property
@@ -89,7 +89,7 @@ class Calls:
             torch.set_num_threads(before)
 
     def _spread(self, rows: torch.Tensor, places: torch.Tensor, height: int) -> torch.Tensor:
-        """`rows` [P, n] at `places` of [height, n], 0 elsewhere; as they are where they fill it."""
+        """[height, n] with `rows` [P, n] at `places` and 0 elsewhere; `rows` themselves if they fill it."""
         if len(rows) == height and torch.equal(places, torch.arange(height)):
             return rows
         if self._blank is None:
@@ -97,7 +97,7 @@ class Calls:
         return self._blank.zero_().index_copy_(0, places, rows)
 
     def _aligned_copy(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        """A contiguous copy of argument `number`, `offset` elements behind a multiple of 64 bytes."""
+        """A contiguous copy of argument `number` that starts `offset` elements after a multiple of 64 bytes."""
         key = (number, tuple(x.shape))
         if key not in self._memory:
             size, offset = x.element_size(), self.setup.offset
@@ -112,7 +112,7 @@ class RowSums(Calls):
 
     @property
     def positions(self) -> int:
-        """One a row."""
+        """One per row."""
         return self.setup.m
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG002
@@ -128,7 +128,7 @@ class RowSums(Calls):
         return self._call(row.expand(self.setup.m, -1), shape=(self.setup.m,))
 
     def label(self, positions: Sequence[int]) -> str:
-        """Rows."""
+        """The rows in words."""
         return f"rows {runs(positions)}"
 
 
@@ -138,7 +138,7 @@ class Dot(Calls):
     positions = 1
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG002
-        """As `Sums.sums`, a call for each."""
+        """As `Sums.sums`, with one call for each sum."""
         first = torch.ones(self.setup.n, dtype=self.setup.dtype) if factors is None else factors
         return torch.stack([self._call(first, row, shape=()) for row in rows])
 
@@ -147,7 +147,7 @@ class Dot(Calls):
         return self._call(factors, row, shape=()).view(1)
 
     def label(self, positions: Sequence[int]) -> str:  # noqa: ARG002
-        """The one there is."""
+        """The only output in words."""
         return "the result"
 
 
@@ -156,15 +156,15 @@ class Linear(Calls):
 
     @property
     def positions(self) -> int:
-        """One an output."""
+        """One per output element."""
         return self.setup.m * self.setup.width
 
     def apart(self, positions: Sequence[int]) -> list[int]:
-        """As `Sums.apart`: one for each column, the first."""
+        """As `Sums.apart`: the first position in each column."""
         return list({place % self.setup.width: place for place in reversed(positions)}.values())[::-1]
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:
-        """As `Sums.sums`: a sum is a column of the weight, and all rows of x are the factors."""
+        """As `Sums.sums`: each sum has its leaves in a row of the weight, and every row of x has the factors."""
         m, width = self.setup.m, self.setup.width
         first = torch.ones(self.setup.n, dtype=self.setup.dtype) if factors is None else factors
         outputs = []
@@ -180,7 +180,7 @@ class Linear(Calls):
         return self._call(factors.expand(m, -1), row.expand(columns, -1), shape=(m, columns)).reshape(-1)
 
     def label(self, positions: Sequence[int]) -> str:
-        """Rows, and columns where not all are meant."""
+        """The rows in words, and the columns if not all are meant."""
         return grid(positions, self.setup.m, self.setup.width, "columns")
 
 
@@ -189,7 +189,7 @@ class Combine(Calls):
 
     @property
     def positions(self) -> int:
-        """One an output."""
+        """One per output element."""
         return self.setup.m * self.setup.width
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:
@@ -211,17 +211,17 @@ class Combine(Calls):
         return self._call(rows, factors.expand(m, -1), shape=(m, width)).reshape(-1)
 
     def label(self, positions: Sequence[int]) -> str:
-        """Tokens, and elements where not all are meant."""
+        """The tokens in words, and the elements if not all are meant."""
         return grid(positions, self.setup.m, self.setup.width, "elements", rows="tokens")
 
 
 def parts(rows: torch.Tensor, size: int) -> Iterator[torch.Tensor]:
-    """Runs of `size` rows, the last one what is left."""
+    """Consecutive parts of `size` rows; the last one has the remainder."""
     return (rows[first : first + size] for first in range(0, len(rows), size))
 
 
 def sums_of(function: Function, setup: Setup) -> Sums:
-    """The callable as sums whose leaves may have any sign. Raises MoeparityError where n is less than 2."""
+    """The callable as sums whose leaves may have any sign. Raises MoeparityError if n is less than 2."""
     if setup.n < 2:
         raise MoeparityError(f"--n {setup.n}: a sum of {setup.n} has no order; expected at least 2.")
     classes: dict[str, type[RowSums | Dot | Linear | Combine]] = {
@@ -234,7 +234,7 @@ def sums_of(function: Function, setup: Setup) -> Sums:
 
 
 def runs(numbers: Sequence[int]) -> str:
-    """`0 to 3, 8, 10 to 11`; long lists are cut."""
+    """`0 to 3, 8, 10 to 11`; long lists are shortened."""
     spans: list[list[int]] = []
     for number in sorted(set(numbers)):
         if spans and number == spans[-1][1] + 1:

@@ -1,4 +1,6 @@
-"""Whether a callable adds in a stated order: bits of sums that cancel to rounding residue, and the tree itself."""
+"""Checks whether a callable adds in a stated order: by the bits of sums that cancel to rounding residue, and by its
+tree.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,11 @@ SUMS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a callable is held to: an order and what its additions round to, or a collective by name.
+    """The claim with which a callable is compared: an order and the rounding of its additions, or a collective.
 
-    text: how a user named it. order: written out, or the name of a launch rule, of which `sm_count` and `ranks` are
-    arguments. product: the dtype that products or squares are rounded to before they are added; None where any will do.
+    text: as the user named it. order: written out, or the name of a launch rule, of which `sm_count` and `ranks` are
+    arguments.
+    product: the dtype to which products or squares are rounded before they are added; None if any will do.
     """
 
     text: str
@@ -47,7 +50,7 @@ class Claim:
     ranks: int = 1
 
     def order_at(self, setup: Setup) -> Order:
-        """The order over n leaves that a kernel launched on rows as in `setup` has. Raises OrderError."""
+        """The order over n leaves of a kernel launched for rows as in `setup`. Raises OrderError."""
         assert self.order is not None
         launch = Launch(
             hidden=setup.n,
@@ -63,11 +66,12 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One class of outputs of one setup: bits equal of all, whether the tree is the stated one, and what was found.
+    """The result for one class of outputs in one setup.
 
-    equal of replayed: None of 0 where no sum comes out as it is (softmax). `order`: the order that the probes show.
-    first: where the callable's sum is another, the first one, both values and how far apart. gives: how sums have the
-    callable's bits where they have not in the stated order.
+    equal, replayed: how many sums have equal bits, of how many; both 0 if no sum can be read from the output (softmax).
+    same_tree: whether the tree is the stated one. order: the order that the probes show. first: the first sum that
+    differs, with both values and their distance. gives: other ways to add that have the callable's bits, if the stated
+    order has not.
     """
 
     setup: Setup
@@ -82,14 +86,14 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether all that was looked at agrees, and something was."""
+        """Whether something was compared and everything agrees."""
         return not self.reason and self.same_tree is not False and self.equal == self.replayed
 
 
 def certify(function: Function, setups: Sequence[Setup], claim: Claim) -> list[Verdict]:
-    """Hold every class of outputs in every setup to `claim`.
+    """Compare every class of outputs in every setup with `claim`.
 
-    Raises MoeparityError where the order is not one over n leaves, or the library would not take the message.
+    Raises MoeparityError if the order is not for n leaves, or if the library would not take the message.
     """
     verdicts: list[Verdict] = []
     for setup in setups:
@@ -158,7 +162,7 @@ def _sums(masks: Masks, setup: Setup, label: str, claim: Claim) -> Verdict:
 
 
 def _first(out: torch.Tensor, expected: torch.Tensor) -> str:
-    """The first of the callable's sums that is another than the one made again, in words; "" where all are equal."""
+    """The first of the callable's sums that differs from the replayed one, in words; "" if all are equal."""
     if out.dtype != expected.dtype:
         return f"it returns {name_of(out.dtype)}, not {name_of(expected.dtype)}"
     differ = int_view(out) != int_view(expected)
@@ -170,7 +174,9 @@ def _first(out: torch.Tensor, expected: torch.Tensor) -> str:
 
 
 def _gives(masks: Masks, orders: Sequence[Order], claim: Claim, fits: Callable[[Way], bool]) -> str:
-    """The stated order and the one found, with products contracted or not, and other roundings of additions."""
+    """Which ways give the callable's bits: the stated and the found order, products contracted or not, other
+    roundings.
+    """
     for order, accumulate in product(dict.fromkeys(orders), dict.fromkeys((claim.accumulate, "fp32", "bf16", "fp16"))):
         for written_order in (order, contracted(order) if masks.of.products else None, uncontracted(order)):
             ways = [Way(written_order, accumulate, after) for after in AFTER] if written_order is not None else []
@@ -207,7 +213,7 @@ def _collective(ranks: Ranks, setup: Setup, name: str) -> Verdict:
 
 
 def coverage(function: Function, setups: Sequence[Setup], verdicts: Sequence[Verdict]) -> str:
-    """What a verdict speaks of, and what it does not."""
+    """What the verdict covers and what it does not, in words."""
     first = setups[0]
     replayed = sum(verdict.replayed for verdict in verdicts)
     parts = [f"{function.kind.name} over {first.n} values of {name_of(first.dtype)}"]

@@ -1,4 +1,4 @@
-"""Which outputs of a callable are added up alike, found by giving all of them the same sum."""
+"""Finds which outputs of a callable are added up alike, by giving all of them the same sum."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from moeparity.probe.replay import zero_sum
 TRIALS, PASSES = 16, 3
 
 Fingerprint = tuple[int, ...]
-"""The bits of one position's output for each of the trials' sums: sums of the same n and dtype compare."""
+"""The bits of one position's output for each trial; comparable between calls with the same n and dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputGroup:
-    """Positions whose outputs had the same bits for all sums, the first first."""
+    """Positions whose outputs had the same bits in all trials, in ascending order."""
 
     fingerprint: Fingerprint
     positions: tuple[int, ...]
 
 
 class Outputs(Protocol):
-    """A callable's outputs, all given the same sum."""
+    """A callable whose outputs can all be given the same sum."""
 
     setup: Setup
 
     @property
     def positions(self) -> int:
-        """How many outputs there are."""
+        """The number of outputs."""
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-        """One sum, row [n] (with `factors` [n] where leaves are products), at all positions -> [positions]."""
+        """The same sum at all positions -> [positions]; leaves row [n], times `factors` [n] if leaves are products."""
 
 
 class NotRepeatable(Exception):  # noqa: N818  a finding, told to the user as one
-    """The same call gave other bits when it was made again."""
+    """The same call gave other bits when it was repeated."""
 
 
 def classes(sums: Outputs) -> list[OutputGroup]:
-    """The positions by their outputs' bits, in order. Raises Differing where these are not the same each time."""
+    """The positions grouped by their outputs' bits, in order. Raises NotRepeatable if these change between calls."""
     passes = [_outputs(sums) for _ in range(PASSES)]
     differs = torch.stack([bits != passes[0] for bits in passes]).any(0)
     if bool(differs.any()):
@@ -57,7 +57,7 @@ def classes(sums: Outputs) -> list[OutputGroup]:
 
 
 def _outputs(sums: Outputs) -> torch.Tensor:
-    """[trials, positions], as integers."""
+    """The bits of all outputs in all trials, integers [trials, positions]."""
     trials = []
     for seed in range(TRIALS // 2):
         rows, factors = zero_sum(sums.setup.n, 2, sums.setup.dtype, seed=seed)

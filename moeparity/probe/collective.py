@@ -14,12 +14,14 @@ from moeparity.probe.target import KINDS, Function
 
 
 def all_reduce(x: torch.Tensor) -> torch.Tensor:
-    """x [E] summed over the job's ranks by its backend: [E]."""
+    """x [E] summed over the job's ranks by its backend -> [E]."""
     return of_job.all_reduce(_on_backend(x)).to(x.device)
 
 
 def reduce_scatter_tensor(x: torch.Tensor) -> torch.Tensor:
-    """x [E] summed likewise by a reduce-scatter, whose parts are put together again: [E]. E divides by the ranks."""
+    """x [E] summed by a reduce-scatter whose parts are put together again -> [E]. E has to divide by the number of
+    ranks.
+    """
     return torch.cat(of_job.reduce_scatter(_on_backend(x))).to(x.device)
 
 
@@ -31,11 +33,11 @@ COLLECTIVES: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "all_reduce": all_reduce,
     "reduce_scatter_tensor": reduce_scatter_tensor,
 }
-"""By the name that torch.distributed has for them."""
+"""By their names in torch.distributed."""
 
 
 def collective(name: str) -> Function:
-    """One of them as the probe takes it. Raises MoeparityError for a name that is none."""
+    """The collective of this name as a function to probe. Raises MoeparityError for an unknown name."""
     if name not in COLLECTIVES:
         raise MoeparityError(
             f"--collective {name}: expected one of {listed(COLLECTIVES)}.{did_you_mean(name, COLLECTIVES)}"
@@ -45,6 +47,6 @@ def collective(name: str) -> Function:
 
 
 def in_job(name: str, dtype: torch.dtype, elements: int) -> tuple[Function, list[Setup]]:
-    """One of them in the job at hand, for messages of so many elements."""
+    """A collective of the current job as a function to probe, with a setup for messages of so many elements."""
     setup = Setup(n=dist.get_world_size(), dtype=dtype, m=KINDS["all_reduce"].m, width=elements)
     return collective(name), [setup]

@@ -1,7 +1,7 @@
-"""From a shape to the shortest order of the algebra that has it. No torch here.
+"""Finds the shortest order of the algebra for a shape. No torch here.
 
-A level that leaves several values is recognised by its first accumulator; what it leaves is a smaller shape, for which
-the rest of the order is sought in the same way.
+A level that leaves several values is recognised by its first accumulator. What it leaves is a smaller shape, for which
+the rest of the order is found in the same way.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _WIDTHS = 64
 def compact(shape: Shape, *, every: bool = False) -> list[Order]:
     """Orders over `shape.leaves` leaves with this shape: fewest levels first, then fewest characters.
 
-    The last one is the tree written out, which always is; over one leaf `sequential`. Where one level is enough, orders
-    of several are sought with `every` only: dtypes of their own may ask for them. Several orders may share a shape
-    where all values are added at once: there the order within is not seen.
+    The last one is the tree written out, which always exists; for one leaf it is `sequential`. If one level is enough,
+    orders of several levels are only sought with `every`, since levels may have to state different dtypes. If a level
+    adds all its values at once, several orders share a shape, and the order within the level can't be seen.
     """
     if shape.leaves == 1:
         return [parse("sequential")]
@@ -30,14 +30,16 @@ def compact(shape: Shape, *, every: bool = False) -> list[Order]:
 
 
 def _length(order: Order) -> tuple[bool, int, int]:
-    """Torch's cascade is a whole sum of 8 lanes: behind another level, or with few others, it may be a coincidence."""
+    """The sort key. torch's cascade is plausible as a whole sum of 8 lanes; after another level, or with few other
+    lanes, it may be a coincidence.
+    """
     last = order.levels[-1]
     odd = last.name == "cascade" and (len(order.levels) > 1 or last.numbers != parse("cascade").levels[0].numbers)
     return odd, len(order.levels), len(str(order))
 
 
 def explicit(shape: Shape, contracted: Sequence[int] = ()) -> Order:
-    """The shape as a tree written out."""
+    """The shape as a written-out tree."""
     words = ("fma",) if contracted else ()
     return Order((Level(name="tree", explicit=tree_of(shape, frozenset(contracted)), words=words),))
 
@@ -102,7 +104,7 @@ def _pair(lanes: int, accumulators: int) -> str:
 
 
 def _first_levels(shape: Shape, sets: Clusters) -> Iterator[str]:
-    """First levels whose first accumulator is the chain that leaf 0 starts."""
+    """First levels whose first accumulator is the chain that starts with leaf 0."""
     chain = _chain(shape)
     if len(chain) > 1:
         run = next((i for i, leaf in enumerate(chain) if leaf != i), len(chain))
@@ -115,7 +117,7 @@ def _first_levels(shape: Shape, sets: Clusters) -> Iterator[str]:
             yield f"threads({threads}, vector={run}{word})" if run > 1 else f"threads({threads}{word})"
     codes = numbers(shape.leaves)
     for width in _prefixes(shape, sets):
-        # What their first additions would be; a fold of up to three neighbours is a block.
+        # Test what their first additions would be; a fold of up to three neighbours is found as a block.
         if width > 3 and all((codes[i] + codes[i + 1]) % (1 << 128) in sets for i in (0, 2)):
             yield f"fold_lo({width})"
         if width > 2 and len(chain) > 1 and chain[1] == 1 << ((width - 1).bit_length() - 1):
@@ -139,7 +141,7 @@ def _chain(shape: Shape) -> list[int]:
 
 
 def _prefixes(shape: Shape, sets: Clusters) -> list[int]:
-    """Widths of runs from leaf 0 that are added up before anything else meets them, and those of a chain's start."""
+    """Widths of runs from leaf 0 that are added up before anything else is added to them, or that begin a chain."""
     total, widths = 0, []
     for leaf, number in enumerate(numbers(shape.leaves)[:-1]):
         total = (total + number * (leaf not in shape.absent)) % (1 << 128)
@@ -155,7 +157,7 @@ class _Placement:
 
 
 def _left_by(shape: Shape, text: str, sets: Clusters) -> Shape | None:
-    """The shape over the values that a first level leaves; None where the level does not fit."""
+    """The shape over the values that a first level leaves; None if the level does not fit."""
     whole = tree(parse(f"{text} | sequential"), shape.leaves)
     values: tuple[AnyTree, ...] = whole if isinstance(whole, tuple) else ()
     if isinstance(whole, Sum) or len(values) < 2 or len(values) >= shape.leaves:
@@ -174,7 +176,7 @@ def _left_by(shape: Shape, text: str, sets: Clusters) -> Shape | None:
 
 
 def _placement(shape: Shape, values: Sequence[AnyTree], sets: Clusters) -> _Placement | None:
-    """Where in `shape` each value of a level is made; None where one is not made there, or otherwise."""
+    """Where in `shape` each value of a level is made; None if one is not made there, or in another way."""
     tops: dict[int, int] = {}
     absent = set()
     for i, value in enumerate(values):

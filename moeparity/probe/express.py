@@ -1,4 +1,4 @@
-"""From a shape and its arithmetic to an order with all its words and dtypes. No torch here."""
+"""Finds, for a shape and its arithmetic, an order with all words and dtypes. No torch here."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from moeparity.probe.shape import Shape, clusters, numbers
 BITS = {"bf16": 8, "fp16": 11, "fp32": 24, "fp64": 53}
 NAMES = {bits: name for name, bits in BITS.items()} | {bits + 1: name for name, bits in BITS.items()}
 _FORMS, _CHANGES, _WAYS = 30, 2, 60
-"""How many orders of one shape are tried, in how many of their levels at once, and in how many ways each."""
+"""How many orders of one shape are tried, in how many levels at once they are varied, and in how many ways each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What the probes saw of the additions of a shape.
 
-    bits: for each merge how many bits its result keeps; None where nothing outside can show it. contracted: leaves
-    whose product enters its addition unrounded; None where that cannot be seen (products that are exact, or sums of
-    single values). positive: whether a sum of -0 only is +0; None where no leaf can be -0.
+    bits: for each merge, how many bits its result keeps; None if no value outside the merge can show it. contracted:
+    leaves whose product is added unrounded; None if that can't be seen (exact products, or sums of single values).
+    positive: whether a sum of only -0 is +0; None if no leaf can be -0.
     """
 
     bits: Sequence[int | None]
@@ -32,16 +32,16 @@ class Evidence:
 
 
 def usual_dtype(evidence: Evidence) -> str | None:
-    """The dtype that most additions round to; None where none was seen, or none of the known."""
+    """The dtype to which most additions round; None if none was seen, or if it is no known dtype."""
     counts = Counter(NAMES.get(bits) for bits in evidence.bits if bits is not None)
     return counts.most_common(1)[0][0] if counts else None
 
 
 def expressions(shape: Shape, evidence: Evidence, accumulate: str) -> list[Order]:
-    """Orders with this shape that agree with all that was seen, the shortest first; the additions of a level without a
-    dtype of its own round to `accumulate`.
+    """Orders with this shape that agree with everything seen, the shortest first. Levels without a dtype of their own
+    round to `accumulate`.
 
-    Empty where the algebra has none: then `explicit(shape)` is the tree, and its additions differ otherwise.
+    Empty if the algebra has none; then `explicit(shape)` is the tree, and its additions are of some other kind.
     """
     facts = _Facts(shape, evidence, accumulate)
     orders = [order for form in compact(shape) for order in facts.fitted(form)]
@@ -62,7 +62,7 @@ class _Walk:
     positive: bool = False
 
     def of(self, node: AnyTree) -> int:
-        """The sum of the leaves' numbers."""
+        """The sum of the leaves' random numbers, by which a set of leaves is known."""
         if node is None:
             self.positive = True
             return 0
@@ -89,7 +89,7 @@ class _Walk:
                 self.bits[total] = bits + (node_sum.how == "kahan")
             if node_sum.fma and before and isinstance(node_sum.children[i], int):
                 self.contracted.add(node_sum.children[i])  # type: ignore[arg-type]
-        # What Neumaier's sum has kept beside is added at the end, and is +0 where nothing was lost.
+        # Neumaier's compensation is added at the end, and is +0 if nothing was lost.
         self.positive |= node_sum.how == "neumaier" and len(node_sum.children) > 1
         if node_sum.how == "kahan" and total in self.bits:
             self.bits[total] = bits
@@ -102,7 +102,9 @@ class _Facts:
         self.bits = {total: evidence.bits[k] for total, k in clusters(shape).items() if evidence.bits[k] is not None}
 
     def fitted(self, form: Order) -> Iterator[Order]:
-        """The first way to give the levels of `form` words and dtypes that says what was seen, if there is one."""
+        """The first assignment of words and dtypes to the levels of `form` that agrees with everything seen, if
+        there is one.
+        """
         contracted = self.evidence.contracted or frozenset()
         if contracted and form.levels[0].explicit is not None:
             form = explicit(self.shape, sorted(contracted))
@@ -123,7 +125,7 @@ class _Facts:
         return all(walk.bits.get(total) == bits for total, bits in self.bits.items())
 
     def _ways(self, number: int, levels: Sequence[Level]) -> list[Level]:
-        """A level with the words and dtypes that what was seen leaves open, as it is first."""
+        """A level with all words and dtypes that are left open, the unchanged one first."""
         level = levels[number]
         words = FORMS[level.name].words
         ways = [level]
@@ -143,7 +145,7 @@ class _Facts:
 
 
 def _with_zeros(order: Order, positive: bool | None, leaves: int) -> Order | None:
-    """The order with the sign of a sum of -0 as it was seen; as it is where no word can say so."""
+    """The order with the sign of a sum of -0 as it was seen; unchanged if no word expresses that."""
     try:
         walk = _Walk(leaves, "fp32")
         walk.of(tree(order, leaves))

@@ -1,4 +1,4 @@
-"""The probe: setups in, for each class of outputs the order in which it is added up out."""
+"""The probe: finds the order of each class of outputs of a function, in given setups."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from moeparity.probe.target import Function
 from moeparity.probe.tree_arithmetic import arithmetic
 
 REPLAYED, REPLAYED_LARGE, LARGE, CHECKED = 512, 256, 2048, 256
-"""So many sums are replayed, or fewer above so many leaves."""
+"""`REPLAYED` sums are replayed, or `REPLAYED_LARGE` with more than `LARGE` leaves; `CHECKED` pairs of leaves are
+checked.
+"""
 
 _ROWS: dict[str, type[Squares | Exponentials]] = {"rms_norm": Squares, "softmax": Exponentials}
 
@@ -35,11 +37,11 @@ _ROWS: dict[str, type[Squares | Exponentials]] = {"rms_norm": Squares, "softmax"
 class Tree:
     """How one class of outputs is added up.
 
-    order: None where there is no one tree, `reason` says why. accumulate: what additions round to where a level of the
-    order says nothing else. products: `contracted` (fma), `rounded` to `product`, or `exact` where that makes no
-    difference; "" where no replay shows it. after: what is done to the sum. bits: kept by additions that round to none
-    of the dtypes known. sites: rounding sites and forms of the op around the sum, as its attributes. equal of replayed:
-    sums of zero-sum data that had the same bits when made again.
+    order: None if there is no single tree; `reason` says why. accumulate: to what additions round, unless a level of
+    the order states it. products: `contracted` (fma), `rounded` to `product`, or `exact` if that makes no difference;
+    "" if no replay shows it. after: what is done to the sum. bits: how many bits additions keep that round to no known
+    dtype. sites: rounding sites and forms of the op around the sum, as its attributes. equal, replayed: how many
+    replayed sums of zero-sum data had the same bits.
     """
 
     order: Order | None
@@ -56,13 +58,13 @@ class Tree:
 
     @property
     def replays(self) -> bool:
-        """Whether there is an order, and every sum that was made again in it had the same bits."""
+        """Whether there is an order, and every sum that was replayed in it had the same bits."""
         return self.order is not None and self.equal == self.replayed
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Outputs of one setup that are added up alike, in words and as positions, and the name of their class."""
+    """Outputs of one setup that are added up alike: in words and as positions, and the name of their class."""
 
     label: str
     positions: tuple[int, ...]
@@ -71,9 +73,9 @@ class Place:
 
 @dataclass(slots=True)
 class Result:
-    """What a probe found: trees by the name of their class, and for each setup where they are, or why there is none.
+    """What a probe found: trees by the name of their class, and for each setup where they occur, or why there is none.
 
-    collectives: shipped order maps that are the one found, element by element.
+    collectives: shipped collectives whose order map is the one found, element by element.
     """
 
     function: Function
@@ -93,13 +95,13 @@ class Result:
             for name, tree in self.trees.items()
             if not tree.replays
         ]
-        return words + [f"no fixed tree: {reason}" for _, _, reason in self.places if reason]
+        return words + [f"there is no fixed tree ({reason})" for _, _, reason in self.places if reason]
 
 
 def probe(function: Function, setups: Sequence[Setup]) -> Result:
-    """Probe `function` in each setup; all of one n and dtype. A class that several setups share is probed once.
+    """Probe `function` in each setup; all have the same n and dtype. A class that several setups share is probed once.
 
-    Raises MoeparityError where the function cannot be called as its kind is.
+    Raises MoeparityError if the function can't be called as its kind is.
     """
     result, names = Result(function), dict[Fingerprint, str]()
     start = time.perf_counter()
@@ -134,7 +136,7 @@ def probe(function: Function, setups: Sequence[Setup]) -> Result:
 
 
 def refuse_race(function: Function, setup: Setup) -> None:
-    """Raises NotRepeatable where the bits of a compiled kernel depend on which of its threads go first."""
+    """Raises NotRepeatable if the bits of a compiled kernel depend on which of its threads go first."""
     reason = function.race(setup.n, setup.m, setup.width)
     if reason:
         raise NotRepeatable(reason)
@@ -147,7 +149,7 @@ def _collectives(result: Result) -> tuple[str, ...]:
 
 
 def _collectives_at(result: Result, setup: Setup, places: Sequence[Place]) -> Sequence[str]:
-    """Those of one setup."""
+    """The collectives that agree in one setup."""
     trees = [result.trees[place.name] for place in places]
     if not trees or not all(tree.replays for tree in trees):
         return ()
@@ -161,7 +163,7 @@ def _collectives_at(result: Result, setup: Setup, places: Sequence[Place]) -> Se
 
 
 def outputs_of(function: Function, setup: Setup) -> Sums | Squares | Exponentials:
-    """The outputs of a callable in one setup, each a sum."""
+    """The outputs of a callable in one setup, each of which is a sum."""
     kind = function.kind.name
     if kind in _ROWS:
         return _ROWS[kind](function, setup)
@@ -206,7 +208,7 @@ def _of_rows(rows: Squares | Exponentials, groups: OutputGroup) -> Tree:
 
 
 def confirm(masks: Masks, shape: Shape) -> None:
-    """Pairs of leaves drawn at random hide what the shape says. Raises NoTree where they do not."""
+    """Check random pairs of leaves: they must hide the units that the shape says. Raises NoTree if they do not."""
     draw = random.Random(2)  # noqa: S311
     checked = min(CHECKED, masks.n * masks.n)
     pairs = [draw.sample(range(masks.n), 2) for _ in range(checked)]
@@ -219,8 +221,8 @@ def confirm(masks: Masks, shape: Shape) -> None:
 
 
 def _replay(masks: Masks, shape: Shape, evidence: Evidence) -> Tree:
-    """The first of the ways that say what was seen in which all sums come out again; else the nearest."""
-    # Where one call takes few sums, calls are what it costs.
+    """The first way to add that agrees with everything seen and in which all sums are reproduced; else the nearest."""
+    # If a call takes few sums, calls decide how long this takes.
     count = min(REPLAYED if masks.n <= LARGE else REPLAYED_LARGE, max(64, 16 * len(masks.at)))
     rows, factors = zero_sum(masks.n, count, masks.dtype, seed=1 << 20)
     first_factors = factors if masks.of.products else None
@@ -238,7 +240,7 @@ def _replay(masks: Masks, shape: Shape, evidence: Evidence) -> Tree:
     products, product = _products(masks, best_way) if best == count else ("", "")
     fused = contracted(best_way.order)
     if products == "rounded" and evidence.contracted is None and fused is not None:
-        # Where an fma gives all the same bits too, the output hides which it is.
+        # If an fma gives the same bits too, the output hides which of both it is.
         way = Way(fused, best_way.accumulate, best_way.after)
         products = "" if equal(way.sums(rows, first_factors, masks.output), out) == count else products
     return Tree(
@@ -255,7 +257,7 @@ def _replay(masks: Masks, shape: Shape, evidence: Evidence) -> Tree:
 
 
 def _ways(masks: Masks, shape: Shape, evidence: Evidence) -> Iterator[Way]:
-    """What the probes leave open, the plainest first."""
+    """The ways that the probes leave open, the plainest first."""
     usual = usual_dtype(evidence)
     for accumulate in [usual] if usual else dict.fromkeys(["fp32", name_of(masks.output) or ""]):
         orders = expressions(shape, evidence, accumulate) or [explicit(shape, sorted(evidence.contracted or ()))]
@@ -269,7 +271,7 @@ def _ways(masks: Masks, shape: Shape, evidence: Evidence) -> Iterator[Way]:
 
 
 def _products(masks: Masks, way: Way) -> tuple[str, str]:
-    """What becomes of the products in a way that gave all bits, and the dtype they are rounded to."""
+    """What happens to products in a way that gave all bits, and to which dtype they are rounded."""
     if not masks.of.products:
         return "", ""
     narrow = masks.dtype.itemsize == torch.bfloat16.itemsize

@@ -1,6 +1,6 @@
 """An all-reduce in live processes as sums over ranks: every rank runs this, and all see what rank 0 sees.
 
-n: processes, the leaves of each sum. E: elements of the message, each the position of a sum.
+n: processes, the leaves of each sum. E: elements of the message, each of which is a sum.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def start(action: str, command: str, *, on_gpu: bool = False) -> None:
-    """Join the processes that torchrun started, by NCCL on a GPU of each process's own, else by gloo.
+    """Join the processes that torchrun started, by NCCL with a GPU for each process, else by gloo.
 
-    Raises MoeparityError where torchrun did not start this one: `action` needs them, and `command` would.
+    Raises MoeparityError if torchrun did not start this process; the message says that `action` needs it, with
+    `command`.
     """
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
@@ -45,7 +46,9 @@ def start(action: str, command: str, *, on_gpu: bool = False) -> None:
 
 
 def join(n: int | None, *, on_gpu: bool = False) -> int:
-    """Join them where the function's module has not; their number. Raises MoeparityError; also for another than `n`."""
+    """Join the job, unless the function's module has done so; returns the number of processes. Raises MoeparityError,
+    also if that is not `n`.
+    """
     if not dist.is_initialized():
         start("an all-reduce", "probe ...", on_gpu=on_gpu)
     world = dist.get_world_size()
@@ -61,14 +64,14 @@ def first_rank() -> bool:
 
 @contextmanager
 def process_groups() -> Iterator[None]:
-    """Leave the process groups, the function's own too, when what is inside ends.
+    """Leave all process groups, also the function's own, when the context ends.
 
     A gloo thread that still lives while the interpreter shuts down wants its lock, and aborts the process.
     """
     try:
         yield
         if dist.is_initialized():
-            # One that closed its connections early would be taken for one that died.
+            # A process that closed its connections before the others would look as if it had died.
             dist.barrier()
     finally:
         if dist.is_initialized():
@@ -85,11 +88,11 @@ class Ranks(Calls):
 
     @property
     def positions(self) -> int:
-        """One an element."""
+        """One per element."""
         return self.setup.width
 
     def _reduce(self, x: torch.Tensor) -> torch.Tensor:
-        """What all ranks hold after the call. Raises NoTree where they do not hold the same."""
+        """What all ranks hold after the call. Raises NoTree if they do not hold the same."""
         out = self._call(x, shape=(self.setup.width,)).contiguous()
         raw = out.view(torch.uint8)
         results = [torch.empty_like(raw) for _ in range(self.setup.n)]
@@ -100,7 +103,7 @@ class Ranks(Calls):
         return out
 
     def sums(self, rows: torch.Tensor, at: Sequence[int], factors: torch.Tensor | None = None) -> torch.Tensor:  # noqa: ARG002
-        """As `Sums.sums`: each rank takes its column of `rows`."""
+        """As `Sums.sums`: each rank contributes its column of `rows`."""
         outputs = []
         for batch in parts(rows, len(at)):
             indices = torch.tensor(at[: len(batch)])
@@ -114,14 +117,15 @@ class Ranks(Calls):
         return self._reduce(row[self.rank].expand(self.setup.width))
 
     def label(self, positions: Sequence[int]) -> str:
-        """Elements."""
+        """The elements in words."""
         return f"elements {runs(positions)}"
 
 
 def simulated_equals(ranks: Ranks, name: str) -> tuple[int, int]:
-    """How many elements of zero-sum messages are those of the collective `name`, run over simulated ranks; of all.
+    """How many elements of zero-sum messages equal those of the collective `name` over simulated ranks; and of how
+    many.
 
-    Raises ValueError where the library would not take the message.
+    Raises ValueError if the library would not take the message.
     """
     equal = total = 0
     for seed in range(3):
@@ -139,10 +143,10 @@ def simulated_equals(ranks: Ranks, name: str) -> tuple[int, int]:
 def collectives_like(
     orders: dict[int, frozenset[int]], accumulate: str, setup: Setup, *, scatters: bool = False
 ) -> list[str]:
-    """Shipped collectives that add every element's ranks in the order found; reduce-scatters where it `scatters`.
+    """Shipped collectives that add the ranks of every element in the order found. scatters: look among reduce-scatters.
 
-    `orders`: for each element the sets of ranks that are added up before others (`shape.clusters`). Two ranks have one
-    order: all that take the message are alike there.
+    orders: element -> the sets of ranks that are added up before others (`shape.clusters`). Two ranks have only one
+    order, so all collectives that take the message agree.
     """
     names = []
     for name, collective in COLLECTIVES.items():

@@ -1,4 +1,4 @@
-"""Probes that cancel, as rows of leaves: +M, -M and units, and what is read from the sums."""
+"""Probes that cancel, as rows of leaves (+M, -M and units), and how the sums are read."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from moeparity.probe.calls import Sums
 from moeparity.probe.reveal import Block, NoTree
 
 RANGE = {torch.float16: (15, -24), torch.bfloat16: (120, 0), torch.float32: (120, 0), torch.float64: (900, 0)}
-"""Exponents of M and of a unit: as far apart as the dtype allows, so that M swamps units in any accumulator."""
+"""Exponents of M and of a unit, as far apart as the dtype allows, so that M swamps units in any accumulator."""
 
 _COUNTS = {torch.float64: 1 << 40, torch.float32: 1 << 22, torch.float16: 1 << 8, torch.bfloat16: 1 << 6}
-"""Up to so many units are counted without error, a mean's scaling included, where an output has this dtype."""
+"""By the dtype of an output: how many units it can count without error, a mean's scaling included."""
 
 _AT_ONCE = 1 << 21
-"""About so many leaves are filled in at a time, in memory that is used again."""
+"""About so many leaves are filled in at a time, in memory that is reused."""
 
 
 class Masks:
-    """The probes of the sums at some positions of a callable, which all have one tree.
+    """Probes for the sums at some positions of a callable that all have the same tree.
 
-    scale: what one unit alone comes to, in units: 1 for a sum, about 1/n for a mean.
+    scale: the output for a single unit, in units: 1 for a sum, about 1/n for a mean.
     """
 
     def __init__(self, sums: Sums, at: Sequence[int]) -> None:
@@ -43,7 +43,7 @@ class Masks:
         self.capacity = self._capacity()
 
     def _cancelling_sums(self) -> torch.Tensor:
-        """+M and -M on the first leaf and each of some others: not finite where an addition is in fp16."""
+        """Sums of +M and -M on the first leaf and some others; not finite if an addition is in fp16."""
         partners = torch.arange(1, self.n)[:: max(1, self.n // 16)]
         rows = torch.zeros(len(partners), self.n, dtype=self.dtype)
         rows[:, 0] = 2.0**self.high
@@ -52,16 +52,18 @@ class Masks:
 
     @property
     def unit(self) -> float:
-        """What is counted."""
+        """The unit that is counted."""
         return 2.0**self.low
 
     def sums(self, rows: torch.Tensor, factors: torch.Tensor | None = None) -> torch.Tensor:
-        """What the callable makes of rows [P, n]: [P]."""
+        """The callable's sums of rows [P, n]: [P]."""
         self.probes += len(rows)
         return self.of.sums(rows, self.at, factors)
 
     def ask(self, blocks: Sequence[Block]) -> list[list[int]]:
-        """Units left by each probe of each block. Raises NoTree where a sum is no number of units."""
+        """For each probe of each block, how many units are left. Raises NoTree if a sum is not a whole number of
+        units.
+        """
         sizes = [len(block.minus) for block in blocks]
         total = sum(sizes)
         chunk = max(len(self.at), _AT_ONCE // self.n // len(self.at) * len(self.at))
@@ -76,7 +78,9 @@ class Masks:
         return [[next(answers) for _ in range(size)] for size in sizes]
 
     def _fill(self, rows: torch.Tensor, todo: list[tuple[Block, int]]) -> list[tuple[Block, int]]:
-        """Fill `rows` with the next probes; what is left to do of the blocks, each with the probes it has behind it."""
+        """Fill `rows` with the next probes; returns the blocks that are left, each with the number of its probes
+        already made.
+        """
         row = number = 0
         large = 2.0**self.high
         while row < len(rows):
@@ -104,7 +108,9 @@ class Masks:
         return numbers
 
     def _capacity(self) -> int:
-        """How many units are counted without error: as many as the output holds, or fewer, as the accumulator does."""
+        """How many units can be counted without error: as many as the output can hold, or fewer if the accumulator
+        can't.
+        """
         limit = _COUNTS[self.output] if self.output in _COUNTS else _COUNTS[torch.bfloat16]
         least = _COUNTS[torch.bfloat16]
         if min(limit, self.n) <= least:

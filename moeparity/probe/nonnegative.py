@@ -1,4 +1,4 @@
-"""RMSNorm and softmax as sums of values that cannot be negative, probed three leaves at a time.
+"""RMSNorm and softmax as sums of values that can't be negative, probed with three leaves at a time.
 
 n: width of a row, the leaves of its sum. M: rows of a call.
 """
@@ -19,24 +19,24 @@ from moeparity.probe.target import Function
 from moeparity.probe.triplets import Triplet
 
 SOFTMAX_LOW = -10000.0
-"""Whose exponential is 0."""
+"""A score whose exponential is 0."""
 
 HALF, WHOLE = 0.45 * 2.0**-23, 0.9 * 2.0**-23
-"""What is lost beside 1 in fp32, and two of it, which are not."""
+"""A value that is lost beside 1 in fp32, and two of them, which are not."""
 
 NEAR_ROOT_2 = 1.4140625
-"""Its square is as good as 2 beside a large number, and it is a number of every dtype."""
+"""A number of every dtype whose square is as good as 2 beside a large number."""
 
 
 _PROBES = 4
-"""Probes that go into a row's fingerprint, beside its output's bits."""
+"""So many probes are part of a row's fingerprint, besides its output's bits."""
 
 
 class Squares(Calls):
     """f(x [M, n], weight [n], eps) -> [M, n].
 
-    One unit beside a sum of squares does not survive the root and the output's rounding, but with eps = -M / n the root
-    is of 0 or less where the sum is M, the square of the large leaf, and finite where more is left.
+    A unit beside a large sum of squares does not survive the root and the output's rounding. But with eps = -M / n,
+    where M is the square of the large leaf, the root is of at most 0 if the sum is M, and finite if more is left.
     """
 
     def __init__(self, function: Function, setup: Setup) -> None:
@@ -47,11 +47,11 @@ class Squares(Calls):
 
     @property
     def positions(self) -> int:
-        """One a row."""
+        """One per row."""
         return self.setup.m
 
     def start(self, rows: Sequence[int]) -> None:
-        """Probe at these rows. Raises NoTree where no number swamps one unit and not two, seen through the eps."""
+        """Probe at these rows. Raises NoTree if no number swamps one unit and not two, as seen through the eps."""
         self.at = list(rows)
         for bits in (24, 8, 11):
             self.bits = bits
@@ -98,7 +98,7 @@ class Squares(Calls):
         return answers
 
     def rows(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """What the callable makes of rows [P, n] -> [P, n]."""
+        """The callable's output for rows [P, n] -> [P, n]."""
         outputs = []
         for batch in parts(x, len(self.at)):
             indices = torch.tensor(self.at[: len(batch)])
@@ -107,7 +107,7 @@ class Squares(Calls):
         return torch.cat(outputs)
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-        """One row [n] in all rows: a number [M] of the bits that come out, and of some probes."""
+        """The same row [n] in all rows: an integer [M] made of each output's bits and of some probes."""
         shape = (self.setup.m, self.setup.n)
         codes = _hashes(self._call(row.expand(shape), factors, 2.0**-20, shape=shape))
         for k, i, j in _some_triplets(self.setup.n, int(row.double().abs().sum() * 64)):
@@ -119,12 +119,12 @@ class Squares(Calls):
         return codes
 
     def label(self, positions: Sequence[int]) -> str:
-        """Rows."""
+        """The rows in words."""
         return f"rows {runs(positions)}"
 
 
 class Exponentials(Calls):
-    """f(x [M, n]) -> [M, n], in fp32: the large leaf's share is 1 where nothing else is left of the sum."""
+    """f(x [M, n]) -> [M, n], in fp32: the large leaf's share is 1 if nothing else is left of the sum."""
 
     def __init__(self, function: Function, setup: Setup) -> None:
         super().__init__(function, setup)
@@ -133,11 +133,11 @@ class Exponentials(Calls):
 
     @property
     def positions(self) -> int:
-        """One a row."""
+        """One per row."""
         return self.setup.m
 
     def start(self, rows: Sequence[int]) -> None:
-        """Probe at these rows. Raises NoTree where sums are not fp32, MoeparityError where the output is not."""
+        """Probe at these rows. Raises NoTree if sums are not in fp32, MoeparityError if the output is not."""
         self.at = list(rows)
         n = self.setup.n
         values = torch.full((3, n), SOFTMAX_LOW)
@@ -174,23 +174,23 @@ class Exponentials(Calls):
         return answers
 
     def everywhere(self, row: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """One row [n], brought into [0, 4), in all rows: a number [M] of the bits that come out."""
+        """The same row [n], mapped into [0, 4), in all rows: an integer [M] made of each output's bits."""
         shape = (self.setup.m, self.setup.n)
         return _hashes(self._call((row % 4).expand(shape), shape=shape))
 
     def label(self, positions: Sequence[int]) -> str:
-        """Rows."""
+        """The rows in words."""
         return f"rows {runs(positions)}"
 
 
 def _near(value: float) -> list[float]:
-    """fp32 numbers around a quotient, the nearest first: kernels divide in several ways."""
+    """fp32 numbers around a quotient, the nearest first, since kernels divide in several ways."""
     bits = torch.tensor(value).view(torch.int32)
     return [float((bits + step).view(torch.float32)) for step in (0, 1, -1, 2, -2)]
 
 
 def _hashes(out: torch.Tensor) -> torch.Tensor:
-    """A number of the bits of each row."""
+    """An integer for the bits of each row."""
     bits = int_view(out).long()
     draw = torch.Generator().manual_seed(0)
     return (bits * torch.randint(1 << 62, (bits.shape[1],), generator=draw)).sum(1)

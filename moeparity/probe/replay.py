@@ -1,4 +1,4 @@
-"""Sums that a callable made, made again in a stated order, bit for bit: on data that cancels to rounding residue."""
+"""Replays a callable's sums in a stated order, bit for bit, on data that cancels to rounding residue."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SHORT = 16
 
 
 def zero_sum(n: int, rows: int, dtype: torch.dtype, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rows` sums [rows, n] of pairs (v, -v) whose exponents reach from -14 to 14 (fp16: -5 to 5), and factors [n].
+    """`rows` sums [rows, n] of pairs (v, -v) with exponents from -14 to 14 (fp16: -5 to 5), and factors [n].
 
-    Both of a pair have one factor, so that the products cancel as well. What is left is rounding residue: random normal
-    data would pass wrong 16-bit trees. In every other short sum pairs cancel but for their last bits, or most would be
-    0 in any order.
+    Both numbers of a pair have the same factor, so products cancel as well, and what is left is rounding residue;
+    random normal data would not show wrong 16-bit trees. In every other short sum, pairs cancel except for their last
+    bits, since most sums would else be 0 in any order.
     """
     draw = torch.Generator().manual_seed(seed)
     half = (n + 1) // 2
@@ -39,15 +39,15 @@ def zero_sum(n: int, rows: int, dtype: torch.dtype, *, seed: int) -> tuple[torch
 
 
 AFTER = ("", "/ n", "* (1 / n)")
-"""What may be done to a sum before it is rounded: nothing, or what makes it a mean."""
+"""What may be done to a sum before it is rounded: nothing, or one of two ways to make a mean of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """An order, what its additions round to where its levels say nothing else, and what is done to the sum.
+    """A way to add: an order, the rounding of additions unless levels state it, and what is done to the sum.
 
-    product: the dtype that each product is rounded to before it is added; "" where it enters as the order says, which
-    is rounded to fp32, or by an fma.
+    product: the dtype to which each product is rounded before it is added; "" if it is added as the order says, rounded
+    to fp32 or by an fma.
     """
 
     order: Order
@@ -56,7 +56,7 @@ class Way:
     product: str = ""
 
     def sums(self, rows: torch.Tensor, factors: torch.Tensor | None, output: torch.dtype) -> torch.Tensor:
-        """rows [P, n], times `factors` [n] where there are any, added up -> [P], rounded to `output`."""
+        """The sums of rows [P, n], times `factors` [n] if given -> [P], rounded to `output`."""
         total = self.total(rows, None if factors is None else factors.expand_as(rows))
         if self.after:
             total = total.to(working(total.dtype))
@@ -65,14 +65,14 @@ class Way:
         return rounded(total, output)
 
     def total(self, x: torch.Tensor, times: torch.Tensor | None) -> torch.Tensor:
-        """x [P, n], times `times` [P, n] where that is given, added up -> [P]; `after` is not done."""
+        """The sums of x [P, n], times `times` [P, n] if given -> [P]; without `after`."""
         if times is not None and self.product:
             x, times = product(x, times, torch_dtype(self.product)), None
         return sum_axis(x, self.order, -1, accumulate=torch_dtype(self.accumulate), times=times, executor="eager")
 
 
 def by_product(way: Way, stated: str | None = None) -> Iterator[Way]:
-    """`way` with its products rounded as `stated`, else in every way; as it is where it contracts them."""
+    """`way` with its products rounded as `stated`, else in every way; unchanged if it contracts them."""
     if way.order.fma:
         return iter([way])
     wider = ["fp64"] if way.accumulate == "fp64" else []
@@ -80,7 +80,7 @@ def by_product(way: Way, stated: str | None = None) -> Iterator[Way]:
 
 
 def contracted(order: Order) -> Order | None:
-    """The order with its products contracted into their additions; None where its first level cannot say so."""
+    """The order with its products contracted into additions; None if its first level has no word for that."""
     first, *further = order.levels
     try:
         return parse(str(Order((replace(first, words=tuple(sorted({*first.words, "fma"}))), *further))))
@@ -89,7 +89,7 @@ def contracted(order: Order) -> Order | None:
 
 
 def uncontracted(order: Order) -> Order | None:
-    """The order with its products rounded before they are added; None where they are not contracted."""
+    """The order with its products rounded before they are added; None if it does not contract them."""
     if not order.fma:
         return None
     words = (replace(level, words=tuple(word for word in level.words if word != "fma")) for level in order.levels)

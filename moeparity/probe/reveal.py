@@ -1,10 +1,10 @@
-"""A tree from probes that cancel: +M at one leaf, -M at another, units at others. No torch here.
+"""Finds a tree from probes that cancel: +M at one leaf, -M at another, units at others. No torch here.
 
-Units below the place where +M and -M meet are lost, so that the sum counts the units outside. One pivot is held against
-all other leaves of a group; leaves that lose the same units are the siblings on its way up, and each of these is a
-group of its own. After Xie, Gao, Wang and Xue, Revealing Floating-Point Accumulation Orders in Software/Hardware
-Implementations (FPRev, USENIX ATC 2025); random pivots, all groups of a depth in one batch, subsets of units where
-counts would round, and fused adders are this project's.
+Units below the place where +M and -M meet are lost, so the sum counts the units outside. One pivot is paired with all
+other leaves of a group. Leaves that lose the same units are siblings on the pivot's way up, and each set of siblings
+becomes a group of its own. After Xie, Gao, Wang and Xue, Revealing Floating-Point Accumulation Orders in
+Software/Hardware Implementations (FPRev, USENIX ATC 2025). This project adds random pivots, one batch for all groups of
+a depth, subsets of units where counts would round, and fused adders.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from moeparity.probe.shape import Shape
 
 
 class NoTree(Exception):  # noqa: N818  a finding, told to the user as one
-    """What the probes see is not what any one tree gives."""
+    """The probes contradict every single tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Probes with one pivot: +M at `plus`, -M at one of `minus` each, units at `units` that are neither."""
+    """Probes with one pivot: +M at `plus`, -M at one leaf of `minus` each, units at the others of `units`."""
 
     plus: int
     minus: Sequence[int]
@@ -37,7 +37,7 @@ Steps = Generator[list[Block], list[list[int]], "list[_Join]"]
 
 @dataclass(slots=True)
 class _Join:
-    """What one merge on the way from the pivot upwards brings: the leaves of its other children."""
+    """One merge on the pivot's way up: the leaves of its other children."""
 
     children: list[list[int]]
     groups: list[_Group] = field(default_factory=list)
@@ -45,7 +45,7 @@ class _Join:
 
 @dataclass(slots=True)
 class _Group:
-    """Leaves known to be added up before anything else meets them."""
+    """Leaves that are known to be added up before anything else is added to them."""
 
     leaves: list[int]
     pivot: int = 0
@@ -53,9 +53,9 @@ class _Group:
 
 
 def reveal(ask: Ask, leaves: int, capacity: int) -> Shape:
-    """The shape of a sum over `leaves` leaves of which `ask` counts what is left; counts up to `capacity` are exact.
+    """The shape of a sum over `leaves` leaves. ask: counts what is left; counts up to `capacity` are exact.
 
-    Raises NoTree where the counts contradict each other. Beyond `capacity` leaves fused adders are not told apart.
+    Raises NoTree if the counts contradict each other. Beyond `capacity` leaves, fused adders are not recognised.
     """
     draw = random.Random(0)  # noqa: S311
     root = _Group(list(range(leaves)))
@@ -73,7 +73,7 @@ def reveal(ask: Ask, leaves: int, capacity: int) -> Shape:
 
 
 def _run_together(running: Sequence[tuple[_Group, Steps]], ask: Ask) -> None:
-    """Run the steps of all groups, asking for what they want in one batch each time."""
+    """Run the steps of all groups together, with one batch for all of their questions each time."""
     waiting: list[tuple[_Group, Steps, list[Block]]] = []
     for group, steps in running:
         waiting += _advance(group, steps, None)
@@ -93,7 +93,7 @@ def _advance(group: _Group, steps: Steps, answer: list[list[int]] | None) -> lis
 
 
 def _siblings(group: _Group, capacity: int, draw: random.Random) -> Steps:
-    """What meets the pivot, from the lowest merge upwards."""
+    """What is merged with the pivot, from the lowest merge upwards."""
     leaves = group.leaves
     group.pivot = draw.choice(leaves)
     partners = [leaf for leaf in leaves if leaf != group.pivot]
@@ -106,10 +106,10 @@ def _siblings(group: _Group, capacity: int, draw: random.Random) -> Steps:
 
 
 def _by_counts(pivot: int, partners: Sequence[int], hidden: Sequence[int]) -> Steps:
-    """Joins from exact counts: leaf j of `partners` and the pivot hide `hidden` leaves, themselves included.
+    """Joins from exact counts. hidden: how many leaves the pivot and each leaf of `partners` hide, themselves included.
 
-    In an addition all that meets the pivot lower down is hidden as well. A fused adder that adds exactly hides only
-    the two children which hold +M and -M, so that its other children are seen.
+    An addition hides everything that was merged with the pivot lower down. A fused adder that adds exactly hides only
+    the two children with +M and -M, so its other children are seen.
     """
     buckets: dict[int, list[int]] = {}
     for leaf, lost in zip(partners, hidden, strict=True):
@@ -131,7 +131,7 @@ def _by_counts(pivot: int, partners: Sequence[int], hidden: Sequence[int]) -> St
 
 
 def _children(leaves: list[int], size: int) -> Generator[list[Block], list[list[int]], list[list[int]]]:
-    """Leaves of several children of one fused adder, `size` leaves each, child by child."""
+    """The leaves of several children of one fused adder, `size` leaves each, child by child."""
     children = []
     while len(leaves) > size > 1:
         first, *partners = leaves
@@ -145,13 +145,15 @@ def _children(leaves: list[int], size: int) -> Generator[list[Block], list[list[
 
 
 def _by_subsets(pivot: int, leaves: list[int], capacity: int, draw: random.Random) -> Steps:
-    """Joins where counts would round: units on few leaves at a time, whose counts sort the others into runs."""
+    """Joins where counts would round: units are put on few leaves at a time, and their counts sort the others into
+    runs.
+    """
     runs: list[tuple[list[int], bool]] = [(leaves, False)]
     while not all(single for _, single in runs):
         units_of = {i: draw.sample(run, min(len(run), capacity)) for i, (run, single) in enumerate(runs) if not single}
         counts = yield [Block(pivot, runs[i][0], sample) for i, sample in units_of.items()]
         parts = {i: _by_visible(runs[i][0], visible) for i, visible in zip(units_of, counts, strict=True)}
-        # All that hide the units of a run lie in its lowest sibling, or the run is one sibling.
+        # Either all leaves that hide the units of a run lie in its lowest sibling, or the run is one sibling.
         unsure = {i: sample[0] for i, sample in units_of.items() if len(parts[i]) == 1 < len(sample) < len(runs[i][0])}
         peeled = (yield from _lowest_siblings(pivot, {i: runs[i][0] for i in unsure}, unsure)) if unsure else {}
         sorted_runs: list[tuple[list[int], bool]] = []
@@ -165,7 +167,7 @@ def _by_subsets(pivot: int, leaves: list[int], capacity: int, draw: random.Rando
 
 
 def _by_visible(run: Sequence[int], visible: Sequence[int]) -> list[list[int]]:
-    """Leaves by how many units they leave: those that leave most lie lowest."""
+    """Leaves sorted by how many units they leave: those that leave most lie lowest."""
     parts: dict[int, list[int]] = {}
     for leaf, count in zip(run, visible, strict=True):
         parts.setdefault(count, []).append(leaf)
@@ -175,7 +177,7 @@ def _by_visible(run: Sequence[int], visible: Sequence[int]) -> list[list[int]]:
 def _lowest_siblings(
     pivot: int, runs: dict[int, list[int]], of: dict[int, int]
 ) -> Generator[list[Block], list[list[int]], dict[int, list[tuple[list[int], bool]]]]:
-    """Each run as its lowest sibling, in which leaf `of` lies, and the rest, if there is one, still to be sorted."""
+    """Each run split into its lowest sibling, which contains leaf `of`, and the unsorted rest, if there is one."""
     counts = yield [Block(pivot, [of[i]], run) for i, run in runs.items()]
     parts = {i: [(run, True)] for i, run in runs.items()}
     for (i, run), (outside,) in zip(runs.items(), counts, strict=True):
@@ -189,13 +191,13 @@ def _lowest_siblings(
 
 
 def _shape(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
-    """The groups' merges in one shape; children of one adder that swamps what it adds are put together."""
+    """One shape of all groups' merges; children of one adder that swamps its terms are put together."""
     fused = _fused_joins(groups, ask)
     merges: list[tuple[int, ...]] = []
     leaves = len(root.leaves)
 
     def children(group: _Group) -> list[int]:
-        """What the last merge of a group takes."""
+        """The operands of a group's last merge."""
         values = [group.pivot]
         for number, join in enumerate(group.joins):
             if number:
@@ -217,9 +219,10 @@ def _shape(root: _Group, groups: Sequence[_Group], ask: Ask) -> Shape:
 
 
 def _fused_joins(groups: Sequence[_Group], ask: Ask) -> set[tuple[int, int]]:
-    """Joins, as (group, number), whose other child is no value of its own but more terms of the same fused adder.
+    """Joins, as (group, number), whose other child is not a value of its own but further terms of the same fused adder.
 
-    +M and -M on two children of that child, one unit on the pivot: a value of its own would be 0 before the unit.
+    The probe has +M and -M on two children of that child and one unit on the pivot: if the child is a value of its own,
+    it is 0 before the unit is added.
     """
     joins = [
         (group, number, join.groups[0])

@@ -1,4 +1,4 @@
-"""The tree of one class of rows of an RMSNorm or a softmax; for RMSNorm also what is done around the sum."""
+"""Finds the tree of one class of rows of an RMSNorm or softmax; for RMSNorm also the operations around the sum."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ASSOCIATIONS = ("x_rstd_first", "weight_rstd_first", "weight_x_first")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How an RMSNorm goes on from the sum of squares, as op rms_norm names it; `after` makes the mean."""
+    """How an RMSNorm continues from the sum of squares, in the words of op rms_norm; `after` makes the mean."""
 
     after: str
     root: str
@@ -45,7 +45,7 @@ class Form:
         return f"{self.after} + eps, {self.root}"
 
     def rows(self, x: torch.Tensor, weight: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-        """x [P, n], weight [n], the sums of squares [P, 1] -> [P, n], with an eps of 2^-20."""
+        """The rows [P, n] for x [P, n], weight [n] and sums of squares [P, 1], with an eps of 2^-20."""
         n = torch.tensor(float(x.shape[-1]))
         mean = total / n if self.after == AFTER[1] else total * (1 / n)
         rstd = torch.rsqrt(mean + EPS) if self.root == ROOTS[0] else 1 / torch.sqrt(mean + EPS)
@@ -63,9 +63,10 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """order and what its additions round to; `form`, and how many of how many whole rows came out again in it.
+    """The order and the rounding of its additions; `form`, and how many of the replayed rows are reproduced in it
+    (`equal`).
 
-    square: the dtype that squares are rounded to before they are added, "" where they enter as the order says.
+    square: the dtype to which squares are rounded before they are added, "" if they are added as the order says.
     """
 
     order: Order
@@ -78,7 +79,7 @@ class Revealed:
 
     @property
     def sites(self) -> tuple[tuple[str, str], ...]:
-        """Attributes of op rms_norm beside its order; none where not all rows came out again."""
+        """Attributes of op rms_norm besides its order; () unless all rows are reproduced."""
         if self.form is None or self.equal < self.replayed:
             return ()
         return (("square", self.square or "fp32"), *self.form.sites)
@@ -87,8 +88,8 @@ class Revealed:
 def rows_at(
     rows: Squares | Exponentials, at: Sequence[int], replay: Order | None = None, square: str | None = None
 ) -> Revealed:
-    """Probe rows `at`, and replay whole rows in `replay`, by default the order found, whose squares are contracted if
-    that gives the bits. `square`: as `Way.product`; by default whatever gives them. Raises NoTree as `start` does.
+    """Probe rows `at`, and replay whole rows in `replay`, by default in the order found, with squares contracted if
+    that gives the bits. square: as `Way.product`; by default whatever gives the bits. Raises NoTree as `start` does.
     """
     rows.start(at)
     shape = reveal_triplets(rows.ask, rows.setup.n)
@@ -110,7 +111,7 @@ def _forms() -> Iterator[Form]:
 
 
 def _replay(rows: Squares, orders: Sequence[Order], accumulate: str, square: str | None) -> Revealed:
-    """The first of the orders, roundings of the squares and forms in which all rows come out again, or the nearest."""
+    """The first combination of order, rounding of squares and form in which all rows are reproduced, or the nearest."""
     count = REPLAYED if rows.setup.n <= LARGE else FEWER
     x, weight = zero_sum(rows.setup.n, count, rows.setup.dtype, seed=1 << 20)
     out = rows.rows(x, weight, EPS)

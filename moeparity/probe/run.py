@@ -1,4 +1,4 @@
-"""From what a user asks for on the command line to what is printed."""
+"""Runs `moeparity kernel probe` and `certify`: from the options of the command line to the report."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from moeparity.numerics.orders import NATIVE, OrderError, parse
 from moeparity.ops.norm.launches import SM_COUNT
 from moeparity.ops.norm.reductions import RULES
 from moeparity.ops.norm.rms_norm import MEAN_SQUARE
+from moeparity.output.blocks import Document
 from moeparity.probe.calls import Setup
 from moeparity.probe.certify import Claim, certify, coverage
 from moeparity.probe.collective import collective
 from moeparity.probe.find import probe
+from moeparity.probe.fragment import fragment
 from moeparity.probe.kernels.callable import function_of
 from moeparity.probe.kernels.launch import is_kernel_file, open_kernel
 from moeparity.probe.live_all_reduce import first_rank, join, process_groups
+from moeparity.probe.show import certified, probed
 from moeparity.probe.target import Function, load
-from moeparity.probe.text import fragment, report_text, verdict_text
 
 LARGEST_COUNT, LARGEST_SUM = 256, 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Options as they were given; empty texts and None stand for the kind's defaults. Either a `target` or a
-    `collective` is given.
+    """The options as they were given; "" and None stand for the kind's defaults. Either `target` or `collective` is
+    given.
     """
 
     target: str | None
@@ -46,24 +48,24 @@ class Request:
 
     @property
     def name(self) -> str:
-        """What is probed, as the user says it."""
+        """What is probed, as the user named it."""
         return self.target or f"--collective {self.collective}"
 
 
-def run(request: Request, folder: Path) -> tuple[str, str, list[str]]:
-    """The report, the YAML fragment, and what has no order that replays; where there is any, no fragment.
+def run(request: Request, folder: Path) -> tuple[Document | None, str, list[str]]:
+    """The report, the YAML fragment, and what has no order that replays; if there is any, there is no fragment.
 
-    Both texts are empty in all processes but the first. Raises MoeparityError for a user's mistake.
+    Only the first process of a job has report and fragment. Raises MoeparityError for a user's mistake.
     """
     with process_groups():
         result = probe(*prepare(request, folder))
     if not first_rank():
-        return "", "", result.unknown
-    return report_text(result), "" if result.unknown else fragment(result), result.unknown
+        return None, "", result.unknown
+    return probed(result), "" if result.unknown else fragment(result), result.unknown
 
 
 def prepare(request: Request, folder: Path) -> tuple[Function, list[Setup]]:
-    """The function, and every combination of rows, threads and alignment."""
+    """The function, and a setup for every combination of rows, threads and alignment."""
     function, dtype = _target(request, folder)
     if dtype not in CHECKPOINT_NAMES:
         near = did_you_mean(dtype, CHECKPOINT_NAMES)
@@ -127,19 +129,22 @@ def numbers(option: str, text: str, *, least: int) -> list[int]:
     return list(dict.fromkeys(values))
 
 
-def run_certify(request: Request, folder: Path, claim: Claim) -> tuple[str, bool]:
-    """The verdict in words, and whether all of it holds. Raises MoeparityError for a user's mistake."""
+def run_certify(request: Request, folder: Path, claim: Claim) -> tuple[Document | None, bool]:
+    """The report, which only the first process has, and whether all of it holds.
+
+    Raises MoeparityError for a user's mistake.
+    """
     with process_groups():
         function, setups = prepare(request, folder)
         verdicts = certify(function, setups, claim)
-        text = verdict_text(function, claim, verdicts, coverage(function, setups, verdicts))
+        report = certified(function, claim, verdicts, coverage(function, setups, verdicts))
     holds = all(verdict.holds for verdict in verdicts)
-    return text if first_rank() else "", holds
+    return report if first_rank() else None, holds
 
 
 def read_claim(text: str, accumulate: str | None, node: Mapping[str, str] | None) -> Claim:
-    """What `--against` names: an order, written out or by the name of a launch rule, a collective, or what a node's
-    attributes say. Raises MoeparityError.
+    """What `--against` names: an order written out, a launch rule, a collective, or a node's attributes. Raises
+    MoeparityError.
     """
     if accumulate is not None and accumulate not in FLOAT_NAMES:
         raise MoeparityError(f"--accumulate {accumulate}: expected one of {listed(FLOAT_NAMES)}.")
@@ -156,7 +161,7 @@ def read_claim(text: str, accumulate: str | None, node: Mapping[str, str] | None
 
 
 def _claim_of_node(text: str, accumulate: str | None, node: Mapping[str, str]) -> Claim:
-    """What a node's attributes in force say of its sum."""
+    """What a node's attributes in effect say of its sum."""
     if node.get("collective", "none") != "none":
         return Claim(text=text, collective=_collective(text, node["collective"]))
     statistic = node.get("statistic", MEAN_SQUARE)

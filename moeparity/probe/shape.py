@@ -1,7 +1,7 @@
-"""What an order probe can see of a summation tree: which values meet where. No torch here.
+"""Shapes: what an order probe can see of a summation tree, that is, which values are merged where. No torch here.
 
-Addition is commutative, so that the children of a merge have no order; padded zeros leave no trace in a merge. Two
-orders with one shape give the same bits wherever their arithmetic (dtypes, contraction, zeros) agrees.
+Addition is commutative, so the children of a merge have no order; padded zeros leave no trace. Two orders with the same
+shape give the same bits if their arithmetic (dtypes, contraction, zeros) agrees.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _BITS = 128
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Merges of `leaves` values, the earliest first: merge k joins the values listed and makes value `leaves` + k.
+    """Merges of `leaves` values, the earliest first: merge k joins the listed values and makes value `leaves` + k.
 
-    A merge of two is an addition; one of more adds all of them at once (a fused adder). Values that are not there
-    (`absent`: padded lanes of a level) take part in no merge.
+    A merge of two values is an addition; one of more adds all of them at once (a fused adder). Missing values
+    (`absent`: padded lanes of a level) are in no merge.
     """
 
     leaves: int
@@ -68,9 +68,9 @@ Clusters = dict[int, int]
 
 
 def clusters(shape: Shape) -> Clusters:
-    """Each set of leaves that is added up before it meets another -> the merge that completes it.
+    """Each set of leaves that is added up before another value is added -> the merge that completes it.
 
-    A set is known by the sum of its leaves' random 128-bit numbers. The sets alone determine the shape.
+    A set is identified by the sum of its leaves' random 128-bit numbers. The sets determine the shape.
     """
     codes, leaves = numbers(shape.leaves), shape.leaves
     sums: list[int] = []
@@ -82,13 +82,13 @@ def clusters(shape: Shape) -> Clusters:
 
 @lru_cache(maxsize=16)
 def numbers(leaves: int) -> tuple[int, ...]:
-    """The random number of each leaf; of a shorter sum's leaves the same."""
+    """The random number of each leaf; the same for the leaves of a shorter sum."""
     draw = random.Random(1)  # noqa: S311
     return tuple(draw.getrandbits(_BITS) for _ in range(leaves))
 
 
 def same_shape(a: Shape, b: Shape) -> bool:
-    """Whether two shapes are one."""
+    """Whether two shapes are equal."""
     return (a.leaves, len(a.merges), a.absent) == (b.leaves, len(b.merges), b.absent) and (
         clusters(a).keys() == clusters(b).keys()
     )
@@ -104,7 +104,7 @@ def parents(shape: Shape) -> list[int]:
 
 
 def members(shape: Shape) -> tuple[list[int], list[int]]:
-    """For each value, how many leaves it holds and the lowest of them."""
+    """For each value, how many leaves it contains, and the lowest of them."""
     sizes = [1] * shape.leaves
     lowest = list(range(shape.leaves))
     for merge in shape.merges:
@@ -114,9 +114,10 @@ def members(shape: Shape) -> tuple[list[int], list[int]]:
 
 
 def tree_of(shape: Shape, contracted: Collection[int] = ()) -> AnyTree:
-    """The shape as a tree: the larger child of an addition first, so that brackets stay few; else the lower leaf.
+    """The shape as a tree: of an addition's children the larger comes first, so that there are few brackets; else the
+    one with the lower leaf.
 
-    Of two leaves, one that is `contracted` (its product enters with one rounding) comes second.
+    Of two leaves, one that is `contracted` (its product is added with one rounding) comes second.
     """
     sizes, lowest = members(shape)
     nodes: list[AnyTree] = list(range(shape.leaves))
@@ -140,9 +141,10 @@ def tree_of(shape: Shape, contracted: Collection[int] = ()) -> AnyTree:
 
 
 def visible(shape: Shape, pairs: Sequence[Sequence[int]], units: Collection[int]) -> list[tuple[int, int]]:
-    """How many of `units` are left where +M and -M lie on a pair of leaves, for each pair.
+    """For each pair of leaves with +M and -M, how many of `units` are left.
 
-    The two numbers differ where the pair meets in a fused adder: one that adds exactly, one that swamps all its terms.
+    The two numbers differ if the pair meets in a fused adder: one for an adder that adds exactly, one for an adder that
+    swamps all its terms.
     """
     taken_by = parents(shape)
     unit_leaves = frozenset(units)

@@ -1,4 +1,4 @@
-"""The user's function: the kinds it may be of, finding it, and calling it with its mistakes told as such."""
+"""The user's function: which kinds there are, how to find it, and how to call it so that its mistakes are reported."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from moeparity.ptx import PtxError
 class Kind:
     """How a callable of one kind is called.
 
-    names: of its parameters, from which the kind is told where the user does not say. `signed`: its values may have any
-    sign, so that probes can cancel; the others add squares or exponentials.
+    names: of its parameters; the kind is recognised by them if the user does not name it. signed: its values may have
+    any sign, so that probes can cancel; other kinds add squares or exponentials.
     """
 
     name: str
@@ -87,18 +87,18 @@ KINDS = {
 
 
 def kind_of(parameters: tuple[str, ...]) -> str | None:
-    """The kind whose parameters have these names; None where no one kind has."""
+    """The kind whose parameters have these names; None unless exactly one kind has."""
     names = [kind.name for kind in KINDS.values() if parameters in kind.names]
     return names[0] if len(names) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A user's function under the name it was asked for, with the kind it is called as.
+    """A user's function, under the name by which the user asked for it, and its kind.
 
-    race: with n, rows and width, whether its bits depend on which of its threads go first, in words, "" where they do
-    not. rests_on: what its runs so far rest on, in lines. Both of compiled kernels only. scatters: of an all-reduce,
-    whether it is put together from a reduce-scatter.
+    race: for n, rows and width, whether its bits depend on which of its threads go first, in words, "" if not.
+    rests_on: on what its runs so far rest, in lines. Both are for compiled kernels only. scatters: whether an
+    all-reduce is made of a reduce-scatter.
     """
 
     name: str
@@ -109,16 +109,17 @@ class Function:
     scatters: bool = False
 
     def __call__(self, *arguments: torch.Tensor | float, shape: tuple[int, ...]) -> torch.Tensor:
-        """What it returns for `arguments`, a float tensor of `shape`; what it gave in place where it returns nothing.
+        """The function's result for `arguments`, a float tensor of `shape`; if it returns nothing, what it wrote in
+        place.
 
-        Raises MoeparityError for whatever it raises or returns amiss.
+        Raises MoeparityError for any exception and any wrong result.
         """
         try:
             with torch.no_grad():
                 out = self.call(*arguments)
         except PtxError as error:
             raise MoeparityError(f"{self.description(arguments)}: {error}") from None
-        except Exception as error:  # noqa: BLE001  whatever it raises is the function's, and is told
+        except user_code.CAUGHT as error:
             raise MoeparityError(
                 f"{self.description(arguments)} raised {user_code.error_line(error, __file__)}."
             ) from None
@@ -145,10 +146,10 @@ class Function:
 
 
 def load(text: str, folder: Path, kind: str | None) -> Function:
-    """The function `text`, as MODULE:FUNCTION, names; modules in `folder` are found as well.
+    """The function that `text` names as MODULE:FUNCTION; modules in `folder` are found as well.
 
-    `kind` None: told from the names of its parameters. Raises MoeparityError where there is no such module or function,
-    where importing it fails, or where the kind cannot be told.
+    kind None: it is recognised by the names of the parameters. Raises MoeparityError if there is no such module or
+    function, if importing it fails, or if the kind can't be recognised.
     """
     if not all(text.partition(":")[::2]):
         raise MoeparityError(f"{text}: expected MODULE:FUNCTION, as in `kernels:my_sum` for my_sum in ./kernels.py.")
@@ -173,11 +174,11 @@ def _kind(text: str, function: Callable[..., Any]) -> str:
 
 
 def _of_one(function: Callable[..., Any]) -> str:
-    """The kind of f(x): an all-reduce where torchrun has started this process, else by what comes of a call."""
+    """The kind of f(x): an all-reduce if torchrun has started this process, else by the result of a call."""
     if "LOCAL_RANK" in os.environ:
         return "all_reduce"
     try:
         shape = tuple(function(torch.zeros(3, 8)).shape)
-    except Exception:  # noqa: BLE001  it is called, and told of, again
+    except user_code.CAUGHT:  # it is called, and told of, again
         return "sum"
     return "softmax" if shape == (3, 8) else "sum"

@@ -1,4 +1,4 @@
-"""What an addition of a known tree rounds to, which products are contracted, and what becomes of -0."""
+"""Finds the arithmetic of a known tree: to what additions round, which products are contracted, what -0 becomes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moeparity.probe.shape import Shape, members, parents
 WIDEST = 60
 _TIE = 2.0**-12
 CANDIDATES = (8, 9, 11, 12, 24, 25, 53, 54)
-"""Bits of the dtypes, and one more each, as a compensated sum shows."""
+"""Bits of the known dtypes, and one more each, which a compensated sum shows."""
 
 
 def arithmetic(masks: Masks, shape: Shape) -> Evidence:
@@ -27,7 +27,9 @@ def _positive(masks: Masks) -> bool:
 
 
 def _bits(masks: Masks, shape: Shape) -> tuple[int | None, ...]:
-    """2^e and 1 on two children of a merge, -2^e on a leaf outside: 1 is left where the merge keeps e + 1 bits."""
+    """The bits that each merge keeps: with 2^e and 1 on two of its children and -2^e on a leaf outside, 1 is left if it
+    keeps e + 1 bits.
+    """
     _, lowest = members(shape)
     taken_by = parents(shape)
     triples: dict[int, tuple[int, int, int]] = {}
@@ -54,7 +56,9 @@ def _range(masks: Masks) -> int:
 
 
 def _precision(masks: Masks, triples: Sequence[tuple[int, int, int]], exponents: Sequence[int]) -> list[int]:
-    """The first of `exponents` at which the 1 is lost, for each triple; beyond them all, the one after."""
+    """For each triple, the first of `exponents` at which the 1 is lost; if there is none, the exponent after the
+    last.
+    """
     usable = [e for e in exponents if e <= _range(masks)]
     visible = iter(_visible(masks, [(*triple, e) for triple in triples for e in usable]))
     bits = []
@@ -82,7 +86,7 @@ def _visible(masks: Masks, probes: Sequence[tuple[int, int, int, int]]) -> list[
 def _contracted_leaves(masks: Masks, shape: Shape) -> frozenset[int] | None:
     """Leaves whose products (1 + 2^-12)^2 keep all their 25 bits when -(1 + 2^-12) is added to them.
 
-    Only where an fp32 product is rounded to fp32 can this be seen.
+    This can be seen only if products are otherwise rounded to fp32.
     """
     if not masks.of.products or masks.dtype != torch.float32 or masks.output != torch.float32:
         return None

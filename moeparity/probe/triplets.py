@@ -1,9 +1,9 @@
-"""A tree from probes of three leaves, where no value can be negative. No torch here.
+"""Finds a tree from probes of three leaves, for values that can't be negative. No torch here.
 
-One leaf swamps another, but not two that were added up before they meet it: so a probe says whether two leaves meet
-before they meet a third. Against a pivot that sorts all other leaves by where they meet it, as quicksort does with an
-order and equality, and those that meet it at one place are a group of their own. Merges of more than two are not told
-apart.
+One leaf swamps another, but not two that were added up before; so a probe says whether two leaves meet before they meet
+a third. With a pivot as one of them, this sorts all other leaves by the place where they meet the pivot, as in a
+quicksort with ties; leaves that meet it at the same place form a group of their own. Merges of more than two are not
+recognised.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _SAMPLE = 15
 
 
 def reveal_triplets(ask: Ask, leaves: int) -> Shape:
-    """The shape of a sum over `leaves` leaves; what `ask` says of a sum that is no tree gives a shape all the same."""
+    """The shape of a sum over `leaves` leaves; if the sum is no tree, some shape is returned nevertheless."""
     draw = random.Random(0)  # noqa: S311
     merges: list[tuple[int, ...]] = []
     level = [list(range(leaves))]
-    # Of groups within each other that begin with one leaf, no two have one size.
+    # Nested groups that begin with the same leaf have different sizes.
     paths: dict[tuple[int, int], tuple[int, list[list[int]]]] = {}
     while level:
         pivots = [draw.choice(group) for group in level]
@@ -53,7 +53,7 @@ def reveal_triplets(ask: Ask, leaves: int) -> Shape:
 
 
 def _run_together(running: Sequence[Steps], ask: Ask) -> list[list[list[int]]]:
-    """What each of the steps returns, all of them asking in one batch each time."""
+    """The results of all steps, which are run together with one batch for all of their questions each time."""
     results: dict[int, list[list[int]]] = {}
     waiting = _advance(dict(enumerate(running)), dict.fromkeys(range(len(running))), results)
     while waiting:
@@ -79,7 +79,7 @@ def _advance(
 
 
 def _siblings(pivot: int, group: list[int], draw: random.Random) -> Steps:
-    """Leaves of `group` by where they meet the pivot, from the lowest place upwards."""
+    """The leaves of `group` sorted by where they meet the pivot, from the lowest place upwards."""
     runs: list[tuple[list[int], bool]] = [([leaf for leaf in group if leaf != pivot], False)]
     while not all(single for _, single in runs):
         open_runs = {i: run for i, (run, single) in enumerate(runs) if not single}
@@ -104,7 +104,7 @@ def _siblings(pivot: int, group: list[int], draw: random.Random) -> Steps:
 def _middles(
     pivot: int, runs: dict[int, list[int]], draw: random.Random
 ) -> Generator[list[Triplet], list[bool], dict[int, int]]:
-    """For each run a leaf near its middle: the one in the middle of a sample, sorted by all its pairs."""
+    """For each run, a leaf near its middle: the middle one of a sample, which is sorted by all its pairs."""
     samples = {i: draw.sample(run, _SAMPLE) for i, run in runs.items() if len(run) > 8 * _SAMPLE}
     middles = {i: draw.choice(run) for i, run in runs.items()}
     if not samples:
@@ -120,7 +120,7 @@ def _middles(
 def _replies_by_leaf(
     runs: dict[int, list[int]], middle: dict[int, int], probe: Callable[[int, int], Triplet]
 ) -> Generator[list[Triplet], list[bool], dict[int, dict[int, bool]]]:
-    """What is seen of each leaf of each run, the middle one left out."""
+    """The answer for each leaf of each run except the middle one."""
     places = [(i, leaf) for i, run in runs.items() for leaf in run if leaf != middle[i]]
     answers: dict[int, dict[int, bool]] = {i: {} for i in runs}
     if places:

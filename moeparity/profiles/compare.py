@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from moeparity.errors import SpecError, Where, did_you_mean, listed
@@ -12,17 +12,19 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.cut import cut_by
 from moeparity.plan.difference import Difference
-from moeparity.plan.engine_profile import load_profile, placement_rules
+from moeparity.plan.engine_profile import Profile, layers_of, load_profile, placement_rules
 from moeparity.plan.evidence import levels
 from moeparity.plan.expand import expand
+from moeparity.plan.graph import Graph
 from moeparity.plan.messages import RowMessage
-from moeparity.plan.rule import DEFAULT, EVIDENCE_LEVELS, NO_FLAG, Rule
+from moeparity.plan.rule import DEFAULT, EVIDENCE_LEVELS, Rule
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import PHASES
-from moeparity.plan.sides import Side
+from moeparity.plan.sides import Side, side_of
+from moeparity.plan.sizes import described
 from moeparity.plan.spec import profile_schema, reader, variant_schema
 from moeparity.plan.toggles import Toggle, toggles
-from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, Stand, Statement
+from moeparity.profiles.report import EngineDifference, EngineProfile, EngineToggle, FlagEffect, Stand, Statement
 
 NOT_STATED = "Not stated:"
 """What opens the part of a profile's comment that lists what it leaves open."""
@@ -71,23 +73,9 @@ def compare(
             f"{did_you_mean(architecture, configs)}"
         )
     config = Config(configs[architecture])
-    graph = expand(config)
-    where = Where(Path("--tensor"))
     placement = placement or variant_schema.Placement()
-    ranks = placement_rules(placement, where)
-    profiles = [load_profile(name, _place()) for name in (first, second)]
-    dtype = config.dtype or UNDECLARED_DTYPE
-    message = RowMessage.of(graph, dtype, ranks)
-    rules = (
-        row_rule
-        for profile in profiles
-        for layer in profile.layers
-        for rule in layer
-        for row_rule in message.in_rows(rule)
-    )
-    cases = cut_by(graph, PHASES, rules)
-    plans = [bind(graph, profile, dtype, placement=ranks, phases=cases) for profile in profiles]
-    one_side, other_side = (Side(plan=plan, schedule=ScheduleSettings(batch=1)) for plan in plans)
+    one_side, other_side = _sides_of(expand(config), config.dtype or UNDECLARED_DTYPE, placement, (first, second))
+    plans = (one_side.plan, other_side.plan)
     # What rests in one of them comes of another line, and is nothing that the two do differently.
     in_effect = (t for t in toggles(one_side, other_side) if any(not member.resting for member in t.members))
     differences = [_toggle(toggle, plans[0], plans[1]) for toggle in in_effect]
@@ -105,8 +93,22 @@ def compare(
     )
 
 
+def _sides_of(graph: Graph, dtype: str, placement: variant_schema.Placement, names: Sequence[str]) -> list[Side]:
+    """Two profiles on a graph, cut into the same cases. Raises SpecError."""
+    ranks = placement_rules(placement, Where(Path("--tensor")))
+    profiles = [load_profile(name, _place()) for name in names]
+    message = RowMessage.of(graph, dtype, ranks)
+    rules = (rule for profile in profiles for layer in profile.layers for rule in layer)
+    cases = cut_by(graph, PHASES, (row_rule for rule in rules for row_rule in message.in_rows(rule)))
+
+    def bound(of: Profile) -> BoundGraph:
+        return bind(graph, of, dtype, placement=ranks, phases=cases)
+
+    return [side_of(profile, bound, ScheduleSettings(batch=1), placement) for profile in profiles]
+
+
 def _place() -> Where:
-    return Where(Path("engines"))
+    return Where(Path("show engines"))
 
 
 def _path(name: str) -> Path:
@@ -126,7 +128,31 @@ def _description(path: Path, spec: profile_schema.ProfileFile) -> EngineProfile:
         extends=spec.extends,
         about=about.strip(),
         not_stated=open_.strip(),
+        flags=tuple(_effect(flag, path, spec.name) for flag in spec.flags),
     )
+
+
+def _effect(flag: profile_schema.Flag, path: Path, profile: str) -> FlagEffect:
+    sets = (statement for layer in layers_of(flag, path, profile) for rule in layer for statement in _statements(rule))
+    return FlagEffect(
+        flag=flag.flag,
+        becomes=flag.becomes or "",
+        ops=tuple(flag.ops),
+        sets=tuple(sets),
+        condition="; ".join(_conditions(flag)),
+    )
+
+
+def _conditions(flag: profile_schema.Flag) -> Iterator[str]:
+    """What has to hold of the model and its ranks, in words."""
+    if flag.model_type:
+        yield ", ".join(flag.model_type)
+    if flag.condition:
+        yield described(flag.condition)
+    if flag.placement is not None:
+        yield f"{flag.placement} ranks"
+    if flag.when is not None:
+        yield flag.when
 
 
 def _comment(path: Path) -> str:
@@ -144,13 +170,13 @@ def _statements(rule: Rule) -> Iterator[Statement]:
         yield Statement(
             on=rule.op or rule.nodes or f"fusion {rule.fusion} ({', '.join(rule.chain or ())})",
             model_types=rule.model_types or (),
+            sizes=described(rule.sizes),
             phases=rule.cases or (),
             attribute=attribute,
             value=str(value),
             evidence=rule.level,
             source=rule.source,
             set_by=rule.set_by or DEFAULT,
-            changed_by=rule.change or NO_FLAG,
         )
 
 

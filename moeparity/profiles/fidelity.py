@@ -193,7 +193,7 @@ def _kernels(finding: Finding) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FidelityDocument:
-    """What `moeparity ops --fidelity --json` writes."""
+    """What `moeparity show ops --fidelity --json` writes."""
 
     found: tuple[Finding, ...]
 

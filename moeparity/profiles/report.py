@@ -8,33 +8,16 @@ from dataclasses import dataclass
 from moeparity.ops.measured import Share
 from moeparity.output.json import to_json
 
-SCHEMA = "moeparity.engines/2"
+SCHEMA = "moeparity.engines/3"
 """Grows when a field changes its meaning or goes; new fields may appear without it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineProfile:
-    """A shipped or a user's profile: of which engine and version it speaks, in which setup, and what it leaves open.
-
-    `about` and `not_stated` are the comment at its top; `extends` is the profile it takes the rest from.
-    """
-
-    name: str
-    engine: str
-    version: str
-    says: str
-    extends: str | None
-    about: str
-    not_stated: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One value that a profile states: on what (`op`, or a fused chain), for which models, in which phases of a
-    schedule (none named: all), how sure.
+    """One value that a profile states: on what (`op`, or a fused chain), for which models of which sizes, in which
+    phases of a schedule (none named: all), how sure.
 
-    `set_by` is what a user gives the engine to have it (`default`: nothing), `changed_by` what would give another
-    (`none`: nothing does).
+    `set_by` is what a user gives the engine to have it (`default`: nothing).
     """
 
     on: str
@@ -44,13 +27,53 @@ class Statement:
     evidence: str
     source: str
     set_by: str
-    changed_by: str
     phases: tuple[str, ...] = ()
+    sizes: str = ""
+
+    @property
+    def of_rule(self) -> tuple[str | tuple[str, ...], ...]:
+        """What all that one rule states has in common."""
+        return (self.on, self.model_types, self.sizes, self.phases, self.source, self.set_by)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagEffect:
+    """A flag that a profile knows: the profile it `becomes` (empty: none, then what it `sets`), for which ops (none
+    named: all). With neither it is not known what it does.
+
+    `condition` is where that holds in words (`qwen3_moe; 2, 4, 8 ranks`), empty where it goes by neither.
+    """
+
+    flag: str
+    becomes: str
+    ops: tuple[str, ...]
+    sets: tuple[Statement, ...]
+    condition: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineProfile:
+    """A shipped or a user's profile: of which engine and version it speaks, in which setup, and what it leaves open.
+
+    `about` and `not_stated` are the comment at its top; `extends` is the profile it takes the rest from, `flags` what
+    its file says of flags.
+    """
+
+    name: str
+    engine: str
+    version: str
+    says: str
+    extends: str | None
+    about: str
+    not_stated: str
+    flags: tuple[FlagEffect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stand:
-    """What one engine does there: its value, how sure its profile is, by what it is set, and what would change it."""
+    """What one engine does there: its value, how sure its profile is, by what it is set, and the flags that give the
+    other's.
+    """
 
     value: str
     evidence: str
@@ -91,7 +114,7 @@ class EngineDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginesDocument:
-    """What `moeparity engines --json` writes: how two profiles differ, what one states, or the list of all."""
+    """What `moeparity show engines --json` writes: how two profiles differ, what one states, or the list of all."""
 
     found: EngineDifference | Sequence[EngineProfile] | Sequence[Statement]
 

@@ -1,5 +1,5 @@
-"""Guards for live torch.distributed jobs: ranks stay in step, or the job ends with one crisp difference
-(`docs/ranks.md`). Its names are imported, and torch with them, when they are first used.
+"""Guards for live torch.distributed jobs: ranks stay in step, or the job ends with one clear difference
+(`docs/ranks.md`). Names of this package are imported, and torch with them, when they are first used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Signs of life, and what the operating system says of a process that gives none."""
+"""Signs of life of a rank, and what the operating system says of a process that gives none."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOST = {"gone": "was killed", "stopped": "is stopped"}
-"""States in which a process gives no sign of life any more, in words."""
+"""States of a process that can't give signs of life any more, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One sign of life. `moves`: how many places the rank came to. `call`: the last call it finished. `place`: where
-    the rank is, in words. `waits`: it waits for others there. `within`: in a collective of this group. `since`: for
-    how many seconds. `closed`: it has left its guard, as `place` says.
+    """One sign of life of a rank.
+
+    moves: at how many places the rank has been. call: the last call that it finished. place: where it is, in words.
+    waits: it waits for others there. within: the group in whose collective it is. since: for how many seconds. closed:
+    it has left its guard, as `place` says.
     """
 
     count: int
@@ -32,8 +34,8 @@ class Beat:
 
 @dataclass(slots=True)
 class Sighting:
-    """A peer's last sign of life, when it came, since when the peer waits where it is, and since when its process has
-    been seen to be gone; by the clock of who saw it.
+    """A peer's last sign of life, and times by this rank's clock: when it came (`at`), since when the peer waits at its
+    place (`waits`), since when its process is known to be gone (`gone`).
     """
 
     beat: Beat
@@ -43,28 +45,29 @@ class Sighting:
 
 
 class Clock:
-    """Seconds in which somebody who looks every now and then did look: of each turn that comes late, `most` count.
+    """Counts the seconds during which a thread that looks from time to time was able to look: of a late turn, only
+    `most` count.
 
-    A machine that stands still for a while, under load or asleep, is no rank that does.
+    So a machine that stands still for a while, under load or asleep, is not mistaken for a rank that does.
     """
 
     def __init__(self, most: float) -> None:
         self._most, self._last, self.seconds = most, time.monotonic(), 0.0
 
     def turn(self) -> None:
-        """It is looked now."""
+        """Note that a look happens now."""
         now_s = time.monotonic()
         self.seconds += min(now_s - self._last, self._most)
         self._last = now_s
 
 
 def state(beat: Beat) -> str:
-    """Whether the process of a peer on this host runs, is stopped or gone; `unknown` on another host."""
+    """Whether the process of a peer on this host is running, stopped or gone; `unknown` on another host."""
     return process_state(beat.pid) if beat.host == platform.node() else "unknown"
 
 
 def process_state(pid: int) -> str:
-    """Whether a process of this host is `running`, `stopped` or `gone`; `unknown` where the system does not say."""
+    """Whether a process of this host is `running`, `stopped` or `gone`; `unknown` if the system does not say."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8")
     except OSError:

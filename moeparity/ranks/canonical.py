@@ -1,4 +1,4 @@
-"""What one call is given, in one spelling: canonical JSON of plain values, a manifest of tensors."""
+"""One spelling for everything that a call is given: canonical JSON for plain values, a manifest for tensors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from moeparity.evidence.trace.digest import row_digests
 
 
 def canonical(value: object, where: str) -> str:
-    """A plain value as JSON that does not depend on the order of keys: `{"b":1,"a":[nan]}` is `{"a":["nan"],"b":1}`.
+    """A plain value as JSON that does not depend on the order of keys: `{"b":1,"a":[nan]}` becomes
+    `{"a":["nan"],"b":1}`.
 
-    1, 1.0 and true stay apart; numbers that are not finite are words; enums, dtypes and devices go by their names; sets
-    are sorted. Raises RankError for what has no such spelling, which `where` names.
+    1, 1.0 and true stay different; NaN and infinities become words; enums, dtypes and devices become their names; sets
+    are sorted. Raises RankError, which names `where`, for a value without such a spelling.
     """
     return json.dumps(_plain(value, where), sort_keys=True, separators=(",", ":"))
 
 
 def flat(fields: Mapping[str, object], head: str) -> dict[str, str]:
-    """Fields by `head.name`, mappings inside mappings too, each in its canonical spelling."""
+    """Fields as `head.name`, also those of nested mappings, each in its canonical spelling."""
     spelled: dict[str, str] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):
@@ -37,8 +38,8 @@ def flat(fields: Mapping[str, object], head: str) -> dict[str, str]:
 
 
 def manifest(tensors: Mapping[str, torch.Tensor], sample_bytes: int | None) -> dict[str, str]:
-    """By `tensors.NAME.bytes` and so on, the shape, dtype and a digest of each tensor, of `sample_bytes` evenly spaced
-    bytes of it at most (None: all).
+    """Shape, dtype and a digest of each tensor, as `tensors.NAME.bytes` and so on. The digest is of at most
+    `sample_bytes` evenly spaced bytes (None: all).
     """
     digests = [row_digests(sampled(tensor, sample_bytes)[None]) for tensor in tensors.values()]
     numbers = [int(digest) & (2**64 - 1) for digest in digests]
@@ -51,7 +52,7 @@ def manifest(tensors: Mapping[str, torch.Tensor], sample_bytes: int | None) -> d
 
 
 def sampled(tensor: torch.Tensor, sample_bytes: int | None) -> torch.Tensor:
-    """The elements of a tensor in a row, or evenly spaced ones of so many bytes with the last among them."""
+    """The elements of a tensor, flattened; or evenly spaced ones of `sample_bytes` bytes, the last element included."""
     elements = tensor.detach().reshape(-1)
     if sample_bytes is None or elements.numel() * elements.element_size() <= sample_bytes:
         return elements
@@ -61,12 +62,12 @@ def sampled(tensor: torch.Tensor, sample_bytes: int | None) -> torch.Tensor:
 
 
 def digest(fields: Mapping[str, str]) -> str:
-    """16 hexadecimal digits of canonical fields, whatever their order."""
+    """16 hexadecimal digits for canonical fields, independent of their order."""
     return blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def named_tensors(value: object, head: str = "") -> dict[str, torch.Tensor]:
-    """The tensors in arguments, by where they are: `0`, `batch.input_ids`; in the order of the keys' names."""
+    """The tensors in arguments, by where they are (`0`, `batch.input_ids`), sorted by key."""
     if isinstance(value, torch.Tensor):
         return {head or "0": value}
     if isinstance(value, Mapping):

@@ -1,9 +1,9 @@
-"""The collectives of a rank in the order in which they were called, by process group: compared, and looked at in a
+"""Logs the collectives of a rank in the order of their calls, by process group; logs are compared, and looked at in a
 hang.
 
-What Python calls is seen at the methods of ProcessGroup, whatever the backend. What C++ calls by itself (the buckets of
+Calls from Python are seen at the methods of ProcessGroup, for any backend. Calls by C++ itself (the buckets of
 DistributedDataParallel) and functional collectives (DTensor) are seen at their operators, below autograd. Functional
-collectives of tensors that were made in inference mode are not seen.
+collectives of tensors made in inference mode are not seen.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torch.distributed.distributed_c10d import _world
 from moeparity.ranks.notes import Notes
 
 KEPT = 64
-"""Of each group so many of the last collectives are kept, to find the first that differs."""
+"""So many of the last collectives of each group are kept, to find the first that differs."""
 
 METHODS = (
     "allreduce", "allreduce_coalesced", "broadcast", "allgather", "allgather_into_tensor_coalesced",
     "_allgather_base", "reduce", "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
     "gather", "scatter", "alltoall", "alltoall_base", "barrier",
 )  # fmt: skip
-"""Methods of ProcessGroup that all ranks of the group call. Sends and receives are of two ranks only."""
+"""Methods of ProcessGroup that all ranks of a group call. Sends and receives concern two ranks only."""
 
 _OPERATORS = ("allreduce_", "allreduce_coalesced_", "broadcast_", "_allgather_base_", "_reduce_scatter_base_")
 _FUNCTIONAL = (
@@ -47,8 +47,8 @@ _OURS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 class GroupLog:
     """The collectives of one group.
 
-    count: how many were called. history: a digest of all of them, in order. last: number, what, and where it was
-    called (line and call), of the last. running: that of one which has not returned, and since when.
+    count: how many were called. history: a digest of all of them, in order. last: number, what, and where it was called
+    (line and call), for each of the last ones. running: the same of one that has not returned, and since when.
     """
 
     ranks: tuple[int, ...]
@@ -59,9 +59,9 @@ class GroupLog:
 
 
 class CollectiveLog:
-    """While it is entered, every collective of this process is noted; `before` is asked first, where one is given.
+    """Logs every collective of this process while it is entered; `before`, if given, is called before each.
 
-    `place` says where in its calls the process is. One log at a time can be entered in a process.
+    place: says where in its calls the process is. Only one log can be entered in a process.
     """
 
     active: ClassVar[CollectiveLog | None] = None
@@ -81,7 +81,7 @@ class CollectiveLog:
             raise RuntimeError("a log of collectives is entered already")
         CollectiveLog.active = self
         for name in METHODS:
-            # As it lies in the class: what getattr gives would not be bound to a group once put back.
+            # Taken from the class's own dict: what getattr gives would not be bound to a group once it is put back.
             if name in vars(dist.ProcessGroup):
                 self._originals[name] = vars(dist.ProcessGroup)[name]
                 setattr(dist.ProcessGroup, name, self._method(name, getattr(dist.ProcessGroup, name)))
@@ -100,9 +100,7 @@ class CollectiveLog:
         CollectiveLog.active = None
 
     def record(self) -> dict[str, str]:
-        """By `collectives.GROUP`, how many collectives there were, with a digest of what they were; nothing outside of
-        the log.
-        """
+        """`collectives.GROUP` -> how many collectives there were and a digest of them; {} outside of the log."""
         if CollectiveLog.active is not self:
             return {}
         return {
@@ -111,14 +109,14 @@ class CollectiveLog:
         }
 
     def tails(self) -> dict[str, str]:
-        """By `collectives.GROUP`, the last collectives, one a line: number, what, where."""
+        """`collectives.GROUP` -> the last collectives, one a line: number, what, where."""
         return {
             f"collectives.{name}": "\n".join(f"{number}\t{call}\t{where}" for number, call, where in list(log.last))
             for name, log in self._all().items()
         }
 
     def _all(self) -> dict[str, GroupLog]:
-        """The groups that this rank is in, also those in which it has called nothing yet."""
+        """The groups that this rank is in, including those in which it has called nothing yet."""
         return {name: GroupLog(ranks) for name, ranks in _own_groups()} | self.groups
 
     def running(self) -> tuple[str, str, float] | None:
@@ -186,7 +184,7 @@ class CollectiveLog:
 
 
 def _signature(args: tuple[Any, ...]) -> Iterator[str]:
-    """Dtypes and shapes of tensors, and what is done with them."""
+    """Dtypes and shapes of tensors, and the operation."""
     for value in args:
         if isinstance(value, torch.Tensor):
             yield f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
@@ -203,7 +201,7 @@ def _signature(args: tuple[Any, ...]) -> Iterator[str]:
 
 
 def _watched(work: Any, log: GroupLog, entry: tuple[int, str, str]) -> Any:
-    """Note how long somebody waits for it; work that Python gets has a `wait`, which blocks."""
+    """Wrap a work so that waiting for it is noted; the work that Python gets has a `wait`, which blocks."""
     wait = getattr(work, "wait", None)
     if wait is None:
         return work
@@ -211,7 +209,9 @@ def _watched(work: Any, log: GroupLog, entry: tuple[int, str, str]) -> Any:
 
 
 class _Work:
-    """A collective under way, which is `running` while somebody waits for it; all else is the backend's own."""
+    """A collective under way, which counts as `running` while somebody waits for it; all else is the backend's own
+    work.
+    """
 
     __slots__ = ("_entry", "_log", "_work")
 
@@ -244,14 +244,14 @@ def _ranks(group: str) -> tuple[int, ...]:
 
 
 def _own_groups() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and ranks of the groups of this process; groups that it is not in are kept by torch as a number."""
+    """Names and ranks of the groups of this process; torch stores a group that it is not in as a number."""
     for process_group, ranks in _world.pg_group_ranks.items():
         if isinstance(process_group, dist.ProcessGroup):
             yield process_group.group_name, tuple(sorted(ranks))
 
 
 def _site() -> str:
-    """The first frame that is neither torch's nor ours."""
+    """The first frame of the stack that is neither torch's nor moeparity's."""
     frame: FrameType | None = sys._getframe(2)  # noqa: SLF001
     while frame is not None:
         name = frame.f_code.co_filename

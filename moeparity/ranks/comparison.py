@@ -1,4 +1,4 @@
-"""Records of all ranks held to each other, and what differs among them in words."""
+"""Compares the records of all ranks, and says in words what differs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from moeparity.ranks.whereabouts import Whereabouts
 
 
 class Comparison:
-    """What this rank holds to the others over an exchange (None: it is alone, and nothing is), with its journal."""
+    """Compares this rank with the others over an exchange (None: it is alone, and nothing is compared); has its
+    journal.
+    """
 
     def __init__(
         self,
@@ -39,7 +41,9 @@ class Comparison:
     def agree(
         self, fields: Mapping[str, str], at: str, judge: Callable[[Records], str | None], place: str | None = None
     ) -> None:
-        """Return where all ranks have the same fields at this moment. Raises RankError, which the journal keeps."""
+        """Return if all ranks have the same fields at this moment. Raises RankError, which is also written to the
+        journal.
+        """
         if self.exchange is None:
             return
         try:
@@ -51,27 +55,29 @@ class Comparison:
             raise
 
     def call(self, fields: Mapping[str, str], number: int) -> None:
-        """Return where all ranks have the same fields at this call. Raises RankError: a rank that skipped a call is
-        told before what follows from that, draws and inputs.
+        """Return if all ranks have the same fields at this call. Raises RankError. A rank that skipped a call is
+        reported before what follows from that: draws and inputs.
         """
         counters = self._counters
         self.agree(fields, f"call {number}", lambda records: counters.apart(number, records) or self.judge(records))
         counters.agreed(number, fields)
 
     def gathered(self, fields: Mapping[str, str], at: str) -> Records:
-        """The fields of all ranks. Raises RankError where they are not at the same moment."""
+        """The fields of all ranks. Raises RankError if they are not at the same moment."""
         if self.exchange is None:
             return {self._rank: fields}
         with self._whereabouts.waiting():
             return self.exchange.gathered(fields, at)
 
     def differ(self, words: str) -> Never:
-        """Raises RankError with these words, which the journal keeps."""
+        """Raises RankError with these words, after writing them to the journal."""
         self._journal.write("difference", text=words)
         raise RankError(words)
 
     def judge(self, records: Records) -> str | None:
-        """What differs at a call; of generators by how many draws, of collectives the first that is another."""
+        """What differs at a call, or None. For generators: by how many draws; for collectives: the first that
+        differs.
+        """
         words = difference(records)
         assert self.exchange is not None, "ranks are compared over an exchange"
         assert self.log is not None, "ranks that are compared log their collectives"
@@ -89,8 +95,8 @@ class Comparison:
         return words
 
     def collective(self, group: str, call: str, number: int) -> None:
-        """Before a collective runs: that all ranks of the job are about to run the same. Groups of some ranks are
-        compared at the guards.
+        """Before a collective runs, check that all ranks of the job are about to run the same one. Collectives of
+        smaller groups are compared at the guards.
         """
         if self.exchange is None or self.log is None or len(self.log.groups[group].ranks) != self._ranks:
             return
@@ -99,7 +105,7 @@ class Comparison:
         op, _, site = call.rpartition(" at ")
 
         def judge(records: Records) -> str | None:
-            # A rank that skipped it may have left the call in which others are.
+            # A rank that skipped it may already have left the call in which the others are.
             callers: dict[str, list[int]] = {}
             for rank, record in exchange.gathered({"site": f"at {site} {place}"}, "call sites").items():
                 callers.setdefault(record["site"], []).append(rank)

@@ -1,6 +1,6 @@
-"""A contract: the choices that one side of a recipe claims to run, as digests and as what they are of.
+"""A contract: the choices that one side of a recipe claims to run, with their digests.
 
-It is a JSON file, written by `moeparity contract` and read where an engine or a trainer starts (`docs/contract.md`).
+It is a JSON file, written by `moeparity contract` and read when an engine or a trainer starts (`docs/contract.md`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moeparity.output.json import digest, plain, to_json
 from moeparity.plan.schedule.settings import ScheduleSettings
 
 SCHEMA = "moeparity.contract/1"
-"""Grows when a field goes or changes its meaning."""
+"""Schema of the JSON. The number grows if a field goes or changes its meaning."""
 _ANEW = "Write it anew with `moeparity contract`"
 
 Section = TypeVar("Section", bound="Claim")
@@ -27,14 +27,16 @@ Section = TypeVar("Section", bound="Claim")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A section of a contract. digest: of all else in it, as `docs/ci.md` says of reports."""
+    """A section of a contract. digest: of everything else in it, made as `docs/ci.md` says of reports."""
 
     digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorClaim:
-    """A tensor of the checkpoint as the side holds it. bits: 16 hexadecimal digits, the sum of `docs/weights.md`."""
+    """A tensor of the checkpoint as the side holds it. bits: 16 hexadecimal digits, the sum that `docs/weights.md`
+    defines.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,23 +45,21 @@ class TensorClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsClaim(Claim):
-    """Every tensor by its name in the checkpoint."""
+    """Every tensor, by its name in the checkpoint."""
 
     tensors: Mapping[str, TensorClaim]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentClaim(Claim):
-    """Fields of the environment report of `moeparity.ranks`; those that are not named are not claimed."""
+    """Fields of the environment report of `moeparity.ranks`; other fields are not claimed."""
 
     fields: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeClaim:
-    """What a node runs: its op, and every choice that takes effect there with its value, phase by phase where these
-    differ.
-    """
+    """What a node runs: its op, and the value of every choice that takes effect there, by phase if phases differ."""
 
     op: str
     choices: Mapping[str, str]
@@ -67,8 +67,8 @@ class NodeClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileClaim(Claim):
-    """The profile's name, the engine and version it speaks of (empty: none), the dtype the side runs in, the phases its
-    choices are for, and the choices of every node.
+    """The profile's name, its engine and version ("" for none), the dtype in which the side runs, the phases for which
+    choices are given, and the choices of every node.
     """
 
     name: str
@@ -81,7 +81,7 @@ class ProfileClaim(Claim):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsClaim(Claim):
-    """A placement, or a schedule, setting by setting."""
+    """The settings of a placement or a schedule, by name."""
 
     settings: Mapping[str, str]
 
@@ -105,7 +105,7 @@ class Contract:
 
 
 def schedule_words(of: ScheduleSettings) -> dict[str, str]:
-    """Every setting of a schedule as a contract has it; of a recorded one a digest."""
+    """Every setting of a schedule, in the words of a contract; for a recorded schedule a digest."""
     words = {field.name: str(getattr(of, field.name)) for field in fields(of) if field.name != "recorded"}
     return words | {"recorded": "None" if of.recorded is None else digest({"steps": repr(of.recorded)})}
 
@@ -114,12 +114,12 @@ SECTIONS = ("weights", "environment", "profile", "placement", "schedule")
 
 
 def sealed(section: Section) -> Section:
-    """A section with its digest."""
+    """The section with its digest filled in."""
     return replace(section, digest=digest(plain(section)))
 
 
 def read_contract(path: Path) -> Contract:
-    """A contract. Raises ContractError for one that can't be read, is of another version, or was edited."""
+    """Reads a contract. Raises ContractError for one that can't be read, is of another version, or was edited."""
     document = _document(path)
     if document.get("schema") != SCHEMA:
         raise ContractError(f"{Where(path)}: schema {document.get('schema')!r}; expected {SCHEMA}. {_ANEW}.")

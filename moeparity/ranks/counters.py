@@ -1,4 +1,4 @@
-"""Calls that a rank skipped or made again, by fields of the envelope that count calls."""
+"""Finds calls that a rank skipped or repeated, by fields of the envelope that count calls."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from moeparity.ranks.differing_fields import Records, difference, ranks_in_words
 
 ENVELOPE = "envelope."
 _OWN = "envelope.call_id"
-"""Counted by the guard itself, or compared as the moment of a call."""
+"""A field that the guard counts itself, and that is compared as the moment of a call."""
 _WHOLE = re.compile(r"-?\d+")
 
 
 class Counters:
-    """What the envelopes of the last two calls had, on which all ranks agreed: a field that grows by as much in each
-    call says which call a rank is in.
+    """The envelopes of the last two calls, on which all ranks agreed. A field that grows by the same amount in each
+    call tells in which call a rank is.
     """
 
     def __init__(self) -> None:
         self._calls: list[tuple[int, Mapping[str, int]]] = []
 
     def agreed(self, call: int, record: Mapping[str, str]) -> None:
-        """All ranks had this record at a call."""
+        """Note that all ranks had this record at a call."""
         if numbers := _numbers(record):
             self._calls = [*self._calls[-1:], (call, numbers)]
 
     def apart(self, call: int, records: Records) -> str | None:
-        """Which ranks are some calls ahead or behind at this call, in words; None where envelopes don't say so: where
-        no field counts calls, or two of them contradict each other.
+        """Which ranks are how many calls ahead or behind at this call, in words. None if envelopes don't tell: no field
+        counts calls, or two such fields contradict each other.
         """
         if len(self._calls) < 2:
             return None
@@ -46,7 +46,7 @@ class Counters:
         return f"{who}: {difference(envelopes)}"
 
     def _shift(self, call: int, numbers: Mapping[str, int]) -> int | None:
-        """How many calls these are ahead of what comes at this call."""
+        """How many calls these numbers are ahead of the ones expected at this call."""
         (first, before), (last, latest) = self._calls
         shifts: set[float] = set()
         for name in before.keys() & latest.keys() & numbers.keys():

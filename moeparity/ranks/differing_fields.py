@@ -1,4 +1,4 @@
-"""Records of all ranks held to each other: which fields differ, and who has what."""
+"""Compares the records of all ranks: which fields differ, and which ranks have which value."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import groupby
 from moeparity.output.words import quantity
 
 Records = Mapping[int, Mapping[str, str]]
-"""By rank, canonical values by field."""
+"""rank -> field -> canonical value."""
 
 GROUPED = "collectives."
-"""Fields of this head are of one process group each: only ranks that have them are compared."""
+"""Fields that begin so belong to one process group each; only ranks that have them are compared."""
 
 CHANGES = "weights."
-"""Fields of this head are tensors that changed: a rank that lacks one has it as it was."""
+"""Fields that begin so are tensors that changed; on a rank that lacks one it is unchanged."""
 _LONGEST = 120
 
 
@@ -32,7 +32,7 @@ def differing(records: Records) -> Iterator[str]:
 
 
 def difference(records: Records) -> str | None:
-    """The first field that differs and how many more do; None where none does."""
+    """The first field that differs, and how many more do, in words; None if none does."""
     words = list(differing(records))
     if not words:
         return None

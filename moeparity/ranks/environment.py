@@ -1,4 +1,4 @@
-"""What a rank runs on, and every switch that changes numerics, as it is in effect and not as it was asked for."""
+"""The environment report of a rank: versions, device, and the switches that change numerics, as they are in effect."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _VARIABLES = re.compile(
 _OF_RANK = re.compile(
     r"CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|TORCHELASTIC_.*|TORCH_NCCL_.*DUMP.*|.*_(PORT|HOST|ADDR|HOME|CACHE|DIR|PATH|FILE|TOKEN)"
 )
-"""Variables that differ from rank to rank by design, or name places."""
+"""Variables that differ from rank to rank by design, or that name places."""
 
 ENGINES = (
     "vllm", "sglang", "tensorrt_llm", "megatron-core", "transformer-engine", "flash-attn", "flashinfer-python",
     "triton", "torchtitan", "verl",
 )  # fmt: skip
-"""Packages whose kernels a job may run; `versions` has those that this package needs itself."""
+"""Packages whose kernels a job may run; `versions` has those that moeparity itself needs."""
 
 _SWITCHES: Mapping[str, Callable[[], object]] = {
     "cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
@@ -55,7 +55,7 @@ _SWITCHES: Mapping[str, Callable[[], object]] = {
     "mkldnn": lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled,  # type: ignore[no-untyped-call]
 }
 _PRECISION = "switch.fp32_precision."
-"""Before the names of `precisions`."""
+"""Comes before the names of `precisions`."""
 _PINS: Mapping[str, Callable[[str], object]] = {
     "cudnn.benchmark": lambda text: setattr(torch.backends.cudnn, "benchmark", text == "True"),
     "cudnn.deterministic": lambda text: setattr(torch.backends.cudnn, "deterministic", text == "True"),
@@ -75,8 +75,8 @@ _PINS: Mapping[str, Callable[[str], object]] = {
 
 
 def report(modules: Iterable[torch.nn.Module] = (), extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Versions, device, driver, switches in effect, variables that choose kernels, the attention implementation of each
-    model and whether it is compiled; `extra` are what the user says, such as a backend that an engine chose.
+    """Versions, device, driver, switches in effect, variables that choose kernels, and for each model its attention
+    implementation and whether it is compiled. extra: what the user adds, such as the backend that an engine chose.
     """
     cuda = torch.cuda.is_available()
     fields = {f"version.{name}": text for name, text in versions().items()}
@@ -119,7 +119,9 @@ def _dtypes(module: torch.nn.Module) -> str:
 
 
 def pin(records: Records) -> list[str]:
-    """Set what rank 0 has in effect on this rank, where a switch can be set; the names of those that were set."""
+    """Set the switches on this rank to what rank 0 has in effect, if they can be set; returns the names of those
+    that were.
+    """
     record = report()
     names = [f"switch.{name}" for name in _PINS] + [name for name in record if name.startswith(_PRECISION)]
     changed = [name for name in names if records[0].get(name) not in (None, record[name])]
@@ -132,7 +134,7 @@ def pin(records: Records) -> list[str]:
 
 
 def unequal(records: Records) -> str | None:
-    """What of the environments differs, in words; None where nothing does."""
+    """Which fields of the environments differ, in words; None if none does."""
     words = difference(
         {rank: {f"environment.{name}": text for name, text in fields.items()} for rank, fields in records.items()}
     )

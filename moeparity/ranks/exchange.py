@@ -1,4 +1,4 @@
-"""Ranks tell each other what they are about to do, over the job's store, and go on only if all are to do the same."""
+"""Lets ranks tell each other, over the job's store, what they are about to do; they go on only if it is the same."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from moeparity.ranks.differing_fields import GROUPED, Records, difference
 from moeparity.ranks.notes import Note
 
 Judge = Callable[[Records], str | None]
-"""What all ranks' records differ in, in words; None where they agree."""
+"""Gives what differs among all ranks' records, in words; None if they agree."""
 
 _SLICE_S = 0.5
-"""So long a rank waits before it looks whether the job has ended."""
+"""A waiting rank checks in this interval whether the job has ended."""
 
 _PAUSES = (0.0001, 0.01)
-"""Seconds between two questions whether the others are there, at first and in the end."""
+"""Seconds between two checks whether the others are there, in the beginning and at the end."""
 
 _EQUAL, _OTHER = "=", "!"
 _CLOSED, _PARTED = "closed", "parted"
 REACHED = "reached"
-"""The head of the keys that say where each rank was when it last came to the others."""
+"""How keys begin that say where each rank was when it last came to the others."""
 
 
 class Exchange:
-    """All ranks' records of one moment, held to each other: digests first, the records themselves where these differ.
+    """Compares all ranks' records of one moment: first digests, then the records themselves if these differ.
 
-    Rank 0 gathers the digests and says what came out. `ended` tells why the job has been ended in the meantime, if it
-    has. A rank that waits is in no collective. `patience_s`: so long a rank without a store waits for its watch to
-    end the process.
+    Rank 0 gathers the digests and publishes the result. A waiting rank is in no collective. ended: tells why the job
+    has been ended in the meantime, if it has. patience_s: how long a rank without a store waits for its watchdog to end
+    the process.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class Exchange:
         self._number = 0
 
     def agree(self, record: Mapping[str, str], at: str, judge: Judge = difference, place: str | None = None) -> None:
-        """Return on all ranks where all records are equal. Else raise RankError, with the same words on all: where, and
-        what differs. `at` says which moment it is, and is compared; `place` says more of it in words.
+        """Return on all ranks if all records are equal. Else raise RankError, with the same words on all: where, and
+        what differs. at: identifies the moment, and is compared; place: says more about it in words.
         """
         self._same(record, at, judge, place or at)
 
     def reached(self, own_note: Note) -> None:
-        """Tell the others where this rank is, who may see no sign of life of it any more."""
+        """Tell the others where this rank is, since they may see no further sign of life of it."""
         self._store.set(f"{REACHED}/{self.rank}", str(own_note))
 
     def gathered(self, record: Mapping[str, str], at: str) -> Records:
-        """All ranks' records, on every rank. Raises RankError where they are not at the same moment."""
+        """All ranks' records, on every rank. Raises RankError if they are not at the same moment."""
         self._same({}, at, difference, at)
         moment = f"moment/{self._number}"
         self._number += 1
@@ -86,13 +86,13 @@ class Exchange:
         raise RankError(f"{moments[0]['place']}: ranks are not in step. {words}")
 
     def close(self, how: str) -> None:
-        """Tell the others that this rank will not be there any more, and how it left."""
+        """Tell the others that this rank will not come any more, and how it left."""
         with suppress(DistStoreError, DistNetworkError):
             self._store.set(f"{_CLOSED}/{self.rank}", how)
 
     def part(self, seconds: float) -> None:
-        """This rank asks the store no more. Rank 0, whose process may hold it, waits until that is true of all, or for
-        so many seconds.
+        """Declare that this rank uses the store no more. Rank 0, whose process may hold the store, waits until all
+        ranks have, or for `seconds`.
         """
         keys, until = [f"{_PARTED}/{rank}" for rank in range(self.ranks)], time.monotonic() + seconds
         with suppress(DistStoreError, DistNetworkError):
@@ -107,9 +107,9 @@ class Exchange:
         return {rank: json.loads(text) for rank, text in enumerate(self._store.multi_get(keys))}
 
     def _wait(self, keys: list[str], at: str) -> None:
-        """Until all keys are there, or one of the ranks will not write its own any more.
+        """Wait until all keys are there, or until a rank will no longer write its key.
 
-        It asks again and again: a wait of the store's own that runs out writes a warning each time.
+        It polls, since a wait of the store's own that runs out writes a warning each time.
         """
         pause, begun = _PAUSES[0], time.monotonic()
         while not self._present(keys, at):
@@ -125,12 +125,12 @@ class Exchange:
         try:
             return bool(self._store.check(keys))
         except (DistNetworkError, DistStoreError) as error:
-            # The watching thread finds out what became of who held it, and ends this process.
+            # The watching thread finds out what became of the process with the store, and ends this one.
             time.sleep(self._patience_s)
             raise RankError(f"{at}: the job's store is gone, and the process that held it: {error}.") from None
 
     def _departure(self, keys: list[str], at: str) -> str | None:
-        """Why a rank that has not written its key never will."""
+        """Why a rank that has not written its key never will; None if it may."""
         for rank in range(self.ranks):
             missing = f"{keys[0].rpartition('/')[0]}/{rank}" in keys and not self._store.check([keys[rank]])
             if (missing or keys[0].endswith("/all")) and self._store.check([f"{_CLOSED}/{rank}"]):
@@ -147,8 +147,8 @@ class Exchange:
 
 
 def _summary(record: Mapping[str, str]) -> dict[str, str]:
-    """A record in short: one digest of what all ranks have, and a digest of each process group's, which only its ranks
-    have.
+    """A record in short: one digest of what all ranks have, and a digest for each process group, which only its
+    ranks have.
     """
     common = {name: value for name, value in record.items() if not name.startswith(GROUPED)}
     return {"": digest(common)} | {name: digest({name: record[name]}) for name in record.keys() - common.keys()}

@@ -1,4 +1,4 @@
-"""What `moeparity explain` found of a process's own trace, in the words of a contract."""
+"""Puts what `moeparity explain` found of a process's own trace into the words of a contract."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _DECIDED: Final = "verified: trace"
 
 
 def explained(path: Path, checkpoint: Path | None, claim: ProfileClaim) -> Mapping[str, Mapping[str, str]]:
-    """By node, the choices that a trace decides, as the profile of `moeparity explain --profile-out` says.
+    """node -> the choices that a trace decides, from the profile that `moeparity explain --profile-out` wrote.
 
-    Raises ContractError for a profile without any, SpecError for a file that is none.
+    Raises ContractError for a profile without any such choice, SpecError for a file that is no profile.
     """
     if checkpoint is None:
         raise ContractError("explained=: its choices are those of a graph. Give layout=WeightLayout(CHECKPOINT) too.")

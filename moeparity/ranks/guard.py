@@ -1,4 +1,4 @@
-"""The guard of one rank: what it compares at start and at each call, and where it is at any moment."""
+"""The guard of one rank: what it compares at the start and at each call, and where the rank is at any moment."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from moeparity.ranks.watched_weights import WatchedWeights
 from moeparity.ranks.whereabouts import Whereabouts
 
 _LONGEST = 200
-"""Characters of an error's words that other ranks are told."""
+"""Other ranks are told at most so many characters of an error's words."""
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class Guard:
-    """Holds the ranks of a job to each other; a context around a loop, with a `call` around each step of it.
+    """Compares the ranks of a job with each other. It is a context around a loop, with a `call` around each step.
 
-    modules: whose weights are watched; `sharded` and `replicated` are globs of names of which each rank has its own
-    part, or all. generators: those the program draws from, by name, beside torch's and Python's. extra: what else of
-    the environment must be alike, in words. pin: switches are set as on rank 0 instead of refused. weights: how the
-    weights lie; then a fingerprint for `moeparity weights` is written at start and after every update, into
-    `folder/weights`. Further keywords are those of `Settings`.
+    modules: whose weights are watched. sharded, replicated: globs of names of parameters of which each rank has its own
+    part, or all. generators: from which the program draws, by name, besides torch's and Python's. extra: further parts
+    of the environment that must be alike, in words. pin: set switches as on rank 0 instead of refusing. weights: the
+    layout of the weights; then a fingerprint for `moeparity weights` is written to `folder/weights` at the start and
+    after every update. Further keywords are those of `Settings`.
 
-    What differs ends in RankError on all ranks, with the same words. Without torch.distributed, or with one rank,
-    weights are still watched.
+    A difference raises RankError on all ranks, with the same words. Without torch.distributed, or with one rank, only
+    weights are watched.
     """
 
     entered: ClassVar[int] = 0
-    """How many were entered in this process: all ranks enter them in the same order."""
+    """How many were entered in this process; all ranks enter them in the same order."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Guard:
         checked = self._comparison.collective if self.settings.collectives == "check" else None
         self._log = self._comparison.log = CollectiveLog(checked, lambda: self._whereabouts.place)
         self._watch: Watch | None = None
-        # A thread that is inside the store while the interpreter ends aborts the process.
+        # A thread that is inside the store while the interpreter ends would abort the process.
         atexit.register(self._at_exit, os.getpid())
         try:
             if self.ranks > 1:
@@ -107,7 +107,9 @@ class Guard:
         self.close("at the end")
 
     def close(self, how: str) -> None:
-        """This rank is done, `how` says in which way: nobody waits for it any more. Once closed, it stays so."""
+        """Declare that this rank is done, and in which way (`how`), so that nobody waits for it. A closed guard
+        stays closed.
+        """
         atexit.unregister(self._at_exit)
         exchange = self._comparison.exchange
         if exchange is not None:
@@ -124,10 +126,11 @@ class Guard:
 
     @contextmanager
     def call(self, tensors: object = None, *, call_id: int | None = None, **envelope: object) -> Iterator[None]:
-        """One call: its envelope (plain values: chunk, action, init_cache, cache_epoch ...) and its tensors, in any
-        nest, are compared before it begins. `call_id` grows from call to call; they are counted where it is left out.
+        """Guard one call: its envelope (plain values: chunk, action, init_cache, cache_epoch ...) and its tensors,
+        nested in any way, are compared before it begins. `call_id` grows from call to call; without it, calls are
+        counted.
 
-        Raises RankError where ranks differ, and where call_id does not grow.
+        Raises RankError if ranks differ, and if call_id does not grow.
         """
         number = self._next if call_id is None else call_id
         if number < self._next:
@@ -142,7 +145,7 @@ class Guard:
         self._whereabouts.at(f"between calls, after {number}")
 
     def attach(self, module: nn.Module, name: str = "forward") -> list[RemovableHandle]:
-        """Guard every forward of a module as a call, with its tensors as payload: no change in the loop."""
+        """Guard every forward of a module as a call, with its tensors as payload, without a change in the loop."""
         running: list[Any] = []
 
         def before(_: nn.Module, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
@@ -159,7 +162,9 @@ class Guard:
         ]
 
     def guarded(self, function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-        """A function of which each call is guarded: the tensors among its arguments are payload, the rest envelope."""
+        """The function with each call guarded: tensors among its arguments are payload, the other arguments the
+        envelope.
+        """
 
         @wraps(function)
         def called(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
@@ -173,13 +178,15 @@ class Guard:
 
     @contextmanager
     def update(self) -> Iterator[None]:
-        """Weights may change in here (an optimizer's step, a weight update); afterwards they are looked at anew."""
+        """A context in which weights may change (an optimizer's step, a weight update); they are looked at anew
+        afterwards.
+        """
         yield
         self._weights.updated = True
 
     def cache(self, **fields: object) -> None:
-        """Where the KV cache is in its life: epoch, start, recompute, steps, sampled indices. Compared every
-        `cache_every` calls, and at once where the epoch is another than before.
+        """State where the KV cache is in its life: epoch, start, recompute, steps, sampled indices. It is compared
+        every `cache_every` calls, and at once if the epoch changes.
         """
         before = self._cache.get("cache.cache_epoch")
         self._cache = flat(fields, "cache")
@@ -187,10 +194,10 @@ class Guard:
             self._unchanged(f"call {self._next}, at a new cache epoch")
 
     def _meet(self) -> None:
-        """From now on other ranks see this one, and it sees them."""
+        """Join the other ranks: from now on each sees the others' signs of life."""
         Guard.entered += 1
         store = PrefixStore(f"moeparity.ranks/{Guard.entered}", _get_default_store())
-        # Asked first over the connection that is there: where the store is gone, a new one waits for minutes.
+        # Asked over the existing connection first: if the store is gone, a new connection would wait for minutes.
         job: bytes = store.compare_set("job", "", token_hex(8))
         if self.settings.collectives != "off":
             self._log.__enter__()
@@ -211,12 +218,12 @@ class Guard:
         self._watch.start()
 
     def _end(self) -> None:
-        """All ranks end alike: after as many calls and the same collectives."""
+        """Check that all ranks end alike: after the same number of calls and the same collectives."""
         self._whereabouts.at("at the end")
         self._comparison.agree(self._log.record(), "the end", self._comparison.judge)
 
     def _fail(self, error: BaseException) -> None:
-        """This rank leaves by an error. Raises RankError where another rank is why: a collective that failed names a
+        """This rank leaves by an error. Raises RankError if another rank is the cause: a collective that failed names a
         connection, not a rank.
         """
         words = None
@@ -251,7 +258,9 @@ class Guard:
         self._whereabouts.at("before the first call")
 
     def _baseline(self, at: str) -> None:
-        """What this rank holds of the model from now on, and that all parts are where they should be."""
+        """Take what this rank holds of the model as the new baseline, and check that all parts are where they should
+        be.
+        """
         if not self._weights.watched:
             return
         baseline = self._weights.take(self._next)
@@ -278,8 +287,8 @@ class Guard:
             self._comparison.call(fields, number)
 
     def _record(self, number: int, envelope: Mapping[str, object], tensors: object) -> dict[str, str]:
-        """What is compared at this call."""
-        # What came first comes first: a draw too many makes other inputs, and what was called before makes either.
+        """The fields that are compared at this call."""
+        # Causes come first: an additional draw changes inputs, and an earlier collective may change either.
         fields = self._log.record()
         if self.settings.rng == "lockstep":
             fields |= rng.digests(rng.states(self._generators))
@@ -290,7 +299,7 @@ class Guard:
         return fields
 
     def _unchanged(self, at: str) -> None:
-        """That this rank's weights are those of the baseline; all ranks hear of it where one's are not."""
+        """Check that this rank's weights are those of the baseline; all ranks are told if one rank's are not."""
         changes = self._weights.changes()
         self._comparison.agree(changes, at, difference)
         if changes:

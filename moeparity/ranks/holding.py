@@ -1,4 +1,4 @@
-"""What holding a process to a contract found: what it breaks, what it keeps, what it can't show."""
+"""The result of comparing a process with a contract: what it breaks, what it keeps, what it can't show."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 _MOST = 5
-"""Broken choices that a refusal names."""
+"""A refusal names at most so many broken choices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breach:
-    """A choice that is another here than in the contract. section: which of the contract's. by: how it is known what is
-    here, where that is no matter of course.
+    """A choice that differs from the contract. section: of the contract. by: how it is known what the process runs,
+    unless that is obvious.
     """
 
     section: str
@@ -29,8 +29,8 @@ class Breach:
 
 @dataclass(slots=True, kw_only=True)
 class Holding:
-    """How a process stands to a contract. kept: by section, how many choices were looked at and are as claimed, and
-    what they were seen by. unchecked: in sentences, what the process does not show; it is never held to be kept.
+    """How a process compares with a contract. kept: by section, how many choices were looked at and are as claimed, and
+    by what they were seen. unchecked: sentences on what the process does not show, which never counts as kept.
     """
 
     breaches: list[Breach] = field(default_factory=list)
@@ -42,14 +42,14 @@ class Holding:
         self.kept.setdefault(section, []).append(words)
 
     def add(self, addend: Holding) -> None:
-        """Take over what a part of the checks found."""
+        """Add the results of a part of the checks."""
         self.breaches += addend.breaches
         self.unchecked += addend.unchecked
         for section, words in addend.kept.items():
             self.kept.setdefault(section, []).extend(words)
 
     def __str__(self) -> str:
-        """A line for everything: broken, kept, not checked."""
+        """A line for each result: broken, kept, not checked."""
         kept_lines = [f"kept: {section}: {words}" for section, lines in self.kept.items() for words in lines]
         return "\n".join(
             [
@@ -61,7 +61,7 @@ class Holding:
 
 
 def differing(section: str, claimed: Mapping[str, str], own_values: Mapping[str, str]) -> list[Breach]:
-    """Breaches of claimed fields; what is here and not claimed is none."""
+    """Breaches of claimed fields; a field that is not claimed can't be broken."""
     return [
         Breach(section=section, choice=name, claimed=value, present=own_values.get(name, "absent"))
         for name, value in claimed.items()
@@ -70,7 +70,7 @@ def differing(section: str, claimed: Mapping[str, str], own_values: Mapping[str,
 
 
 def refusal(by_rank: Mapping[int, Iterable[str]]) -> str | None:
-    """The words in which ranks refuse together; None where no rank has anything to refuse."""
+    """The words with which all ranks refuse together; None if no rank has anything to refuse."""
     ranks: dict[str, list[int]] = {}
     for rank, words in by_rank.items():
         for breach in words:

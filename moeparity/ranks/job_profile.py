@@ -1,4 +1,4 @@
-"""The environment report of a job as a profile: the choices that it shows, and no others."""
+"""Writes the environment report of a job as a profile with the choices that it shows, and no others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from moeparity.ranks.journal import stories
 from moeparity.ranks.shown import ShownChoice, shown
 
 _SHOWN_ASIDE = ("dtype", "compiled")
-"""Of models: what a report shows and no profile states."""
+"""Fields of models that a report shows and no profile states."""
 
 
 def environment_of(folder: Path) -> Mapping[str, str]:
-    """The environment report that all ranks of a job wrote. Raises RankError where one has none, or they differ."""
+    """The environment report that all ranks of a job wrote. Raises RankError if one has none, or if they differ."""
     job_stories = stories(folder)
     without = [story.rank for story in job_stories if not story.environment]
     if without:
@@ -28,7 +28,9 @@ def environment_of(folder: Path) -> Mapping[str, str]:
 
 
 def profile_text(folder: Path, name: str) -> str:
-    """The YAML of a profile with what a job's environment report shows. Raises RankError where it shows no choice."""
+    """The YAML of a profile with the choices that a job's environment report shows. Raises RankError if it shows
+    none.
+    """
     fields = environment_of(folder)
     choices = list(shown(fields))
     if not choices:
@@ -59,7 +61,7 @@ def _rules(folder: Path, fields: Mapping[str, str], choices: Sequence[ShownChoic
 
 
 def _aside(fields: Mapping[str, str]) -> list[str]:
-    """What changes numerics, is shown, and stands elsewhere in a recipe or in no choice."""
+    """Comments on what changes numerics and is shown, but belongs elsewhere in a recipe or is no choice."""
     of_models = [f"{name} {text}" for name, text in fields.items() if name.rpartition(".")[2] in _SHOWN_ASIDE]
     reduced = [f"{name} {text}" for name, text in fields.items() if "reduced_precision" in name]
     return [line for line in (*of_models, *reduced) if line.isprintable()]

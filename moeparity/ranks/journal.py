@@ -1,4 +1,4 @@
-"""A rank's journal: one JSON line for each thing that happened, on disk before the next one begins."""
+"""A rank's journal: one JSON line for each event, on disk before the next event begins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMA = "moeparity.journal/2"
 class Journal:
     """Appends events to `FOLDER/rank-N.jsonl`; without a folder it keeps nothing. Threads may share it.
 
-    Raises RankError where the file can't be made, or is there already.
+    Raises RankError if the file can't be made, or exists.
     """
 
     def __init__(self, folder: Path | None, rank: int, ranks: int) -> None:
@@ -39,7 +39,7 @@ class Journal:
         self.write("start", schema=SCHEMA, rank=rank, ranks=ranks, host=platform.node(), pid=os.getpid())
 
     def write(self, event: str, **fields: Any) -> None:
-        """One event, handed to the operating system at once."""
+        """Write one event; it is handed to the operating system at once."""
         if self._file is None:
             return
         line = json.dumps({"event": event, "at": round(time.time(), 3), **fields}, separators=(",", ":"))
@@ -49,7 +49,7 @@ class Journal:
                 self._file.flush()
 
     def close(self) -> None:
-        """Nothing is written any more."""
+        """Write nothing any more."""
         if self._file is not None:
             with self._lock:
                 self._file.close()
@@ -57,8 +57,8 @@ class Journal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """What a rank held at some moment: the bits of each tensor, and the names of which nobody said which ranks must
-    have the same.
+    """What a rank held at some moment: the bits of each tensor, and the names of tensors of which nobody declared which
+    ranks must have the same.
     """
 
     bits: dict[str, str]
@@ -67,12 +67,12 @@ class Weights:
 
 @dataclass(slots=True)
 class RankStory:
-    """What a rank's journal tells.
+    """The contents of a rank's journal.
 
-    calls: by number, the fields it was compared by. last: the last call it finished. difference: what it ended the job
-    for, or was told. fatal_error: where it left by an error of its own, and by which. ended: whether it closed its
-    guards itself. environment: its report, empty where it wrote none. at_start, latest: its weights when they were
-    first looked at, and after the last of so many updates (`updates`).
+    calls: number -> the fields by which the call was compared. last: the last call that it finished. difference: for
+    which it ended the job, or of which it was told. fatal_error: where it left by an error of its own, and by which.
+    ended: whether it closed its guards itself. environment: its report, {} if it wrote none. at_start, latest: its
+    weights when they were first looked at, and after the last of `updates` updates.
     """
 
     rank: int
@@ -92,7 +92,9 @@ class RankStory:
 
 
 def stories(folder: Path) -> list[RankStory]:
-    """Every rank's journal in a folder, by rank. Raises RankError for a folder without any, and for a damaged one."""
+    """Every rank's journal in a folder, by rank. Raises RankError for a folder without any, and for a damaged
+    journal.
+    """
     files = sorted(folder.glob("rank-*.jsonl"))
     if not files:
         raise RankError(f"{Where(folder)}: no journals: expected rank-0.jsonl, rank-1.jsonl ..., as guards write them.")
@@ -137,7 +139,7 @@ def _tell(story: RankStory, event: dict[str, Any]) -> None:
 
 
 def _events(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line numbers and events; a last line that is not whole is what a killed process was writing."""
+    """Line numbers and events. An incomplete last line, which a killed process was writing, is skipped."""
     try:
         lines = paths.contents(path, "journal of a rank").split(b"\n")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a launch file asks an engine to run, in the words of a contract."""
+"""Puts what a launch file asks an engine to run into the words of a contract."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from moeparity.profiles.launch.report import Launch, LaunchSide
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """The side of a launch file that a process is. nodes: by node, its choices with their values.
+    """The side of a launch file that this process is. nodes: by node, its choices with their values.
 
-    warnings: what decides numerics, and no profile states.
+    warnings: options that decide numerics and of which no profile says how.
     """
 
     dtype: str
@@ -34,7 +34,7 @@ class Launched:
 
 
 def launched(path: Path, role: str | None, checkpoint: Path | None, phases: tuple[str, ...]) -> Launched:
-    """What a launch file implies on the checkpoint's graph. Raises ContractError, SpecError, CheckpointError."""
+    """What a launch file implies for the checkpoint's graph. Raises ContractError, SpecError, CheckpointError."""
     if checkpoint is None:
         raise ContractError("launch=: its choices are those of a graph. Give layout=WeightLayout(CHECKPOINT) too.")
     launch = read(path, checkpoint)
@@ -59,7 +59,7 @@ def launched(path: Path, role: str | None, checkpoint: Path | None, phases: tupl
 
 
 def placement_words(placement: Placement, graph: Graph) -> dict[str, str]:
-    """Every setting of a placement as a contract has it; of stages how many layers of the graph each has."""
+    """Every setting of a placement, in the words of a contract; for pipeline stages, how many layers each has."""
     pipeline = placement.pipeline_stages
     sizes = () if pipeline is None else pipeline.sizes(graph.layers)
     words = {name: str(value).lower() for name, value in placement.model_dump().items()}

@@ -1,5 +1,5 @@
-"""The last collectives of a rank, and where it was, in a file that outlives its process: gloo aborts a rank whose peers
-called another collective, and what a killed rank came to since its last sign of life is told by nobody else.
+"""Notes: a file with a rank's last collectives and place, which outlives its process. gloo aborts a rank whose peers
+called another collective, and nobody else could tell what a killed rank did after its last sign of life.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from zlib import crc32
 from moeparity.ranks.beat import LOST, process_state
 
 SLOTS, SLOT = 8, 1024
-"""So many of the last collectives are kept, each in so many bytes at most."""
+"""So many of the last collectives are kept, each in at most so many bytes."""
 
 
 _VERDICT = "verdict"
@@ -24,7 +24,7 @@ _VERDICT = "verdict"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Note:
-    """Where a rank has come to: how many places there were so far, the last call it finished (None: none), and the
+    """How far a rank has come: the number of places so far, the last call that it finished (None: none), and its
     place in words.
     """
 
@@ -37,7 +37,7 @@ class Note:
 
 
 def note(line: str) -> Note:
-    """What the words of a note say."""
+    """The note that was written as this line."""
     moves, call, place = line.split("\t", 2)
     return Note(int(moves), int(call) if call else None, place)
 
@@ -48,9 +48,9 @@ def finished(call: int | None) -> str:
 
 
 class Notes:
-    """The notes of the ranks of one job on one host, by a token of the job; this rank writes its own.
+    """The notes of the ranks of one job on one host, found by a token of the job; this rank writes its own.
 
-    A note costs a copy in memory. Where no file can be made, nothing is kept.
+    Writing a note is a copy in memory. If no file can be made, nothing is kept.
     """
 
     def __init__(self, job: str, rank: int) -> None:
@@ -62,12 +62,12 @@ class Notes:
             self._memory = mmap.mmap(file.fileno(), (SLOTS + 1) * SLOT)
 
     def write(self, group: str, number: int, call: str, where: str) -> None:
-        """A collective is about to run."""
+        """Note that a collective is about to run."""
         if self._write(self._count % SLOTS, f"{group}\t{number}\t{call}\t{where}".encode()):
             self._count += 1
 
     def at(self, own_note: Note) -> None:
-        """This rank comes to a place."""
+        """Note that this rank comes to a place."""
         self._write(SLOTS, str(own_note).encode())
 
     def _write(self, slot: int, line: bytes) -> bool:
@@ -86,13 +86,13 @@ class Notes:
         return {rank: _tails(_content(file)) for rank, _, file in self._of_ranks()}
 
     def places(self) -> dict[int, Note]:
-        """By rank, for each on this host that came to one, its last place."""
+        """The last place of each rank on this host that has noted one."""
         lines = {rank: _line(_content(file), SLOTS) for rank, _, file in self._of_ranks()}
         return {rank: note(line) for rank, line in lines.items() if line}
 
     def elected(self, verdict: str) -> str:
-        """The first verdict that a rank on this host came to, or read in the store: who finds the store gone reads it
-        here.
+        """The first verdict that a rank on this host found or read in the store. Ranks that find the store gone read
+        it here.
         """
         own_file, first = (self._file(f"{self._own_name}.{_VERDICT}"), self._file(_VERDICT))
         with suppress(OSError):
@@ -104,21 +104,23 @@ class Notes:
         return verdict
 
     def verdict(self) -> str | None:
-        """What `elected` gave the first rank on this host, if any was asked."""
+        """The verdict that `elected` gave the first rank on this host; None if no rank has asked."""
         with suppress(OSError):
             return self._file(_VERDICT).read_text("utf-8")
         return None
 
     def clear(self) -> None:
-        """Notes go of ranks on this host that can't remove their own: of processes that are gone or stopped."""
+        """Remove the notes of ranks on this host that can't remove their own, since their processes are gone or
+        stopped.
+        """
         for _, pid, file in self._of_ranks():
             if process_state(pid) in LOST:
                 with suppress(OSError):
                     file.unlink()
 
     def close(self) -> None:
-        """This rank's own notes go; with the last notes of a job its verdict, which a slower rank may still have to
-        read until then.
+        """Remove this rank's own notes. The verdict goes with the last notes of a job, since a slower rank may still
+        have to read it.
         """
         if self._memory is None:
             return
@@ -161,6 +163,6 @@ def _content(file: Path) -> bytes:
 
 
 def _line(content: bytes, slot: int) -> str:
-    """A note; empty where there is none, or one that is just being written, which fails its sum."""
+    """A note; "" if there is none, or if it is just being written, so that its checksum fails."""
     total, _, line = content[slot * SLOT : (slot + 1) * SLOT].partition(b"\n")[0].partition(b" ")
     return line.decode() if line and total == b"%08x" % crc32(line) else ""

@@ -14,13 +14,13 @@ from moeparity.evidence.weights.weight_layout import is_dtensor
 from moeparity.ranks.differing_fields import Records, ranks_in_words
 
 WHOLE = "whole"
-"""The part of what every rank holds all of."""
+"""The part of a tensor that every rank holds in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorDigest:
-    """One tensor of a rank. `part`: which part of the whole it is; ranks with the same part must have the same bits,
-    ranks with different ones others; empty where nobody said. `constant`: all its elements are one number.
+    """One tensor of a rank. part: which part of the whole tensor it is. Ranks with the same part must have the same
+    bits, ranks with different parts different ones; "" if nobody declared it. constant: all elements are one number.
     """
 
     shape: tuple[int, ...]
@@ -33,10 +33,10 @@ class TensorDigest:
 def parameter_digests(
     modules: Sequence[nn.Module], rank: int, *, sharded: Sequence[str] = (), replicated: Sequence[str] = ()
 ) -> dict[str, TensorDigest]:
-    """Every parameter and buffer of the modules by its name, adapters among them, and what of it this rank holds.
+    """Every parameter and buffer of the modules by name, adapters included, with the part that this rank holds.
 
-    `sharded` and `replicated` are globs of names that each rank has its own part of, or all of. A DTensor says so
-    itself, and so does a parameter with Megatron's `tensor_model_parallel`. One transfer from the device.
+    sharded, replicated: globs of names of which each rank has its own part, or all. A DTensor says so itself, and so
+    does a parameter with Megatron's `tensor_model_parallel`. Takes one transfer from the device.
     """
     named_tensors = list(_tensors(modules))
     local = [tensor.to_local() if is_dtensor(tensor) else tensor for _, tensor in named_tensors]
@@ -56,7 +56,7 @@ def parameter_digests(
 
 
 def bits_of(tensors: Mapping[str, TensorDigest]) -> dict[str, str]:
-    """The digests as fields of a record, for all ranks to read."""
+    """The digests as fields of a record that all ranks can read."""
     return {
         name: f"{tensor.bits} {tensor.dtype}{list(tensor.shape)}|{tensor.part}|{'constant' if tensor.constant else ''}"
         for name, tensor in tensors.items()
@@ -64,13 +64,13 @@ def bits_of(tensors: Mapping[str, TensorDigest]) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, TensorDigest], after: Mapping[str, TensorDigest]) -> list[str]:
-    """Names of tensors whose bits are others than before, or that came or went."""
+    """Names of tensors whose bits have changed, or that were added or removed."""
     return [name for name in dict.fromkeys((*before, *after)) if _bits(before, name) != _bits(after, name)]
 
 
 def misplaced(records: Records) -> str | None:
-    """What can't be right about the ranks' digests, in words: equal bits of different parts, which hold more than
-    one number, or different bits of the same part. None where all is right.
+    """What is wrong with the ranks' digests, in words: different parts with equal bits (unless all elements are one
+    number), or the same part with different bits. None if nothing is.
     """
     for name in dict.fromkeys(name for record in records.values() for name in record):
         parts: dict[str, dict[str, list[int]]] = {}

@@ -1,4 +1,4 @@
-"""A live process held to a contract: it is refused where it breaks it, and told what it can't show."""
+"""Compares a live process with a contract: the process is refused if it breaks it, and told what it can't show."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def hold(
     micro_batch: int | None = None,
     refuse: bool = True,
 ) -> Holding:
-    """Hold this process, with all ranks of its job, to a contract; every rank calls it.
+    """Compare this process, with all ranks of its job, with a contract; every rank has to call it.
 
     modules: the model, whose parameters lie as `layout` says (None: by the checkpoint's names).
-    launch: the file that started the engine, and `role`, which of its sides this is.
+    launch: the file that started the engine; role: which of its sides this process is.
     explained: the profile that `moeparity explain` made of a trace of this program.
     extra: further fields of the environment.
-    schedule, micro_batch: what the program's own configuration says of its schedule, in a recipe's keys.
+    schedule, micro_batch: the program's own configuration of its schedule, in a recipe's keys.
 
-    Returns what was kept and what could not be checked. Raises ContractError, with the same words on all ranks, where a
-    choice is broken and `refuse` is set, and where the contract or the launch file can't be read.
+    Returns what was kept and what could not be checked. Raises ContractError, with the same words on all ranks, if a
+    choice is broken and `refuse` is set, and if the contract or the launch file can't be read.
     """
     place = layout or WeightLayout()
     configured = _Configured(launch, role, explained, schedule, micro_batch)
@@ -72,7 +72,7 @@ def hold(
 
 @dataclass(frozen=True, slots=True)
 class _Configured:
-    """What is said of a process that it does not show itself."""
+    """What the caller says of a process that the process does not show itself."""
 
     launch: str | Path | None
     role: str | None
@@ -128,7 +128,7 @@ def _environment(claims: Contract, fields: Mapping[str, str]) -> Holding:
 
 
 def _profile(claim: ProfileClaim, fields: Mapping[str, str], started: Launched | None, traced: Traced) -> Holding:
-    """Every choice that the process shows, that a trace of it showed, or that its launch file asks for."""
+    """Compare every choice that the process shows, that a trace of it showed, or that its launch file asks for."""
     holding = Holding()
     if started is not None:
         holding.breaches += differing("profile", {"dtype": claim.dtype}, {"dtype": started.dtype})
@@ -155,7 +155,7 @@ def _profile(claim: ProfileClaim, fields: Mapping[str, str], started: Launched |
 
 
 def _compared(claim: ProfileClaim, shown: Iterable[tuple[str, str, str]], by: str) -> Holding:
-    """Node, choice and value held to the contract; nodes with the same difference share a breach."""
+    """Compare (node, choice, value) with the contract; nodes with the same difference share a breach."""
     holding = Holding()
     kept_count = 0
     apart: dict[tuple[str, str, str], list[str]] = {}
@@ -175,11 +175,13 @@ def _compared(claim: ProfileClaim, shown: Iterable[tuple[str, str, str]], by: st
 
 
 _NONE = "without effect"
-"""Where a choice takes no effect, or is not there."""
+"""The value of a choice that takes no effect or does not exist."""
 
 
 def _shown(claim: ProfileClaim, fields: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Choices that the environment shows at nodes that have them; what differs by phase is not one value to compare."""
+    """Choices that the environment shows, at nodes that have them. A claim that differs by phase is left out, since the
+    environment shows one value.
+    """
     for choice in shown(fields):
         for node, node_claim in claim.nodes.items():
             if node_claim.op == choice.op and "@" not in node_claim.choices.get(choice.attribute, "@"):
@@ -187,7 +189,7 @@ def _shown(claim: ProfileClaim, fields: Mapping[str, str]) -> Iterator[tuple[str
 
 
 def _disagreements(claim: ProfileClaim, started: Launched | None) -> Iterator[tuple[str, str, str]]:
-    """Choices of the plan that a launch file implies, and those of the contract that it has not."""
+    """Choices that a launch file implies and that differ from the contract, or that only one of them has."""
     if started is None:
         return
     nodes: Iterable[str] = dict.fromkeys((*claim.nodes, *started.nodes))
@@ -199,7 +201,7 @@ def _disagreements(claim: ProfileClaim, started: Launched | None) -> Iterator[tu
 
 
 def _placement(claim: SettingsClaim, layout: WeightLayout, started: Launched | None) -> Holding:
-    """Over how many ranks, by the layout, the launch file and the size of the job."""
+    """Compare the number of ranks, by the layout, the launch file and the size of the job."""
     holding = Holding()
     own_settings = {name: str(over) for name, (_, over) in layout.ranks.items() if over > 1}
     own_settings |= {} if started is None else started.placement
@@ -222,7 +224,7 @@ def _placement(claim: SettingsClaim, layout: WeightLayout, started: Launched | N
 
 
 def _schedule(claim: SettingsClaim, own_words: Mapping[str, str] | None) -> Holding:
-    """What the program says of its own schedule: nothing shows it."""
+    """Compare what the program says of its own schedule, which nothing else shows."""
     holding = Holding()
     if own_words is None:
         holding.unchecked.append(

@@ -1,4 +1,4 @@
-"""The weights of all ranks of a job held to those that a contract claims: sums of parts, which add up."""
+"""Compares the weights of all ranks of a job with a contract's, by sums of parts, which add up to that of the whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ROOM = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """What ranks tell each other of a part."""
+    """What ranks tell each other about a part of a tensor."""
 
     tensor: str
     kind: Kind
@@ -37,7 +37,9 @@ class Sum:
 
 
 def hold_weights(claim: WeightsClaim, layout: WeightLayout, modules: Sequence[nn.Module]) -> Holding:
-    """What the ranks of this job hold together, tensor by tensor. A collective, where there are several ranks."""
+    """Compare what the ranks of this job hold together, tensor by tensor. It is a collective if there are several
+    ranks.
+    """
     holding = Holding()
     if not modules:
         holding.unchecked.append("weights: no module was given")
@@ -76,7 +78,7 @@ _TORN = "torn"
 
 
 def _mismatch(claim: TensorClaim, parts: Sequence[Sum]) -> str | None:
-    """What is another than claimed; None where nothing is, `_TORN` where the parts do not make a whole."""
+    """What differs from the claim; None if nothing does, `_TORN` if the parts do not make a whole."""
     first = parts[0]
     if (first.dtype, first.shape) != (claim.dtype, claim.shape):
         return f"{first.dtype} {list(first.shape)}"
@@ -102,7 +104,7 @@ def _claimed(claim: TensorClaim) -> str:
 
 
 def _unclaimed(claim: WeightsClaim, by_tensor: dict[str, list[Sum]], holding: Holding) -> None:
-    """Parameters that the contract knows nothing of are breaches; a second name of one that it knows is none."""
+    """Parameters that the contract does not know are breaches, unless they are a second name of one that it knows."""
     claimed_sums = {(tensor.shape, tensor.bits) for tensor in claim.tensors.values()}
     buffers = []
     for name, parts in by_tensor.items():
@@ -122,7 +124,7 @@ def _unclaimed(claim: WeightsClaim, by_tensor: dict[str, list[Sum]], holding: Ho
 
 
 def _gathered(layout: WeightLayout, modules: Sequence[nn.Module]) -> tuple[list[list[Sum]], list[str]]:
-    """By rank the parts it holds, and why some could not be taken."""
+    """By rank, the parts that it holds; and why some could not be taken."""
     failure = ""
     try:
         own_parts = [_sum(part) for part in layout.parts(modules)]
@@ -137,7 +139,7 @@ def _sum(part: Part) -> Sum:
 
 
 def gathered(own_answer: Answer) -> list[Answer]:
-    """Every rank's answer, on every rank; of a process alone its own."""
+    """Every rank's answer, on every rank; without a job only this process's."""
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
         return [own_answer]
     answers: list[Answer] = [own_answer] * dist.get_world_size()

@@ -1,4 +1,4 @@
-"""What the journals of a job tell together, as plain data."""
+"""What the journals of a job tell together; plain data."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SCHEMA = "moeparity.ranks/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankLine:
-    """One rank. last: the last call it finished. calls: how many were compared. end: how it ended, in a word: `ended`
-    by itself, `left` by an error of its own, `told` of a difference, `lost` without a word. error: where it left, and
-    by which error; empty where it did not.
+    """One rank. last: the last call that it finished. calls: how many were compared. end: how it ended: `ended` by
+    itself, `left` by an error of its own, `told` of a difference, `lost` without a word. error: where it left, and by
+    which error, "" if it did not.
     """
 
     rank: int
@@ -32,9 +32,9 @@ class RankLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Undeclared:
-    """Weights that no rank was held to another's for, since nobody declared them sharded or replicated. tensors: how
-    many. apart: those of them whose bits are not alike on all ranks that have them, as shards and faults are. moment:
-    when they were not; when they were looked at, where all are alike.
+    """Weights that were not compared between ranks, since nobody declared them sharded or replicated. tensors: how
+    many. apart: those whose bits differ between ranks, as those of shards and of faults do. moment: when they differed;
+    if none does, when they were looked at.
     """
 
     tensors: int
@@ -45,8 +45,8 @@ class Undeclared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
     """A job by its ranks' journals. difference: the first thing in which they were not in step, or the rank that left
-    by an error of its own, in words; empty where there is neither. missing: ranks without a journal. undeclared: None
-    where every tensor was declared, none was looked at, or there is one rank.
+    by an error of its own, in words; "" if there is neither. missing: ranks without a journal. undeclared: None if
+    every tensor was declared, none was looked at, or there is one rank.
     """
 
     folder: str
@@ -57,7 +57,7 @@ class JobReport:
 
     @property
     def exit_code(self) -> int:
-        """0 where all ranks ended by themselves in step, 1 where they were not in step, 3 where that can't be told."""
+        """0 if all ranks ended by themselves in step, 1 if they were not in step, 3 if that can't be told."""
         if self.difference:
             return 1
         return 0 if not self.missing and all(line.end == "ended" for line in self.ranks) else 3
@@ -89,13 +89,13 @@ def _line(story: RankStory) -> RankLine:
 
 
 def _first_departure(job_stories: list[RankStory]) -> str:
-    """The first rank that left by an error of its own."""
+    """The first rank that left by an error of its own, in words; "" if none did."""
     first = min((story for story in job_stories if story.fatal_error), key=lambda story: story.at, default=None)
     return "" if first is None else f"rank {first.rank} left {first.fatal_error}"
 
 
 def _compared(job_stories: list[RankStory]) -> str:
-    """The first call at which the journals differ, where nobody was left to say so."""
+    """The first call at which the journals differ, for a job in which no rank was left to say so."""
     for call in sorted({call for story in job_stories for call in story.calls}):
         records = {story.rank: story.calls[call] for story in job_stories if call in story.calls}
         words = difference(records)

@@ -1,4 +1,4 @@
-"""The generators of a rank: digests of their states, and by how many numbers two of them are apart."""
+"""The generators of a rank: digests of their states, and how many draws two states are apart."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import torch
 from moeparity.ranks.differing_fields import ranks_in_words
 
 DRAWS = 4096
-"""So many numbers a generator is taken ahead to find where another one stands."""
+"""A generator is advanced by at most so many draws to find another's state."""
 
 _CPU, _ENGINE = 5056, 5016
-"""Bytes of a CPU generator's state, and of the Mersenne Twister at its front; behind it lies a normal number that was
-made with the one before, and waits to be drawn."""
+"""Bytes of a CPU generator's state, and of the Mersenne Twister at its beginning. After that comes a normal number that
+was made together with the last one and is drawn next.
+"""
 _PHILOX = 16
 """Bytes of a CUDA generator's state: its seed, then its offset."""
 
 
 def states(generators: Mapping[str, torch.Generator]) -> dict[str, bytes]:
-    """The states of torch's and the given generators, by name, and of the current CUDA device's where it is used."""
+    """The states of torch's and the given generators, by name, and of the current CUDA device's if CUDA is in use."""
     generator_states = {"torch": torch.get_rng_state().numpy().tobytes()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         generator_states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
@@ -28,12 +29,14 @@ def states(generators: Mapping[str, torch.Generator]) -> dict[str, bytes]:
 
 
 def digests(generator_states: Mapping[str, bytes]) -> dict[str, str]:
-    """By `rng.NAME`, 16 hexadecimal digits."""
+    """`rng.NAME` -> 16 hexadecimal digits."""
     return {f"rng.{name}": blake2b(state, digest_size=8).hexdigest() for name, state in generator_states.items()}
 
 
 def apart(name: str, of_rank: Mapping[int, bytes]) -> str:
-    """Which ranks drew how many more than the others, in words, where a few draws lead from one state to the other."""
+    """Which ranks drew how many more numbers than the others, in words, if at most DRAWS draws lead from one state
+    to the other.
+    """
     ranks: dict[bytes, list[int]] = {}
     for rank, state in sorted(of_rank.items()):
         ranks.setdefault(state, []).append(rank)
@@ -58,12 +61,14 @@ def _distance(usual: bytes, state: bytes, ranks: Mapping[bytes, list[int]]) -> s
 
 
 def _waiting(state: bytes) -> bytes:
-    """The normal number that a CPU generator keeps; nothing of others."""
+    """The normal number that a CPU generator holds ready; empty for other generators."""
     return state[_ENGINE:] if len(state) == _CPU else b""
 
 
 def _draws(state: bytes, target: bytes) -> int | None:
-    """How many draws of 32 bits (CUDA: steps of its counter) lead from a state to another; None where DRAWS don't."""
+    """How many draws of 32 bits (CUDA: steps of its counter) lead from one state to another; None if more than
+    DRAWS.
+    """
     if len(state) != len(target):
         return None
     if len(state) == _PHILOX:

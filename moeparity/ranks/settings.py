@@ -1,4 +1,4 @@
-"""What the guards do and how often: by arguments, else by environment variables `MOEPARITY_RANKS_...`."""
+"""What guards do and how often: set by arguments, else by environment variables `MOEPARITY_RANKS_...`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ Collectives = Literal["log", "check", "off"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How often the ranks are held to each other, and how long they may be apart.
+    """How often ranks are compared, and for how long they may be apart.
 
-    folder: where each rank's journal goes (None: none is kept). inputs_every: calls between two comparisons of envelope
-    and payload (0: never). sample_bytes: of each tensor of the payload (None: all). weights_every: calls between two
-    fingerprints of the weights. cache_every: calls between two comparisons of the cache's lifecycle. rng: `lockstep`
-    ranks draw the same numbers, so generators are compared; `broadcast` ranks are handed them as tensors. collectives:
-    `log` compares what was called at each guard, `check` before each collective runs. heartbeat_s: seconds between two
-    signs of life. watchdog_s: seconds after which a rank that others wait for ends the job.
+    folder: for the ranks' journals (None: none is kept). inputs_every: calls between two comparisons of envelope and
+    payload (0: never). sample_bytes: how much of each tensor of the payload is compared (None: all). weights_every:
+    calls between two fingerprints of the weights. cache_every: calls between two comparisons of the cache's lifecycle.
+    rng: with `lockstep` ranks draw the same numbers, so generators are compared; with `broadcast` they are handed
+    numbers as tensors. collectives: `log` compares what was called at each guard, `check` before each collective runs.
+    heartbeat_s: seconds between two signs of life.
+    watchdog_s: seconds after which a rank that others wait for ends the job.
     """
 
     folder: Path | None = None
@@ -40,9 +41,9 @@ class Settings:
 
 
 def settings(arguments: Mapping[str, Any] | None = None, environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings of this process: arguments before the environment before the defaults.
+    """The settings of this process; arguments come before the environment, and that before the defaults.
 
-    Raises RankError for a name or a value that is none.
+    Raises RankError for an unknown name or an impossible value.
     """
     variables = os.environ if environment is None else environment
     names = {field.name for field in fields(Settings)}

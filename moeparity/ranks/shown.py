@@ -1,4 +1,4 @@
-"""Which choices of a profile an environment report shows: what is in effect in a process, and nothing else."""
+"""Which choices of a profile an environment report shows, that is, what is in effect in a process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ATTENTION = {
     "flash_attention_2": "flash",
     "flash_attention_3": "flash",
 }
-"""`config._attn_implementation` of transformers -> `implementation` of the ops of attention."""
+"""`config._attn_implementation` of transformers -> `implementation` of the attention ops."""
 _EXPERTS = {"eager": "loop", "grouped_mm": "grouped"}
 """`config._experts_implementation` of transformers -> `implementation` of the op experts."""
 _MODEL = "model."
@@ -30,7 +30,7 @@ class ShownChoice:
 
 
 def shown(fields: Mapping[str, str]) -> Iterator[ShownChoice]:
-    """The choices that a report's fields show. Where two models of a process have others, neither is shown."""
+    """The choices that a report's fields show. If two models of a process have different values, none is shown."""
     attending, by_slot = ([op for op in OPS.values() if op.mixes_tokens], [op for op in OPS.values() if op.slot_order])
     for kind, words, ops in (("attention", _ATTENTION, attending), ("experts", _EXPERTS, by_slot)):
         values = {fields[name] for name in fields if name.startswith(_MODEL) and name.endswith(f".{kind}")}
@@ -44,7 +44,7 @@ def shown(fields: Mapping[str, str]) -> Iterator[ShownChoice]:
 
 
 def _tf32(fields: Mapping[str, str]) -> Iterator[ShownChoice]:
-    """Whether fp32 operands are rounded to TF32: on a GPU alone, where the switch takes effect."""
+    """Whether fp32 operands are rounded to TF32; only for a GPU, since the switch has no effect elsewhere."""
     field = "switch.fp32_precision.cuda.matmul"
     if fields.get("device", "cpu") == "cpu" or field not in fields:
         return

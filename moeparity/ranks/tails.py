@@ -1,4 +1,4 @@
-"""The last collectives of all ranks: told over the store, noted on this host, and the first that differs."""
+"""The last collectives of all ranks, from the store and from notes on this host, and the first that differs."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _TAIL = "tail"
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Where a rank waits, in words; `within`: the group of the collective that it waits in (`collectives.GROUP`)."""
+    """Where a rank waits, in words. within: the group in whose collective it waits (`collectives.GROUP`)."""
 
     place: str
     within: str = ""
 
 
 class Tails:
-    """What ranks last called, by a log of this rank's own collectives, which it has taken down in notes of the job."""
+    """The last collectives of all ranks. `log` has this rank's own, which it also writes to the notes of the job."""
 
     def __init__(self, store: PrefixStore, job: str, rank: int, ranks: int, log: CollectiveLog) -> None:
         self._store, self._rank, self._ranks, self._log = store, rank, ranks, log
@@ -34,15 +34,16 @@ class Tails:
         self.notes = log.notes = Notes(job, rank)
 
     def tell(self) -> None:
-        """Tell the others what this rank called last, where it is something new."""
+        """Tell the others this rank's last collectives, if there are new ones."""
         tail = json.dumps(self._log.tails())
         if tail != self._latest:
             self._store.set(f"{_TAIL}/{self._rank}", tail)
             self._latest = tail
 
     def diverged(self, waiting: Mapping[int, Waiting], *, has_store: bool = True) -> str | None:
-        """Where control flow diverged, in words: the first collective that ranks called differently. Of ranks that
-        wait, what they have not called counts as well. A store whose process is stopped must not be asked.
+        """Where control flow diverged, in words: the first collective that ranks called differently. For ranks that
+        wait, what they have not called counts as well. has_store: False for a store whose process is stopped, which
+        must not be asked.
         """
         tails_of = self._of_store() if has_store else {}
         words = first_disagreement(self.notes.read() | {self._rank: self._log.tails()})
@@ -54,7 +55,7 @@ class Tails:
         return f"control flow diverged. {words}" if words else None
 
     def _of_store(self) -> Records:
-        """What ranks have told; it may be some time ago."""
+        """What ranks have told; it may be out of date."""
         tails_of = {self._rank: self._log.tails()}
         with suppress(DistNetworkError, DistStoreError):
             for rank in range(self._ranks):
@@ -64,10 +65,10 @@ class Tails:
 
 
 def first_disagreement(tails: Records, waiting: Mapping[int, Waiting] | None = None) -> str | None:
-    """Of the last collectives of all ranks, the first number at which those of one group are not the same, in words.
+    """The first number at which the last collectives of one group are not the same on all ranks, in words.
 
-    What a rank has not called by now counts only where it is known to wait, and not in this group: else its tail may be
-    an old one, or it is held up and will call it. Where ranks wait for each other in several groups, all are named.
+    That a rank has not called something counts only if the rank is known to wait outside this group; else its tail may
+    be out of date, or it is delayed and will call it. If ranks wait for each other in several groups, all are named.
     """
     groups = list(dict.fromkeys(name for record in tails.values() for name in record))
     words = [text for group in groups if (text := _first(group, tails, {}))]

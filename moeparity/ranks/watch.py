@@ -1,4 +1,4 @@
-"""Signs of life: a thread that says where its rank is, watches others, and ends the job when one of them is lost."""
+"""The watchdog: a thread that says where its rank is, watches others, and ends the job when one of them is lost."""
 
 from __future__ import annotations
 
@@ -26,21 +26,24 @@ from moeparity.ranks.notes import Note, finished, note
 from moeparity.ranks.tails import Tails, Waiting
 
 EXIT_CODE = 1
-"""Of a process that the watchdog ends: the ranks are not in step."""
+"""The exit code of a process that the watchdog ends, which says that ranks are not in step."""
 
 _BEAT, _VERDICT = "beat", "verdict"
 _PAUSE_S = 0.02
 _GRACE_S = 1.0
-"""So long ranks have to read the verdict and write their journals before a stopped one is killed, and notes go."""
+"""Ranks have so many seconds to read the verdict and write their journals; then stopped ranks are killed and notes
+removed.
+"""
 
 
 class Watch:
-    """Beats every `heartbeat_s`; a rank that gave no sign for `watchdog_s`, or that others waited for so long, ends the
-    job: one rank says why on standard error and all of them leave with EXIT_CODE, also from inside a collective.
+    """Gives a sign of life every `heartbeat_s`. A rank that gave none for `watchdog_s`, or for which others waited so
+    long, ends the job: one rank says why on standard error, and all leave with EXIT_CODE, even from inside a
+    collective.
 
-    `position` tells where this rank is: the last call it finished, the place, whether it waits. The first rank that is
-    in its guard leads: it looks at all ranks; every other one at those up to the one that leads, of which rank 0 may
-    hold the store, and at the next. A rank that is stopped can't end itself: on the same host it is killed.
+    position: tells where this rank is: the last call that it finished, its place, whether it waits. The first rank that
+    is in its guard leads, and looks at all ranks. Every other rank looks at those up to the leader, of which rank 0 may
+    hold the store, and at the next rank. A stopped rank can't end itself; on the same host it is killed.
     """
 
     def __init__(
@@ -72,12 +75,12 @@ class Watch:
         self._threads = [threading.Thread(target=run, daemon=True) for run in (self._run, self._guard_store)]
 
     def start(self) -> None:
-        """Begin to beat and to watch. When this returns, the first sign of life of every rank that is watched is here,
-        or did not come within the watchdog's time: who has given none can't be ended.
+        """Begin to give signs of life and to watch. Returns when every watched rank's first sign of life is there, or
+        did not come within `watchdog_s`; a rank that has given none can't be ended.
         """
         until = time.monotonic() + self._watchdog_s
         while True:
-            # A store that is slow to answer, as under load, is asked again.
+            # A store that answers slowly, as under load, is asked again.
             with suppress(DistStoreError):
                 self._beat()
             if self._sightings.keys() >= set(self._watched()) or time.monotonic() >= until:
@@ -87,9 +90,10 @@ class Watch:
             thread.start()
 
     def close(self) -> None:
-        """The last sign of life says that this rank is done; nobody waits for it any more.
+        """Give a last sign of life, which says that this rank is done, so that nobody waits for it any more.
 
-        Both threads end first: one that is inside the store while the interpreter ends aborts the process.
+        Both threads end before that, since one that is inside the store while the interpreter ends would abort the
+        process.
         """
         self._closed.set()
         for thread in self._threads:
@@ -105,7 +109,7 @@ class Watch:
         return self.verdict or self._verdict_of_others()
 
     def _leads(self) -> int:
-        """The first rank that is in its guard, as far as this one knows."""
+        """The first rank that is in its guard, as far as this rank knows."""
         awaited = time.monotonic() - self._begun < self._watchdog_s
         for rank in range(self._rank):
             if not self._sightings[rank].beat.closed if rank in self._sightings else awaited:
@@ -154,8 +158,8 @@ class Watch:
         self._answered, self._has_store = time.monotonic(), True
 
     def lost(self, patience_s: float) -> str | None:
-        """Why a collective failed on this rank, in words, as far as it is seen within so many seconds: control flow
-        that diverged, or a rank that has gone, stands still or has left.
+        """Why a collective failed on this rank, in words, as far as it becomes known within `patience_s` seconds:
+        control flow that diverged, or a rank that is gone, stands still or has left.
         """
         begun, allowed = time.monotonic(), max(patience_s, self._patience_s)
         with suppress(DistNetworkError, DistStoreError):
@@ -163,7 +167,7 @@ class Watch:
         while (waited := time.monotonic() - begun) < allowed:
             verdict = self._verdict_of_others() or self._parted()
             for rank, watched in list(self._sightings.items()) if verdict is None else ():
-                # Other ranks have some time to say what they have called.
+                # Other ranks get some time to say what they have called.
                 if rank != self._rank and waited > patience_s * 2 / 3:
                     if watched.beat.closed:
                         verdict = f"rank {rank} is not there any more: it {watched.beat.place}. {self._others(rank)}"
@@ -176,12 +180,13 @@ class Watch:
         return None
 
     def _lost_rank(self) -> str | None:
-        """A rank that gives no sign of life: it was killed, stopped, or can't be reached. A stopped one that others
-        wait for is lost after half the time. The backend may have killed it for what others called.
+        """A rank that gives no sign of life, in words: it was killed, stopped, or can't be reached. A stopped rank that
+        others wait for is lost after half of `watchdog_s`. The backend may have killed it because of what others
+        called.
         """
         now_s, (*_, waits, _, since) = self._clock.seconds, self._position()
         half = self._watchdog_s / 2
-        # Signs of life of others are not read any more, or not yet.
+        # Others' signs of life are not read any more, or not yet.
         watched = {rank: self._sightings[rank] for rank in self._watched() if rank in self._sightings}
         for rank, member in watched.items():
             if member.beat.closed or rank == self._rank:
@@ -196,7 +201,7 @@ class Watch:
         return None
 
     def _hang(self) -> str | None:
-        """Ranks that wait for longer than the watchdog's time, and what they wait for."""
+        """Ranks that have waited for longer than `watchdog_s`, and for what, in words."""
         live = {rank: member.beat for rank, member in self._sightings.items() if not member.beat.closed}
         ago = {
             rank: self._clock.seconds - member.waits
@@ -208,7 +213,7 @@ class Watch:
         missing = set(range(self._ranks)) - self._sightings.keys()
         if missing:
             return f"{ranks_in_words(missing)} gave no sign of life: not in the guard yet. {self._others(None)}"
-        # Half the time is more than a heartbeat: what these have told of their collectives is all there is.
+        # Half of `watchdog_s` is longer than a heartbeat, so these ranks have told all their collectives.
         half = self._watchdog_s / 2
         still = {rank: beat for rank, beat in live.items() if beat.waits and beat.since > half}
         if words := self._tails.diverged({rank: Waiting(beat.place, beat.within) for rank, beat in still.items()}):
@@ -224,7 +229,7 @@ class Watch:
         return f"all ranks wait. {self._others(None)}"
 
     def _parted(self) -> str | None:
-        """Where control flow diverged, if it did: the backend may have ended a rank for it."""
+        """Where control flow diverged, if it did; the backend may have ended a rank because of that."""
         words = self._tails.diverged({}, has_store=self._has_store)
         gone = [
             rank for rank, member in self._sightings.items() if not member.beat.closed and state(member.beat) == "gone"
@@ -232,7 +237,7 @@ class Watch:
         return f"{words}. {ranks_in_words(gone)} was killed" if words and gone else words
 
     def _guard_store(self) -> None:
-        """The watching thread may itself hang where the store's process is stopped."""
+        """Watch the store itself, and end this process if it does not answer: then the watching thread may hang too."""
         clock, answered, heard = Clock(self._watchdog_s / 4), self._answered, 0.0
         while not self._closed.wait(self._heartbeat_s):
             clock.turn()
@@ -244,7 +249,7 @@ class Watch:
                 self._lost_store("it does not answer")
 
     def _lost_store(self, error: str) -> None:
-        """The store is gone or silent: who held it, as far as can be told."""
+        """The store is gone or silent: end the job, and say which process held it, as far as that is known."""
         self._has_store = False
         member = self._sightings.get(0)
         silent = time.monotonic() - self._answered
@@ -262,15 +267,15 @@ class Watch:
         self._leave(self._elected(reason))
 
     def _verdict_of_others(self) -> str | None:
-        """What another rank ended the job for."""
+        """The reason for which another rank ended the job; None if none did."""
         with suppress(DistNetworkError, DistStoreError):
             if self._has_store:
                 return self._store.get(_VERDICT).decode() if self._store.check([_VERDICT]) else None
         return self._tails.notes.verdict()
 
     def _elected(self, reason: str) -> str:
-        """The verdict all ranks tell: the first that was put into the store, and into the notes for those who find that
-        gone.
+        """The verdict that all ranks tell: the first one put into the store, and into notes for ranks that find the
+        store gone.
         """
         with suppress(DistNetworkError, DistStoreError):
             if self._has_store:
@@ -278,7 +283,9 @@ class Watch:
         return self._tails.notes.elected(reason)
 
     def _leave(self, verdict: str) -> None:
-        """Say it, and end this process, whatever it is in; then what can't end itself. One thread does."""
+        """Print the verdict and end this process, whatever it is doing; then those that can't end themselves. One
+        thread does it.
+        """
         if not self._leaving.acquire(blocking=False):
             return
         self.verdict = verdict
@@ -290,15 +297,15 @@ class Watch:
         time.sleep(_GRACE_S)
         self._clear()
         if self._closed.is_set():
-            # The rank's own thread has been told, or failed by it, and ends by itself.
+            # The rank's own thread has been told, or has failed because of it, and ends by itself.
             return
         self._tails.notes.close()
         self._journal.close()
         os._exit(EXIT_CODE)
 
     def _clear(self) -> None:
-        """Ranks on this host that are stopped can't end themselves nor clear up after themselves: notes of theirs go
-        while they can be told from ranks that leave, then they are killed.
+        """Remove notes of stopped ranks on this host, which can neither end nor clean up, while they can be told from
+        ranks that are leaving; then kill them.
         """
         self._tails.notes.clear()
         for rank, member in self._sightings.items():
@@ -311,20 +318,20 @@ class Watch:
         return rank == self._rank or (member is not None and state(member.beat) == "running")
 
     def _where(self, rank: int) -> str:
-        """Where a rank was when it last said so, and where the others are."""
+        """Where a rank was when it last said so, and where the others are, in words."""
         last = self._last_place(rank)
         return f"Its last sign of life: {last.place}; {finished(last.call)}. {self._others(rank)}"
 
     def _last_place(self, rank: int) -> Note:
-        """Where a rank was by its last sign of life, or by the latest it has said since: to those who wait at a guard,
-        and in notes that others on its host can read.
+        """Where a rank was by its last sign of life, or by something later: what it told those who wait at a guard, or
+        its notes, which ranks on its host can read.
         """
         beat, key = self._sightings[rank].beat, f"{REACHED}/{rank}"
         notes = [Note(beat.moves, beat.call, beat.place), self._tails.notes.places().get(rank)]
         with suppress(DistNetworkError, DistStoreError):
             if self._has_store and self._store.check([key]):
                 notes.append(note(self._store.get(key).decode()))
-        # Of one place the sign of life says the most: in which collective the rank is there.
+        # For one place the sign of life tells most: in which collective the rank is there.
         return max((each for each in notes if each is not None), key=lambda each: each.moves)
 
     def _others(self, but: int | None) -> str:

@@ -1,4 +1,4 @@
-"""The weights of a rank while a job runs: what they were when last allowed to change, and whether they are still so."""
+"""Watches the weights of a rank while a job runs: they must be what they were when last allowed to change."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from moeparity.ranks.parameter_digests import TensorDigest, changed, parameter_d
 
 
 class WatchedWeights:
-    """Digests of a rank's modules, held to a baseline every so many calls (`every`; 0: never).
+    """Digests of a rank's modules, compared with a baseline every `every` calls (0: never).
 
-    `sharded` and `replicated` are globs of names, as `parameter_digests` takes them. `updated`: weights may have
-    changed since the baseline was taken.
+    sharded, replicated: globs of names, as `parameter_digests` takes them. updated: weights may have changed since the
+    baseline was taken.
     """
 
     def __init__(
@@ -28,24 +28,24 @@ class WatchedWeights:
 
     @property
     def watched(self) -> bool:
-        """Whether there are weights to look at."""
+        """Whether there are weights to watch."""
         return bool(self.modules and self._every)
 
     def take(self, number: int) -> Mapping[str, TensorDigest]:
-        """What this rank holds before call `number`, its baseline from now on."""
+        """Take what this rank holds before call `number` as its new baseline, and return it."""
         self.updated, self._looked = False, number
         self._baseline = self._current()
         return self._baseline
 
     def due(self, number: int) -> bool:
-        """Whether the weights are to be looked at again before this call; then they count as looked at."""
+        """Whether the weights have to be looked at before this call; if so, they count as looked at."""
         due = bool(self._baseline) and number - self._looked >= self._every
         if due:
             self._looked = number
         return due
 
     def changes(self) -> dict[str, str]:
-        """The tensors that are others than at the baseline, by `weights.NAME`, and what became of them."""
+        """`weights.NAME` -> what became of a tensor that differs from the baseline."""
         current = self._current()
         names = changed(self._baseline, current)
         return {f"{CHANGES}{name}": f"changed to {current[name].bits}" if name in current else "gone" for name in names}

@@ -1,4 +1,4 @@
-"""Where a rank is at any moment: asked by its watching thread, and told to others."""
+"""Where a rank is at any moment; its watching thread asks, and others are told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from moeparity.ranks.notes import Note, Notes
 
 
 class Whereabouts:
-    """The place a rank is at, in words, and the last call it finished (None: none), which `notes` of the job keep."""
+    """The place at which a rank is, in words, and the last call that it finished (None: none); written to the job's
+    `notes`.
+    """
 
     def __init__(self) -> None:
         self.place = "starting"
@@ -21,11 +23,11 @@ class Whereabouts:
 
     @property
     def note(self) -> Note:
-        """Where it is, as others are told."""
+        """Where the rank is, in the form in which others are told."""
         return Note(self._moves, self.last, self.place)
 
     def at(self, place: str) -> None:
-        """The rank comes to a place."""
+        """Note that the rank comes to a place."""
         self.place, self._since = place, time.monotonic()
         self._moves += 1
         if self.notes is not None:
@@ -33,7 +35,7 @@ class Whereabouts:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Where this rank is, it waits for others meanwhile."""
+        """A context in which this rank waits for others, at its current place."""
         self._waits, self._since = True, time.monotonic()
         try:
             yield
@@ -41,8 +43,8 @@ class Whereabouts:
             self._waits, self._since = False, time.monotonic()
 
     def position(self, log: CollectiveLog) -> tuple[int, int | None, str, bool, str, float]:
-        """How many places, the last call, the place, whether it waits, in which group's collective, and for how long:
-        see `Beat`.
+        """Number of places, last call, place, whether it waits, in which group's collective, and for how long; see
+        `Beat`.
         """
         moves, within, place, since = self._moves, "", self.place, self._since
         running = log.running()

@@ -1,4 +1,4 @@
-"""Contrasts: weighted sums of mixtures' values, exact, with their interval over sequences."""
+"""Contrasts: weighted sums of the values of mixtures, computed exactly, with an interval over sequences."""
 
 from __future__ import annotations
 
@@ -13,45 +13,44 @@ from moeparity.search.memo import Memo, Mixture, Outcome
 Interval = tuple[float, float]
 
 CARRYING = 3.0
-"""Where a whole is carried by fewer sequences than this, its parts have no bounds: a few more would turn them over.
-
-Sequences count as `carrying` says.
+"""If fewer sequences than this carry a whole (as `carrying` counts), its parts get no bounds, since a few further
+sequences would change everything.
 """
 
 Bounds = Callable[[Sequence[float], Sequence[float]], Interval]
-"""The 95 % interval of sum(sums) / sum(tokens) that resamples sequences; both arguments are [B].
+"""(sums [B], tokens [B]) -> the 95 % interval of sum(sums) / sum(tokens), by resampling sequences.
 
-In the product this is `moeparity.metrics.interval.tail_mean`, handed in since it needs torch.
+It is `moeparity.metrics.interval.tail_mean`, handed in because that needs torch.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """The sum over mixtures of weight * value / divisor: a share, a difference, an interaction.
+    """A sum over mixtures of weight * value / divisor, such as a share, a difference or an interaction.
 
-    Weights are whole numbers, so that equal outcomes cancel exactly. All mixtures score the same tokens, so the
-    contrast of the values is the mean per token of the contrast of the sums, and sequences are resampled in pairs.
+    Weights are integers, so that equal outcomes cancel exactly. All mixtures score the same tokens, so the contrast of
+    the values is the mean per token of the contrast of the sums, and sequences are resampled in pairs.
     """
 
     weights: Mapping[Mixture, int]
     divisor: int = 1
 
     def value(self, memo: Memo) -> Fraction | None:
-        """The contrast of the values, nats per token, without any rounding; None where `usable` is false."""
+        """The contrast of the values in nats per token, as an exact fraction; None if a mixture is not `usable`."""
         outcomes = self._outcomes(memo)
         return None if outcomes is None else self._mean((weight, outcome.value) for weight, outcome in outcomes)
 
     def k3(self, memo: Memo) -> Fraction | None:
-        """The same of the k3, nats per token; None also where a k3 is not finite."""
+        """The contrast of k3 in nats per token, as an exact fraction; None also if some k3 is not finite."""
         outcomes = self._outcomes(memo)
         if outcomes is None or not all(math.isfinite(outcome.k3) for _, outcome in outcomes):
             return None
         return self._mean((weight, outcome.k3) for weight, outcome in outcomes)
 
     def interval(self, memo: Memo, bounds: Bounds) -> Interval:
-        """The interval of the contrast, nats per token; unbounded where `usable` is false.
+        """The interval of the contrast in nats per token; infinite if a mixture is not `usable`.
 
-        It is nominal for this one contrast: not widened for how many are looked at.
+        It is nominal for this one contrast, not widened for the number of contrasts that are looked at.
         """
         outcomes = self._outcomes(memo)
         if not outcomes:
@@ -59,13 +58,13 @@ class Contrast:
         return bounds(self._sums_of(outcomes), outcomes[0][1].tokens)
 
     def part(self, of: Contrast, memo: Memo, bounds: Bounds) -> Interval:
-        """The 95 % interval of this contrast over another that is not negative in any sequence, a pure number.
+        """The 95 % interval of this contrast as a fraction of another one, `of`, which is negative in no sequence.
 
-        Both vary over sequences, so this is not the interval of one over the estimate of the other: what is steady
-        beside something that a few sequences carry is known well in nats and badly as a part. Sequences are resampled
-        with both their sums, as in any ratio; each bound is then moved by what one more sequence would move the part
-        that has as much of the other as the greatest, and as large or small a part of it, from 0 to 1, as any has.
-        Unbounded where either is not `usable`, and for fewer than `CARRYING` sequences with something of the other.
+        Both vary over sequences, so this is wider than the interval of this contrast over the estimate of `of`: a
+        steady share of a divergence that few sequences carry is well known in nats and badly known as a fraction.
+        Sequences are resampled with both sums, as for any ratio. Then each bound is moved by the effect of one more
+        sequence, as large in `of` as the largest one, whose fraction is the smallest (or the largest) that any sequence
+        has, within 0 to 1. Infinite if a mixture is not `usable`, and if fewer than `CARRYING` sequences carry `of`.
         """
         share, totals = self.sums(memo), of.sums(memo)
         if share is None or totals is None or not math.fsum(totals) > 0:
@@ -73,11 +72,11 @@ class Contrast:
         if not any(share):
             return 0.0, 0.0
         if all(math.isclose(a, b, rel_tol=1e-12) for a, b in zip(share, totals, strict=True)):
-            # All of it in every sequence, as the share of a toggle that is the only one: nothing varies.
+            # This contrast is the whole in every sequence, as the share of the only toggle is: nothing varies.
             return 1.0, 1.0
         if carrying(totals) < CARRYING:
             return -math.inf, math.inf
-        # A sequence without divergence still counts, with whatever the share is there.
+        # A sequence without divergence still counts, with whatever its share is.
         low, high = bounds(share, [max(total, sys.float_info.min) for total in totals])
         mean, one_more = math.fsum(share) / math.fsum(totals), max(totals) / (math.fsum(totals) + max(totals))
         parts = [min(max(part / total, 0.0), 1.0) for part, total in zip(share, totals, strict=True) if total > 0]
@@ -85,7 +84,7 @@ class Contrast:
         return low - down * one_more, high + up * one_more
 
     def sums(self, memo: Memo) -> list[float] | None:
-        """The contrast of each sequence's sums, [B], nats; None where `usable` is false."""
+        """The contrast of the sums of each sequence, [B], in nats; None if a mixture is not `usable`."""
         outcomes = self._outcomes(memo)
         if outcomes:
             return self._sums_of(outcomes)
@@ -93,7 +92,7 @@ class Contrast:
         return None if outcomes is None or empty is None else [0.0] * len(empty.tokens)
 
     def _sums_of(self, outcomes: list[tuple[int, Outcome]]) -> list[float]:
-        """Of each sequence."""
+        """The contrast of each sequence's sums, from outcomes with their weights."""
         rows = zip(*(outcome.sums for _, outcome in outcomes), strict=True)
         weights = [weight for weight, _ in outcomes]
         return [math.fsum(w * x for w, x in zip(weights, row, strict=True)) / self.divisor for row in rows]
@@ -112,18 +111,20 @@ class Contrast:
 
 
 def usable(outcome: Outcome | None) -> bool:
-    """Whether a mixture ran and has a finite KL, so that it can be part of a sum."""
+    """Whether a mixture ran and has a finite KL, so that it can be a term of a sum."""
     return outcome is not None and math.isfinite(outcome.value) and all(map(math.isfinite, outcome.sums))
 
 
 def carrying(sums: Sequence[float]) -> float:
-    """How many sequences carry a sum of terms that are not negative: (sum w)^2 / sum w^2 (Kish); the sum is above 0."""
+    """How many sequences carry a sum of terms that are not negative: (sum w)^2 / sum w^2 (Kish). The sum must be
+    above 0.
+    """
     greatest = max(sums)
     return math.fsum(w / greatest for w in sums) ** 2 / math.fsum((w / greatest) ** 2 for w in sums)
 
 
 def surely_above(interval: Interval, line: float = 0.0) -> bool:
-    """Whether an interval is finite and lies above a line: nothing is said of one without bounds."""
+    """Whether an interval is finite and lies above a line; an interval without bounds shows nothing."""
     return math.isfinite(interval[1]) and line < interval[0] < math.inf
 
 
@@ -133,5 +134,5 @@ def surely_below(interval: Interval) -> bool:
 
 
 def difference(minuend: Mixture, subtrahend: Mixture) -> Contrast:
-    """The value of `minuend` minus that of `subtrahend`; without weights where both are the same mixture."""
+    """The value of `minuend` minus that of `subtrahend`; without any weight if they are the same mixture."""
     return Contrast({minuend: 1, subtrahend: -1} if minuend != subtrahend else {})

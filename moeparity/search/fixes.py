@@ -1,6 +1,6 @@
-"""Fix sets: toggles whose restoring brings the candidate under the gate, and from which nothing can be left out.
+"""Fix sets: minimal sets of toggles whose restoring brings the candidate under the gate.
 
-Their dual is what may stay as the candidate has it: `keep`.
+`keep` answers the dual question: which toggles may stay at the candidate's value.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from moeparity.search.memo import Effort, Memo, Names, Outcome, Players
 from moeparity.search.restoring import Restoring, ddmin, further, under
 
 BUDGET = 1024
-"""Mixtures that may be asked for: all subsets of ten toggles."""
+"""A search may ask for so many mixtures: all subsets of ten toggles."""
 
 LIMIT = 16
-"""The search ends with the size at which so many fix sets are known."""
+"""The search ends after the size at which so many fix sets are known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixSet:
-    """Toggles that, restored together, bring the candidate under the gate; evaluated, not inferred.
+    """Toggles that, restored together, bring the candidate under the gate. The mixture was evaluated, not inferred.
 
     outcome: of the candidate with them restored.
-    minimal: no proper subset of it is a fix; each was evaluated. False where it is known only that no single toggle
-        can be left out, and that no smaller set within it that was evaluated is a fix.
-    spoiled_by: the fewest further toggles that, restored with these, bring the candidate over the gate again, among
-        the mixtures that were evaluated: every single one was, as far as the budget went. Empty where none does.
+    minimal: no proper subset is a fix, and each was evaluated. False: known is only that no single toggle can be left
+        out, and that no smaller set within it that was evaluated is a fix.
+    spoiled_by: the fewest further toggles that, restored with these, bring the candidate over the gate again, among the
+        evaluated mixtures (every single further toggle, as far as the budget went). Empty if none does.
     """
 
     toggles: Players
@@ -37,19 +37,17 @@ class FixSet:
     spoiled_by: Players
 
     def renamed(self, names: Names) -> FixSet:
-        """The same with its toggles under other names, for people."""
+        """A copy with the toggles' names in a report."""
         return replace(self, toggles=tuple(map(names, self.toggles)), spoiled_by=tuple(map(names, self.spoiled_by)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixes:
-    """Fix sets, the smallest first, in the players' order within one size.
+    """Fix sets, the smallest first; within one size in the order of the players.
 
-    sets: where the candidate is under the gate as it is, the empty set alone.
-    players: all toggles.
-    complete: `sets` are all minimal fix sets there are.
-    exhaustive: all minimal fix sets of up to so many toggles are in `sets`, each size having been looked through.
-    refused: how many of the sets looked at an op refuses to run; they count as no fix.
+    sets: only the empty set, if the candidate is under the gate as it is. players: all toggles.
+    complete: `sets` has all minimal fix sets. exhaustive: `sets` has all minimal fix sets of up to so many toggles.
+    refused: how many of the sets that were asked about an op refuses to run; they count as no fix.
     """
 
     gate: float
@@ -61,17 +59,17 @@ class Fixes:
     effort: Effort
 
     def renamed(self, names: Names) -> Fixes:
-        """The same with its toggles under other names, for people."""
+        """A copy with the toggles' names in a report."""
         sets = tuple(fix.renamed(names) for fix in self.sets)
         return replace(self, players=tuple(map(names, self.players)), sets=sets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MayStay:
-    """Toggles that may stay on under the gate, and the evaluated fix set that restores all others.
+    """Toggles that may stay at the candidate's value, and the fix set that restores all others.
 
-    cost: of restoring; how many toggles are restored where no costs are given.
-    certain: nothing that costs less is a fix. Else no cheaper one was found.
+    cost: of restoring; the number of restored toggles if no costs are given.
+    certain: nothing that costs less is a fix; False: no cheaper fix was found.
     """
 
     toggles: Players
@@ -80,24 +78,24 @@ class MayStay:
     certain: bool
 
     def renamed(self, names: Names) -> MayStay:
-        """The same with its toggles under other names, for people."""
+        """A copy with the toggles' names in a report."""
         return replace(self, toggles=tuple(map(names, self.toggles)), restored=self.restored.renamed(names))
 
 
 def fix_sets(memo: Memo, gate: float, *, limit: int = LIMIT, budget: int = BUDGET) -> Fixes:
     """All minimal fix sets, as far as the budget and the limit reach.
 
-    A set is a fix when the candidate with it restored is `under` the gate; it is minimal when no proper subset is a
-    fix, the empty set included. The metric need not be monotone, so nothing is inferred about a set that was not
-    evaluated: sets are evaluated by size, one batch each, and only those that hold a smaller fix are left out, which
-    by definition can't be minimal. Where `budget` does not hold all subsets (beyond ten toggles, or when it is set
-    lower), sizes are gone through while they take no more than half of it, then ddmin looks for more: within all
-    toggles, then without one toggle of each set known, as in Reiter's hitting-set tree (1987). Of what it finds, all
-    smaller subsets are evaluated where the budget allows, else `minimal` is False. Last, in one batch, each set with
-    one further toggle restored. `budget` counts mixtures not known before; ddmin ends its run once begun. `limit` ends
-    the search after the size at which so many are known.
-    Restoring all toggles is the reference, which has its own bits; if it is refused or over the gate all the same,
-    `sets` may be empty. Raises ValueError for a limit or a budget below 1.
+    A set is a fix if the candidate with it restored is `under` the gate. It is minimal if no proper subset is a fix,
+    the empty set included. The metric need not be monotone, so nothing is inferred about sets that were not evaluated.
+    Sets are evaluated by size, one batch for each size; left out are only sets that contain a smaller fix, which are
+    not minimal. If `budget` does not cover all subsets (with more than ten toggles, or a lower budget), sizes are gone
+    through as long as they take at most half of it. Then ddmin looks for more: among all toggles, then without one
+    toggle of each known set, as in Reiter's hitting-set tree (1987). All smaller subsets of what it finds are evaluated
+    if the budget allows; else `minimal` is False. A last batch tries each set with one further toggle restored.
+    `budget` counts mixtures that were not known before; a run of ddmin that has begun is finished. `limit` ends the
+    search after the size at which so many sets are known.
+    Restoring all toggles gives the reference with its bits; if that is refused, or over the gate nevertheless, `sets`
+    may be empty. Raises ValueError for a limit or a budget below 1.
     """
     if limit < 1 or budget < 1:
         raise ValueError(f"limit is {limit}, budget is {budget}; at least 1 expected of each")
@@ -123,7 +121,7 @@ def fix_sets(memo: Memo, gate: float, *, limit: int = LIMIT, budget: int = BUDGE
 
 
 def _by_size(search: Restoring, limit: int) -> tuple[list[Players], int, bool]:
-    """Minimal fix sets by size, the size up to which they are all, and whether there are no others at all."""
+    """Minimal fix sets by size; the size up to which these are all; whether there are no others of any size."""
     players = search.memo.players
     budget = search.budget if 1 << len(players) <= search.budget else search.budget // 2
     fixes: list[Players] = []
@@ -142,7 +140,7 @@ def _by_size(search: Restoring, limit: int) -> tuple[list[Players], int, bool]:
 
 
 def _next(players: Players, failures: Sequence[Players], fixes: Sequence[Players]) -> list[Players]:
-    """The sets of the next size that hold no fix: those that are no fix, each with one later player."""
+    """The sets of the next size that contain no fix: each failure, extended by one player that comes later."""
     cores = [frozenset(toggles) for toggles in fixes]
     longer = ((*toggles, player) for toggles in failures for player in players[_after(players, toggles) :])
     return [toggles for toggles in longer if not any(core <= set(toggles) for core in cores)]
@@ -153,7 +151,7 @@ def _after(players: Players, toggles: Players) -> int:
 
 
 def _settle(search: Restoring, minimal: dict[Players, bool]) -> None:
-    """Replaces sets within which, as the search went on, a smaller fix was found."""
+    """Replaces sets within which the search has meanwhile found a smaller fix."""
     while smaller := {t: part for t, is_minimal in minimal.items() if not is_minimal and (part := search.within(t))}:
         for toggles, part in smaller.items():
             del minimal[toggles]
@@ -177,16 +175,17 @@ def _fix_set(search: Restoring, toggles: Players, minimal: bool) -> FixSet:
 
 
 def keep(fixes: Fixes, costs: Mapping[str, float] | None = None) -> MayStay | None:
-    """The most toggles that may stay on, with `costs` those whose others are cheapest to restore; None without a fix.
+    """The largest set of toggles that may stay; with `costs`, the one whose others are cheapest to restore. None
+    without a fix.
 
-    Every fix holds a minimal one, which costs no more, so the cheapest minimal fix is a cheapest fix, and the smallest
-    leaves the most on. Of equally cheap ones the first of `fixes.sets` is taken, which restores the fewest. Where not
-    all minimal sets are known, the others have more toggles than `fixes.exhaustive`, and cost no less than so many and
-    one of the cheapest. Costs are in any one unit, such as microseconds per step. Asks nothing.
-    Raises ValueError for costs that are negative or not finite, and where a toggle has none.
+    Every fix contains a minimal one, which costs no more; so the cheapest minimal fix is a cheapest fix, and the
+    smallest leaves most toggles on. Among equally cheap ones the first of `fixes.sets` is taken, which restores the
+    fewest. If not all minimal sets are known, the unknown ones have more toggles than `fixes.exhaustive`, so they cost
+    at least as much as so many of the cheapest toggles and one more. Costs are in any one unit, such as microseconds
+    per step. Evaluates nothing. Raises ValueError for costs that are negative or not finite, and if a toggle has none.
     """
     prices = _prices(fixes.players, costs)
-    # Rational sums: equal costs are equal in whichever order they are added.
+    # Fractions, so that equal costs are equal in whichever order they are added.
     fixes_by_price = [(sum((prices[toggle] for toggle in fix.toggles), Fraction()), fix) for fix in fixes.sets]
     if not fixes_by_price:
         return None

@@ -1,4 +1,4 @@
-"""How much two toggles together cost more, or less, than each for itself."""
+"""How much more, or less, two toggles cost together than the sum of what each costs by itself."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from moeparity.search.tree import Cell, leaves, name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interaction:
-    """Two cells, in both backgrounds; nats per token, None where an op refuses a mixture or a KL is not finite.
+    """The interaction of two cells against two backgrounds, in nats per token; None if an op refuses a mixture or a KL
+    is not finite. v is the KL of a mixture.
 
-    In the reference: v(ab) - v(a) - v(b) + v(), what both cost together beyond what each costs alone.
-    In the candidate: v(all) - v(all less a) - v(all less b) + v(all less ab), the same where all else is on.
-    Above 0 they amplify each other; below 0 they stand in for each other or undo each other. These are plain second
-    differences at the two ends, not the Shapley interaction index, which is a mean over all backgrounds; two players
-    that interact through a third show in neither. The intervals are over sequences, 95 %, one by one.
+    in_reference: v(ab) - v(a) - v(b) + v(), all others at the reference's values.
+    in_candidate: v(all) - v(all without a) - v(all without b) + v(all without ab), all others at the candidate's
+    values. Above 0 they amplify each other; below 0 they can replace each other or undo each other. These are plain
+    second differences at the two ends, not the Shapley interaction index, which is a mean over all backgrounds; an
+    interaction through a third player shows in neither. Intervals are 95 % over sequences, each by itself.
     """
 
     first: str
@@ -31,12 +32,12 @@ class Interaction:
     in_candidate_interval: tuple[float, float]
 
     def renamed(self, names: Names) -> Interaction:
-        """The same with its cells under other names, for people."""
+        """A copy with the cells' names in a report."""
         return replace(self, first=names(self.first), second=names(self.second))
 
 
 def interactions(memo: Memo, cells: Sequence[Cell], bounds: Bounds) -> list[Interaction]:
-    """Every pair of cells, in their order; asks one batch of at most n (n - 1) + 2 n + 2 mixtures for n cells.
+    """The interactions of all pairs of cells, in order; asks for one batch of at most n (n - 1) + 2 n + 2 mixtures.
 
     Raises ValueError for cells that share a player.
     """

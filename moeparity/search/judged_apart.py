@@ -1,4 +1,4 @@
-"""What toggles that are no legal choices cost beside those that are: both are judged apart."""
+"""What toggles that are not legal choices cost. They are judged apart from those that are."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from moeparity.search.memo import Memo, Mixture, Names, Outcome, Players
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Apart:
-    """Toggles that are no legal choices, restored together.
+    """Toggles that are not legal choices, restored together.
 
-    without: of the candidate with them restored; `change` is the 95 % interval of that less the candidate.
-    forced, forced_without, forced_change: the same with every router forced to the reference's expert ids; None and
-        unbounded where no mixture was run so.
+    without: the outcome of the candidate with them restored. change: the 95 % interval of that KL minus the
+        candidate's.
+    forced, forced_without, forced_change: the candidate's outcome and the same figures with every router forced to the
+        reference's expert ids; None and infinite if no mixture was run so.
     """
 
     toggles: Players
@@ -26,12 +27,14 @@ class Apart:
     forced_change: Interval
 
     def renamed(self, names: Names) -> Apart:
-        """The same with its toggles under other names, for people."""
+        """A copy with the toggles' names in a report."""
         return replace(self, toggles=tuple(map(names, self.toggles)))
 
 
 def judged_apart(names: Mixture, memo: Memo, forced: Memo | None, bounds: Bounds) -> Apart | None:
-    """What is left without some toggles, free and in the `forced` mixtures; None without any, or without others."""
+    """What is left with the toggles `names` restored, free and in the `forced` mixtures; None if there are none, or
+    no others.
+    """
     if not names or names == memo.everything:
         return None
     everything, without = memo.everything, memo.everything - names

@@ -1,4 +1,4 @@
-"""Marginal costs of toggles and groups along orders: what shares are made of."""
+"""The marginal costs of toggles and groups along orders of restoring, of which shares are made."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ from moeparity.search.memo import Memo, Mixture, Players
 from moeparity.search.tree import Cell, Group, drawn_order, every_order, leaves, prefixes
 
 EXACT = 128
-"""All orders are taken where together they pass through no more mixtures than this: seven ungrouped players'."""
+"""All orders are taken if together they pass through at most so many mixtures: those of seven ungrouped players."""
+PAIRS = 8
+"""How many pairs of orders are drawn if not all are taken."""
+
+
+def mixtures_needed(tree: Cell) -> int:
+    """How many mixtures a ledger asks for with all groups of a tree open. If all orders are taken, shared mixtures
+    count once; if orders are drawn, mixtures that they happen to share count for each.
+    """
+    every = prefixes(tree)
+    return every if every <= EXACT else 2 + 2 * PAIRS * (len(leaves(tree)) - 1)
 
 
 class Ledger:
     """Orders in which toggles go from the reference's to the candidate's value, and what each cell adds along them.
 
-    An order keeps every group of `tree` together, so a group's cost along it takes two mixtures, whatever is inside;
-    what is inside takes further mixtures only once the group is opened. Costs along one order add up to the whole
-    divergence without a residual, since every mixture is left at the value it was reached with. Orders are all there
-    are, or `pairs` drawn ones, each with its reverse (antithetic).
+    An order keeps every group of `tree` together. So a group's cost along it takes two mixtures, whatever is inside;
+    members take further mixtures only once the group is opened. Costs along one order add up to the whole divergence
+    without a remainder, since each mixture ends one step and begins the next. Orders are all there are, or `pairs`
+    drawn ones, each with its reverse (antithetic).
     """
 
     def __init__(self, memo: Memo, tree: Cell, pairs: int, seed: int) -> None:
@@ -39,18 +49,18 @@ class Ledger:
 
     @property
     def orders(self) -> int:
-        """How many orders are in use."""
+        """The number of orders in use."""
         return sum(len(draw) for draw in self._draws)
 
     def needs(self, group: Group) -> list[Mixture]:
-        """The mixtures between a group's members, along all orders in use."""
+        """The mixtures between the members of a group, along all orders in use."""
         return [step for order in self._orders() for step in _steps(order, group)]
 
     def open(self, group: Group) -> bool:
-        """Looks into a group, and says whether that is possible.
+        """Open a group, so that its members get shares; False if that is impossible.
 
-        Orders with a mixture that an op refuses, or whose KL is not finite, are left out from here on: the shares are
-        means over the others. Where none would be left, the group stays whole.
+        Orders with a mixture that an op refuses, or whose KL is not finite, are left out from then on, and shares are
+        means over the others. If none would be left, the group stays whole.
         """
         self.memo.ask(self.needs(group))
         runs = [tuple(order for order in draw if self._runs(_steps(order, group))) for draw in self._draws]
@@ -64,7 +74,7 @@ class Ledger:
         return True
 
     def share(self, cell: Cell) -> Contrast:
-        """What a cell adds, as a mean over the orders."""
+        """What a cell adds, as the mean over the orders in use."""
         weights: Counter[Mixture] = Counter()
         for order in self._orders():
             before, after = _ends(order, cell)
@@ -73,10 +83,10 @@ class Ledger:
         return Contrast(dict(weights), self.orders)
 
     def standard_error(self, cell: Cell) -> float:
-        """The standard error of a share from drawing orders; 0 where all were taken, infinite for fewer than two pairs.
+        """The standard error of a share from drawing orders; 0 if all were taken, infinite for fewer than two pairs.
 
-        Pairs are the units: the linearised ratio estimator over those that are left (Cochran, Sampling Techniques,
-        6.4), which for whole pairs is the standard error of the mean over pairs.
+        The units are pairs: it is the linearised ratio estimator over the pairs that are left (Cochran, Sampling
+        Techniques, 6.4), which for whole pairs is the standard error of the mean over pairs.
         """
         if self.exact:
             return 0.0
@@ -101,12 +111,15 @@ class Ledger:
 
 
 def _draws(tree: Cell, pairs: int | None, seed: int) -> Iterator[tuple[Players, ...]]:
-    """Orders in units of the draw: all of them one by one for `pairs` None, else pairs of an order and its reverse."""
+    """Orders in the units in which they are drawn: single orders, all of them, if `pairs` is None; else pairs of an
+    order and its reverse.
+    """
     if pairs is None:
         yield from ((order,) for order in every_order(tree))
         return
     for number in range(pairs):
-        # A generator for each pair: trees that differ only inside their groups get the same orders of these.
+        # Each pair has its own generator, so that trees that differ only inside their groups get the same orders of
+        # groups.
         order = drawn_order(tree, random.Random(f"{seed}, {number}"))  # noqa: S311
         yield (order, order[::-1])
 
@@ -119,5 +132,5 @@ def _ends(order: Players, cell: Cell) -> tuple[Mixture, Mixture]:
 
 
 def _steps(order: Players, group: Group) -> list[Mixture]:
-    """The mixtures after each of a group's members but the last."""
+    """The mixture after each member of a group except the last."""
     return sorted((_ends(order, member)[1] for member in group.members), key=len)[:-1]

@@ -1,4 +1,4 @@
-"""Where in a tree of players the divergence is made: groups are taken apart where their share is."""
+"""Localisation: takes a tree of players apart where the divergence is made, that is, groups with a large share."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from moeparity.search.contrast import Bounds
-from moeparity.search.ledger import Ledger
+from moeparity.search.ledger import PAIRS, Ledger
 from moeparity.search.memo import Memo, Mixture
 from moeparity.search.roles import SHARE
 from moeparity.search.tree import Cell, Group, walk
-from moeparity.search.waterfall import PAIRS, Waterfall, ends, marginal_mixtures, total_of, waterfall_of
+from moeparity.search.waterfall import Waterfall, ends, marginal_mixtures, total_of, waterfall_of
 
 
 def localise(
@@ -24,15 +24,15 @@ def localise(
     pairs: int = PAIRS,
     seed: int = 0,
 ) -> Waterfall:
-    """The waterfall of a tree, opened only where |share| is at least `worth` of the whole divergence.
+    """The waterfall of a tree in which only groups with |share| >= `worth` of the whole divergence are opened.
 
-    Layers in nested halves make it a bisection that follows every culprit. Shares are those of `waterfall` for
-    the same tree, pairs and seed, as long as no order is left out: the same orders, of which only the mixtures at the
-    borders of opened groups are evaluated. Each round opens all groups that are worth it in one batch, so there are at
-    most as many batches as levels and two; opening halves costs a mixture for each order, and four that show the
-    halves alone and restored. `budget` bounds the mixtures asked in all: groups with the largest shares go first, and
-    what can't be paid stays whole; the tree's own members always get their shares. Rounds are more then.
-    A group whose parts cancel within it has a small share and stays whole.
+    With layers in nested halves this is a bisection that follows every culprit. Shares equal those of `waterfall` for
+    the same tree, pairs and seed as long as no order is left out: the orders are the same, and only the mixtures at the
+    borders of opened groups are evaluated. Each round opens all groups worth it in one batch, so there are at most two
+    batches more than levels. Opening a pair of halves costs one mixture for each order, and four for each half alone
+    and restored. `budget` bounds the number of mixtures: groups with the largest shares go first, in more rounds, and a
+    group that can't be paid stays whole; the members of the tree itself always get shares.
+    A group whose parts cancel each other has a small share and stays whole.
     Raises ValueError as `waterfall` does.
     """
     start = memo.effort
@@ -55,7 +55,7 @@ def _price(ledger: Ledger, group: Group) -> list[frozenset[str]]:
 
 
 def _worthy(ledger: Ledger, least: Fraction, closed_groups: set[Cell]) -> list[Group]:
-    """The groups that are seen, not opened and worth it, the largest share first."""
+    """The visible groups that are not opened yet and worth it, the largest share first."""
     visible = (cell for cell, _ in walk(ledger.tree, inside=ledger.open_groups))
     groups = [g for g in visible if isinstance(g, Group) and g not in ledger.open_groups and g not in closed_groups]
     sizes = {group: abs(ledger.share(group).value(ledger.memo) or Fraction()) for group in groups}
@@ -64,7 +64,7 @@ def _worthy(ledger: Ledger, least: Fraction, closed_groups: set[Cell]) -> list[G
 
 
 def _affordable(ledger: Ledger, groups: Sequence[Group], budget: int | None) -> list[Group]:
-    """The first groups whose mixtures, all together, are no more than `budget`."""
+    """The first groups whose mixtures together number at most `budget`."""
     for count in range(len(groups), 0, -1):
         needs = (mixture for group in groups[:count] for mixture in _price(ledger, group))
         if budget is None or len(ledger.memo.additions(needs)) <= budget:

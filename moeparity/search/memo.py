@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Players = tuple[str, ...]
-"""Names of toggles, in the order a report tells them."""
+"""Names of toggles, in the order of a report."""
 
 Names = Callable[[str], str]
-"""What a report calls a toggle."""
+"""Toggle -> its name in a report."""
 
 Mixture = frozenset[str]
 """The toggles at the candidate's value; all others are at the reference's."""
@@ -19,13 +19,13 @@ Mixture = frozenset[str]
 class Outcome:
     """What one mixture of both sides shows against the reference.
 
-    value: full-vocabulary KL, nats per scored token; the quantity that is shared out.
+    value: full-vocabulary KL in nats per scored token; shares are shares of it.
     k3: the gate's estimator on the recipe's tokens, nats per scored token.
-    upper: upper 95 % bound of the gate's metric, infinite where there are too few sequences for a verdict; what a fix
-        set compares with the gate.
-    sums, tokens: [B]; the sum of `value`'s KL over the scored tokens of each sequence, and their number.
+    upper: upper 95 % bound of the gate's metric, which a fix set has to bring under the gate; infinite if there are too
+        few sequences for a verdict.
+    sums, tokens: [B], the KL summed over the scored tokens of each sequence, and their number.
     exact: the reference's bits at every node.
-    unchanged: the candidate's bits at every node; None where nobody looked.
+    unchanged: the candidate's bits at every node; None if that was not observed.
     """
 
     value: float
@@ -43,9 +43,9 @@ Evaluate = Callable[[Sequence[Mixture]], Mapping[Mixture, Outcome | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """What a search asked that was not known before: mixtures, and the batches they were asked in.
+    """What a search asked for that was not known before: mixtures, and the batches in which they were asked for.
 
-    A batch is one pass over the weights; naive ablation takes a pass for each mixture.
+    A batch is one pass over the weights or a few; without batches each mixture would take a pass.
     """
 
     mixtures: int
@@ -53,9 +53,9 @@ class Effort:
 
 
 class Memo:
-    """A memo around `evaluate`, which is asked in batches and never twice for one mixture.
+    """A memo of `evaluate`, which is called in batches and never twice for one mixture.
 
-    `players` are all toggles, without repeats. `mixtures` and `batches` count what was asked so far.
+    players: all toggles, without repeats. mixtures, batches: how many were asked for so far.
     Raises ValueError for repeated players.
     """
 
@@ -75,17 +75,17 @@ class Memo:
 
     @property
     def outcomes(self) -> Mapping[Mixture, Outcome | None]:
-        """All mixtures evaluated so far, in the order they were asked."""
+        """All mixtures evaluated so far, in order."""
         return self._outcomes
 
     def additions(self, mixtures: Iterable[Mixture]) -> list[Mixture]:
-        """The mixtures that asking would evaluate: without repeats, in the order given."""
+        """The mixtures that `ask` would evaluate: the new ones, without repeats, in the order given."""
         return [mixture for mixture in dict.fromkeys(mixtures) if mixture not in self._outcomes]
 
     def ask(self, mixtures: Iterable[Mixture]) -> list[Outcome | None]:
-        """The outcome of each mixture, in the order given; what is not known is evaluated in one batch.
+        """The outcome of each mixture, in the order given; new ones are evaluated in one batch.
 
-        Raises ValueError for a mixture with a toggle that is no player, and where `evaluate` leaves one out.
+        Raises ValueError for a mixture with a toggle that is not a player, and if `evaluate` leaves one out.
         """
         wanted = list(mixtures)
         additions = self.additions(wanted)
@@ -108,10 +108,10 @@ class Memo:
         return self.ask([mixture])[0]
 
     def since(self, earlier: Effort) -> Effort:
-        """What was asked since the memo's `effort` was `earlier`."""
+        """What was asked for since the memo's `effort` was `earlier`."""
         return Effort(mixtures=self.mixtures - earlier.mixtures, batches=self.batches - earlier.batches)
 
     @property
     def effort(self) -> Effort:
-        """What was asked so far."""
+        """What was asked for so far."""
         return Effort(mixtures=self.mixtures, batches=self.batches)

@@ -1,4 +1,4 @@
-"""Pairs that offset each other: each alone costs much, and both together next to nothing."""
+"""Finds pairs that offset each other: each costs much alone, and both together next to nothing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from moeparity.search.memo import Memo, Mixture
 from moeparity.search.tree import Cell, leaves, name
 
 OFFSET = 4
-"""Two cells offset each other where so many times what both cost together is surely less than what either costs."""
+"""Two cells offset each other if so many times their cost together is surely less than what either costs."""
 
 
 MOST = 8
-"""At most so many cells are looked at in pairs."""
+"""At most so many cells are paired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsettingPair:
-    """Two cells, and what each costs alone in the reference, and both together there; KL in nats per token."""
+    """Two cells: what each costs alone in the reference, and both together there; KL in nats per token."""
 
     first: str
     second: str
@@ -30,10 +30,11 @@ class OffsettingPair:
 
 
 def offsetting(memo: Memo, changes: Mapping[Cell, Interval], bounds: Bounds) -> tuple[OffsettingPair, ...]:
-    """The pairs that offset each other among disjoint cells; asks one batch, of a mixture a pair and one a cell.
+    """The pairs among disjoint cells that offset each other; asks for one batch, with a mixture for each pair and each
+    cell.
 
-    `changes` are the intervals of what restoring each does to the whole. Only cells whose restoring surely raises it
-    are looked at, as that of a cell does which another takes back; of these the `MOST` that raise it most.
+    changes: the interval of the whole's change when each cell is restored. Only cells whose restoring surely raises the
+    divergence are paired, since then another cell takes their cost back; of these the `MOST` that raise it most.
     """
     raising = sorted((cell for cell in changes if changes[cell][0] > 0), key=lambda cell: -changes[cell][0])[:MOST]
     pairs = list(itertools.combinations([cell for cell in changes if cell in raising], 2))
@@ -42,7 +43,7 @@ def offsetting(memo: Memo, changes: Mapping[Cell, Interval], bounds: Bounds) -> 
 
 
 def _mixtures(a: Cell, b: Cell) -> tuple[Mixture, Mixture, Mixture]:
-    """The first alone, the second alone, both."""
+    """The mixtures of the first alone, the second alone, and both."""
     first, second = frozenset(leaves(a)), frozenset(leaves(b))
     return first, second, first | second
 

@@ -1,6 +1,6 @@
-"""Sets of toggles whose restoring is enough: whether one is, asked within a budget, and how more are come by.
+"""Which sets of toggles are fixes, asked within a budget, and how to find more of them.
 
-`ddmin` shrinks a set that is enough; `further` runs it again and again without a toggle of each set found before.
+`ddmin` shrinks a fix; `further` repeats that without one toggle of each set found before.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from moeparity.search.memo import Memo, Mixture, Outcome, Players
 
 PARTS = 4096
-"""Up to so many subsets of one size are listed to see whether a set is minimal."""
+"""To see whether a set is minimal, its subsets of one size are listed if they are at most so many."""
 
 VISITS = 4096
-"""Nodes of the hitting-set tree that are looked at; most are answered by a set that is already known."""
+"""How many nodes of the hitting-set tree are visited at most; most are answered by a known set."""
 
 AreFixes = Callable[[Sequence[Players]], Sequence[bool]]
-"""Which of some sets, when restored, bring the metric under the gate; asked in one batch."""
+"""Which of some sets are fixes (restored, they bring the metric under the gate); asked in one batch."""
 
 
 class Restoring:
     """Sets of toggles, of which some are fixes: restored in the candidate they bring it under the gate.
 
-    `budget` bounds the mixtures asked for from here on; who asks looks at `affords` first. `mixtures` are the
-    mixtures asked about, known before or not.
+    budget: bounds the number of mixtures asked for from here on; callers check `affords` first. mixtures: all that were
+    asked about, known before or not.
     """
 
     def __init__(self, memo: Memo, gate: float, budget: int) -> None:
@@ -41,21 +41,21 @@ class Restoring:
         return self.memo.everything - frozenset(toggles)
 
     def are_fixes(self, sets: Sequence[Iterable[str]]) -> list[bool]:
-        """Which of the sets, when restored, bring the candidate under the gate; one batch."""
+        """Which of the sets are fixes; one batch."""
         mixtures = [self.mixture(toggles) for toggles in sets]
         self.mixtures.update(mixtures)
         return [under(outcome, self.gate) for outcome in self.memo.ask(mixtures)]
 
     def cost(self, sets: Sequence[Iterable[str]]) -> int:
-        """The mixtures asked for, these included."""
+        """How many mixtures will have been asked for, these included."""
         return self.memo.since(self.start).mixtures + len(self.memo.additions(map(self.mixture, sets)))
 
     def affords(self, sets: Sequence[Iterable[str]]) -> bool:
-        """Whether the budget holds these sets too."""
+        """Whether the budget covers these sets too."""
         return self.cost(sets) <= self.budget
 
     def within(self, toggles: Players) -> Players | None:
-        """The smallest proper subset known to be a fix."""
+        """The smallest proper subset that is known to be a fix; None without one."""
         mixture = self.mixture(toggles)
         fixes = (m for m, outcome in self.memo.outcomes.items() if mixture < m and under(outcome, self.gate))
         largest = max(fixes, key=len, default=None)
@@ -68,13 +68,13 @@ def under(outcome: Outcome | None, gate: float) -> bool:
 
 
 def ddmin(are_fixes: AreFixes, start: Players) -> Players:
-    """A part of `start`, itself a fix, from which no single toggle can be left out.
+    """A part of `start` that is a fix and from which no single toggle can be left out.
 
-    Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input (2002), ddmin, with all parts and all
-    complements of one granularity asked in one batch, of which the first that is a fix is taken: parts before
-    complements, in order. What is refused counts as no fix, their "unresolved". `start` must be a fix and the empty
-    set none. Where fixes are not monotone (a part that is none may hold one that is), the result holds no fix that
-    lacks one toggle of it, but may hold a smaller one.
+    This is ddmin (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, 2002). All parts and
+    complements of one granularity are asked for in one batch, and the first fix is taken: parts before complements, in
+    order. A refused mixture counts as no fix (their "unresolved"). `start` has to be a fix and the empty set not. If
+    fixes are not monotone (a part that is no fix can contain one), the result may still contain a smaller fix, which
+    lacks at least two of its toggles.
     """
     current, count = start, 2
     while len(current) > 1:
@@ -94,18 +94,18 @@ def ddmin(are_fixes: AreFixes, start: Players) -> Players:
 
 
 def _parts(players: Players, count: int) -> list[Players]:
-    """`count` runs of neighbours, as even as can be; none is empty for count <= len(players)."""
+    """`count` parts of neighbours, of about equal size; none is empty if count <= len(players)."""
     borders = [len(players) * i // count for i in range(count + 1)]
     return [players[low:high] for low, high in itertools.pairwise(borders)]
 
 
 def further(players: Players, minimal_sets: Sequence[Players], search: Restoring, limit: int) -> dict[Players, bool]:
-    """Fix sets beside `minimal_sets`, until there are `limit` of both; the value says whether it is minimal.
+    """Further fix sets, until there are `limit` with `minimal_sets`; the value says whether the set is minimal.
 
-    Breadth first over sets of toggles that may not be restored (Reiter, A Theory of Diagnosis from First Principles,
-    1987): where a known set avoids them it is taken, else ddmin looks among the others, if restoring these is a fix;
-    each toggle of the set is then forbidden in turn. Finds no set where restoring all that is allowed is no fix,
-    though a smaller set may be one.
+    Breadth-first search over sets of forbidden toggles (Reiter, A Theory of Diagnosis from First Principles, 1987). If
+    a known set avoids the forbidden toggles it is taken; else, if restoring all others is a fix, ddmin looks among
+    them. Then each toggle of that set is forbidden in turn. If restoring all allowed toggles is no fix, nothing is
+    found there, though a smaller set may be a fix.
     """
     additions: dict[Players, bool] = {}
     for forbidden, avoiding in _nodes([*minimal_sets], additions):
@@ -124,7 +124,7 @@ def further(players: Players, minimal_sets: Sequence[Players], search: Restoring
 def _nodes(
     minimal_sets: Sequence[Players], additions: dict[Players, bool]
 ) -> Iterator[tuple[frozenset[str], list[Players]]]:
-    """What is forbidden at each node that no set answers yet; who asks may append the set that answers it."""
+    """The forbidden toggles at each node that no known set answers; the caller may append the set that does."""
     start: frozenset[str] = frozenset()
     queue, visited = deque([start]), {start}
     visits = 0
@@ -143,7 +143,7 @@ def _nodes(
 
 
 def _smallest(toggles: Players, search: Restoring) -> tuple[Players, bool]:
-    """The first minimal fix within a fix, by size, and True; the fix itself and False where that costs too much."""
+    """The smallest minimal fix within a fix, and True; if finding it costs too much, the fix itself and False."""
     for size in range(1, len(toggles)):
         if math.comb(len(toggles), size) > PARTS:
             return toggles, False

@@ -1,4 +1,4 @@
-"""What a toggle, or a group of them, does in a divergence: one word with an exact meaning."""
+"""Roles: what a toggle, or a group of toggles, does in a divergence, in one word with an exact meaning."""
 
 from __future__ import annotations
 
@@ -11,64 +11,69 @@ from moeparity.search.contrast import Bounds, Contrast, Interval, surely_above, 
 from moeparity.search.memo import Memo, Mixture, Outcome
 
 SATURATION = 0.5
-"""From this share of the whole divergence on, what is made alone and what is left when restored count as large."""
+"""Making at least this fraction of the whole alone, or leaving it when restored, counts as large."""
 
 LEAST_SATURATION = 0.25
-"""And surely from this share of it on, by the interval over sequences."""
+"""It surely has to be at least this fraction, by the interval over sequences."""
 
 OFFSETTING = 0.25
-"""Where restoring a cell surely raises the divergence by more than this part of the whole, it cannot stand in."""
+"""A cell whose restoring surely raises the divergence by more than this fraction of the whole can't replace another."""
 
 LEAST_HELP = Fraction(1, 100)
-"""From this share of the whole divergence on, what is surely below 0 helps."""
+"""A share that is surely below 0 helps if it is at least this fraction of the whole."""
 
 SHARE = 0.1
-"""From this share of the whole divergence on, what is surely there is a culprit."""
+"""A share that is surely above 0 can be a culprit if it is at least this fraction of the whole."""
 
 
 class Role(StrEnum):
     """What a cell does; the first that applies. A cell is a toggle, or a group whose toggles are moved together.
 
     Alone: the reference with this cell of the candidate. Restored: the candidate with this cell of the reference.
-    Whole: the candidate. Surely: the 95 % interval over sequences is finite and says so, for this cell on its own; of a
-    share that in nats, while that of the part of the whole is finite, and for blame says so too. Where orders were
-    drawn, the intervals are those for the orders drawn, and the share's standard error is beside it.
+    Whole: the candidate. Surely: the 95 % interval over sequences is finite and says so, for this cell by itself. For a
+    share it is the interval in nats, if the interval as a fraction of the whole is finite; to blame a cell, both have
+    to say so. If orders were drawn, the intervals are those for the drawn orders; the share's standard error is given
+    beside them.
     """
 
     REFUSED = "refused"
     """An op refuses it alone or restored, or the KL of one of these is not finite."""
     NO_EFFECT = "had no effect"
-    """No two evaluated mixtures that differ by it alone differ: each sequence's sum, and being exact, are equal; and
-    restoring it is not seen to change a bit of the candidate, which no sum shows of tokens that are not scored."""
+    """Evaluated mixtures that differ by it alone are equal in every sequence's sum and in being exact, and restoring it
+    is not seen to change a bit of the candidate, which may show at tokens that are not scored.
+    """
     MASKED = "masked"
     """Alone it acts (not every node has the reference's bits); restored, each sequence's sum is that of the whole."""
     HELPS = "helps"
-    """Its share is surely below 0, by `LEAST_HELP` of the whole or more, and no cell beside it offsets it: with it the
-    candidate is nearer to the reference, as a mean over orders."""
+    """Its share is surely below 0, by at least `LEAST_HELP` of the whole, and no cell offsets it: with it the candidate
+    is nearer to the reference, as a mean over orders.
+    """
     NEGLIGIBLE = "negligible"
-    """Its share is surely below 0, but by less: an ulp that falls the other way is no help."""
+    """Its share is surely below 0, but by less: an ulp that happens to fall the other way is no help."""
     SATURATED = "saturated"
-    """It is a legal choice, alone it makes `SATURATION` of the whole or more, restored as much is left, each surely
-    `LEAST_SATURATION` (and not surely `OFFSETTING` more than the whole), and there is another such cell beside it: they
-    can stand in for each other. The whole is above 0."""
+    """It can replace another such cell, and be replaced by it: both are legal choices, make at least `SATURATION` of
+    the whole alone and leave as much when restored, each surely `LEAST_SATURATION`; restoring does not surely raise the
+    divergence by `OFFSETTING` of the whole. The whole is above 0.
+    """
     OFFSETS = "offsets"
-    """It and another offset each other; or restoring it surely raises the divergence, though its share is not surely
-    below 0: it undoes what others do."""
+    """It and another cell offset each other. Or restoring it surely raises the divergence, although its share is not
+    surely below 0: it undoes what others do.
+    """
     CULPRIT = "culprit"
-    """Its share is surely above 0 and `SHARE` of the whole or more, and restoring it surely lowers the divergence."""
+    """Its share is surely above 0 and at least `SHARE` of the whole, and restoring it surely lowers the divergence."""
     CONTRIBUTES = "contributes"
-    """Its share is surely above 0, but it is no culprit: the share is small, or restoring it is not surely enough to
-    lower the divergence."""
+    """Its share is surely above 0, but it is no culprit: the share is small, or restoring it does not surely lower the
+    divergence."""
     UNDECIDED = "undecided"
-    """Its share may be 0, or it may be saturated: more sequences would tell."""
+    """Its share may be 0, or it may be saturated; more sequences would tell."""
 
 
 class StandsIn(IntEnum):
-    """Whether a cell can stand in for others: what it and one beside it can is the lesser of both."""
+    """Whether a cell can replace others. For a pair of cells the lesser value holds."""
 
     NO = 0
     PERHAPS = 1
-    """By what was measured, but not surely."""
+    """By the measured values, but not surely."""
     SURELY = 2
 
 
@@ -82,11 +87,11 @@ def role(
     *,
     offset: bool,
 ) -> Role:
-    """The role of a cell whose mixtures alone and restored are known; `stands_in`: for a cell beside it; `offset`: a
-    cell beside it and this one offset each other.
+    """The role of a cell whose mixtures alone and restored are known.
 
-    `intervals` bound its share, in nats per token and as a part of the whole; `change` what restoring it does (restored
-    minus whole), in nats per token.
+    intervals: of its share, in nats per token and as a fraction of the whole. change: interval of restored minus whole,
+    in nats per token. stands_in: whether it and a neighbouring cell can replace each other. offset: whether a
+    neighbouring cell and this one offset each other.
     """
     candidate, alone, restored = (memo[c] for c in (memo.everything, cell, memo.everything - cell))
     if candidate is None or alone is None or restored is None or not (usable(alone) and usable(restored)):
@@ -98,11 +103,11 @@ def role(
     if offset:
         return Role.OFFSETS
     in_nats, part = intervals
-    # A whole of 0 has no parts.
+    # A whole of 0 has no fractions.
     bounded = candidate.value == 0 or all(map(math.isfinite, part))
     if bounded and surely_below(in_nats):
         return Role.HELPS if -share >= LEAST_HELP * Fraction(candidate.value) else Role.NEGLIGIBLE
-    # Restoring one of two that can stand in for each other often raises the divergence a little: no verdict on it.
+    # If two can replace each other, restoring one often raises the divergence a little, which says nothing.
     if stands_in:
         return Role.SATURATED if stands_in is StandsIn.SURELY else Role.UNDECIDED
     if surely_above(change):
@@ -114,9 +119,9 @@ def role(
 
 
 def stands_in(memo: Memo, cell: Mixture, change: Interval, bounds: Bounds) -> StandsIn:
-    """Whether a cell alone makes most of the whole, and all others make most of it too, but not surely far more.
+    """Whether a cell makes most of the whole alone, and all others make most of it too, but not surely far more.
 
-    What is masked does not. `change`: as in `role`.
+    A masked cell can't replace another. change: as in `role`.
     """
     mixtures = memo.everything, cell, memo.everything - cell
     candidate, alone, restored = (memo[mixture] for mixture in mixtures)
@@ -130,16 +135,16 @@ def stands_in(memo: Memo, cell: Mixture, change: Interval, bounds: Bounds) -> St
 
 
 def _beyond(mixture: Mixture, memo: Memo, bounds: Bounds) -> Interval:
-    """By how much a mixture costs more than `LEAST_SATURATION` of the whole: a multiple of it, of the same sign."""
+    """The interval of a mixture's cost minus `LEAST_SATURATION` of the whole, up to a positive factor."""
     least, unit = Fraction(LEAST_SATURATION).as_integer_ratio()
-    # Of one player alone, which is the whole, what is left of both weights counts.
+    # If the cell is the only player, the mixture is the whole, and its two weights have to be added.
     weights = Counter({mixture: unit})
     weights.subtract({memo.everything: least})
     return Contrast(weights).interval(memo, bounds)
 
 
 def _idle(memo: Memo, cell: Mixture) -> bool:
-    """Whether moving the cell changes nothing in any pair of mixtures that is known."""
+    """Whether no known pair of mixtures that differ by the cell alone differ in their outcome."""
     pairs = (
         (outcome, memo.outcomes[mixture | cell])
         for mixture, outcome in memo.outcomes.items()

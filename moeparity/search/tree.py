@@ -1,4 +1,4 @@
-"""Toggles in nested groups, and the orders of them that keep every group together."""
+"""Trees of toggles in nested groups, and the orders of toggles that keep every group together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from moeparity.search.memo import Players
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Toggles that belong together: a fusion's or a placement's, those of an attribute, the layers of one of these.
+    """Toggles that belong together, such as those of a fusion, a placement or an attribute, or the layers of one of
+    these.
 
     Raises ValueError for a group without members, or with a player twice.
     """
@@ -41,7 +42,9 @@ def name(cell: Cell) -> str:
 
 
 def walk(cell: Cell, depth: int = 0, inside: Container[Cell] | None = None) -> Iterator[tuple[Cell, int]]:
-    """A cell and all below it with their depths, each before its members; with `inside` only the members of those."""
+    """A cell and all cells below it, each with its depth and before its members; with `inside`, only members of
+    those groups.
+    """
     yield cell, depth
     if isinstance(cell, Group) and (inside is None or cell in inside):
         for member in cell.members:
@@ -49,12 +52,12 @@ def walk(cell: Cell, depth: int = 0, inside: Container[Cell] | None = None) -> I
 
 
 def prefixes(tree: Cell) -> int:
-    """How many different mixtures all orders of `every_order` pass through, the first and the last included."""
+    """How many different mixtures all orders of `every_order` pass through, first and last included."""
     return _inner(tree) + 2
 
 
 def _inner(cell: Cell) -> int:
-    """Mixtures strictly within a cell: some members whole and at most one other begun."""
+    """How many mixtures lie strictly within a cell: some members whole, and at most one other partly."""
     if isinstance(cell, str):
         return 0
     count = len(cell.members)
@@ -72,7 +75,7 @@ def every_order(cell: Cell) -> Iterator[Players]:
 
 
 def drawn_order(cell: Cell, draw: random.Random) -> Players:
-    """One order out of `every_order`, each as likely as any other."""
+    """A random one of the orders of `every_order`, all equally likely."""
     if isinstance(cell, str):
         return (cell,)
     members = draw.sample(cell.members, len(cell.members))

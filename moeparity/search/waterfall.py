@@ -1,4 +1,4 @@
-"""The KL waterfall: the whole divergence shared out among toggles and groups of them, without a residual."""
+"""The waterfall: divides the whole divergence into shares of toggles and groups, without a remainder."""
 
 from __future__ import annotations
 
@@ -9,33 +9,29 @@ from fractions import Fraction
 
 from moeparity.metrics.verdict import sequences_needed
 from moeparity.search.contrast import CARRYING, Bounds, Interval, carrying, difference
-from moeparity.search.ledger import Ledger
+from moeparity.search.ledger import PAIRS, Ledger
 from moeparity.search.memo import Effort, Memo, Mixture, Names, Outcome, Players
 from moeparity.search.offsetting import OffsettingPair, offsetting
 from moeparity.search.roles import SHARE, Role, StandsIn, role, stands_in
 from moeparity.search.tree import Cell, Group, leaves, name, walk
-
-PAIRS = 8
-"""Pairs of orders drawn where not all are taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """What one toggle, or one group, adds to the divergence.
 
-    depth: 0 for a member of the whole tree, 1 for a member of that, and so on.
-    divided: its members follow with shares of their own, which add up to this one.
-    share: nats per token, an exact number; `float(share)` rounds it once.
-    k3: the same share of the k3; None where a k3 is not finite. Mixtures did not sample the tokens it is taken on.
-    standard_error: of the share, from drawing orders; 0 where all were taken, infinite where fewer than two pairs are
-        left.
+    depth: 0 for a member of the whole tree, 1 for a member of such a member, and so on.
+    divided: its members follow with their own shares, which add up to this one.
+    share: nats per token, an exact fraction; `float(share)` rounds once.
+    k3: its share of k3; None if some k3 is not finite. The mixtures did not sample the tokens on which k3 is taken.
+    standard_error: of the share, from drawing orders; 0 if all were taken, infinite if fewer than two pairs are left.
     interval: 95 % interval of the share over sequences, for the orders taken.
-    part: the same of the share as a part of the whole, a pure number; unbounded where sequences do not bound it.
-    alone: the reference with this cell of the candidate (one-in).
-    restored: the candidate with this cell of the reference (leave-one-out).
+    part: 95 % interval of the share as a fraction of the whole; infinite if the sequences do not bound it.
+    alone, restored: the reference with this cell of the candidate (one-in); the candidate with this cell of the
+        reference (leave-one-out).
     change: 95 % interval of the paired difference restored - candidate.
-    needed: how many sequences like those given would decide what is open of it, an estimate; None where nothing is, or
-        where they do not say.
+    needed: an estimate of how many sequences like these would decide its role; None if it is decided, or if these do
+        not tell.
     """
 
     name: str
@@ -56,17 +52,17 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """The candidate's divergence, shared out.
+    """The candidate's divergence, divided into shares.
 
-    total: the candidate's KL minus that of the reference against itself (which is 0), nats per token; None where an op
-        refuses one of them or it is not finite. The shares of depth 0 add up to it exactly, as do those of a divided
-        cell to its own.
-    shares: in the order of the tree, each cell before its members; empty where `total` is None, or where every order
-        is stopped by a mixture that an op refuses.
-    pairs: cells beside each other that offset each other.
-    exact: all orders that keep groups together were taken, less those left out.
-    orders, left_out: how many were taken; how many were not, since an op refuses a mixture on their way, or its KL is
-        not finite.
+    total: the candidate's KL minus that of the reference against itself (which is 0), nats per token; None if an op
+        refuses one of them or it is not finite. The shares of depth 0 add up to it exactly, as do those in a divided
+        cell.
+    shares: in the order of the tree, each cell before its members; empty if `total` is None, or if an op refuses some
+        mixture of every order.
+    pairs: neighbouring cells that offset each other.
+    exact: all orders that keep groups together were taken, except those left out.
+    orders, left_out: how many were taken, and how many were not, since an op refuses a mixture on their way or its KL
+        is not finite.
     """
 
     total: Fraction | None
@@ -78,7 +74,7 @@ class Waterfall:
     pairs: tuple[OffsettingPair, ...] = ()
 
     def renamed(self, names: Names) -> Waterfall:
-        """The same with its cells under other names, for people."""
+        """A copy with the cells' names in a report."""
         return replace(
             self,
             shares=tuple(replace(share, name=names(share.name)) for share in self.shares),
@@ -97,15 +93,15 @@ def waterfall(
 ) -> Waterfall:
     """Shares of all toggles: Owen values over nested groups (Owen 1977; Winter 1989 for several levels).
 
-    A share is the mean of what a cell adds when toggles go from the reference's to the candidate's value one by one,
-    over the orders in which each group's toggles are neighbours; without groups it is the Shapley value. All orders
-    are taken where they pass through at most `ledger.EXACT` mixtures (seven ungrouped toggles, more in groups), else
-    `pairs` orders drawn from `seed`, each with its reverse (antithetic). Asks one batch: at most 2 * pairs * (n - 1)
-    mixtures for n toggles, and each cell alone and restored; and a second one for pairs that may offset each other.
-    Along each order the costs telescope from the reference to the candidate, and means are taken in rational numbers:
-    the sum of the shares is the whole, with no rounding and no residual, also where orders are drawn or left out.
-    `apart` are players that are no legal choices: what holds one stands in for nothing.
-    Raises ValueError for a tree that does not hold each player once, and for pairs < 1.
+    A share is the mean of what a cell adds when toggles go one by one from the reference's to the candidate's value,
+    over the orders in which the toggles of each group are neighbours; without groups it is the Shapley value. All
+    orders are taken if they pass through at most `ledger.EXACT` mixtures (seven ungrouped toggles, more in groups);
+    else `pairs` orders are drawn from `seed`, each with its reverse (antithetic). Asks for one batch, of at most 2 *
+    pairs * (n - 1) mixtures for n toggles and each cell alone and restored, and for a second one if pairs may offset
+    each other. Along each order the costs telescope from the reference to the candidate, and means are exact fractions;
+    so the shares add up to the whole without rounding or remainder, also if orders are drawn or left out.
+    `apart`: players that are not legal choices; a cell with one can't replace another.
+    Raises ValueError for a tree that does not contain each player once, and for pairs < 1.
     """
     start = memo.effort
     ledger = Ledger(memo, tree, pairs, seed)
@@ -117,7 +113,7 @@ def waterfall(
     total = total_of(memo)
     if total is not None:
         for group in groups:
-            # Inside a group that stays whole nothing is shared out.
+            # The members of a group that stays whole get no shares.
             if group is tree or _parent(tree, group) in ledger.open_groups:
                 ledger.open(group)
     return waterfall_of(ledger, total, bounds, apart, start)
@@ -129,18 +125,18 @@ def ends(memo: Memo) -> list[Mixture]:
 
 
 def marginal_mixtures(memo: Memo, cells: Iterable[Cell]) -> list[Mixture]:
-    """The mixtures shown beside shares: each cell alone, and restored."""
+    """The mixtures of each cell alone and restored, which are shown beside shares."""
     members = [frozenset(leaves(cell)) for cell in cells]
     return [mixture for toggles in members for mixture in (toggles, memo.everything - toggles)]
 
 
 def total_of(memo: Memo) -> Fraction | None:
-    """What is shared out, nats per token; None where it is not known or not finite."""
+    """The divergence to divide, nats per token; None if unknown or not finite."""
     return difference(memo.everything, frozenset()).value(memo)
 
 
 def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, apart: Mixture, start: Effort) -> Waterfall:
-    """The rows of all cells that lie in opened groups."""
+    """The waterfall of all cells in opened groups."""
     shares: list[Share] = []
     pairs: list[OffsettingPair] = []
     if total is not None:
@@ -160,7 +156,7 @@ def waterfall_of(ledger: Ledger, total: Fraction | None, bounds: Bounds, apart: 
 
 
 def _pairs(ledger: Ledger, changes: Mapping[Cell, Interval], bounds: Bounds) -> Iterator[OffsettingPair]:
-    """Among the members of each opened group."""
+    """The offsetting pairs among the members of each opened group."""
     groups = dict.fromkeys(_parent(ledger.tree, cell) for cell in changes if cell is not ledger.tree)
     for group in groups:
         yield from offsetting(ledger.memo, {member: changes[member] for member in group.members}, bounds)
@@ -188,12 +184,12 @@ def _shares(
 
 
 def _change(memo: Memo, cell: Cell, bounds: Bounds) -> Interval:
-    """What restoring a cell does to the whole."""
+    """The interval of the whole's change when a cell is restored."""
     return difference(memo.everything - frozenset(leaves(cell)), memo.everything).interval(memo, bounds)
 
 
 def _visible(ledger: Ledger) -> list[tuple[Cell, int]]:
-    """The cells with a share, in the order of the tree; a tree of one player is its own cell."""
+    """The cells with a share, in the order of the tree; a tree that is a single player is its own cell."""
     if isinstance(ledger.tree, str):
         return [(ledger.tree, 0)]
     return [row for row in walk(ledger.tree, -1, ledger.open_groups) if row[0] is not ledger.tree]
@@ -228,7 +224,9 @@ def _share(
 
 
 def _needed(share: Share, memo: Memo, whole: Fraction | None) -> int | None:
-    """How many sequences would tell whether a share is 0, or whether restoring what contributes much is enough."""
+    """How many sequences would decide whether a share is 0, or, for a large contribution, whether restoring it is
+    enough.
+    """
     candidate, restored = memo[memo.everything], share.restored
     if candidate is None or restored is None or not whole:
         return None

@@ -10,7 +10,7 @@ from scripts.pages.page import printed
 
 
 def attribution_table(_: str) -> str:
-    """What an attribution costs, of docs/attribution.md."""
+    """What an attribution costs, of docs/generated/attribution.md."""
     return _attribution()[0]
 
 

@@ -70,7 +70,8 @@ model other values.
 - **unsure**: at how many differing choices a side is `unknown`, or `opaque`. A pair marked `*` adds in the order of
   arrival on a side: this is one draw of it.
 
-`moeparity engines A B` lists the choices of a pair with their sources; `docs/generated/engines.md` has the profiles.
+`moeparity show engines A B` lists the choices of a pair with their sources; `docs/generated/engines.md` has the
+profiles.
 """
 SANE = """
 ## What must be equal is

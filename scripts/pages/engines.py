@@ -7,23 +7,27 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from moeparity.plan.rule import DEFAULT, NO_FLAG
+from moeparity.plan.rule import DEFAULT
 from moeparity.plan.schedule.cases import described
 from moeparity.profiles.compare import architectures, profiles, statements
 from moeparity.profiles.report import EngineProfile, Statement
+from moeparity.profiles.show import effect_in_words
 
 HEAD = """# What each engine profile states
 
-Written by `python -m scripts.pages engines` from `graphs/profiles/`. `moeparity engines` lists the profiles,
-`moeparity engines A` prints one, `moeparity engines A B` says how two differ and what may matter most, without any
-weights, and `moeparity engines --config FILE` says which of them a launch configuration of vLLM, SGLang, verl or
-NeMo-RL implies, with every option that is left unset.
+Written by `python -m scripts.pages engines` from `graphs/profiles/`. `moeparity show engines` lists the profiles,
+`moeparity show engines A` prints one, `moeparity show engines A B` says how two differ and what may matter most,
+without any weights, and `moeparity show launch FILE` says which of them a launch configuration of vLLM, SGLang, verl
+or NeMo-RL implies, with every option that is left unset.
 
 - Evidence: `verified` is bit-equal to the engine's own code on a CPU, `verified: ptx` to what a compiler made of its
   CUDA source, `read` is from the source named, `inferred` was concluded from it, `opaque` cannot be known from outside
   (an order of arrival). No engine was started, and nothing was run on a GPU.
-- "set by" is what a user gives the engine to have the value, `default` where it does so by itself; "to change" is what
-  would give another, `none` where nothing does.
+- "set by" is what a user gives the engine to have the value, `default` where it does so by itself. "with" is a
+  flag of which it is known what the engine then computes: as another profile, or the values that it sets. Of several
+  lines of one flag the first counts whose models, sizes and ranks (in brackets) are those of the run:
+  `vllm.tuned_tiles` is where vLLM has tuned tiles of one of the model's weights. What extends a profile has its flags
+  too.
 - What a profile takes over (`extends`) from another engine keeps its value and is printed as `unknown`: it is no
   evidence for this one. What no profile states is the op's default and counts as `unknown` too.
 - A fused kernel is an overlay, or one entry of `fusions:`, so that each is a toggle of its own.
@@ -63,23 +67,25 @@ def _section(profile: EngineProfile) -> Iterator[str]:
     yield profile.about or profile.says
     if profile.extends:
         yield f"\nThe rest is that of `{profile.extends}`."
-    yield "\n| on | value | evidence | set by | to change |\n|---|---|---|---|---|"
-    for rule, values in groupby(
-        statements(profile.name), key=lambda s: (s.on, s.model_types, s.phases, s.source, s.set_by, s.changed_by)
-    ):
-        yield _row(list(values), rule[1], rule[2])
+    yield "\n| on | value | evidence | set by |\n|---|---|---|---|"
+    for _, values in groupby(statements(profile.name), key=lambda statement: statement.of_rule):
+        yield _row(list(values))
+    if profile.flags:
+        yield "\n| with | it computes |\n|---|---|"
+        yield from (f"| `{_cell(flag.flag)}` | {_cell(effect_in_words(flag))} |" for flag in profile.flags)
     if profile.not_stated:
         yield f"\nNot stated: {profile.not_stated}"
 
 
-def _row(stated: list[Statement], model_types: tuple[str, ...], phases: tuple[str, ...]) -> str:
+def _row(stated: list[Statement]) -> str:
     """The values of one rule."""
     first = stated[0]
-    models = f" ({', '.join(model_types)})" if model_types else ""
-    models += f" in {described(phases)}" if phases else ""
+    models = f" ({', '.join(first.model_types)})" if first.model_types else ""
+    models += f" of {first.sizes}" if first.sizes else ""
+    models += f" in {described(first.phases)}" if first.phases else ""
     values = ", ".join(f"`{s.attribute}` {_cell(s.value)}" for s in stated)
-    flags = (f if f in {DEFAULT, NO_FLAG} else f"`{_cell(f)}`" for f in (first.set_by, first.changed_by))
-    return f"| {first.on}{models} | {values} | {first.evidence}: {_cell(first.source)} | {' | '.join(flags)} |"
+    set_by = first.set_by if first.set_by == DEFAULT else f"`{_cell(first.set_by)}`"
+    return f"| {first.on}{models} | {values} | {first.evidence}: {_cell(first.source)} | {set_by} |"
 
 
 def _cell(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The tables of docs/fidelity.md: for each value of each attribute, how sure it is and what that rests on."""
+"""docs/generated/fidelity.md: for each value of each attribute, how sure it is and what that rests on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from itertools import groupby
 from moeparity.profiles import fidelity
 from moeparity.profiles.fidelity import HOW, LEVELS, Finding, Line
 
+HEAD = """# How sure each value is: all values
 
-def tables(_: str = "") -> str:
-    """All of them, from the data file as it is now."""
+For each value of each attribute: its level of evidence, and what that rests on. [Fidelity](../fidelity.md) says what
+the levels mean. `moeparity show ops NAME --fidelity` prints the same of one op. Written by `python -m scripts.pages
+fidelity` from the tests' evidence (`moeparity/profiles/evidence.json`) and from the sources that profiles, ops,
+collectives and launch rules name; a test keeps it in step.
+"""
+
+
+def page(_: str = "") -> str:
+    """The whole page, from the data file as it is now."""
     fidelity.verified.cache_clear()
-    return tables_of(fidelity.findings())
+    return f"{HEAD}\n{tables_of(fidelity.findings())}"
 
 
 def tables_of(values: list[Finding]) -> str:

@@ -30,6 +30,7 @@ SECTIONS = {
     "diagnosis": re.compile(r"Diagnosis of "),
     "groups": re.compile(r"By "),
     "metrics": re.compile(r"Metrics\n"),
+    "schedule": re.compile(r"Schedule\n"),
     "toggles": re.compile(r"\d+ toggles\n"),
 }
 """Of other blocks, how the part begins that they show."""

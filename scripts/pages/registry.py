@@ -34,7 +34,8 @@ FROM_CODE = {
     "combine": Page(path="docs/combine.md", takes="a second", write=blocks({"combine": combine.table})),
     "engines": Page(path="docs/generated/engines.md", takes="a second", write=engines.page),
     "faults": Page(path="docs/faults.md", takes="a second", write=blocks({"faults": faults.table})),
-    "fidelity": Page(path="docs/fidelity.md", takes="seconds", write=blocks({"fidelity": fidelity.tables})),
+    "fidelity": Page(path="docs/generated/fidelity.md", takes="seconds", write=fidelity.page),
+    "fidelity-example": Page(path="docs/fidelity.md", takes="seconds", write=paths.path()),
     "launch-files": Page(path="docs/generated/launch-files.md", takes="seconds", write=launch_files.page),
     "metrics": Page(path="docs/metrics.md", takes="a second", write=blocks({"metrics": metrics.tables})),
     "verified": Page(path="docs/generated/verified.md", takes="seconds", write=shares.page),
@@ -43,7 +44,7 @@ FROM_CODE = {
 
 MEASURED = {
     "attribution": Page(
-        path="docs/attribution.md",
+        path="docs/generated/attribution.md",
         takes="a quarter of an hour",
         write=blocks({"attribution": benchmarks.attribution_table, "tails": printed("benchmarks.tails")}),
         measured=True,
@@ -54,6 +55,7 @@ MEASURED = {
         write=benchmarks.attribution_figure,
         measured=True,
     ),
+    "attribution-example": Page(path="docs/attribution.md", takes="half a minute", write=paths.path(), measured=True),
     "diagnosis": Page(
         path="docs/diagnosis.md",
         takes="eight minutes",
@@ -63,6 +65,7 @@ MEASURED = {
     "engine-matrix": Page(
         path="docs/generated/engine-matrix.md", takes="three minutes", write=engine_matrix.page, measured=True
     ),
+    "envelope": Page(path="docs/envelope.md", takes="half a minute", write=paths.path(), measured=True),
     "evidence": Page(
         path="moeparity/profiles/evidence.json",
         takes="eight minutes; write `fidelity` after it",
@@ -73,6 +76,13 @@ MEASURED = {
         path="docs/generated/explained.md",
         takes="five minutes",
         write=put_out("benchmarks.explained"),
+        measured=True,
+    ),
+    "glossary": Page(path="docs/glossary.md", takes="half a minute", write=paths.path(), measured=True),
+    "launch-pairs": Page(
+        path="docs/generated/launch-pairs.md",
+        takes="a quarter of an hour",
+        write=put_out("benchmarks.launch_pairs"),
         measured=True,
     ),
     "log-probs": Page(
@@ -93,6 +103,7 @@ MEASURED = {
         write=blocks({name: sessions.first_screen(name) for name in SITUATIONS}),
         measured=True,
     ),
+    "method": Page(path="docs/method.md", takes="half a minute", write=paths.path(), measured=True),
     "mine": Page(
         path="docs/mine.md", takes="minutes", write=blocks({"mine": printed("benchmarks.mine")}), measured=True
     ),
@@ -141,6 +152,7 @@ MEASURED = {
         write=blocks({"op-shares": printed("benchmarks.op_shares")}),
         measured=True,
     ),
+    "schedules": Page(path="docs/schedules.md", takes="half a minute", write=paths.path(), measured=True),
     "trust": Page(
         path="docs/trust.md",
         takes=f"a second, of what `python -m tests.hostile --record {RECORD}` has tried in hours",

@@ -9,7 +9,7 @@ from typing import Any
 from moeparity.plan.editor import json_schema
 from scripts.site.table import paragraphs, table
 
-HEAD = """Files are strict: a key that is not here is refused, with the nearest one. `moeparity schema KIND` prints
+HEAD = """Files are strict: a key that is not here is refused, with the nearest one. `moeparity show schema KIND` prints
 the same for editors (`docs/ci.md`)."""
 KINDS = {
     "recipe": "What is compared (`docs/recipe.md`).",

@@ -15,7 +15,7 @@ from moeparity.ops.registry import OPS
 from scripts.site.keys import keys
 from scripts.site.table import paragraphs, table
 
-OPS_HEAD = """As `moeparity ops NAME` prints it. A choice is set as `"layers[*].moe.combine:accumulate": fp32`;
+OPS_HEAD = """As `moeparity show ops NAME` prints it. A choice is set as `"layers[*].moe.combine:accumulate": fp32`;
 `docs/orders.md` says how an order is written, `docs/fidelity.md` how sure each value is."""
 
 

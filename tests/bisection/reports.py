@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from moeparity.bisection.divergence.report import LayerGrowth, Root, Size
-from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
-from moeparity.bisection.record.report import Record
+from moeparity.bisection.divergence.data import LayerGrowth, Root, Size
+from moeparity.bisection.flips.data import LayerFlips, RoutingFlips
+from moeparity.bisection.record.data import Record
 from moeparity.bisection.report import Report
-from moeparity.bisection.run.report import Run, Variant
-from moeparity.bisection.toggles.report import ToggleResult, TrialResult
-from moeparity.bisection.verdict.report import Metrics
+from moeparity.bisection.run.data import Run, Variant
+from moeparity.bisection.sections import ON_REQUEST, screen
+from moeparity.bisection.toggles.data import ToggleResult, TrialResult
+from moeparity.bisection.verdict.data import Metrics
 from moeparity.metrics.verdict import Interval, Verdict
+from tests.printed import printed
 
 T = TypeVar("T")
 
@@ -33,6 +35,11 @@ def _empty(hint: Any) -> Any:
         return fill(hint)
     kind = get_origin(hint) or hint
     return kind() if kind in {str, int, float, bool, tuple, dict} else None
+
+
+def on_screen(report: Report, width: int = 160, asked_for: Collection[str] = ON_REQUEST) -> str:
+    """What is printed of a report, by default every section of it."""
+    return printed(screen(report, tuple(asked_for)), width, asked_for)
 
 
 TRIAL = fill(TrialResult, kl=0.001, k3=0.001, flipped_routes=0.0125, changed_nodes=3)

@@ -10,7 +10,8 @@ import typer.testing
 
 from moeparity.bisection import cost
 from moeparity.bisection.options import Options
-from moeparity.bisection.pipeline import passes
+from moeparity.bisection.pipeline import bisect, passes
+from moeparity.bisection.rates import MachineRates
 from moeparity.cli.commands import app
 from moeparity.engine.duration import CALLS, DRAWN, MADE, MOVED, Rates
 from tests.errors.base import BASE
@@ -23,6 +24,7 @@ reference: {{profile: hf-eager}}
 candidate: {{profile: hf-default}}
 gate: {{metric: k3, below: 1.0e-4}}
 """
+RECIPES = Path(__file__).parents[2] / "recipes"
 CALL = Rates(seconds={(CALLS, ""): 1.0})
 
 
@@ -40,6 +42,38 @@ def test_what_is_expected_bounds_what_it_takes(tmp_path: Path) -> None:
     assert before.seconds >= sum(observed.cost.counts.evaluations.values()) > before.seconds / 10
     assert before.footprint.total == pytest.approx(observed.cost.memory.estimated)
     assert before.stored == observed.cost.counts.bytes_read
+
+
+@pytest.mark.parametrize("name", ["quickstart", "moe-aggregation", "fused-norm", "tensor-parallel", "decode"])
+def test_evaluations_are_those_of_the_run_within_a_factor_of_two(name: str) -> None:
+    path = RECIPES / f"{name}.yaml"
+    options = Options(attribute=False, split=0)
+    before = cost.expected(path, device="cpu", rates=CALL, options=options)
+    _, observed = passes(path, device="cpu", options=options)
+    assert 0.5 < before.seconds / sum(observed.cost.counts.evaluations.values()) < 2
+
+
+@pytest.mark.parametrize("name", ["saturated", "fp32-background", "fused-norm", "log-probs", "moe-aggregation"])
+def test_mixtures_are_those_of_the_run_within_a_factor_of_two(name: str) -> None:
+    path, options = RECIPES / f"{name}.yaml", Options(attribute=True, split=0)
+    before = cost.expected(path, device="cpu", rates=CALL, options=options).mixtures
+    report = bisect(path, device="cpu", options=options)
+    assert before is not None
+    assert report.attribution is not None
+    assert before.fewest / 2 <= report.attribution.mixtures <= 2 * before.most
+
+
+def test_further_passes_are_in_the_range(tmp_path: Path) -> None:
+    path = recipe(tmp_path)
+    alone, shared = (
+        cost.expected(path, device="cpu", rates=CALL, options=Options(attribute=to)) for to in (False, True)
+    )
+    assert alone.mixtures is None
+    assert alone.total == (alone.total[0],) * 2
+    assert shared.mixtures is not None
+    assert alone.total[0] <= shared.total[0] < shared.total[1]
+    assert f"{shared.mixtures} for `attribute`" in shared.lines["passes"]
+    assert " to " in shared.lines["time"]
 
 
 def test_options_change_what_is_expected(tmp_path: Path) -> None:
@@ -68,13 +102,13 @@ def test_nothing_is_run_and_no_weight_is_looked_at(tmp_path: Path, monkeypatch: 
     def refused(*_: Any, **__: Any) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("moeparity.inputs.model.check", refused)
+    monkeypatch.setattr("moeparity.inputs.model.check_values", refused)
     monkeypatch.setattr("moeparity.engine.passes.run", refused)
-    monkeypatch.setattr(cost, "measured_rates", lambda *_: CALL)
+    monkeypatch.setattr(cost, "machine_rates", lambda *_: MachineRates(rates=CALL, date="today", file=None))
     answer = typer.testing.CliRunner().invoke(app, ["bisect", str(recipe(tmp_path)), "--dry-run", "--device", "cpu"])
     assert answer.exit_code == 0, answer.output
     assert [line.split()[0] for line in answer.output.splitlines() if line[:1].strip()] == [
-        "work", "time", "memory", "disk", "passes"
+        "work", "time", "of", "memory", "disk", "passes", "rates"
     ]  # fmt: skip
 
 

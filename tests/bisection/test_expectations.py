@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from moeparity.bisection.distribution.report import Distribution
+from moeparity.bisection.distribution.data import Distribution
 from moeparity.bisection.expectations import expectations, refuse_unknown
-from moeparity.bisection.record.report import Record
+from moeparity.bisection.record.data import Record
 from moeparity.bisection.report import Report
-from moeparity.bisection.verdict.report import Metrics
+from moeparity.bisection.verdict.data import Metrics
 from moeparity.check.recipes import Checked
 from moeparity.errors import MoeparityError, Where
 from moeparity.metrics.verdict import Status

@@ -6,8 +6,8 @@ from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 from moeparity.bisection.markdown import drawing, markdown
-from moeparity.bisection.shares.report import Attribution, ShareRow, Shares
-from moeparity.bisection.summary.report import Summary
+from moeparity.bisection.shares.data import Attribution, ShareRow, Shares
+from moeparity.bisection.summary.data import Summary
 from tests.bisection.reports import REPORT, fill, grown
 from tests.output.test_markdown import shown
 

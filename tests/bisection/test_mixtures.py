@@ -21,9 +21,10 @@ from moeparity.engine import passes
 from moeparity.engine.footprint import estimate
 from moeparity.engine.lockstep import run
 from moeparity.engine.routes import NATURAL, ORDER, REPLAYED, Routes
-from moeparity.engine.walker import Walker
-from moeparity.errors import MoeparityError, SpecError
+from moeparity.engine.walker import Walker, WalkersRefusedError
+from moeparity.errors import MoeparityError
 from moeparity.metrics.interval import sequence_mean, token_mean
+from moeparity.ops.attribute import RefusedError
 from moeparity.plan.sides import REFERENCE, micro_batches
 from moeparity.plan.toggles import mixed
 from moeparity.search.memo import Mixture
@@ -173,13 +174,14 @@ def test_a_mixture_that_a_kernel_refuses_in_the_pass_leaves_the_others(
                 for member in bad.members
                 for place in member.places
             ):
-                raise SpecError("refused")
+                raise WalkersRefusedError([each.name], RefusedError("output", "refused"))
         return run(walkers, *args, **more)
 
     expected = Mixtures(plan)(mixtures)
     monkeypatch.setattr(passes, "run", refusing)
-    outcomes = Mixtures(plan)(mixtures)
-    assert outcomes == {c: None if bad.name in c else expected[c] for c in mixtures}
+    evaluate = Mixtures(plan)
+    assert evaluate(mixtures) == {c: None if bad.name in c else expected[c] for c in mixtures}
+    assert evaluate.refused == dict.fromkeys((c for c in mixtures if bad.name in c), "output: refused")
 
 
 def test_a_name_that_is_no_toggle(tmp_path: Path, qwen3_moe: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import io
 import math
 import re
 from dataclasses import replace
@@ -14,14 +13,13 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from rich.console import Console
 
-from moeparity.bisection.notebook import FRAMES, WIDTH
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.report import Report
-from moeparity.bisection.text import print_report
+from moeparity.bisection.report import FRAMES, Report
 from moeparity.errors import MoeparityError
+from moeparity.output.notebook import WIDTH
+from tests.bisection.reports import on_screen
 from tests.errors.base import BASE
 
 HOSTILE = "</td><script>alert(1)</script>&amp;\x1b]0;owned\x07\u202e"
@@ -57,11 +55,10 @@ class Page(HTMLParser):
 
 def test_it_says_what_the_text_says(report: Report) -> None:
     html = report._repr_html_()
-    page, text = Page(html), io.StringIO()
-    print_report(report, Console(file=text, width=WIDTH))
+    page = Page(html)
     assert page.open == []
     assert page.tags == {"div", "table", "tr", "th", "td", "details", "summary", "pre"}
-    printed = [line.rstrip() for line in text.getvalue().strip("\n").splitlines()]
+    printed = [line.rstrip() for line in on_screen(report, WIDTH, ()).strip("\n").splitlines()]
     assert unescape(html[html.index("<pre") : html.index("</pre>")]).partition(">")[2].split("\n") == printed
     for line in (report.summary.verdict, report.summary.blame, report.summary.to_set):
         assert line in page.text

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from moeparity.bisection.divergence import observe
-from moeparity.bisection.divergence.observe import Divergence, NodeRecord
+from moeparity.bisection.divergence.observe import DivergenceObserver, NodeRecord
 from moeparity.bisection.observers import Changes, Logits, Routes
 from moeparity.engine.batch import Rows
 from moeparity.engine.grid import Grid
@@ -89,7 +89,7 @@ OTHER = blocks([([1.0, 1.0], 0), ([9.0, 9.0], 1)])
 
 
 def record_of(*views: NodeView) -> NodeRecord:
-    observer = Divergence(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW))
+    observer = DivergenceObserver(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW))
     for each_view in views:
         observer.see(each_view)
     (record,) = observer.records.values()
@@ -241,7 +241,7 @@ def at_log_probs(by_side: Made) -> NodeView:
     }
     inputs_by_name: dict[str, tuple[list[Block] | None, ...]] = dict.fromkeys(by_side, (SAME,))
     active = {name: choices for name, (_, _, choices) in by_side.items()}
-    return NodeView(node("log_softmax"), (0, 2), cut, outputs, inputs_by_name, active, {}, {}, unasked)
+    return NodeView(node("log_probs"), (0, 2), cut, outputs, inputs_by_name, active, {}, {}, unasked)
 
 
 def some_logits(seed: int = 0) -> torch.Tensor:
@@ -300,7 +300,7 @@ def test_one_value_as_logits_and_as_log_probs_is_scored_twice() -> None:
     )
     # Two sequences that are not the same, of tokens 0 that are scored: the first is not.
     ids, mask = torch.tensor([[0, 0, 0], [1, 0, 0]]), torch.ones(2, 3, dtype=torch.bool)
-    scores = Logits("log_softmax", REFERENCE, [CANDIDATE, "tells"], ids, mask, "candidate")
+    scores = Logits("log_probs", REFERENCE, [CANDIDATE, "tells"], ids, mask, "candidate")
     scores.see(shown)
     assert not scores.sums(CANDIDATE).abs_delta.any()
     delta = values.double().log_softmax(-1)[:, :-1, 0] - values.double()[:, :-1, 0]

@@ -6,7 +6,7 @@ from tests.command import ROOT, inside
 
 
 def test_show_prints_the_schedules_of_both_sides() -> None:
-    done = inside("show", ROOT / "recipes/latent-decode.yaml")
+    done = inside("show", "plan", ROOT / "recipes/latent-decode.yaml")
     assert done.returncode == 0
     text = " ".join(done.stdout.split())
     server = "vllm-v1, continuous, at most 1,024"
@@ -16,5 +16,5 @@ def test_show_prints_the_schedules_of_both_sides() -> None:
         "may be of prefill, chunk, decode "
     ) in text
     assert "absorbed)" in text
-    plain = inside("show", ROOT / "recipes/quickstart.yaml").stdout
+    plain = inside("show", "plan", ROOT / "recipes/quickstart.yaml").stdout
     assert "schedule of the reference: micro-batch 8\nschedule of the candidate: micro-batch 8\n" in plain

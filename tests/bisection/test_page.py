@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rich.console import Console
 
-from moeparity.bisection.page import QUESTIONS, page
-from moeparity.bisection.report import ON_REQUEST, SCREEN, Report
-from moeparity.bisection.text import print_report
+from moeparity.bisection.report import Report
+from moeparity.bisection.sections import ON_REQUEST, QUESTIONS, SECTIONS, document, screen
+from moeparity.output.html.page import html
 from moeparity.output.words import printable
 from tests.bisection.pages import HOSTILE, hostile
 from tests.bisection.reports import REPORT
+from tests.printed import printed
 
 
 class Text(HTMLParser):
@@ -49,30 +49,28 @@ def words(text: str) -> str:
 
 
 def test_every_part_of_the_screen_answers_a_question() -> None:
-    parts = [part for question in QUESTIONS for part in question.parts]
-    assert len(parts) == len(set(parts))
-    assert set(SCREEN) <= set(parts)
+    keys = [question.key for question in QUESTIONS]
+    assert len(keys) == len(set(keys))
+    assert {section.question for section in SECTIONS} == set(QUESTIONS)
 
 
 def test_the_page_says_every_line_that_the_terminal_prints(drawn_report: Report) -> None:
-    console = Console(width=10_000, record=True, file=io.StringIO())
-    print_report(drawn_report, console, ON_REQUEST)
-    page_words = words("".join(Text(page(drawn_report).to_html()).words))
-    for line in console.export_text().splitlines():
+    page_words = words("".join(Text(html(document(drawn_report))).words))
+    for line in printed(screen(drawn_report, ON_REQUEST), 10_000).splitlines():
         # Cells of a row stand apart on the screen; on the page each is by itself.
         for cell in filter(None, map(words, re.split(r"\s{2,}", re.sub(r"^\s*- ", "", line)))):
             assert cell in page_words, line
 
 
 def test_questions_come_in_their_order(drawn_report: Report) -> None:
-    html = page(drawn_report).to_html()
-    places = [html.find(f'<section id="{question.key}"') for question in QUESTIONS]
+    page = html(document(drawn_report))
+    places = [page.find(f'<section id="{question.key}"') for question in QUESTIONS]
     assert -1 not in places
     assert places == sorted(places)
 
 
 def test_nothing_that_others_wrote_becomes_markup(drawn_report: Report) -> None:
-    clean, spoilt = (Text(page(report).to_html()) for report in (drawn_report, hostile(drawn_report)))
+    clean, spoilt = (Text(html(document(report))) for report in (drawn_report, hostile(drawn_report)))
     assert {tag for tag, _ in spoilt.tags} <= {tag for tag, _ in clean.tags}
     assert "img" not in {tag for tag, _ in spoilt.tags}
     assert len([tag for tag, _ in spoilt.tags if tag == "script"]) == 2
@@ -81,40 +79,45 @@ def test_nothing_that_others_wrote_becomes_markup(drawn_report: Report) -> None:
     assert "\u202e" not in "".join(spoilt.words), "what turns the direction of writing is shown by its number"
 
 
-def test_data_ends_no_script(drawn_report: Report) -> None:
-    html = page(hostile(drawn_report)).to_html()
-    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)
+def data(report: Report) -> dict[str, Any]:
+    """What the page's scripts are handed."""
+    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', html(document(report)), re.DOTALL)
     assert block is not None
     assert "<" not in block[1]
-    pieces = json.loads(unescape(block[1]))["tokens"]["pieces"]
+    handed: dict[str, Any] = json.loads(unescape(block[1]))
+    return handed
+
+
+def test_data_ends_no_script(drawn_report: Report) -> None:
+    pieces = data(hostile(drawn_report))["tokens"]["pieces"]
     assert pieces[0][0] == printable(HOSTILE) != HOSTILE
 
 
 def test_prompts_are_on_no_page_unless_asked_for(drawn_report: Report) -> None:
-    data = page(drawn_report).data["tokens"]
-    assert data["pieces"] is None
-    assert "input_ids" not in data
+    tokens = data(drawn_report)["tokens"]
+    assert tokens["pieces"] is None
+    assert "input_ids" not in tokens
 
 
 def test_the_shipped_recipe_stays_small(drawn_report: Report) -> None:
-    assert len(page(drawn_report).to_html().encode()) < 400_000
+    assert len(html(document(drawn_report)).encode()) < 400_000
 
 
 def test_the_same_report_is_the_same_page(drawn_report: Report) -> None:
-    assert page(drawn_report).to_html() == page(drawn_report).to_html()
+    assert html(document(drawn_report)) == html(document(drawn_report))
 
 
 @pytest.mark.parametrize("question", ["record", "flips", "no-effect"])
 def test_what_is_not_there_is_said(question: str) -> None:
-    html = page(REPORT).to_html()
-    section = html[html.index(f'<section id="{question}"') :]
+    page = html(document(REPORT))
+    section = page[page.index(f'<section id="{question}"') :]
     assert len(Text(section[: section.index("</section>")]).words) > 2
 
 
 def test_a_page_asks_no_network(drawn_report: Report, tmp_path: Path) -> None:
-    html = page(drawn_report).to_html()
-    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)
+    page = html(document(drawn_report))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
     assert policy[1].startswith("default-src &#39;none&#39;")
     assert "unsafe" not in policy[1]
-    assert not [a for _, a in Text(html).tags if any(str(a.get(k, "")).startswith("http") for k in ("src", "href"))]
+    assert not [a for _, a in Text(page).tags if any(str(a.get(k, "")).startswith("http") for k in ("src", "href"))]

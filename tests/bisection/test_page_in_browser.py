@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from moeparity import bisect
-from moeparity.bisection.page import page
 from moeparity.bisection.report import Report
+from moeparity.bisection.sections import document
+from moeparity.output.html.page import html
 from tests.bisection.pages import SEQUENCES, TOKENS, chromium, hostile
 from tests.opened import opened as opened_model
 from tests.planted.places import random_tokens, write_recipe
@@ -27,6 +28,9 @@ PAINTED = """name => {
     }
     return colours.size;
 }"""
+
+
+SERIES = ("series-growth", "series-scatter", "series-differences")
 
 
 @dataclass
@@ -62,7 +66,7 @@ def open_page(browser: Any, file: Path, **options: Any) -> Opened:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory, drawn_report: Report) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    path.write_text(page(drawn_report).to_html(), "utf-8")
+    path.write_text(html(document(drawn_report)), "utf-8")
     return path
 
 
@@ -80,14 +84,22 @@ def test_it_opens_without_a_word_and_without_a_network(opened: Opened, file: Pat
 def test_every_plot_is_drawn_with_data(opened: Opened, drawn_report: Report) -> None:
     drawn = {
         name: opened.tab.evaluate(f"document.getElementById('plot-{name}').dataset.drawn")
-        for name in ("growth", "flipmap", "tokens")
+        for name in (*SERIES, "flipmap", "tokens")
     }
-    assert drawn == {"growth": str(len(drawn_report.growth)), "flipmap": str(SEQUENCES * TOKENS), "tokens": str(TOKENS)}
+    scored = drawn_report.run.scored_tokens
+    assert drawn == {
+        "series-growth": str(len(drawn_report.growth)),
+        "series-scatter": str(scored),
+        "series-differences": drawn["series-differences"],
+        "flipmap": str(SEQUENCES * TOKENS),
+        "tokens": str(TOKENS),
+    }
+    assert int(drawn["series-differences"]) > 1
     for name in drawn:
         assert opened.tab.evaluate(PAINTED, name) > 3, name
     assert drawn_report.attribution is not None
     shares = [row for row in drawn_report.attribution.shares.rows if row.role != "had no effect"]
-    assert opened.tab.locator("#blame .bars").first.locator("rect.bar").count() == len(shares) + 1
+    assert opened.tab.locator("#blame .bars rect.bar").count() == len(shares) + 1
     assert drawn_report.graph is not None
     nodes = sum(len(segment.nodes) for segment in drawn_report.graph.segments)
     assert opened.tab.locator(".lanes li").count() == opened.tab.locator(".edges .point").count() == nodes
@@ -114,7 +126,7 @@ def test_pointing_at_a_flip_tells_its_experts_and_margins(opened: Opened, drawn_
 
 
 def test_pointing_at_the_other_plots_tells_what_is_there(opened: Opened) -> None:
-    for name, word in (("growth", "carried"), ("tokens", "position")):
+    for name, word in zip((*SERIES, "tokens"), ("carried", "candidate", "tokens", "position"), strict=True):
         opened.tab.locator(f"#plot-{name} .u-over").hover()
         assert word in opened.text("#hover")
     opened.tab.locator("#text span").nth(5).hover()
@@ -124,7 +136,9 @@ def test_pointing_at_the_other_plots_tells_what_is_there(opened: Opened) -> None
 def test_keys_do_what_the_pointer_does(opened: Opened, drawn_report: Report) -> None:
     tab = opened.tab
     for name, first in (
-        ("growth", "layers[0]"),
+        ("series-growth", "layers[0]"),
+        ("series-scatter", "reference"),
+        ("series-differences", "nats"),
         ("tokens", "position 0"),
         ("flipmap", "layer 0, sequence 0, position 0"),
     ):
@@ -144,7 +158,7 @@ def test_keys_do_what_the_pointer_does(opened: Opened, drawn_report: Report) -> 
     assert "flips" in opened.text("#say-flipmap")
     tab.keyboard.press("Enter")
     assert tab.evaluate("document.activeElement.id") == "plot-tokens"
-    tab.locator("#zoom [data-zoom=all]").click()
+    tab.locator("#tools-flipmap [data-tool=all]").click()
     buttons = tab.locator(".lanes button")
     buttons.first.focus()
     tab.keyboard.press("ArrowDown")
@@ -222,7 +236,7 @@ def test_it_fits_narrow_and_wide_windows(opened: Opened, width: int) -> None:
 
 def test_scripts_in_names_and_prompts_are_inert(browser: Any, tmp_path: Path, drawn_report: Report) -> None:
     path = tmp_path / "hostile.html"
-    path.write_text(page(hostile(drawn_report)).to_html(), "utf-8")
+    path.write_text(html(document(hostile(drawn_report))), "utf-8")
     hurt = open_page(browser, path)
     hurt.tab.locator("#text span").nth(3).hover()
     assert "<script>" in hurt.text("#hover")
@@ -246,11 +260,11 @@ def test_a_dense_model_with_padding_and_what_is_not_finite_is_drawn(browser: Any
     k3[0, 4] = np.nan
     report = replace(report, per_token=replace(report.per_token, k3=k3))
     path = tmp_path / "dense.html"
-    path.write_text(page(report).to_html(), "utf-8")
+    path.write_text(html(document(report)), "utf-8")
     dense = open_page(browser, path)
     assert dense.messages == []
     assert dense.tab.locator("#plot-flipmap").count() == 0
-    assert "No route was compared" in dense.text("#flips")
+    assert "There is no router that both sides run." in dense.text("#flips")
     dense.tab.locator("#text span").nth(4).hover()
     assert "not finite" in dense.text("#hover")
     dense.tab.select_option("#sequence", "1")

@@ -16,10 +16,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity import bisect
+from moeparity.bisection.measures import summarise
 from moeparity.bisection.observe import observe
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import SCHEMA, Report
-from moeparity.bisection.summarise import summarise
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES
@@ -97,8 +97,8 @@ def test_every_difference_of_the_shipped_profiles(tmp_path: Path, qwen3_moe: Pat
         "implementation",
         *["verified"] * 2,
     )
-    (not_sure,) = [sentence for sentence in report.reading if "can be stood in for by others" in sentence]
-    assert not_sure.startswith("Not decided with these sequences: whether op ")
+    (not_sure,) = [sentence for sentence in report.reading if "whether other choices can replace" in sentence]
+    assert not_sure.startswith("Not decided with these sequences: whether other choices can replace op ")
     assert "op experts:implementation" in [toggle.name for toggle in report.toggles if toggle.had_no_effect]
     assert all(toggle.restored.kl > 0 for toggle in report.toggles), "no single one is enough"
 
@@ -331,6 +331,11 @@ def test_json_holds_the_report(tmp_path: Path, qwen3_moe: Path) -> None:
         *(trial["value"] for trial in (fields_left["floor"] or {"trials": ()})["trials"]),
     ]
     assert all(interval.pop("sequences") == SEQUENCES and interval.pop("tokens") for interval in intervals)
+    # Without shares no part of the blame has bounds.
+    for part in fields_left["blame"]["parts"]:
+        assert all(map(math.isnan, (part["low"], part["high"])))
+        part |= {"low": "nan", "high": "nan"}
+    assert fields_left["blame"]["parts"]
     assert data == json.loads(json.dumps(fields_left)), "every field, every number to the last bit"
 
 

@@ -74,7 +74,7 @@ def finding_lines(done: Result, recipe: str) -> list[str]:
     """The words of a recipe's findings: below its line, up to the next recipe's or the last line."""
     lines = done.stdout.splitlines()[:-1]
     below = lines[lines.index(recipe) + 1 :] if recipe in lines else []
-    return [line.split()[0] for line in itertools.takewhile(lambda line: not line.startswith("/"), below)]
+    return [line.split()[0] for line in itertools.takewhile(lambda line: line and not line.startswith("/"), below)]
 
 
 @pytest.mark.parametrize("codes", [(0,), (1,), (2,), (3,), (0, 3), (3, 1), (1, 2, 0)])

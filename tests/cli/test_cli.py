@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -81,18 +82,18 @@ def test_identical_sides_exit_0(tokens: Path, tmp_path: Path) -> None:
 
 
 def test_show_prints_values_origins_and_toggles() -> None:
-    process = alone("show", "recipes/quickstart.yaml")
+    process = alone("show", "plan", "recipes/quickstart.yaml")
     assert process.returncode == 0, process.stderr
     assert "graphs/profiles/hf-default.yaml:" in process.stdout
     assert "op combine:accumulate" in process.stdout
-    checkpoint = inside("show", "checkpoints/quickstart", "--profile", "hf-default")
+    checkpoint = inside("show", "plan", "checkpoints/quickstart", "--profile", "hf-default")
     assert checkpoint.returncode == 0, checkpoint.stderr
     assert "sdpa" in checkpoint.stdout
     assert "toggles" not in checkpoint.stdout
 
 
 def test_ops_lists_every_op_and_one_in_full() -> None:
-    everything, text = executable("ops"), inside("ops", "combine")
+    everything, text = executable("show", "ops"), inside("show", "ops", "combine")
     assert everything.returncode == text.returncode == 0
     assert all(name in everything.stdout for name in ("rms_norm", "mla", "lm_head", "router"))
     assert "read when leaves is expert" in text.stdout
@@ -100,8 +101,19 @@ def test_ops_lists_every_op_and_one_in_full() -> None:
 
 def test_the_first_sight_names_every_command_in_a_whole_sentence() -> None:
     process = inside("--help")
+    panels = re.split(r"^(Everyday|Evidence of real programs|A closer look):\n", process.stdout, flags=re.MULTILINE)
+    assert panels[1::2] == ["Everyday", "Evidence of real programs", "A closer look"]
+    commands = [panel.strip("\n").splitlines() for panel in panels[2::2]]
+    assert [len(panel) for panel in commands] == [5, 7, 7]
+    assert all(line.endswith(".") and not line.endswith("...") for panel in commands for line in panel)
+    assert max(map(len, process.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(("group", "count"), [("kernel", 2), ("runs", 2), ("show", 5)])
+def test_so_does_that_of_a_group(group: str, count: int) -> None:
+    process = inside(group, "--help")
     commands = process.stdout.partition("Commands:\n")[2].splitlines()
-    assert len(commands) == 27
+    assert len(commands) == count
     assert all(line.endswith(".") and not line.endswith("...") for line in commands)
 
 
@@ -111,4 +123,6 @@ def test_the_version_is_that_of_the_package() -> None:
 
 
 def test_piped_lines_end_where_their_text_ends() -> None:
-    assert not [line for line in inside("show", "recipes/quickstart.yaml").stdout.splitlines() if line != line.rstrip()]
+    assert not [
+        line for line in inside("show", "plan", "recipes/quickstart.yaml").stdout.splitlines() if line != line.rstrip()
+    ]

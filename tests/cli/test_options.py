@@ -1,7 +1,8 @@
-"""What options of the command line are under a recipe's `schedule:`."""
+"""What options of the command line are under a recipe's `schedule:`, and what a command sets for itself."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from moeparity.cli.options import scheduling
 from moeparity.errors import MoeparityError, Where
 from moeparity.plan.schedule.settings import described, settings
 from moeparity.plan.spec import reader
+from tests.command import alone
 
 FILE = Path("batches.jsonl")
 
@@ -56,3 +58,20 @@ def test_a_schedule_that_no_file_can_be_is_not_there(tmp_path: Path, monkeypatch
             scheduling(None, Path(name), None)
     Path("circle").symlink_to("circle")
     assert scheduling(None, Path("circle"), None) == {"file": "circle"}
+
+
+WAITS = "import os; print(os.environ.get('OMP_WAIT_POLICY'))"
+
+
+def test_threads_wait_without_spinning_but_in_a_captured_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where another process has a core, threads that spin make a bisection forty times as long."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    (tmp_path / "own.py").write_text(f"{WAITS}\ndef total(values):\n    return values.sum()\n", "utf-8")
+    probed = alone("kernel", "probe", "own:total", "--n", "4", cwd=tmp_path)
+    assert "passive" in probed.stdout.split(), probed.stderr
+    captured = alone("capture", "--out", "trace", "--", sys.executable, "-c", WAITS, cwd=tmp_path)
+    assert "None" in captured.stdout.split(), captured.stderr
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    assert "active" in alone("kernel", "probe", "own:total", "--n", "4", cwd=tmp_path).stdout.split()

@@ -31,7 +31,12 @@ def test_bisect_writes_page_and_tokens_beside_the_json(recipe: Path, tmp_path: P
     page, tokens, json = (tmp_path / name for name in ("r.html", "r.safetensors", "r.json"))
     done = inside("bisect", recipe, "--html", page, "--per-token", tokens, "--json", json)
     assert done.returncode in {0, 1, 3}, done.stderr
-    assert headings(page)[:3] == ["The answer", "Is the record reproduced?", "Who makes the divergence?"]
+    assert headings(page)[:4] == [
+        "The answer",
+        "What did each node run?",
+        "Is the record reproduced?",
+        "Who makes the divergence?",
+    ]
     assert load_file(tokens)["k3"].shape == (4, 6)
     assert '"provenance"' in json.read_text("utf-8")
 
@@ -44,9 +49,9 @@ def test_bisect_writes_page_and_tokens_beside_the_json(recipe: Path, tmp_path: P
         ("variance", "RECIPE", "--batches", "1,2"),
         ("check", "RECIPE"),
         ("metrics", str(LOG)),
-        ("mine", "RECIPE", "--from", "PROMPTS", "--calibrate", "2", "--draws", "2"),
+        ("flips", "RECIPE", "--mine", "PROMPTS", "--calibrate", "2", "--draws", "2"),
     ],
-    ids=lambda command: command[0],
+    ids=lambda command: "mine" if "--mine" in command else command[0],
 )
 def test_every_report_has_a_page(command: tuple[str, ...], recipe: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
@@ -57,9 +62,9 @@ def test_every_report_has_a_page(command: tuple[str, ...], recipe: Path, tmp_pat
     done = inside(*arguments, "--html", page)
     assert done.returncode in {0, 1, 3}, done.stderr
     assert headings(page)[0] == "The answer"
-    assert ("Where routes flip" in headings(page)) == (command[0] == "flips")
+    assert ("Where routes flip" in headings(page)) == (command == ("flips", "RECIPE"))
     html = page.read_text("utf-8")
-    assert f"moeparity {command[0]}</span>" in html
+    assert f"moeparity {'flips --mine' if '--mine' in command else command[0]}</span>" in html
     first = done.stdout.split("\n", 1)[0].split()[0]
     assert f">{first}<" in html
 

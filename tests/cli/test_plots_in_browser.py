@@ -52,7 +52,7 @@ COMMANDS = {
     ),
     "sweep": (("RECIPE", "--over", "candidate.profile=hf-eager,vllm"), {"swept": 2, "flips": 2}),
     "variance": (("RECIPE", "--batches", "1,2,4"), {"group0": 4, "group1": 4}),
-    "mine": (("RECIPE", "--from", "PROMPTS", "--calibrate", "2", "--draws", "2"), {"prompts": 2, "tokens": 7}),
+    "flips --mine": (("RECIPE", "--mine", "PROMPTS", "--calibrate", "2", "--draws", "2"), {"prompts": 2, "tokens": 7}),
 }
 """Arguments by command, and its plots with how many points each has."""
 
@@ -63,7 +63,7 @@ def opened(request: pytest.FixtureRequest, folder: Path, browser: Any) -> Iterat
     command = request.param
     arguments = [str(folder / files[word]) if word in files else word for word in COMMANDS[command][0]]
     path = folder / f"{command}.html"
-    done = inside(command, *arguments, "--html", path)
+    done = inside(command.split()[0], *arguments, "--html", path)
     assert done.returncode in {0, 1, 3}, done.stderr
     page = open_page(browser, path, color_scheme="light")
     yield command, page, path
@@ -127,7 +127,7 @@ def test_a_kept_sweep_is_drawn_as_when_it_ran(folder: Path, tmp_path: Path) -> N
     recipe, run_folder, page = folder / f"{NAME}.yaml", tmp_path / "run", tmp_path / "page.html"
     first = inside("sweep", recipe, "--over", "micro_batch=1,4", "--run", run_folder, "--html", tmp_path / "first.html")
     assert first.returncode in {0, 1, 3}, first.stderr
-    again = inside("report", run_folder, "--html", page)
+    again = inside("runs", "show", run_folder, "--html", page)
     assert again.returncode == first.returncode, again.stderr
     parts = [file.read_text("utf-8").split('id="data">')[1] for file in (tmp_path / "first.html", page)]
     assert "series-swept" in parts[0]

@@ -100,9 +100,9 @@ def test_drawn_on_a_terminal_and_gone_afterwards(command: list[str]) -> None:
 
 
 def test_weights_that_are_made_are_followed_from_the_first_second(tmp_path: Path) -> None:
-    """A layer whose weights take about a second to make, and next to nothing to run."""
+    """A layer whose weights take a second or more to make, and next to nothing to run."""
     config = json.loads(shipped("configs", "json")["qwen3_moe"].read_text("utf-8"))
-    config |= {"num_hidden_layers": 1, "num_experts": 24, "vocab_size": 512}
+    config |= {"num_hidden_layers": 1, "num_experts": 64, "vocab_size": 512}
     (tmp_path / "config.json").write_text(json.dumps(config), "utf-8")
     save_file({"input_ids": torch.zeros(1, 2, dtype=torch.int64)}, tmp_path / "tokens.safetensors")
     (tmp_path / "recipe.yaml").write_text(RECIPE, "utf-8")

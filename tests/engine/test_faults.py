@@ -57,7 +57,7 @@ def written_by_hand(case: Case, checkpoint: Path, folder: Path, others: dict[str
     tensors = load_file(checkpoint / FILE)
     config = json.loads((checkpoint / "config.json").read_text("utf-8"))
     case.by_hand(tensors, config, others)
-    return open_model(written(folder / "by hand", tensors, config), device="cpu", check_weights=False)
+    return open_model(written(folder / "by hand", tensors, config), device="cpu", values=False)
 
 
 def different(values: Values, others: Values) -> list[str]:

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from moeparity.engine.footprint import estimate, require, shown_size
-from moeparity.engine.liveness import widths
 from moeparity.engine.lockstep import run
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
@@ -26,6 +25,7 @@ from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
 from moeparity.plan.engine_profile import load_profile, overrides
 from moeparity.plan.schedule.steps import PHASES, MicroBatches, Schedule, Span, Step, rectangle
+from moeparity.plan.token_shapes import token_shapes
 from tests.checkpoint_factory import make_random
 from tests.small_models import SMALL, fields_of
 
@@ -226,23 +226,29 @@ def model(request: pytest.FixtureRequest) -> Model:
     return open_model(request.getfixturevalue(request.param), device="cpu")
 
 
-class Widths:
-    """What every value really holds per token."""
+class Shapes:
+    """What a token really has of every value."""
 
     def __init__(self) -> None:
-        self.widths: dict[str, int] = {}
+        self.axes: dict[str, tuple[int, ...]] = {}
 
     def see(self, view: NodeView) -> None:
         for port, value in enumerate(view.node.values):
-            tensor = view.tensor("0", port)
-            self.widths[value] = tensor.numel() // 15
+            by_token = view.tensor("0", port).movedim(view.node.op.token_axis, 1)
+            assert by_token.shape[:2] == (3, 5)
+            self.axes[value] = tuple(by_token.shape[2:])
 
 
-def test_the_width_of_every_value_is_known(model: Model) -> None:
-    observer = Widths()
+def test_what_a_token_has_of_every_value_is_known(model: Model) -> None:
+    """One head is an axis, as several are; slots of experts are one beside their widths."""
+    observer = Shapes()
     run(many(model, 1), model.weights, torch.zeros(3, 5, dtype=torch.int64), [observer])
-    expected, _ = widths(model.graph)
-    assert {value: expected[value] for value in observer.widths} == observer.widths
+    for value, axes in observer.axes.items():
+        shape = token_shapes(model.graph)[value]
+        assert shape.numbers == math.prod(axes), value
+        assert shape.heads is None or shape.axes == axes, value
+        uncut = value.endswith((".k", ".v")) or model.graph.makers[value].op.slot_order
+        assert shape.heads is not None or len(axes) == 1 or uncut, value
 
 
 def test_values_that_cannot_differ_are_counted_once(qwen3_moe: Path) -> None:

@@ -28,7 +28,8 @@ def test_a_message_for_which_a_table_chooses_nothing(model: Model) -> None:
     node = "layers[0].attention.reduce"
     message = refused(model, {f"{node}:collective": "trtllm.all_reduce"}, tensor=2, sequence=True)
     assert message == (
-        f"forward ({node}): {node}:collective: no reduce-scatter is known for this message. Set another `collective`."
+        f"forward ({node}): {node}:collective: trtllm.one_shot, which adds up a message of 640 bytes, has no "
+        "reduce-scatter here, which `sequence: scattered` (sequence parallel) asks for. Set another `collective`."
     )
 
 

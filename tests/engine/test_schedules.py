@@ -152,12 +152,14 @@ def by_numbers(seed: int, phases: tuple[str, ...]) -> dict[str, str | float]:
 def test_as_if_token_after_token(shallow: Shallow, name: str, profile: str) -> None:
     """Where no op sees which rows go through it together, no value goes by the steps."""
     model = opened(shallow(name))
+    # The order of the exponentials is known of vocabularies that 16 divides.
+    settings = {} if model.vocab_size % 16 == 0 else {"log_probs:order": "sequential"}
 
     @EXAMPLES
     @given(SEEDS)
     def check(seed: int) -> None:
         draw = Draw(seed, f"{name} {profile}")
-        plan = planned(model, draw.schedule, profile, "bf16")
+        plan = planned(model, draw.schedule, profile, "bf16", **settings)
         assert not [node.name for node in model.graph.nodes if plan.sees_rows(node)]
         ids = draw.ids(model)
         ours = walked(model, [Walker(name="one", plan=plan, schedule=draw.schedule)], ids, draw.mask).of("one")

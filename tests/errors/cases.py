@@ -31,6 +31,7 @@ Command = tuple[str | Path, ...]
 BISECT = {
     "recipe-sample-too-many-tokens-of-all",
     "recipe-envelope-of-too-many-orders",
+    "recipe-sample-without-logits",
     "recipe-tokens-missing",
     "recipe-trace-missing",
     "recipe-gate-of-a-record-that-is-not-there",
@@ -45,7 +46,10 @@ BISECT = {
     "recipe-set-vocabulary-over-more-ranks-than-logits",
 }
 """Recipes whose defect `show` does not look at."""
-OPTIONS: dict[str, Command] = {"checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default")}
+OPTIONS: dict[str, Command] = {
+    "checkpoint-grouped-rows-of-24-bytes": ("--profile", "hf-default"),
+    "recipe-sample-without-logits": ("--allow-code",),
+}
 FORWARD: Command = ("forward", "base", "--tokens", "base/tokens.safetensors", "--device", "cpu")
 OUT: Command = ("--out", "{tmp}/out.safetensors")
 RECIPE = "base/recipe.yaml"
@@ -73,13 +77,13 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-contract-of-faults": ("contract", "beside/faulty.yaml", *CLAIMED),
     "cli-contract-environment-without-journals": ("contract", RECIPE, *CLAIMED, "--environment", "base"),
     "cli-ranks-without-journals": ("ranks", "base"),
-    "cli-engines-merge-of-a-word": ("engines", "--config", "beside/merge-of-a-word.yaml"),
-    "cli-recipe-of-too-many-cases": ("show", "{tmp}/cases.yaml"),
+    "cli-engines-merge-of-a-word": ("show", "launch", "beside/merge-of-a-word.yaml"),
+    "cli-recipe-of-too-many-cases": ("show", "plan", "{tmp}/cases.yaml"),
     "cli-recipe-missing": ("bisect", "no-such-recipe.yaml"),
     "cli-recipe-a-folder": ("bisect", "base"),
-    "cli-recipe-a-checkpoint-file": ("show", "base/model.safetensors"),
-    "cli-recipe-too-large": ("show", "{tmp}/large.yaml"),
-    "cli-show-nothing-there": ("show", "no-such-path"),
+    "cli-recipe-a-checkpoint-file": ("show", "plan", "base/model.safetensors"),
+    "cli-recipe-too-large": ("show", "plan", "{tmp}/large.yaml"),
+    "cli-show-nothing-there": ("show", "plan", "no-such-path"),
     "cli-checkpoint-missing": ("forward", "bsae", *FORWARD[2:], "--out", "{tmp}/out.safetensors"),
     "cli-checkpoint-a-file": ("forward", RECIPE, *FORWARD[2:], "--out", "{tmp}/out.safetensors"),
     "cli-device-without-gpu": ("bisect", RECIPE, "--device", "cuda"),
@@ -91,10 +95,10 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-schedule-and-micro-batch": (*FORWARD, *OUT, "--schedule", "schedule-gap.jsonl", "--micro-batch", "2"),
     "cli-profile-unknown": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "hf-eagre"),
     "cli-profile-file-missing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--profile", "./mine.yaml"),
-    "cli-show-profile-unknown": ("show", "base", "--profile", "vlm"),
+    "cli-show-profile-unknown": ("show", "plan", "base", "--profile", "vlm"),
     "cli-save-matches-nothing": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[*].moe.combined"),
     "cli-save-malformed": (*FORWARD, "--out", "{tmp}/out.safetensors", "--save", "layers[1:2:3].moe.combine"),
-    "cli-op-unknown": ("ops", "rmsnorm"),
+    "cli-op-unknown": ("show", "ops", "rmsnorm"),
     "cli-tokens-missing": ("forward", "base", "--tokens", "token.safetensors", "--out", "{tmp}/out.safetensors"),
     "cli-out-in-no-folder": (*FORWARD, "--out", "{tmp}/no/out.safetensors"),
     "cli-out-a-folder": (*FORWARD, "--out", "{tmp}"),
@@ -112,7 +116,7 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-json-a-device": ("bisect", MINE, "--json", "/dev/null"),
     "cli-json-a-pipe": ("bisect", MINE, "--json", "{tmp}/mine/pipe"),
     "cli-json-a-link": ("bisect", MINE, "--json", "{tmp}/mine/link"),
-    "cli-json-and-out-printed": ("mine", MINE, "--from", "{tmp}/x.jsonl", "--json", "-", "--out", "/dev/stdout"),
+    "cli-json-and-out-printed": ("flips", MINE, "--mine", "{tmp}/x.jsonl", "--json", "-", "--out", "/dev/stdout"),
     "cli-out-printed": (*FORWARD, "--out", "-"),
     "cli-recipe-a-pipe": ("bisect", "{tmp}/mine/pipe"),
     "cli-checkpoint-a-pipe": ("forward", "{tmp}/mine/pipe", *FORWARD[2:], "--out", "{tmp}/out.safetensors"),
@@ -123,7 +127,7 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-check-recipe-broken": ("check", "recipe-expect-culprit-unknown.yaml"),
     "cli-check-checkpoint-broken": ("check", "recipe-checkpoint-missing.yaml"),
     "cli-junit-in-no-folder": ("check", RECIPE, "--junit", "{tmp}/no/parity.xml"),
-    "cli-show-mermaid-and-dot": ("show", RECIPE, "--mermaid", "--dot"),
+    "cli-show-mermaid-and-dot": ("show", "plan", RECIPE, "--mermaid", "--dot"),
     "cli-workers-unknown": ("bisect", RECIPE, "--workers", "rya"),
     "cli-workers-none": (*SWEEP, "dtype=bf16,fp32", "--workers", "0"),
     "cli-workers-no-address": ("bisect", RECIPE, "--workers", "ray:10.0.0.1"),
@@ -141,10 +145,19 @@ COMMAND_LINES: dict[str, Command] = {
     "cli-sweep-key-twice": (*SWEEP, "both.dtype=bf16,fp32", "--over", "dtype=fp16"),
     "cli-sweep-address-malformed": (*SWEEP, "layers[*].moe.gate:Output=model,fp32"),
     "cli-ranks-real-without-torchrun": ("bisect", RECIPE, "--ranks", "real", "--device", "cpu"),
-    "cli-probe-of-nothing": ("probe",),
-    "cli-probe-of-a-function-and-a-collective": ("probe", "kernels:add", "--collective", "all_reduce"),
-    "cli-probe-collective-unknown": ("probe", "--collective", "all_redcue"),
-    "cli-probe-collective-without-torchrun": ("probe", "--collective", "all_reduce"),
+    "cli-probe-of-nothing": (
+        "kernel",
+        "probe",
+    ),
+    "cli-probe-of-a-function-and-a-collective": ("kernel", "probe", "kernels:add", "--collective", "all_reduce"),
+    "cli-probe-collective-unknown": ("kernel", "probe", "--collective", "all_redcue"),
+    "cli-probe-collective-without-torchrun": ("kernel", "probe", "--collective", "all_reduce"),
+    "cli-diff-of-two-kinds": ("diff", "{tmp}/traced", "base/tokens.safetensors"),
+    "cli-diff-not-there": ("diff", "{tmp}/traced", "no-such-trace"),
+    "cli-diff-layout-of-routes": ("diff", "base/tokens.safetensors", "base/tokens.safetensors", "--layout", RECIPE),
+    "cli-diff-top-k-of-traces": ("diff", "{tmp}/traced", "{tmp}/traced", "--top-k", "8"),
+    "cli-flips-map-of-prompts": ("flips", RECIPE, "--mine", "{tmp}/x.jsonl", "--map", "{tmp}/map.safetensors"),
+    "cli-flips-top-without-prompts": ("flips", RECIPE, "--top", "3", "--out", "{tmp}/x.jsonl"),
     "cli-sweep-gathered-of-no-groups": (*SWEEP, "placement.gathered=experts"),
     "cli-sweep-address-matches-nothing": (*SWEEP, "layers[*].moe.gata:output=model,fp32"),
 }
@@ -227,10 +240,11 @@ def command(name: str, tmp: Path) -> Command | None:
         (tmp / "recipe.yaml").write_text(recipe, "utf-8")
         return ("bisect", tmp / "recipe.yaml", "--device", "cpu")
     if name.startswith("profile-"):
-        return ("show", "base", "--profile", f"./{name}.yaml")
+        return ("show", "plan", "base", "--profile", f"./{name}.yaml")
     if name in CALLS or name.startswith(("graph-", "schedule-")):
         return None
-    return ("bisect" if name in BISECT else "show", files()[name].name, *OPTIONS.get(name, ()))
+    words = ("bisect",) if name in BISECT else ("show", "plan")
+    return (*words, files()[name].name, *OPTIONS.get(name, ()))
 
 
 def _many_cases() -> str:

@@ -33,7 +33,7 @@ CHECKED = (
 )
 
 STATUS = "ERROR   1 recipe held to what it expects, 1 recipe could not be checked; exit 2\n"
-UNCHECKED = STATUS + STATUS
+UNCHECKED = f"{STATUS}\n{STATUS}"
 """What `check` prints, first and last, of a recipe that it could not look at."""
 
 # As a user runs them, in a process of their own: one of each kind of input, as `test_message` runs the same `main`.

@@ -19,8 +19,7 @@ import pytest
 import typer.main
 from pydantic import ValidationError
 
-from moeparity.bisection.report import ON_REQUEST
-from moeparity.bisection.text import asked_for
+from moeparity.bisection.sections import ON_REQUEST, asked_for
 from moeparity.cli.commands import app
 from moeparity.errors import MoeparityError, Where
 from moeparity.logs.request import Request
@@ -126,37 +125,48 @@ def test_weights(wrong: str, meant: str) -> None:
     assert f"Did you mean '{meant}" in reader.complaint(data, RecipeFile, refused.value)[1]
 
 
-def choices() -> Iterator[tuple[str, str, str]]:
+def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command and group of the command line, by its words; groups before what is in them."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
+    while waiting:
+        path, command = waiting.pop(0)
+        yield path, command
+        waiting += [((*path, name), member) for name, member in getattr(command, "commands", {}).items()]
+
+
+def choices() -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Every choice of the command line: command, option or argument, word."""
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
-        for parameter in command.params:
+    for path, command in commands():
+        for parameter in command.params if path else ():
             for annotation in (parameter.type_descriptor.annotation, *get_args(parameter.type_descriptor.annotation)):
                 if get_origin(annotation) is Literal:
-                    yield from ((name, parameter.opts[0], str(word)) for word in get_args(annotation))
+                    yield from ((path, parameter.opts[0], str(word)) for word in get_args(annotation))
                 elif isinstance(annotation, type) and issubclass(annotation, enum.Enum):
-                    yield from ((name, parameter.opts[0], str(word.value)) for word in annotation)
+                    yield from ((path, parameter.opts[0], str(word.value)) for word in annotation)
+
+
+SCHEMA = ("show", "schema")
 
 
 def test_every_choice_of_the_command_line() -> None:
     choices_there = list(choices())
-    assert {("bisect", "--by", "node"), ("metrics", "--join", "order"), ("schema", "kind", "recipe")} <= set(
-        choices_there
-    )
+    expected = {(("bisect",), "--by", "node"), (("metrics",), "--join", "order"), (SCHEMA, "kind", "recipe")}
+    assert expected <= set(choices_there)
     for command, option, word in choices_there:
         if len(word) >= SHORTEST:
             wrong = mistyped(word, [choice for _, _, choice in choices_there])
-            done = inside(
-                command, *([option, wrong] if option.startswith("-") else [wrong]), *["x"] * (command != "schema")
-            )
+            arguments = [option, wrong] if option.startswith("-") else [wrong]
+            done = inside(*command, *arguments, *["x"] * (command != SCHEMA))
             assert done.returncode == 2
             assert "Did you mean '" in done.stderr.replace("\n", " "), (command, option, done.stderr)
 
 
 def test_every_command() -> None:
-    group: Any = typer.main.get_command(app)
-    for word, wrong in words(list(group.commands)):
-        assert f"Did you mean '{word}'" in inside(wrong).stderr
+    groups = [(path, command) for path, command in commands() if getattr(command, "commands", {})]
+    assert {("show",), ("runs",), ("kernel",)} < {path for path, _ in groups}
+    for path, group in groups:
+        for word, wrong in words(list(group.commands)):
+            assert f"Did you mean '{word}'" in inside(*path, wrong).stderr
 
 
 def test_every_attribute_and_value_of_every_op() -> None:

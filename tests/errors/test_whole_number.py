@@ -44,7 +44,7 @@ def test_what_64_bits_hold_is_a_number(text: str, number: int | None) -> None:
 def test_launch_files(tmp_path: Path, script: str, number: str) -> None:
     load()
     (tmp_path / "run.sh").write_text(script.replace("{}", number).replace("{{", "{").replace("}}", "}"), "utf-8")
-    assert ended(("engines", "--config", "run.sh"), tmp_path) in {0, 2}
+    assert ended(("show", "launch", "run.sh"), tmp_path) in {0, 2}
 
 
 VERSION = '"weight_version": "6"', '"weight_version": "%s"'
@@ -76,14 +76,14 @@ def test_routes(tmp_path: Path, number: str) -> None:
     line = {"input_ids": [5, 6], "routed_experts": f"nrlre1:int32:{number}x2x2:AAAA"}
     for file in ("a.jsonl", "b.jsonl"):
         (tmp_path / file).write_text(json.dumps(line) + "\n", "utf-8")
-    assert ended(("flips", "--log", "a.jsonl", "b.jsonl"), tmp_path) == 2
+    assert ended(("diff", "a.jsonl", "b.jsonl"), tmp_path) == 2
 
 
 @pytest.mark.parametrize("columns", [LONG, "9" * 20, "²", "0"])
 def test_columns(tmp_path: Path, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load()
     monkeypatch.setenv("COLUMNS", columns)
-    assert ended(("engines", "vllm"), tmp_path) == 0
+    assert ended(("show", "engines", "vllm"), tmp_path) == 0
 
 
 def test_seeds(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_seeds(tmp_path: Path) -> None:
     shutil.copytree(BASE, tmp_path, dirs_exist_ok=True)
     recipe = (tmp_path / "recipe.yaml").read_text("utf-8")
     (tmp_path / "recipe.yaml").write_text(f"{recipe}weights: synthetic({LONG})\n", "utf-8")
-    assert ended(("show", "recipe.yaml"), tmp_path) == 2
+    assert ended(("show", "plan", "recipe.yaml"), tmp_path) == 2
 
 
 def ended(arguments: tuple[str, ...], folder: Path) -> int | None:

@@ -9,7 +9,7 @@ import torch
 from moeparity.errors import Where
 from moeparity.evidence.maps.forwards import forwards, module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, map_of
-from moeparity.evidence.maps.values import values_by_name
+from moeparity.evidence.maps.values import shown_values
 from moeparity.evidence.trace.reader import RankTrace
 from moeparity.plan.graph import Graph
 
@@ -41,7 +41,7 @@ def values_at(
     called several times in the forward, is unknown. Raises TraceError and SpecError.
     """
     module_map = module_map or map_of(module_calls(trace), Where(trace.folder))
-    by_value = values_by_name(trace, graph, module_map, forwards(trace, module_map)[forward])
+    by_value = shown_values(trace, graph, module_map, forwards(trace, module_map)[forward]).tensors
     at = {
         node.name: NodeValues(tuple(map(by_value.get, node.inputs)), tuple(map(by_value.get, node.values)))
         for node in graph.nodes

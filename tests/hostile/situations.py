@@ -218,14 +218,28 @@ def _folders() -> Iterator[Situation]:
             prepare=theirs,
             inside=unprivileged,
         )
-    for words in (("bisect", "recipe.yaml"), METRICS, ("engines", "x.yaml")):
+    for words in (("bisect", "recipe.yaml"), METRICS, ("show", "engines", "x.yaml")):
         yield Situation(name=f"{words[0]} in a folder that is gone", command=words, codes=REFUSED, inside=gone)
 
     def anew(folder: Path) -> None:
         gone(folder)
-        _fresh(("ops",), {})(folder)
+        _fresh(
+            (
+                "show",
+                "ops",
+            ),
+            {},
+        )(folder)
 
-    yield Situation(name="a process begins in a folder that is gone", command=("ops",), codes=REFUSED, inside=anew)
+    yield Situation(
+        name="a process begins in a folder that is gone",
+        command=(
+            "show",
+            "ops",
+        ),
+        codes=REFUSED,
+        inside=anew,
+    )
 
 
 def _limits() -> Iterator[Situation]:
@@ -298,7 +312,7 @@ def _locales() -> Iterator[Situation]:
         "UTF-8": {"LC_ALL": "C.UTF-8"},
     }
     commands: tuple[tuple[tuple[str, ...], frozenset[int], tuple[str, ...]], ...] = (
-        (("show", f"{name}.recipe.yaml"), USUAL, ()),
+        (("show", "plan", f"{name}.recipe.yaml"), USUAL, ()),
         (("bisect", f"{name}.broken.yaml"), REFUSED, ()),
         (("metrics", f"{name}.log.jsonl", f"--json={name}.json"), USUAL, (f"{name}.json",)),
     )

@@ -171,7 +171,7 @@ def _log_check(folder: Path) -> None:
     )
 
 
-SHOW = ("show", "recipe.yaml")
+SHOW = ("show", "plan", "recipe.yaml")
 LOG_FILES = {
     "moeparity": ("moeparity/log.jsonl", None),
     "moeparity-tensors": ("moeparity/log.safetensors", None),
@@ -221,18 +221,20 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "ptx": Subject(_ptx, "kernels.ptx", (("ptx", "kernels.ptx"),), library.run_kernels),
     "kernel": Subject(
-        _kernel, "kernel.yaml", (("certify", "kernel.yaml", "--plan=.", "--against=layers[0].moe.norm", "--m=1"),)
+        _kernel,
+        "kernel.yaml",
+        (("kernel", "certify", "kernel.yaml", "--plan=.", "--against=layers[0].moe.norm", "--m=1"),),
     ),
-    "routes": Subject(_routes, "a.jsonl", (("flips", "--log", "a.jsonl", "b.jsonl"),)),
+    "routes": Subject(_routes, "a.jsonl", (("diff", "a.jsonl", "b.jsonl"),)),
     "log check": Subject(_log_check, "check.yaml", (("check", "check.yaml"),)),
     **{f"log {name}": _log(name) for name in LOG_FILES},
     **{
-        f"launch {name}": Subject(_copied(LAUNCHES / name, name), name, (("engines", "--config", name),))
+        f"launch {name}": Subject(_copied(LAUNCHES / name, name), name, (("show", "launch", name),))
         for name in ("nemo-rl.yaml", "sglang.json", "sglang.sh", "verl.yaml", "vllm.sh")
     },
     **{
         f"launch {name}": Subject(
-            _beside(LAUNCHES / "files" / name), Path(name).name, (("engines", "--config", Path(name).name),)
+            _beside(LAUNCHES / "files" / name), Path(name).name, (("show", "launch", Path(name).name),)
         )
         for name in LAUNCH_FILES
     },

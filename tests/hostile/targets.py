@@ -37,7 +37,7 @@ def _targets() -> Iterator[Situation]:
                 yield Situation(name=f"{name} to {target}", command=writer.to(target), codes=USUAL)
     twice = ("flips", "recipe.yaml", "--device", "cpu", "--json=x", "--map=again/x")
     yield Situation(name="flips to one file twice", command=twice, codes=REFUSED, prepare=crowded)
-    mined = ("mine", "recipe.yaml", "--from", TOKENS, "--device", "cpu", "--json=-", "--out=/dev/stdout")
+    mined = ("flips", "recipe.yaml", "--mine", TOKENS, "--device", "cpu", "--json=-", "--out=/dev/stdout")
     yield Situation(name="mine to standard output twice", command=mined, codes=REFUSED)
 
 

@@ -110,7 +110,7 @@ def test_of_two_runs_at_once_on_one_folder_one_refuses(tmp_path: Path) -> None:
     (tmp_path / "go on").touch()
     ended = first.end()
     assert ended.code == 3, ended.errors
-    assert run(("report", "kept"), tmp_path).output == ended.output
+    assert run(("runs", "show", "kept"), tmp_path).output == ended.output
 
 
 def test_what_a_command_may_not_do_is_seen(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_what_is_changed_was_good_before(tmp_path: Path, kind: str) -> None:
     for command in SUBJECTS[kind].commands:
         ended = run(command, tmp_path, SUBJECTS[kind].act)
         # `expect:` of the recipe with everything in it is not met, and the kernel's order is not torch's.
-        assert ended.code in {0, 3} or command[0] in {"check", "certify"}, ended.errors
+        assert ended.code in {0, 3} or command[0] == "check" or "certify" in command, ended.errors
         assert breach(ended) is None
 
 

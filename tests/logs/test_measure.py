@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
@@ -26,7 +24,7 @@ from moeparity.logs.measure import Measurement, measure
 from moeparity.logs.record import Sequence
 from moeparity.logs.report import LogFile, LogReport
 from moeparity.logs.request import Request, read_gate
-from moeparity.logs.text import print_log
+from moeparity.logs.show import document
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import UNKNOWN
 from moeparity.metrics.groups import Groups
@@ -34,6 +32,7 @@ from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.registry import METRICS
 from moeparity.metrics.verdict import Gate
 from tests.metrics.made import noisy, records
+from tests.printed import printed
 
 
 def present(column: Tensor | None) -> Tensor:
@@ -46,9 +45,7 @@ def gated(count: int, *, gate: str = "k3<1e-3", size: float = 0.02) -> LogReport
 
 
 def text(report: LogReport, *sets: str) -> str:
-    out = io.StringIO()
-    print_log(report, Console(file=out, width=160, highlight=False, markup=False), sets=sets)
-    return out.getvalue()
+    return printed(document(report, "log.jsonl", sets), 160)
 
 
 def test_of_many_files_the_first_and_the_last_are_shown() -> None:
@@ -264,17 +261,17 @@ def test_a_gate_on_what_the_log_lacks_is_refused() -> None:
 def test_steps_become_series() -> None:
     sequences = [replace(sequence, step=10 * (index // 5)) for index, sequence in enumerate(records(30, 20, 0.02))]
     report = measure(sequences, Request(by=("step",)))
-    assert [series["series"]["metric"] for series in report.series] == ["k3", "mean_abs_delta"]
-    points = report.series[0]["series"]["points"]
-    assert [point["step"] for point in points] == [0, 10, 20, 30, 40, 50]
-    assert [point["value"] for point in points] == [group.values["k3"] for group in report.groupings[0].groups]
+    assert [summary.series.metric for summary in report.series] == ["k3", "mean_abs_delta"]
+    k3 = report.series[0].series
+    assert k3.steps == [0, 10, 20, 30, 40, 50]
+    assert k3.values == [group.values["k3"] for group in report.groupings[0].groups]
     assert "Over steps" in text(report)
     assert not measure([replace(sequence, step=None) for sequence in sequences], Request()).series
 
 
 def test_alarms_are_marked() -> None:
     output = text(measure(records(30, 60, 0.3), Request(sets=("verl",))), "verl")
-    assert "! 0.0" in next(line for line in output.splitlines() if line.strip().startswith("k3 "))
+    assert re.search(r"^  k3 +! 0\.0", output, re.MULTILINE)
     assert "As verl defines them" in output
     assert "healthy" in output
 
@@ -299,7 +296,7 @@ def test_what_is_bounded_on_one_side_says_which_and_why() -> None:
     output = text(measure(sequences, Request()))
     assert re.search(r"^  k3 +\S+ +at least ", output, re.MULTILINE)
     assert re.search(r"^  mean_ratio +\S+ +at most ", output, re.MULTILINE)
-    assert "too few sequences carry what differs" in output
+    assert "the sides differ in too few sequences" in output
     assert not re.search(r"\binf\b", output)
     assert "too few sequences" not in text(measure(records(30, 20, 0.02), Request()))
 
@@ -418,9 +415,7 @@ def test_a_check_names_its_files_wrongly(tmp_path: Path) -> None:
 
 
 def test_a_narrow_terminal_keeps_the_names_of_groups_and_whole_numbers() -> None:
-    out = io.StringIO()
     report = measure(records(30, 60, 0.02), Request(by=("position",)))
-    print_log(report, Console(file=out, width=80, highlight=False, markup=False))
-    table = out.getvalue().partition("By position")[2].partition("Sequences farthest")[0]
+    table = printed(document(report, "log.jsonl"), 80).partition("By position")[2].partition("Sequences farthest")[0]
     assert "…" not in table
     assert "0 to 0" in table

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 from unittest.mock import patch
 
@@ -11,19 +12,25 @@ import pytest
 
 from moeparity.logs import measure as measuring
 from moeparity.logs.measure import measure
-from moeparity.logs.page import pictures, pictures_of_runs
 from moeparity.logs.repeats import RepeatedRuns
 from moeparity.logs.report import LogReport
 from moeparity.logs.request import Request, read_gate
 from moeparity.logs.series.repeated_batch import Repeats
-from moeparity.output.html.packing import script_data
+from moeparity.logs.show import document, document_of_runs
+from moeparity.output.blocks import Document
+from moeparity.output.html.page import html
 from tests.metrics.made import records
 
 
 def drawn(report: LogReport) -> dict[str, Any]:
-    section = pictures(report)
-    assert section is not None
-    return {name: json.loads(script_data(part)) for block in section.blocks for name, part in block.data.items()}
+    return drawn_on(document(report, "log.jsonl"))
+
+
+def drawn_on(page: Document) -> dict[str, Any]:
+    """What a page gives its scripts to draw, by the names of the pictures."""
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html(page), re.DOTALL)
+    pictures: dict[str, Any] = json.loads(data)
+    return pictures
 
 
 def test_each_sequence_has_its_own_mean() -> None:
@@ -69,9 +76,7 @@ def test_runs_of_one_batch_are_drawn_with_their_median() -> None:
         metric="k3", names=("a", "b", "c"), values=(1e-3, math.inf, 2e-3), least=1e-3, median=2e-3, greatest=math.inf,
         spiking=(1,), alarms=None, unsteady=(),
     )  # fmt: skip
-    section = pictures_of_runs(RepeatedRuns(metrics=(repeats,)))
-    assert section is not None
-    (part,) = section.blocks[0].data.values()
+    (part,) = drawn_on(document_of_runs(RepeatedRuns(metrics=(repeats,)), "runs")).values()
     assert part["lines"][0]["values"] == [1e-3, None, 2e-3]
     assert part["bound"] == 2e-3
     assert part["words"][1] == ["b", "k3 inf, a spike"]

@@ -36,7 +36,7 @@ def test_every_format_is_tried() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_log_holds_is_read_back(name: str, ending: str, tmp_path: Path) -> None:
     out = tmp_path / f"tokens.{ending}"
-    process = inside("tokens", sampled(name), "--out", out)
+    process = inside("tokens", sampled(name), "--from-log", "--out", out)
     assert process.returncode == 0, process.stderr
     assert process.stdout.endswith(f"next: tokens: {{file: {out.name}, sampled_from: candidate}}\n")
     tokens = read_tokens(out)
@@ -73,7 +73,7 @@ def test_routes_labels_and_what_is_said_of_the_sampler_are_kept(tmp_path: Path) 
     unscored = {**RECORD, "id": "b", "mask": [0, 0, 0]}
     bare = {key: RECORD[key] for key in ("input_ids", "logprobs")} | {"id": "c"}
     log, out = own_log(tmp_path / "log.jsonl", routed, unscored, bare), tmp_path / "tokens.jsonl"
-    process = inside("tokens", log, "--out", out)
+    process = inside("tokens", log, "--from-log", "--out", out)
     assert process.returncode == 0, process.stderr
     printed = " ".join(process.stdout.split())
     assert "2 sequences of up to 3 tokens, 4 tokens scored" in printed
@@ -104,7 +104,8 @@ def test_layers_without_a_router_are_left_out() -> None:
 
 def test_so_many_sequences_are_written(tmp_path: Path) -> None:
     out = tmp_path / "tokens.jsonl"
-    assert inside("tokens", sampled("vllm"), "--out", out, "--sequences", "2").returncode == 0
+    process = inside("tokens", sampled("vllm"), "--from-log", "--out", out, "--sequences", "2")
+    assert process.returncode == 0, process.stderr
     assert read_tokens(out).input_ids.shape == (2, max(len(truth.ids) for truth in TRUTHS[:2]))
 
 
@@ -149,4 +150,4 @@ def test_several_files_are_logs_alone(tmp_path: Path) -> None:
     log = own_log(tmp_path / "log.jsonl", RECORD)
     process = inside("tokens", log, log)
     assert process.returncode == 2
-    assert "one recipe or token file is printed" in " ".join(process.stderr.split())
+    assert "one recipe or token file is read" in " ".join(process.stderr.split())

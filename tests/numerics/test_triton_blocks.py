@@ -19,7 +19,7 @@ HERE = Where(Path(__file__))
 
 def order(profile: str) -> str:
     """What a profile states of the sum of exponentials; the last rule of the file wins."""
-    rules = [rule for layer in load_profile(profile, HERE).layers for rule in layer if rule.op == "log_softmax"]
+    rules = [rule for layer in load_profile(profile, HERE).layers for rule in layer if rule.op == "log_probs"]
     return next(str(dict(rule.values)["order"]) for rule in reversed(rules) if "order" in dict(rule.values))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.numerics import cpu_scalar
 from tests.numerics.cuda_scalar import expf, logf
 
 F32 = np.float32
@@ -148,6 +149,27 @@ def flash_row(
     return [ROUND[at["output"]](x) for x in done]
 
 
+def dot(a: Sequence[F32], b: Sequence[F32], order: str, start: F32 | None = None) -> F32:
+    """A query times a key, or exponentials times a column of v, added in turn, contracted or not, or from the end."""
+    pairs = list(zip(a, b, strict=True))
+    if order == "sequential(fma)":
+        total = pairs.pop(0) if start is None else start
+        total = total[0] * total[1] if isinstance(total, tuple) else total
+        for x, y in pairs:
+            total = fma(x, y, total)
+        return total
+    terms = [x * y for x, y in pairs]
+    terms = terms[::-1] if order == "reverse" else terms
+    return in_turn(terms if start is None else [start, *terms])
+
+
+def values_sum(before: F32, weighted: Sequence[tuple[F32, F32]], order: str) -> F32:
+    """A tile's exponentials times v added to what came before; in `native` data only one product is not 0."""
+    if order == "native":
+        return before + in_turn([x * y for x, y in weighted])
+    return dot([x for x, _ in weighted], [y for _, y in weighted], order, before)
+
+
 def attend(
     scores: Sequence[F32 | None],
     v: np.ndarray,
@@ -158,19 +180,25 @@ def attend(
 ) -> Run:
     form, sum_of = at["exponential"], SUM[at["row_sum"]]
     store = ROUND[at["probabilities"]] if at["tf32"] == "no" else lambda x: tf32(ROUND[at["probabilities"]](x))
+    # Queries that are scaled leave nothing to scale.
+    scale = 1.0 if at["scale_on"] == "query" else scale
     factor = F32(scale * 1.4426950408889634)
+    natural = form in {"exp", "u20"}
+    of_score, of_maximum = (cpu_scalar.exp_u20, cpu_scalar.expf) if form == "u20" else (exp, exp)
     highest: F32 | None = None
     total, out = F32(0), [F32(0)] * v.shape[1]
     if sink is not None and at["sink"] == "start":
         highest, total = sink, F32(1)
     for tile in tiles if at["kv_order"] == "ascending" else tiles[::-1]:
-        tile_scores = {j: s * F32(scale) if form == "exp" else s for j in tile if (s := scores[j]) is not None}
+        tile_scores = {j: s * F32(scale) if natural else s for j in tile if (s := scores[j]) is not None}
         if not tile_scores:
             continue
         new = max(tile_scores.values()) if highest is None else max(highest, *tile_scores.values())
-        if form == "exp":
-            p = {j: exp(s - new) for j, s in tile_scores.items()}
-            shrunk = F32(0) if highest is None else exp(highest - new)
+        if highest is not None and (new - highest) * (F32(1) if natural else factor) <= at["rescale_above"]:
+            new = highest
+        if natural:
+            p = {j: of_score(s - new) for j, s in tile_scores.items()}
+            shrunk = F32(0) if highest is None else of_maximum(highest - new)
         else:
             most = new * factor
             folded = form == "exp2_fma"
@@ -179,19 +207,20 @@ def attend(
             shrunk = exp2((before - new) * factor if folded else before * factor - most)
             shrunk = F32(0) if highest is None else shrunk
         highest = new
-        total = total * shrunk + sum_of([p.get(j, F32(0)) for j in tile])
+        summed = sum_of([p.get(j, F32(0)) for j in tile])
+        total = fma(total, shrunk, summed) if at["contraction"] == "sum" else total * shrunk + summed
         for c in range(len(out)):
-            product = in_turn([store(x) * v[j, c] for j, x in p.items()])
-            out[c] = out[c] * shrunk + product
+            weighted = [(store(x), v[j, c]) for j, x in p.items()]
+            out[c] = values_sum(out[c] * shrunk, weighted, at["values_order"])
     if highest is None:
         return Run(out, None)
     if sink is not None and at["sink"] == "end":
-        if form == "exp":
-            total = total + exp(sink - highest)
+        if natural:
+            total = total + of_score(sink - highest)
         else:
             log2e, most = F32(1.4426950408889634), highest * factor
             total = total + exp2(fma(sink, log2e, -most) if form == "exp2_fma" else sink * log2e - most)
-    lse = (highest if form == "exp" else highest * F32(scale)) + F32(math.log(float(total)))
+    lse = (highest if natural else highest * F32(scale)) + F32(math.log(float(total)))
     if at["normalize"] == "reciprocal":
         return Run([x * (F32(1) / total) for x in out], lse)
     return Run([x / total for x in out], lse)

@@ -5,90 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from moeparity.ops.attention import ATTENTION
 from moeparity.ops.kernels.attention import attention
-from tests.ops.plain import BF16, FP16, FP32, assert_bits
-from tests.ops.scalar import F32, flash_row, runs_of
-
-HEADS, TOKENS, WIDTH, BLOCK = 2, 7, 24, 3
-DTYPES = {"bf16": BF16, "fp16": FP16, "fp32": FP32}
-SITES = ("probabilities", "output", "split")
-PLAIN: dict[str, Any] = {
-    "implementation": "flash",
-    "kv_layout": "projected",
-    "kv_block": BLOCK,
-    "kv_order": "descending",
-    "exponential": "exp2_fma",
-    "row_sum": "sequential",
-    "normalize": "reciprocal",
-    "tf32": "no",
-    "splits": 1,
-    "split_by": "tiles",
-    "split": "fp32",
-    "merge": "at_once",
-    "splits_order": "sequential(fma)",
-    "probabilities": "bf16",
-    "output": "fp32",
-}
-
-
-def operands(block: int, dtype: torch.dtype = BF16) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k of quarters other than 0; v of a power of two in every block-th row of each column: every product of a tile,
-    wherever it starts, is one term.
-    """
-    generator = torch.Generator().manual_seed(7)
-    shape = (2, HEADS, TOKENS, WIDTH)
-    q, k = (torch.randint(1, 7, shape, generator=generator) / 4 for _ in range(2))
-    q, k = (x * (torch.randint(0, 2, shape, generator=generator) * 2 - 1) for x in (q, k))
-    first = torch.randint(0, min(block, TOKENS), (2, 1, HEADS, WIDTH), generator=generator)
-    rows = torch.arange(TOKENS).view(1, -1, 1, 1)
-    powers = 2.0 ** torch.randint(-3, 4, (2, TOKENS, HEADS, WIDTH), generator=generator)
-    v = torch.where((rows - first) % block == 0, powers, 0.0)
-    return q.to(dtype), k.to(dtype), v.to(dtype)
-
-
-def by_hand(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    at: dict[str, Any],
-    window: int = TOKENS,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    exact = q.double() @ k.double().transpose(2, 3)
-    assert torch.equal(exact, exact.float().double())
-    rows = exact.float().numpy()
-    out = np.zeros((2, TOKENS, HEADS, WIDTH), np.float32)
-    for b, h, t in itertools.product(range(2), range(HEADS), range(TOKENS)):
-        visible = [t - window < j <= t and bool(mask[b, j]) for j in range(TOKENS)]
-        scores = [F32(s) if see else None for s, see in zip(rows[b, h, t], visible, strict=True)]
-        runs = runs_of(t, TOKENS, window, at)
-        sink = None if sinks is None else F32(float(sinks[h]))
-        out[b, t, h] = flash_row(scores, v[b, :, h].float().numpy(), WIDTH**-0.5, at, runs, sink)
-    return torch.from_numpy(out).flatten(2).to(DTYPES[at["output"]])
-
-
-def check(
-    at: dict[str, Any],
-    dtype: torch.dtype = BF16,
-    mask: Tensor | None = None,
-    window: int | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    q, k, v = operands(at["kv_block"], dtype)
-    mask = torch.ones(2, TOKENS, dtype=torch.bool) if mask is None else mask
-    dtypes_of = at | {site: DTYPES[at[site]] for site in SITES}
-    ours = attention(
-        q, k, v.transpose(1, 2), mask, w={} if sinks is None else {"sinks": sinks}, p={"window": window}, at=dtypes_of
-    )
-    assert_bits(ours, by_hand(q, k, v, mask, at, window or TOKENS, sinks))
-    return ours
+from tests.ops.flash_by_hand import BLOCK, DTYPES, PLAIN, SINKS, SITES, TOKENS, WIDTH, by_hand, check, operands
+from tests.ops.plain import BF16, FP32, assert_bits
+from tests.ops.scalar import runs_of
 
 
 @pytest.mark.parametrize("exponential", ["exp2_fma", "exp2", "exp"])
@@ -193,10 +118,6 @@ def test_padding_and_window(side: str, window: int | None, choices: dict[str, An
         assert not ours[1, :4].any(), "a query without a key gets zeros"
 
 
-SINKS = torch.tensor([0.75, -1.25])
-"""One that is often above a row's scores, one that seldom is; both have few bits."""
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("normalize", ["reciprocal", "divide"])
@@ -251,6 +172,12 @@ def test_every_form_has_other_bits() -> None:
         ({}, {"kv_block": 11}),
         ({}, {"exponential": "exp2"}),
         ({}, {"exponential": "exp"}),
+        ({}, {"exponential": "u20"}),
+        ({}, {"scale_on": "query"}),
+        ({}, {"scores_order": "reverse"}),
+        ({}, {"values_order": "reverse"}),
+        ({}, {"rescale_above": 1}),
+        ({}, {"contraction": "sum"}),
         ({}, {"row_sum": "reverse"}),
         ({}, {"normalize": "divide"}),
         # Two GEMMs of other shapes.

@@ -165,6 +165,17 @@ def test_sequence_parallel_reduces_each_ranks_own_tokens(tokens: int) -> None:
     assert not torch.equal(ours, summed(partials, {"collective": "nccl.ring"}))
 
 
+@pytest.mark.parametrize(("collective", "ranks"), [("deepep.intranode", 3), ("deepep.internode", 16)])
+def test_what_brings_each_token_home_has_one_sum_with_tokens_scattered_or_not(collective: str, ranks: int) -> None:
+    """As Megatron-LM runs DeepEP under sequence parallel: each token's sum is made where the token is."""
+    partials = random(B, ranks, T, 32, dtype=BF16)
+    whole = summed(partials, {"collective": collective, "sequence": "whole"})
+    assert_bits(summed(partials, {"collective": collective, "sequence": "scattered"}), whole)
+    assert ALL_REDUCE.refuses is not None
+    values = {"reduce": "now", "collective": collective, "sequence": "scattered", "message": "bf16"}
+    assert ALL_REDUCE.refuses({"partials of x": (ranks,)}, values) is None
+
+
 def test_a_row_wise_bias_is_added_after_or_shared_or_by_the_first_rank() -> None:
     x, weight = random(B, T, 32, dtype=BF16), random(24, 32, dtype=BF16, seed=1)
     w = {"weight": weight, "bias": random(24, dtype=BF16, seed=2)}
@@ -400,7 +411,7 @@ REFUSED: dict[str, tuple[dict[str, Any], tuple[int, ...], torch.dtype, str]] = {
         {"collective": "trtllm.all_reduce", "sequence": "scattered"},
         (1, 4, 3, 8),
         BF16,
-        "no reduce-scatter is known for this message",
+        "trtllm.one_shot, which adds up a message of 48 bytes, has no reduce-scatter here",
     ),
 }
 

@@ -193,7 +193,7 @@ CASES = [
         axes={"x": 2},
         ranks=True,
     ),
-    Case("log_softmax", rows(300), set={"form": "shifted", "order": "lanes(8) | fold_hi"}),
+    Case("log_probs", rows(300), set={"form": "shifted", "order": "lanes(8) | fold_hi"}),
 ]
 
 

@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from moeparity.bisection.observers import Changes
+from moeparity.bisection.toggles.data import TrialResult as Trial
 from moeparity.bisection.toggles.effect import Effect, worth_splitting
-from moeparity.bisection.toggles.report import TrialResult as Trial
-from moeparity.bisection.toggles.words import reading
+from moeparity.bisection.toggles.show import reading
 from moeparity.engine.lockstep import run
 from moeparity.engine.walker import Walker
 from moeparity.errors import Where

@@ -155,6 +155,6 @@ def test_fusions_and_a_recipes_own_settings() -> None:
 
 @pytest.mark.parametrize("kind", reader.KINDS)
 def test_the_command_prints_it(kind: str) -> None:
-    done = (alone if kind == "recipe" else inside)("schema", kind)
+    done = (alone if kind == "recipe" else inside)("show", "schema", kind)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == json.loads(json.dumps(json_schema(kind)))

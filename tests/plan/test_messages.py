@@ -72,7 +72,9 @@ def test_rows_and_bytes_of_one_rule_hold_both() -> None:
 
 
 def test_partial_sums_of_another_size_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"goes by the bytes of a message in bf16, and the partial sums at layers\[0\]"):
+    with pytest.raises(
+        SpecError, match=r"depends on the bytes of a message in bf16, and the partial sums at layers\[0\]"
+    ):
         plan(f"{COLLECTIVE}@prefill[bytes 4096:]", partial="fp32")
 
 

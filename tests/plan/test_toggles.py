@@ -15,10 +15,12 @@ from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.attribute import Value
 from moeparity.plan.bind import bind
-from moeparity.plan.engine_profile import load_profile, overrides
+from moeparity.plan.bound import BoundGraph
+from moeparity.plan.engine_profile import Profile, load_profile, overrides
 from moeparity.plan.schedule.settings import ScheduleSettings
 from moeparity.plan.schedule.steps import Groups
-from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches
+from moeparity.plan.sides import CANDIDATE, REFERENCE, Side, micro_batches, side_of
+from moeparity.plan.spec.variant_schema import Placement
 from moeparity.plan.toggles import Toggle, mixed, toggles
 from tests.planted.places import random_tokens
 
@@ -39,8 +41,11 @@ def side(
     micro_batch: int = 4,
 ) -> Side:
     where = Where(Path(__file__))
-    plan = bind(cached_model(folder).graph, load_profile(profile, where), dtype, overrides(choices or {}, where))
-    return Side(plan=plan, schedule=ScheduleSettings(batch=micro_batch))
+
+    def bound(of: Profile) -> BoundGraph:
+        return bind(cached_model(folder).graph, of, dtype, overrides(choices or {}, where))
+
+    return side_of(load_profile(profile, where), bound, ScheduleSettings(batch=micro_batch), Placement())
 
 
 def names(bundles: list[Toggle]) -> list[str]:

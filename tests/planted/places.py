@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from moeparity.bisection.measures import summarise
 from moeparity.bisection.observe import observe
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
-from moeparity.bisection.summarise import summarise
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.ops.attribute import ABOVE_1, OTHER_THAN_1, Value
@@ -66,7 +66,10 @@ BACKGROUND: dict[str, dict[str, Value]] = {
         f"{op}:{name}": {"kv_block": block, "probabilities": "fp32", "output": "fp32"}
         for op in ATTENDS
         # Blocks come in an order where there are several; torch's sum of a few values is sequential.
-        for name, block in (("kv_order", 4), ("exponential", 16), ("row_sum", 16), ("normalize", 16))
+        for name, block in (
+            *(("kv_order", 4), ("exponential", 16), ("row_sum", 16), ("normalize", 16), ("scores_order", 16)),
+            *(("values_order", 4), ("rescale_above", 2), ("contraction", 4), ("scale_on", 16)),
+        )
     },
     **{
         f"{op}:{name}": {"kv_block": block, "probabilities": "fp32", "output": "fp32"}
@@ -117,6 +120,12 @@ REFERENCE_VALUE: dict[str, Value] = {
         for op in (*GEMMS, "experts")
         for order in ("native", "sequential", "sequential(fma)")
     },
+    **{
+        f"{op}:{name}={order}": "reverse"
+        for op in ATTENDS
+        for name in ("scores_order", "values_order")
+        for order in ("native", "sequential", "sequential(fma)")
+    },
     # Simple's chunks are as long in a message of this size.
     **{f"all_reduce:protocol={name}": "ll" for name in ("simple", "ll128")},
     # The graph's own way is row-wise where this is planted.
@@ -147,7 +156,7 @@ FED_FP32 = (
     "linear:inputs",
     "gate:inputs",
     "lm_head:inputs",
-    "log_softmax:inputs",
+    "log_probs:inputs",
     "combine:order=sequential(fma)",
     *planted_moe.FED_FP32,
     "rope:contraction",

@@ -23,8 +23,8 @@ WHOLE_NUMBERS: dict[str, int] = {
     "rms_norm:sm_count": 16,
     "rms_norm:tensor": RANKS,
     "combine:expert": RANKS,
-    "log_softmax:tensor": RANKS,
-    "log_softmax:block": 64,
+    "log_probs:tensor": RANKS,
+    "log_probs:block": 64,
     **{f"{op}:allocated": 160 for op in ("attention", "mla")},
     **{f"{op}:splits": 2 for op in ("linear", "gate", "lm_head", "experts")},
     **{f"{op}:rows": 1 for op in ("linear", "gate", "lm_head", "experts", "attention", "mla", "mla_expand")},
@@ -33,6 +33,7 @@ WHOLE_NUMBERS: dict[str, int] = {
         for op in ("attention", "mla")
         for name, value in {
             "kv_block": 4,
+            "rescale_above": 1,
             "splits": 2,
             "q_block": 3,
             "split_unit": 2,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.bisection.divergence.words import padding_reading
+from moeparity.bisection.divergence.show import padding_reading
 from moeparity.bisection.report import Report
 from tests.planted.faults import CASES, Case, Fault, Found, faults_found, real_tokens
 from tests.two_layers import two_layers

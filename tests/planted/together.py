@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
+from moeparity.bisection.measures import summarise
 from moeparity.bisection.observe import Observation
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.report import Report
-from moeparity.bisection.summarise import summarise
 from moeparity.engine.lockstep import run
 from moeparity.engine.memory import Memory
 from moeparity.engine.view import NodeView, Observer

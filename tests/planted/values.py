@@ -49,7 +49,7 @@ NUMBERS: dict[str, float] = {
     "rms_norm:eps": 1e-3,
     "rms_norm:offset": 1.0,
     "router:renormalize_eps": 1e-2,
-    "log_softmax:temperature": 0.7,
+    "log_probs:temperature": 0.7,
     "kv_cache:k_scale": 0.7,
     "kv_cache:v_scale": 0.7,
 }
@@ -87,9 +87,10 @@ ORDERS: dict[str, tuple[str, ...]] = {
     ),
     **{f"{op}:denominator": ("lanes(8) | fold_hi",) for op in ATTENDS},
     **{f"{op}:row_sum": ("lanes(8) | fold_hi",) for op in ATTENDS},
+    **{f"{op}:{name}": ("sequential(fma)",) for op in ATTENDS for name in ("scores_order", "values_order")},
     **{f"{op}:splits_order": ("sequential(fma)",) for op in ATTENDS},
-    "log_softmax:order": ("blocks(64) | sequential", "lanes(8) | fold_hi"),
-    "log_softmax:ranks": ("tree(0+2+(1+3))",),
+    "log_probs:order": ("blocks(64) | sequential", "lanes(8) | fold_hi"),
+    "log_probs:ranks": ("tree(0+2+(1+3))",),
 }
 """Orders written out, planted beside the words where any order is allowed."""
 

@@ -1,4 +1,4 @@
-"""Callables to probe, each as its kind is called; `moeparity probe kernels:NAME` finds them from this folder."""
+"""Callables to probe, each as its kind is called; `moeparity kernel probe kernels:NAME` finds them from this folder."""
 
 from __future__ import annotations
 
@@ -99,6 +99,10 @@ def all_reduce_and_tell(x: torch.Tensor) -> None:
 
 def raises(x: torch.Tensor) -> torch.Tensor:
     raise RuntimeError("no such luck")
+
+
+def leaves(x: torch.Tensor) -> torch.Tensor:
+    raise SystemExit(0)
 
 
 def wrong_shape(x: torch.Tensor) -> torch.Tensor:

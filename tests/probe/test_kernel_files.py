@@ -166,12 +166,12 @@ DOTS = ("dots.yaml", "--n", "80", "--m", "2", "--positions", "64")
 
 def test_contraction_is_named_as_fma() -> None:
     """The compiler's default and -fmad=false; with what the verdict rests on."""
-    fused = command("certify", *DOTS, "--against", f"threads(64) | {TREE}")
+    fused = command("kernel", "certify", *DOTS, "--against", f"threads(64) | {TREE}")
     assert fused.returncode == 1
     assert "the tree is this one" in fused.stdout
-    assert f"the bits are those of threads(64, fma) | {TREE}" in fused.stdout
+    assert f"the bits are those of threads(64, fma) | {TREE}" in " ".join(fused.stdout.split())
     assert " ulp; " in fused.stdout
-    plain = command("certify", "dots_nofma.yaml", *DOTS[1:], "--against", f"threads(64) | {TREE}")
+    plain = command("kernel", "certify", "dots_nofma.yaml", *DOTS[1:], "--against", f"threads(64) | {TREE}")
     assert plain.returncode == 0, plain.stderr
     assert "PTX by CUDA 13.5.37 for sm_90 -fmad=false; nothing assumed" in plain.stdout
     assert "grid 2 x 64, block 64" in plain.stdout
@@ -179,33 +179,33 @@ def test_contraction_is_named_as_fma() -> None:
 
 def test_a_probe_of_a_kernel_finds_its_order_and_its_fragment_says_ptx(tmp_path: Path) -> None:
     out = tmp_path / "found.yaml"
-    done = command("probe", "norm_vectors.yaml", "--n", "128", "--m", "16", "--out", out)
+    done = command("kernel", "probe", "norm_vectors.yaml", "--n", "128", "--m", "16", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert "A   blocks(8) | fold_hi" in done.stdout
+    assert "  A  blocks(8) | fold_hi\n" in done.stdout
     (rule,) = yaml.safe_load(out.read_text())["rules"]
     assert rule["evidence"]["level"] == "verified: ptx"
     assert "CUDA 13.5.37 for sm_90; assumed rsqrt.approx.f32" in rule["evidence"]["source"]
-    racing = command("probe", "norm_missing_barrier.yaml", "--n", "128")
+    racing = command("kernel", "probe", "norm_missing_barrier.yaml", "--n", "128")
     assert racing.returncode == 3
     assert "a race, or additions by atomics" in racing.stdout
 
 
 def test_a_kernel_of_tritons_is_probed() -> None:
     """Its masked lanes are zeros that are added."""
-    done = command("probe", "triton_row_sum.yaml", "--n", "140", "--m", "32")
+    done = command("kernel", "probe", "triton_row_sum.yaml", "--n", "140", "--m", "32")
     assert done.returncode == 0, done.stderr
-    assert "A   lanes(128, zero) | fold_hi(32) | fold_hi\n" in done.stdout
+    assert "  A  lanes(128, zero) | fold_hi(32) | fold_hi\n" in done.stdout
     assert "PTX by LLVM NVPTX Back-End for sm_90a; nothing assumed" in done.stdout
 
 
 def test_the_verdict_on_a_node_as_a_command_prints_it() -> None:
     """docs/certify.md shows this one."""
     against = ("--plan", CHECKPOINT, "--profile", "vllm-eager", "--against", COMBINE, "--m", "1,5")
-    done = command("certify", "combine_wide.yaml", *against)
+    done = command("kernel", "certify", "combine_wide.yaml", *against)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"certified: combine_wide.yaml against {COMBINE}\n")
-    assert "tokens 5, slots 6, hidden 512, scale 1\n    out: all 2,560 equal\n" in done.stdout
-    wrong = command("certify", "combine_down.yaml", *against)
+    assert done.stdout.startswith(f"PASS    certified: combine_wide.yaml against {COMBINE}; exit 0\n")
+    assert "tokens 5, slots 6, hidden 512, scale 1\n  out: all 2,560 equal\n" in done.stdout
+    wrong = command("kernel", "certify", "combine_down.yaml", *against)
     assert wrong.returncode == 1
     assert "the kernel's out is that of order reverse, where the node has order sequential" in wrong.stdout
     assert "; the first is out[0, " in wrong.stdout
@@ -241,7 +241,9 @@ def test_a_mistake_in_a_kernel_file_says_where_and_what(tmp_path: Path, old: str
     if new == "cuda: ":
         new = "cuda: absent-"
     path = changed(tmp_path, "norm_strided", old, new)
-    done = command("certify", path, "--plan", CHECKPOINT, "--profile", "vllm-eager", "--against", "norm", "--m", "1")
+    done = command(
+        "kernel", "certify", path, "--plan", CHECKPOINT, "--profile", "vllm-eager", "--against", "norm", "--m", "1"
+    )
     assert done.returncode == 2, done.stdout
     assert says in done.stderr
     assert done.stdout == ""
@@ -250,11 +252,14 @@ def test_a_mistake_in_a_kernel_file_says_where_and_what(tmp_path: Path, old: str
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("probe", "router.yaml", "--n", "8"), "a kernel that computes router is not probed"),
-        (("probe", "norm_vectors.yaml", "--n", "64", "--dtype", "fp32"), "says what its kernel takes"),
-        (("certify", "swiglu.yaml", "--plan", CHECKPOINT, "--against", "norm"), "a node of op rms_norm, and"),
-        (("certify", "combine_weighted.yaml", "--plan", CHECKPOINT, "--profile", "vllm-eager", "--against", COMBINE),
-         "rows meet their weights in epilogue"),
+        (("kernel", "probe", "router.yaml", "--n", "8"), "a kernel that computes router is not probed"),
+        (("kernel", "probe", "norm_vectors.yaml", "--n", "64", "--dtype", "fp32"), "says what its kernel takes"),
+        (("kernel", "certify", "swiglu.yaml", "--plan", CHECKPOINT, "--against", "norm"), "a node of op rms_norm, and"),
+        (
+            ("kernel", "certify", "combine_weighted.yaml", "--plan", CHECKPOINT, "--profile", "vllm-eager",
+             "--against", COMBINE),
+            "rows meet their weights in epilogue",
+        ),
     ],
 )  # fmt: skip
 def test_a_users_mistake(arguments: tuple[str | Path, ...], says: str) -> None:
@@ -268,7 +273,7 @@ def test_an_unknown_instruction_is_named(tmp_path: Path) -> None:
     (tmp_path / "odd.ptx").write_text(text)
     path = changed(tmp_path, "norm_strided", str(ROOT / "tests" / "ptx" / "programs" / "layers.ptx"), "odd.ptx")
     path.write_text(path.read_text().replace(f"{ROOT}/tests/ptx/programs/layers.ptx", "odd.ptx"))
-    done = command("probe", path, "--n", "64")
+    done = command("kernel", "probe", path, "--n", "64")
     assert done.returncode == 2
     assert "shfl.sync.odd" in done.stderr
 
@@ -293,12 +298,12 @@ def test_a_cuda_source_is_compiled_with_its_flags(tmp_path: Path, monkeypatch: p
     path.write_text(
         path.read_text().replace("ptx: ", "cuda: ").replace("kernel: dots", "flags: [-fmad=false]\nkernel: dots")
     )
-    done = command("certify", path, *DOTS[1:], "--against", f"threads(64) | {TREE}")
+    done = command("kernel", "certify", path, *DOTS[1:], "--against", f"threads(64) | {TREE}")
     assert done.returncode == 0, done.stderr
     assert "-fmad=false" in done.stdout
     (tmp_path / "broken.cu").write_text("this is no CUDA")
     path.write_text(path.read_text().replace(f"{ROOT}/tests/ptx/programs/layers.cu", "broken.cu"))
-    refused = command("certify", path, *DOTS[1:], "--against", "sequential")
+    refused = command("kernel", "certify", path, *DOTS[1:], "--against", "sequential")
     assert refused.returncode == 2
     assert "does not compile it" in refused.stderr
 

@@ -15,12 +15,14 @@ from moeparity.numerics.dtypes import torch_dtype
 from moeparity.numerics.fma import fma
 from moeparity.numerics.orders import parse
 from moeparity.ops.registry import OPS
+from moeparity.probe import show
 from moeparity.probe.calls import Setup
 from moeparity.probe.certify import Claim, certify
 from moeparity.probe.find import Result, probe
+from moeparity.probe.fragment import fragment
 from moeparity.probe.target import KINDS, Function
-from moeparity.probe.text import fragment, report_text
 from tests.ops.plain import assert_bits
+from tests.printed import printed
 from tests.probe import kernels
 
 K, WIDTH = 6, 48
@@ -94,9 +96,9 @@ def test_products_are_spoken_of_only_where_sums_came_out_again() -> None:
     assert result.unknown == [
         f"{name} replays {tree.equal} of {tree.replayed} sums only" for name, tree in result.trees.items()
     ]
-    text = report_text(result)
+    text = " ".join(printed(show.probed(result)).split())
     assert "fma" not in text
-    assert "There is no order to set: A replays" in text
+    assert "no order can be set, since A replays" in text
 
 
 def norm(order: str, square: str) -> Callable[..., torch.Tensor]:

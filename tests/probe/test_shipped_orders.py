@@ -112,6 +112,8 @@ def test_every_stated_order_is_that_of_its_own_kernel() -> None:
     for key, of in stated_sums().items():
         if of.active["order"].startswith("unordered"):
             continue  # an order of arrival: a kernel that had it would be another each time
+        if of.node.op.name == "experts":
+            continue  # products of a GEMM by fma: tests/numerics/test_gemm.py
         _, verdicts = certified(of)
         assert verdicts, key
         assert all(verdict.holds for verdict in verdicts), (key, verdicts)

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from moeparity.numerics.dtypes import torch_dtype
+from moeparity.probe import show
 from moeparity.probe.calls import Setup
 from moeparity.probe.find import Result, probe
 from moeparity.probe.target import KINDS, Function
-from moeparity.probe.text import report_text
+from tests.printed import printed
 from tests.probe import kernels
 
 
@@ -68,7 +69,7 @@ def test_one_row_in_fp32_replays_or_is_said_not_to() -> None:
     (tree_,) = result.trees.values()
     assert tree_.order is not None, tree_.reason
     is_known = tree_.equal == tree_.replayed > 0
-    assert ("its arithmetic is not all known" in " ".join(report_text(result).split())) != is_known
+    assert ("its arithmetic is not all known" in " ".join(printed(show.probed(result)).split())) != is_known
     assert bool(result.unknown) != is_known
 
 

@@ -15,6 +15,7 @@ from moeparity.ops.measured import SHARES
 from moeparity.plan.spec.variant_schema import Placement
 from moeparity.profiles.compare import architectures, compare, describe, profiles, statements
 from moeparity.profiles.report import EngineDifference, EngineToggle
+from moeparity.profiles.show import effect_in_words
 from tests.command import ROOT, Done, alone, inside
 from tests.plan.configs import DEEPSEEK_V3, graph
 
@@ -22,7 +23,7 @@ RANKS = Placement(tensor=8)
 
 
 def run(*arguments: str | Path) -> Done:
-    return inside("engines", *arguments)
+    return inside("show", "engines", *arguments)
 
 
 def toggle_of(difference: EngineDifference) -> dict[str, EngineToggle]:
@@ -49,7 +50,9 @@ def test_batch_invariance_is_what_vllm_says_of_it() -> None:
     assert set(difference.known_of_second) == {f"{op}:splits" for op in ("mla", "linear", "gate", "lm_head")}
     reduction = toggle_of(difference)["op all_reduce:collective"].second
     assert reduction.set_by == "VLLM_BATCH_INVARIANT=1 (vllm-batch-invariant)"
-    assert reduction.changed_by == "leaving out VLLM_BATCH_INVARIANT=1"
+    # Leaving it out gives vllm's all-reduce, which is what the other has; on 8 ranks it is then fused with the norm.
+    left_out = "leaving out VLLM_BATCH_INVARIANT=1"
+    assert reduction.changed_by == f"{left_out} (also changes add:output, rms_norm:square and 2 more)"
 
 
 def test_deterministic_training_and_serving_add_ranks_in_another_order() -> None:
@@ -65,7 +68,7 @@ def test_sglang_deterministic_changes_norms_the_all_reduce_and_log_probabilities
         "fusion native_add_norm",
         "fusion triton_norm_after_embedding",
         "fusion triton_norm_after_linear",
-        "op log_softmax:form",
+        "op log_probs:form",
         *(f"op {op}:rows" for op in ("linear", "attention", "gate", "experts", "lm_head")),
         "op experts:logistic",
     }
@@ -135,9 +138,12 @@ def test_evidence_and_flags_of_both_sides_are_told() -> None:
     attention = difference["op attention:implementation"]
     assert (attention.first.evidence, attention.second.evidence) == ("verified", "inferred")
     assert attention.first.set_by == 'attn_implementation="eager" (hf-eager)'
-    assert attention.first.changed_by == 'leaving out attn_implementation="eager"'
     assert attention.second.set_by == "default (vllm)"
-    assert attention.second.changed_by == "--attention-backend"
+    # Neither engine has a flag for the other's attention.
+    assert (attention.first.changed_by, attention.second.changed_by) == ("", "")
+    eager = toggle_of(compare("hf-default", "hf-eager"))["op attention:implementation"]
+    flag = 'attn_implementation="eager"'
+    assert (eager.first.changed_by, eager.second.changed_by) == (flag, f"leaving out {flag}")
     # The profile of DeepEP says nothing of experts: what it takes over from vllm's is no evidence.
     assert toggle_of(compare("hf-eager", "deepep-normal"))["op experts:score_site"].second.evidence == "unknown"
 
@@ -152,6 +158,22 @@ def test_profiles_are_described() -> None:
     assert [(s.on, s.attribute, s.value, s.evidence) for s in values] == [
         ("lm_head", "inputs", "model", "read"),
         ("lm_head", "output", "fp32", "read"),
+    ]
+
+
+def test_flags_say_of_which_models_and_ranks_their_effect_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    entries = (
+        "{flag: --x, model_type: [olmoe], sizes: {heads: {below: 32}}, ranks: {from: 2}, becomes: vllm-eager}",
+        "{flag: --x, when: vllm.tuned_tiles}",
+        "{flag: --x, becomes: vllm-eager, rules: [{op: gate, set: {output: fp32}}]}",
+    )
+    listed = "".join(f"  - {entry}\n" for entry in entries)
+    path.write_text(f"kind: profile\nname: mine\nextends: vllm\nflags:\n{listed}", "utf-8")
+    assert [effect_in_words(flag) for flag in describe(str(path)).flags] == [
+        "as vllm-eager (olmoe; heads below 32; from 2 ranks)",
+        "not known (vllm.tuned_tiles)",
+        "as vllm-eager, gate:output fp32 (unknown)",
     ]
 
 
@@ -171,12 +193,12 @@ def test_the_command_lists_profiles() -> None:
 
 def test_the_command_tells_two_engines_apart(tmp_path: Path) -> None:
     out = tmp_path / "found.json"
-    process = alone("engines", "hf-eager", "vllm", "--json", out)
+    process = alone("show", "engines", "hf-eager", "vllm", "--json", out)
     assert process.returncode == 0, process.stderr
     assert "15 toggles" in process.stdout
     assert "expert (verified)" in process.stdout
     data = json.loads(out.read_text("utf-8"))
-    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/2", 15)
+    assert (data["schema"], len(data["found"]["toggles"])) == ("moeparity.engines/3", 15)
     same = run("vllm", "vllm")
     assert "They differ in nothing that takes effect here." in same.stdout
 
@@ -191,10 +213,10 @@ def test_the_command_prints_one_profile() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("vlm",), "error: engines: profile 'vlm' is not shipped"),
+        (("vlm",), "error: show engines: profile 'vlm' is not shipped"),
         (("vllm", "sglang", "--graph", "gpt"), "error: --graph: 'gpt' is no shipped architecture"),
         (("vllm", "sglang", "--tensor", "3"), "do not divide"),
-        (("vllm", "--config", "x.yaml"), "error: engines: --config reads a launch configuration"),
+        (("vllm", "--config", "x.yaml"), "No such option: --config"),
         (("vllm", "--json", "nowhere/x.json"), "there is no folder nowhere"),
     ],
 )
@@ -207,7 +229,7 @@ def test_mistakes_are_told_in_one_message(arguments: tuple[str, ...], says: str)
 
 def test_no_torch_is_imported() -> None:
     code = (
-        "import sys\nfrom moeparity.cli import main\nsys.argv = ['moeparity', 'engines', 'hf-eager', 'vllm']\n"
+        "import sys\nfrom moeparity.cli import main\nsys.argv = ['moeparity', 'show', 'engines', 'hf-eager', 'vllm']\n"
         "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
         "sys.exit(3 if 'torch' in sys.modules else 0)"
     )

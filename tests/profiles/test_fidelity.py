@@ -1,4 +1,4 @@
-"""`moeparity ops --fidelity`, and whether what profiles call verified is backed by a test."""
+"""`moeparity show ops --fidelity`, and whether what profiles call verified is backed by a test."""
 
 from __future__ import annotations
 
@@ -255,11 +255,11 @@ def test_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def command(*arguments: str) -> Done:
-    return inside("ops", *arguments)
+    return inside("show", "ops", *arguments)
 
 
 def test_all_ops_on_the_command_line(tmp_path: Path) -> None:
-    done = alone("ops", "--fidelity", "--json", tmp_path / "all.json")
+    done = alone("show", "ops", "--fidelity", "--json", tmp_path / "all.json")
     assert (done.returncode, done.stderr) == (0, "")
     assert all(op in done.stdout for op in OPS if OPS[op].attributes)
     findings = json.loads((tmp_path / "all.json").read_text("utf-8"))["found"]
@@ -286,7 +286,7 @@ def test_one_op_on_the_command_line() -> None:
     ("arguments", "says"),
     [
         (("combin", "--fidelity"), "error: op 'combin' is unknown; expected one of"),
-        (("--json", "x.json"), "error: ops: --json writes what --fidelity finds."),
+        (("--json", "x.json"), "error: show ops: --json writes what --fidelity finds."),
         (("--fidelity", "--json", "no/such/folder/x.json"), "cannot be written: there is no folder"),
     ],
 )

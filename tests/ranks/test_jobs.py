@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -101,8 +101,11 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def apart(stopped: Path) -> Callable[[str], Ended]:
-    """How jobs ended that lose a rank, by their names: all of them run at once, since most of their time they wait."""
+def apart(stopped: Path) -> Iterator[Callable[[str], Ended]]:
+    """How jobs ended that lose a rank, by their names: all of them run at once, since most of their time they wait.
+
+    Those that no test asks for, where only some tests run, are ended with the fixture.
+    """
     slower = {"watchdog_s": 4}
     jobs = {fault: begun_job("--faults", json.dumps([fault]), settings=slower) for fault in APART}
     jobs["stopped store"] = begun_job(
@@ -115,7 +118,9 @@ def apart(stopped: Path) -> Callable[[str], Ended]:
     jobs["left open"] = begun_job("--faults", '["left open"]', settings=slower)
     jobs["ends"] = begun_job("--faults", '["ends"]', settings=slower)
     jobs["checked order"] = begun_job("--faults", '["order"]', settings={**slower, "collectives": "check"})
-    return lambda name: jobs[name].ended(90)
+    yield lambda name: jobs.pop(name).ended(90)
+    for job in jobs.values():
+        job.ended(90)
 
 
 def test_ranks_are_held_to_a_contract_together(in_step: tuple[Ended, Path]) -> None:

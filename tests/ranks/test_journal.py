@@ -8,7 +8,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from moeparity.cli.reports import report_schema
+from moeparity.cli.schemas import report_schema
 from moeparity.errors import RankError
 from moeparity.ranks.journal import Journal
 from moeparity.ranks.report import Undeclared, job_report
@@ -53,7 +53,7 @@ def test_weights_that_nobody_declared_are_named_beside_the_verdict(tmp_path: Pat
     done = inside("ranks", str(tmp_path))
     assert (done.returncode, done.stdout.count("PASS")) == (0, 2)
     words = " ".join(done.stdout.split())
-    assert "2 weight tensors held to no other rank's: nobody declared them sharded or replicated" in words
+    assert "2 weight tensors were not compared across ranks, since nothing declares them sharded or replicated" in words
     assert "After 1 update ranks have other bits of 1, as of shards, or of replicas loaded wrongly: b." in words
 
 
@@ -67,8 +67,8 @@ def test_undeclared_weights_that_are_alike_are_said_to_be(tmp_path: Path, at_sta
         journal.close()
     assert job_report(tmp_path).undeclared == Undeclared(tensors=1, apart=(), moment="at start and after 1 update")
     words = " ".join(inside("ranks", str(tmp_path)).stdout.split())
-    assert "1 weight tensor held to no other rank's: nobody declared it" in words
-    assert "At start and after 1 update all ranks that have them have the same bits." in words
+    assert "1 weight tensor was not compared across ranks, since nothing declares it" in words
+    assert "At start and after 1 update all ranks that have it hold the same bits." in words
 
 
 def test_a_difference_nobody_told_is_found_by_comparing_the_journals(tmp_path: Path) -> None:

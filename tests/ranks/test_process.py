@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from moeparity.bisection.contract import contract_of
-from moeparity.cli.reports import report_schema
+from moeparity.cli.schemas import report_schema
 from moeparity.errors import ContractError, SpecError
 from moeparity.ranks import WeightLayout, hold
 from moeparity.ranks.contract import Contract, EnvironmentClaim, read_contract, sealed

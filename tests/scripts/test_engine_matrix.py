@@ -54,7 +54,12 @@ def test_a_part_measured_again_says_the_same(bench: Bench) -> None:
     for pair in measured:
         *_, first, most, _ = page[pair.first, pair.second]
         assert first == root(pair)
-        assert bare_choice(most) == bare_choice(guilty(pair)) != ""
+        measured_again = bare_choice(guilty(pair))
+        assert measured_again
+        assert bare_choice(most)
+        # Which of several rivals costs most is a processor's.
+        if "+" not in most and "+" not in guilty(pair):
+            assert bare_choice(most) == measured_again
 
 
 def test_the_same_engine_twice_is_bit_identical(bench: Bench) -> None:

@@ -1,1 +1,1 @@
-"""Sums in order of arrival: a side that has one is drawn anew."""
+"""Sums in order of arrival: a side that has one is run again with further draws of that order."""

@@ -1,12 +1,10 @@
-"""The verdict on one draw of a side, and what further draws of sums in arrival order say beside it."""
+"""The verdict on each draw of a side that adds in order of arrival."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from moeparity.bisection.arrival.report import Arrival, ArrivalDraw
-from moeparity.bisection.arrival.words import DrawValue, agreed, arrival_reading
+from moeparity.bisection.arrival.data import Arrival, ArrivalDraw
+from moeparity.bisection.arrival.show import DrawValue, agreed, arrival_reading
+from moeparity.bisection.context import Context
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import TrialKey
@@ -15,13 +13,13 @@ from moeparity.metrics.verdict import Verdict
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> Arrival | None:
     """All draws of the sides that add in order of arrival."""
-    return {"arrival": arrival(plan, observed)}
+    return arrival(of.plan, of.observed)
 
 
 def arrival(plan: Plan, observed: Observed) -> Arrival | None:
-    """All draws of the sides that add in order of arrival; None where neither does."""
+    """All draws of the sides that add in order of arrival; None if neither side does."""
     keys_by_side = {
         side: [key for key in observed.keys("arrival") if key.of == side] for side in (REFERENCE, CANDIDATE)
     }

@@ -1,4 +1,4 @@
-"""Sums in order of arrival (`unordered`): one draw is no result, so a side that has one is drawn anew."""
+"""Sums in order of arrival (`unordered`). One draw of such an order is no result, so further draws are run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
 DRAWS = 4
-"""Further draws of each side that has a sum in arrival order."""
+"""How many further draws are run of each side that has a sum in order of arrival."""
 
 UNORDERED = "unordered"
 
 
 def trials(plan: Plan, trials: Trials) -> Trials:
-    """Further draws of the sides that add in order of arrival."""
+    """The first pass's trials for this section: further draws of each side that adds in order of arrival."""
     return {
         TrialKey("arrival", name, number): Trial(side=draw, base=name)
         for name, side in ((REFERENCE, plan.reference), (CANDIDATE, plan.candidate))[: 1 if plan.recorded else 2]
@@ -29,7 +29,9 @@ def trials(plan: Plan, trials: Trials) -> Trials:
 
 
 def arrival_draws(side: Side) -> list[Side]:
-    """The side with every `unordered` drawn anew, from seeds 1 to `DRAWS` above its own; [] where it has none."""
+    """Copies of the side in which every `unordered` sum has a seed 1 to `DRAWS` higher; [] if the side has no such
+    sum.
+    """
     if not any(list(_orders(in_phase)) for in_phase in side.plan.distinct):
         return []
     return [replace(side, plan=_redrawn(side.plan, offset)) for offset in range(1, DRAWS + 1)]
@@ -45,7 +47,7 @@ def _redrawn_settings(plan: BoundGraph, offset: int) -> dict[Place, Setting]:
 
 
 def _orders(plan: BoundGraph) -> Iterator[tuple[Place, Order]]:
-    """Every order that takes effect and has a level in arrival order."""
+    """Every order that takes effect and of which at least one level is added in order of arrival."""
     for node in plan.graph.nodes:
         active = plan.active(node)
         for attribute in node.attributes:
@@ -55,7 +57,7 @@ def _orders(plan: BoundGraph) -> Iterator[tuple[Place, Order]]:
 
 
 def _shifted(order: Order, offset: int) -> Order:
-    """Every level in arrival order with its seed moved on."""
+    """The order with `offset` added to the seed of each level in order of arrival."""
     levels = (
         replace(level, numbers=(level.numbers[0] + offset,)) if level.name == UNORDERED else level
         for level in order.levels

@@ -1,1 +1,1 @@
-"""What makes equal bits, or a small k3, say nothing of a real model on real tokens."""
+"""Degenerate weights, tokens or logits: equal bits or a small k3 on them say nothing about a real model."""

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from moeparity.bisection.degeneracy.observe import FlatLogits
-from moeparity.bisection.degeneracy.report import Degeneracy
-from moeparity.bisection.observed import Observed
+from moeparity.bisection.context import Context
+from moeparity.bisection.degeneracy.data import Degeneracy
+from moeparity.bisection.degeneracy.observe import FLAT, FlatLogits
 from moeparity.bisection.plan import Plan
 from moeparity.metrics.tokens import first_occurrences
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> Degeneracy:
     """The degeneracy of weights, tokens and logits."""
-    return {"degeneracy": degeneracy(plan, observed.sections["degeneracy"])}
+    logits = of.observed.of_watch(FLAT)
+    assert logits is not None, "it looks at every pass"
+    return degeneracy(of.plan, logits)
 
 
 def degeneracy(plan: Plan, logits: FlatLogits) -> Degeneracy:
-    """That of a plan's weights and tokens, and of the logits that passed."""
+    """The degeneracy of a plan's weights and tokens, and of the logits seen in the pass."""
     tokens = plan.tokens
-    # Of these nobody claims that they are a trained model's: the report says so.
+    # The report says that synthetic weights are synthetic, so nobody takes them for a trained model's.
     constant_weights = () if plan.recipe.synthetic is not None else plan.model.constant
     return Degeneracy(
         constant_weights=constant_weights,

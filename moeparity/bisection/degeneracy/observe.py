@@ -1,14 +1,16 @@
-"""Logits that are flat over the vocabulary, as they pass."""
+"""An observer that counts tokens whose logits are flat over the vocabulary."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.tokens import CHUNK
@@ -17,7 +19,7 @@ from moeparity.plan.sides import SIDES
 
 @dataclass(slots=True)
 class FlatLogits:
-    """How many `tokens` in `loss_mask` [B, T] bool there were, and how many are `flat` for some of `walkers`."""
+    """Counts the `tokens` in `loss_mask` (bool [B, T]), and those that are `flat` for at least one of `walkers`."""
 
     output: str
     loss_mask: Tensor
@@ -39,11 +41,11 @@ class FlatLogits:
             self.flat += int(torch.stack([is_flat(values[s, t - 1]) for values in values_of]).any(0).sum())
 
     def part(self, rows: slice) -> FlatLogits:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self
 
     def join(self, part: FlatLogits, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         self.tokens, self.flat = self.tokens + part.tokens, self.flat + part.flat
 
     @property
@@ -52,19 +54,21 @@ class FlatLogits:
         return self
 
 
-STATE = (FlatLogits,)
-
-
 def observer(plan: Plan, trials: Trials) -> FlatLogits:
-    """Looks at both sides."""
+    """The observer of both sides."""
     _, _, scored = plan.tokens_on_device
     return FlatLogits(plan.model.graph.scores, scored)
 
 
 def is_flat(values: Tensor) -> Tensor:
-    """bool [N]: True where a row [N, V] of any float dtype spreads by less than an ulp of its largest magnitude."""
+    """bool [N]: whether a row of `values` ([N, V], any float dtype) spreads by less than an ulp of its largest
+    magnitude.
+    """
     low, high = torch.aminmax(values.double(), dim=-1)
     largest = torch.maximum(low.abs(), high.abs())
     _, exponent = torch.frexp(largest)
     ulp = torch.ldexp(torch.full_like(largest, torch.finfo(values.dtype).eps), exponent - 1)
     return (high - low < ulp) | (high == low)
+
+
+FLAT: Final[Watch[FlatLogits]] = Watch("degeneracy", observer, (FlatLogits,))

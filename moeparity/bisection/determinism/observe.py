@@ -1,28 +1,30 @@
-"""Users' functions, called again on what passes."""
+"""An observer that calls users' functions again on the inputs of the pass."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.numerics.bits import int_view
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 WAVES = 2
-"""At each node a function is called again on the first micro-batch of so many waves."""
+"""At each node, a function is called again on the first micro-batch of so many waves."""
 CALLS = 2
-"""So often on each of them: of two calls in a row one shows a function that alternates, whichever call it met first."""
+"""It is called again so often on each of them: of two calls in a row, one shows a function that alternates."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Repeats:
-    """What further calls of a side's function at one node gave; fields as in `report.NotDeterministic`."""
+    """What further calls of a side's function at one node gave; fields as in `data.NotDeterministic`."""
 
     call: str
     values: int = 0
@@ -32,7 +34,7 @@ class Repeats:
 
 @dataclass(slots=True)
 class CalledAgain:
-    """Calls the functions of these walkers again, `CALLS` times at each node on each of `WAVES` waves."""
+    """Calls the users' functions of `sides` again, `CALLS` times at each node in each of `WAVES` waves."""
 
     sides: Sequence[Name]
     repeats: dict[tuple[Name, str], Repeats] = field(default_factory=dict)
@@ -55,20 +57,20 @@ class CalledAgain:
 
     @property
     def result(self) -> dict[tuple[Name, str], Repeats]:
-        """By side and node."""
+        """What further calls gave, by side and node."""
         return self.repeats
 
 
 def _differing(ours: torch.Tensor, again: torch.Tensor) -> int:
-    """How many values have other bits: all of them where shape or dtype is another."""
+    """How many values have other bits; all of them if shape or dtype differ."""
     if (ours.shape, ours.dtype) != (again.shape, again.dtype):
         return ours.numel()
     return int((int_view(ours) != int_view(again)).sum())
 
 
-STATE = (Repeats,)
-
-
 def observer(plan: Plan, trials: Trials) -> CalledAgain | None:
-    """Looks at both sides; None where no user's function runs."""
+    """The observer of both sides; None if no user's function runs."""
     return CalledAgain((REFERENCE, CANDIDATE)) if plan.functions else None
+
+
+REPEATED: Final[Watch[Mapping[tuple[str, str], Repeats]]] = Watch("determinism", observer, (Repeats,))

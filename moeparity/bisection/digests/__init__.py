@@ -1,1 +1,1 @@
-"""What every node computed, as digests that a baseline keeps."""
+"""Digests of the values of every node, which a baseline keeps."""

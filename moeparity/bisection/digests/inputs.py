@@ -1,4 +1,4 @@
-"""Digests of what a run is made of: its weights, each node's by itself, and its tokens."""
+"""Digests of a run's inputs: the weights of each node, and the tokens."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from moeparity.plan.graph import Node
 from moeparity.progress import Callback, Progress
 
 _of_source: WeakKeyDictionary[Source, dict[tuple[str, ...], str]] = WeakKeyDictionary()
-"""What was read once is not read again: by the names of a node's tensors."""
+"""Digests by opened checkpoint and names of a node's tensors, so that no weight is read twice."""
 
 
 def of_weights(model: Model, progress: Callback | None = None) -> dict[str, str]:
-    """By node that has weights, a digest of the tensors it takes, as they lie in the checkpoint: 16 hex digits of a
-    SHA-256. How tensors are spread over files does not count. Reads every weight, once for each opened checkpoint.
+    """By node that has weights: a digest (16 hex digits of a SHA-256) of its tensors as they lie in the checkpoint. How
+    the tensors are spread over files has no effect. Reads every weight, once for each opened checkpoint.
     """
     source, segments = model.weights.checkpoint, model.graph.segments
     digests: dict[str, str] = {}
@@ -36,13 +36,13 @@ def of_weights(model: Model, progress: Callback | None = None) -> dict[str, str]
 
 
 def of_tokens(tokens: TokenSet) -> str:
-    """A digest of ids, masks and records: 16 hex digits of a SHA-256."""
+    """A digest of token ids, masks and records: 16 hex digits of a SHA-256."""
     by_field = ((field.name, getattr(tokens, field.name)) for field in fields(tokens))
     return of_tensors((name, value) for name, value in by_field if isinstance(value, torch.Tensor))
 
 
 def of_tensors(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """A digest of tensors: names, dtypes, shapes and bits, in their order. One at a time is held."""
+    """A digest of the names, dtypes, shapes and bits of tensors, in their order. Holds one tensor at a time."""
     digest = sha256()
     for name, tensor in tensors:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())

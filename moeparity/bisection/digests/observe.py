@@ -1,17 +1,19 @@
-"""Digests of both sides' values at every node, as they go by."""
+"""An observer that takes digests of both sides' values at every node."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from moeparity.bisection.digests.report import NOT_FINITE
+from moeparity.bisection.digests.data import NOT_FINITE
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.view import NodeView
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.sides import SIDES
@@ -21,9 +23,9 @@ DIGITS = 16
 
 @dataclass(slots=True)
 class NodeDigests:
-    """Of each sequence by itself, so that it does not matter which go through a node together.
+    """Takes a digest of each sequence by itself, so that grouping sequences into waves has no effect.
 
-    of_sequence: by side, node and sequence, a digest of the values' bits, and whether all are finite.
+    of_sequence: (side, node) -> sequence -> a digest of the values' bits, and whether all values are finite.
     """
 
     of_sequence: dict[tuple[str, str], dict[int, tuple[str, bool]]] = field(default_factory=dict)
@@ -41,17 +43,17 @@ class NodeDigests:
             rows |= dict(enumerate(of_blocks[blocks], view.wave[0]))
 
     def part(self, rows: slice) -> dict[tuple[str, str], dict[int, tuple[str, bool]]]:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self.of_sequence
 
     def join(self, part: dict[tuple[str, str], dict[int, tuple[str, bool]]], rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         for key, digests in part.items():
             self.of_sequence.setdefault(key, {}).update(digests)
 
     @property
     def result(self) -> dict[tuple[str, str], str]:
-        """By side and node."""
+        """By side and node, one digest of all sequences."""
         return {
             key: joined((digest for _, (digest, _) in sorted(rows.items())), finite=all(ok for _, ok in rows.values()))
             for key, rows in self.of_sequence.items()
@@ -59,16 +61,19 @@ class NodeDigests:
 
 
 def joined(digests: Iterable[str], *, finite: bool = True) -> str:
-    """One digest of several, in their order."""
+    """One digest made of several, in their order."""
     text = sha256(" ".join(digests).encode()).hexdigest()[:DIGITS]
     return text if finite else text + NOT_FINITE
 
 
 def _of_sequences(view: NodeView, side: str) -> list[tuple[str, bool]]:
-    """Of each sequence of the wave, without the tokens that only fill the grid."""
+    """A digest for each sequence of the wave, and whether its values are finite; tokens that only fill the grid are
+    left out.
+    """
     ports = [view.by_token(side, port) for port in range(len(view.outputs[side]))]
     output_count = len(view.node.outputs)
-    # What single consumers are handed is there whichever side rounds it: it counts where this one does.
+    # The roundings that single consumers read are ports on both sides, even if one side rounds there only. A side's
+    # digest takes in those that differ from its own output.
     ports = ports[:output_count] + [port for port in ports[output_count:] if not same_bits(port, ports[0])]
     computed = ~view.tokens_of(view.grid.fillers)
     rows = (torch.cat([_row(port, computed, row) for port in ports]) for row in range(len(computed)))
@@ -82,14 +87,14 @@ def _of_sequences(view: NodeView, side: str) -> list[tuple[str, bool]]:
 
 
 def _row(port: Tensor, computed: Tensor, row: int) -> Tensor:
-    """The bytes of one sequence, uint8 [n]."""
+    """The bytes of one sequence at the tokens in `computed`, uint8 [n]."""
     computed_row = port[row][computed[row].to(port.device)].cpu()
     return computed_row.contiguous().reshape(-1).view(torch.uint8)
 
 
-STATE = ()
-
-
 def observer(plan: Plan, trials: Trials) -> NodeDigests | None:
-    """Looks at both sides; None where nobody asked for digests."""
+    """The observer of both sides; None if nobody asked for digests."""
     return NodeDigests() if plan.digests else None
+
+
+NODE_DIGESTS: Final[Watch[Mapping[tuple[str, str], str]]] = Watch("digests", observer)

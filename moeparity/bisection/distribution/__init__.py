@@ -1,1 +1,1 @@
-"""Both distributions over the whole vocabulary."""
+"""Both sides' distributions over the whole vocabulary, compared."""

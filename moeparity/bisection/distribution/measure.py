@@ -1,20 +1,16 @@
-"""The means over tokens of what was summed of both distributions."""
+"""Means over tokens of the sums that the observer kept."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from moeparity.bisection.distribution.observe import Distributions
-from moeparity.bisection.distribution.report import Distribution
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.context import Context
+from moeparity.bisection.distribution.data import Distribution
+from moeparity.bisection.distribution.observe import DISTRIBUTIONS, Distributions
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The distributions; None without a token whose values are finite on both sides."""
-    sums: Distributions = observed.sections["distribution"]
-    return {"distribution": _distribution(sums) if sums.tokens else None}
+def measure(of: Context) -> Distribution | None:
+    """The means; None if no token has finite values on both sides."""
+    sums = of.observed.of_watch(DISTRIBUTIONS)
+    return _distribution(sums) if sums is not None and sums.tokens else None
 
 
 def _distribution(sums: Distributions) -> Distribution:

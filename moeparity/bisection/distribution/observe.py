@@ -1,14 +1,16 @@
-"""The candidate's whole distributions against the reference's, at every scored token."""
+"""An observer that compares the candidate's whole distribution with the reference's at every scored token."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.view import NodeView
 from moeparity.metrics.distributions import vocabulary_metrics
 from moeparity.metrics.exact import Exact
@@ -18,12 +20,12 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True)
 class Distributions:
-    """Sums over scored tokens whose values are finite on both sides. Definitions stand in `metrics.distributions`.
+    """Sums over scored tokens with finite values on both sides, by the definitions in `metrics.distributions`.
 
-    Log-probabilities as a side reports them are taken as logits here: distributions add up to 1.
+    Reported log-probabilities are treated as logits, so that every distribution adds up to 1.
 
-    sums: Jensen-Shannon divergence in nats, total variation, top-10 Jaccard, rank change.
-    max_tv: the greatest total variation. tokens: how many were measured.
+    sums: Jensen-Shannon divergence in nats, total variation, top-10 Jaccard, rank change. max_tv: the largest total
+    variation. tokens: how many were measured.
     """
 
     output: str
@@ -55,11 +57,11 @@ class Distributions:
                 self.max_tv = max(self.max_tv, float(metrics[1].max()))
 
     def part(self, rows: slice) -> Distributions:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self
 
     def join(self, part: Distributions, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         self.sums = [total + further for total, further in zip(self.sums, part.sums, strict=True)]
         self.max_tv, self.tokens = max(self.max_tv, part.max_tv), self.tokens + part.tokens
 
@@ -69,10 +71,10 @@ class Distributions:
         return self
 
 
-STATE = (Distributions,)
-
-
 def observer(plan: Plan, trials: Trials) -> Distributions:
-    """Looks at both sides."""
+    """The observer of both sides."""
     ids, _, scored = plan.tokens_on_device
     return Distributions(plan.model.graph.scores, REFERENCE, CANDIDATE, ids, scored)
+
+
+DISTRIBUTIONS: Final[Watch[Distributions]] = Watch("distribution", observer, (Distributions,))

@@ -1,1 +1,1 @@
-"""Where it starts: the first nodes with equal inputs and unequal output, and how the error grows from there."""
+"""Where the divergence starts (the roots: nodes with equal inputs and unequal output), and how the error grows."""

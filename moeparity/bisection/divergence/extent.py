@@ -1,4 +1,4 @@
-"""In how many sequences and tokens two walkers differ at a node."""
+"""How many sequences and tokens differ between two walkers at a node."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from moeparity.numerics.bits import int_view
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """So many tokens, of which `pads` are padding, in so many sequences."""
+    """A number of tokens in a number of sequences; `pads` of the tokens are padding."""
 
     sequences: int = 0
     tokens: int = 0
     pads: int = 0
 
     def __add__(self, addend: Extent) -> Extent:
-        """Both together, of different sequences."""
+        """The sum of two extents that have no sequence in common."""
         return Extent(
             sequences=self.sequences + addend.sequences,
             tokens=self.tokens + addend.tokens,
@@ -31,18 +31,18 @@ class Extent:
 
     @classmethod
     def of(cls, tokens: Tensor, real: Tensor) -> Extent:
-        """That of the tokens marked in `tokens`; `real` marks those that are no padding; both bool [B, T]."""
+        """The extent of the tokens marked in `tokens`; `real` marks those that are not padding; both bool [B, T]."""
         return cls(sequences=int(tokens.any(-1).sum()), tokens=int(tokens.sum()), pads=int((tokens & ~real).sum()))
 
 
 def other_values(view: NodeView, a: Name, b: Name, tokens: Tensor) -> Tensor:
-    """Which of some tokens, bool [B, T] of the wave, have different values at some port of two walkers.
+    """Which of the tokens marked in `tokens` (bool [B, T] of the wave) have different values in walkers `a` and `b`.
 
-    Values are compared bit by bit, of different dtypes after a cast to the wider one. A whole value and one in partial
-    sums differ at every token.
+    A token differs if it does at some port. Values are compared bit by bit; if dtypes differ, after a cast to the wider
+    one. A whole value differs from one in partial sums at every token.
     """
     pairs = [(view.by_token(a, port), view.by_token(b, port)) for port in range(len(view.outputs[a]))]
-    # Only sequences of which some token is asked for are compared.
+    # Only sequences with a marked token are compared.
     rows = tokens.any(-1)
     marked = rows.to(pairs[0][0].device)
     differs = torch.zeros_like(tokens)
@@ -52,7 +52,7 @@ def other_values(view: NodeView, a: Name, b: Name, tokens: Tensor) -> Tensor:
 
 
 def _rows_differ(x: Tensor, y: Tensor) -> Tensor:
-    """Bool [B, T] of values [B, T, N], some tokens at a time."""
+    """bool [B, T]: which rows of two values [B, T, N] differ; compared in chunks of tokens to save memory."""
     if x.shape != y.shape:
         return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
     wide = torch.promote_types(x.dtype, y.dtype)

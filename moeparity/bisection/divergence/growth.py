@@ -1,4 +1,4 @@
-"""How the error of the stream grows from one layer to the next, and in which layers tokens flip; plain data."""
+"""How the error of the residual stream grows from layer to layer, and in which layers tokens flip; plain data."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from moeparity.bisection.divergence.report import LayerGrowth
-from moeparity.bisection.flips.report import RoutingFlips
+from moeparity.bisection.divergence.data import LayerGrowth
+from moeparity.bisection.flips.data import RoutingFlips
 
 JUMP = 2.0
-"""From this factor on a step stands out: noise that only adds up stays below it after the first layers."""
+"""A step by this factor or more stands out: after the first layers, noise that only adds up stays below it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The relative L2 error after a layer as a multiple of that after the layer before.
+    """The growth into one layer: `factor` is the relative L2 error after it over that after the layer before.
 
-    `flips` counts the tokens with another expert set in this layer; None where it routes nothing.
+    flips: the number of tokens with another expert set in this layer; None if the layer has no router.
     """
 
     layer: str
@@ -27,7 +27,7 @@ class Step:
 
 
 def steps(growth: Sequence[LayerGrowth], flips: RoutingFlips | None) -> tuple[Step, ...]:
-    """Every step between neighbouring layers; none into the layer where the difference starts."""
+    """Every step between neighbouring layers. Where the error before a layer is 0 there is no factor, so no step."""
     counts = {} if flips is None else {f"layers[{layer.layer}]": layer.set_flips for layer in flips.layers}
     layers = [layer for layer in growth if layer.name.startswith("layers")]
     return tuple(
@@ -42,6 +42,6 @@ def steps(growth: Sequence[LayerGrowth], flips: RoutingFlips | None) -> tuple[St
 
 
 def largest(selection: Iterable[Step]) -> float:
-    """The largest factor; NaN where one is, or where there is no step."""
+    """The largest factor; NaN if some factor is NaN or there is no step."""
     factors = [step.factor for step in selection]
     return math.nan if not factors or any(map(math.isnan, factors)) else max(factors)

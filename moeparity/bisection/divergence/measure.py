@@ -1,13 +1,13 @@
-"""The roots, the error after each layer and at each node, from what was seen of every node."""
+"""The roots, and the errors after each layer and at each node, from what the observer saw."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from moeparity.bisection.divergence.observe import NodeRecord
-from moeparity.bisection.divergence.report import Choice, LayerGrowth, NodeError, Root, Size
+from moeparity.bisection.context import Context
+from moeparity.bisection.divergence.data import Choice, Divergence, LayerGrowth, NodeError, Root, Size
+from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import alone
@@ -21,14 +21,14 @@ from moeparity.plan.toggles import Toggle
 Records = Mapping[str, NodeRecord]
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Where it starts, how it grows, and the errors of every node."""
-    records: Records = observed.sections["divergence"]
-    return {
-        "roots": tuple(_roots(plan, observed, records)),
-        "growth": tuple(_growth(plan, records)),
-        "nodes": tuple(_node_errors(records)),
-    }
+def measure(of: Context) -> Divergence:
+    """The roots, the growth over layers, and the errors of every node."""
+    records = of.observed.of_watch(RECORDS) or {}
+    return Divergence(
+        roots=tuple(_roots(of.plan, of.observed, records)),
+        growth=tuple(_growth(of.plan, records)),
+        nodes=tuple(_node_errors(records)),
+    )
 
 
 def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
@@ -49,7 +49,7 @@ def _roots(plan: Plan, observed: Observed, records: Records) -> Iterator[Root]:
 
 
 def _unshown(plan: Plan, node: Node) -> tuple[str, ...]:
-    """The nodes that lie between what was recorded of a candidate and this node, in their order."""
+    """For a recorded candidate, the nodes between the recorded values and this node, in the graph's order; else ()."""
     if plan.recorded is None:
         return ()
     makers = {value: maker for maker in plan.model.graph.nodes for value in maker.values}
@@ -64,12 +64,12 @@ def _unshown(plan: Plan, node: Node) -> tuple[str, ...]:
 
 
 def _choices(plan: Plan, observed: Observed, node: Node) -> Iterator[Choice]:
-    """The choices that differ at a node and alone make it a root; all of them where only several together do."""
+    """The choices that differ at a node and that alone make it a root; if none does alone, all that differ there."""
     toggles = [toggle for toggle in plan.toggles if any(_choices_of(plan, toggle, node))]
     root_makers = [
         toggle for toggle in toggles if node.name in observed.changes.roots.get((alone(toggle), REFERENCE), ())
     ]
-    # A toggle that was taken apart is told by its parts.
+    # A toggle that was taken apart is reported by its parts.
     causes = root_makers or toggles
     parents = {toggle.parent for toggle in causes}
     yield from dict.fromkeys(c for t in causes if t.name not in parents for c in _choices_of(plan, t, node))

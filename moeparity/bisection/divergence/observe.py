@@ -1,9 +1,10 @@
-"""Where the candidate's values leave the reference's, and how far they lie apart."""
+"""An observer that finds where the candidate's values leave the reference's, and how far apart they lie."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
@@ -11,6 +12,7 @@ from moeparity.bisection.divergence.extent import Extent, other_values
 from moeparity.bisection.observers import reports
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.divergence import Error, compare
@@ -21,13 +23,12 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True)
 class NodeRecord:
-    """What was seen of one node. Cells are the smallest groups of tokens that some variant computes together.
+    """What was seen of one node.
 
-    `root_cells` is all that lies in cells with equal inputs and unequal output, `root_values` what of it has other
-    values; nothing has where outputs differ in dtype only.
-
-    `carried` is the error of the candidate's own value, `local` that of one side's numerics on the other's inputs; None
-    for nodes without floating-point output, and where values of both have other shapes.
+    root_cells: the extent of all cells with equal inputs and unequal output. A cell is the smallest group of tokens
+        that some variant computes together. root_values: the part of it whose values differ; empty if only dtypes do.
+    carried: the error of the candidate's value. local: that of one side's numerics on the other side's inputs. Both are
+        None for nodes without floating-point output, and if the sides' values have different shapes.
     """
 
     node: Node
@@ -43,15 +44,15 @@ class NodeRecord:
 
 
 @dataclass(slots=True)
-class Divergence:
-    """Where the candidate's values leave the reference's, and how far.
+class DivergenceObserver:
+    """Finds where the candidate's values leave the reference's, and how far apart they lie.
 
-    `roots_of` are the walkers whose equal inputs and unequal output make a root; `local_of` those that differ by what a
-    node makes of equal inputs, its local error, the one that is held to first.
+    roots_of: two walkers; a node at which their inputs are equal and their outputs are not is a root. local_of: two
+    walkers with equal inputs at every node; the difference of their outputs is the local error, relative to the first.
 
-    Padded tokens, those that are not real in `attention_mask` [B, T] bool (None: all are), are in it: they go through
-    every op, and their values can be a root or the largest error. What only fills the grid, since an engine of that
-    schedule would not compute it, is left out.
+    Padding (tokens that are False in `attention_mask`, bool [B, T]; None: no padding) counts: it goes through every op,
+    and its values can be a root or the largest error. Filler, which an engine of that schedule would not compute, does
+    not.
     """
 
     reference: Name
@@ -71,13 +72,14 @@ class Divergence:
             self._add_root(record, view, roots)
         error = _error(view, self.reference, self.candidate)
         record.carried = _add(record.carried, error)
-        # Where no error is carried in, nearly everywhere before the first root, both are one.
+        # Before the first root no error is carried in, so nearly everywhere there carried and local are the same
+        # values.
         local = error if self._is_carried_as_local(view) else _error(view, *self.local_of)
         record.local = _add(record.local, local)
 
     def _is_carried_as_local(self, view: NodeView) -> bool:
-        """Whether the walkers of the local error have the very values of the reference and the candidate."""
-        # What is reported of the same logits may be two, by each side's temperature.
+        """Whether the two walkers of the local error have the same bits as the reference and the candidate here."""
+        # Logits with equal bits can give two different reports, since each side has its own temperature.
         if view.node.op.reports or not view.ran(*self.local_of):
             return False
         pairs = zip(self.local_of, (self.reference, self.candidate), strict=True)
@@ -85,15 +87,15 @@ class Divergence:
 
     @property
     def result(self) -> dict[str, NodeRecord]:
-        """By node, what was seen of it."""
+        """What was seen, by node."""
         return self.records
 
     def part(self, rows: slice) -> dict[str, NodeRecord]:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self.records
 
     def join(self, part: dict[str, NodeRecord], rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         for name, further in part.items():
             record = self.records.setdefault(name, NodeRecord(further.node))
             record.root_cells += further.root_cells
@@ -126,19 +128,20 @@ def _error(view: NodeView, reference: Name, walker: Name) -> Error | None:
     if view.node.op.reports:
         return _reported_error(view, reference, walker)
     total: Error | None = None
-    # Beyond the node's own ports come the roundings that single consumers are handed.
+    # Ports beyond the node's own outputs are the roundings that single consumers read.
     for port in range(len(view.outputs[reference])):
         ours, theirs = (view.counted(name, port) for name in (reference, walker))
-        # A fault can give a value another size, and then no element stands against another.
+        # A fault can change a value's shape; then elements have no counterparts.
         if ours.is_floating_point() and ours.shape == theirs.shape:
             total = _add(total, compare(ours, theirs))
     return total
 
 
 def _reported_error(view: NodeView, reference: Name, candidate: Name) -> Error | None:
-    """The error of log-probabilities, of logits in their stead those in fp64, kept in fp32; None where both are logits.
+    """The error of the log-probabilities that the sides report; None if both report plain logits at temperature 1.
 
-    Some rows at a time, since in fp64 all would be large.
+    If one side reports logits, their log-softmax (in fp64, kept as fp32) takes their place. Works in chunks of rows,
+    since the whole would be large in fp64.
     """
     sides = (reference, candidate)
     kinds = [reports(view, walker) for walker in sides]
@@ -157,13 +160,13 @@ def _add(total: Error | None, error: Error | None) -> Error | None:
     return error if total is None else total if error is None else total + error
 
 
-STATE = (NodeRecord, Extent, Error)
-
-
-def observer(plan: Plan, trials: Trials) -> Divergence:
-    """Looks at both sides and the shadow."""
+def observer(plan: Plan, trials: Trials) -> DivergenceObserver:
+    """The observer of both sides and of the shadow."""
     _, mask, _ = plan.tokens_on_device
     if plan.recorded is not None:
-        # Both read what was recorded, so that every node is looked at by itself.
-        return Divergence(REFERENCE, CANDIDATE, (SHADOW, CANDIDATE), (SHADOW, CANDIDATE), mask)
-    return Divergence(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
+        # Shadow and candidate both read recorded values, so every node is compared by itself.
+        return DivergenceObserver(REFERENCE, CANDIDATE, (SHADOW, CANDIDATE), (SHADOW, CANDIDATE), mask)
+    return DivergenceObserver(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
+
+
+RECORDS: Final[Watch[Mapping[str, NodeRecord]]] = Watch("divergence", observer, (NodeRecord, Extent, Error))

@@ -1,1 +1,1 @@
-"""The legal-order envelope: `envelope: N`."""
+"""The envelope (`envelope: N`): whether another legal order of the same sums explains a difference."""

@@ -1,12 +1,11 @@
-"""Which differences are legal choices, any of which an engine may take: all but another model and users' functions."""
+"""Which differences are legal choices, that is, values that an engine may take without computing another model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
-from moeparity.bisection.envelope.observe import NodeBands
-from moeparity.bisection.envelope.words import INSIDE, envelope_verdict
+from moeparity.bisection.envelope.observe import BANDS
+from moeparity.bisection.envelope.show import INSIDE, envelope_verdict
 from moeparity.bisection.observed import Observed
 from moeparity.plan.difference import Difference
 from moeparity.plan.toggles import SEMANTICS, Toggle
@@ -15,10 +14,10 @@ FUNCTION: Final = "implementation"
 
 
 def is_legal(toggle: Toggle, observed: Observed) -> bool:
-    """Whether all that a toggle moves are roundings, orders, forms and the like.
+    """Whether a toggle changes legal choices only: roundings, orders, forms and the like.
 
-    A choice of class `semantics` computes another model. A user's function is legal only where the envelope of legal
-    orders was drawn and its values lie inside.
+    A choice of kind `semantics` is not legal, since it computes another model. A user's function is legal only if the
+    envelope was drawn and its values lie inside.
     """
     return toggle.kind != SEMANTICS and all(_is_legal(member, observed) for member in toggle.members)
 
@@ -26,7 +25,7 @@ def is_legal(toggle: Toggle, observed: Observed) -> bool:
 def _is_legal(difference: Difference, observed: Observed) -> bool:
     if difference.kind != FUNCTION:
         return difference.kind != SEMANTICS
-    bands: Mapping[str, NodeBands] = observed.sections.get("envelope") or {}
+    bands = observed.of_watch(BANDS) or {}
     band = bands.get(difference.node.name)
     if band is None:
         return False

@@ -1,24 +1,21 @@
-"""The legal-order envelope, from what the first pass drew at every node with a local error."""
+"""The envelope, from the legal orders that were drawn in the first pass at every node with a local error."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from moeparity.bisection.divergence.observe import NodeRecord
-from moeparity.bisection.envelope.observe import NodeBands
-from moeparity.bisection.envelope.report import Envelope, EnvelopedNode, OrderBand, Verdict
-from moeparity.bisection.envelope.words import envelope_reading, envelope_verdict
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.context import Context
+from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
+from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, OrderBand, Verdict
+from moeparity.bisection.envelope.observe import BANDS, NodeBands
+from moeparity.bisection.envelope.show import envelope_reading, envelope_verdict
 from moeparity.evidence.envelope.band import Band
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The envelope; None for a recipe that asks for none."""
-    bands: Mapping[str, NodeBands] | None = observed.sections.get("envelope")
-    records: Mapping[str, NodeRecord] = observed.sections["divergence"]
-    return {"envelope": None if bands is None else _envelope(plan.recipe.envelope, bands, records)}
+def measure(of: Context) -> Envelope | None:
+    """The envelope; None if the recipe asks for none."""
+    bands, records = of.observed.of_watch(BANDS), of.observed.of_watch(RECORDS) or {}
+    return None if bands is None else _envelope(of.plan.recipe.envelope, bands, records)
 
 
 def _envelope(draws: int, bands: Mapping[str, NodeBands], records: Mapping[str, NodeRecord]) -> Envelope:

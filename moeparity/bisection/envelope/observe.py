@@ -1,9 +1,10 @@
-"""The legal-order envelope: whether another order of the same sums could give what the candidate's op gives."""
+"""An observer that draws legal orders, to see whether another order of the same sums gives the candidate op's value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from moeparity.bisection.kernels import Settings, settings_of
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.evidence.envelope.band import Band, band
@@ -22,10 +24,11 @@ from moeparity.plan.sides import REFERENCE, Side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBands:
-    """A node at which the candidate's numerics give other bits on the reference's inputs.
+    """The bands at a node where the candidate's numerics give other bits on the reference's inputs.
 
     reference: the candidate's value in the band of the reference's numerics. candidate: the reference's value in the
-    band of the candidate's, looked at where the first holds. not_drawn: why there is no band; both are then None.
+    band of the candidate's numerics, looked at if the former lies inside. not_drawn: why there is no band; both are
+    then None.
     """
 
     reference: Band | None = None
@@ -35,10 +38,10 @@ class NodeBands:
 
 @dataclass(slots=True, kw_only=True)
 class Envelope:
-    """Draws orders at every node where the candidate's numerics, on the reference's inputs, give other bits.
+    """Draws orders at every node where the candidate's numerics give other bits on the reference's inputs.
 
-    Only the first wave's first sequences, of `length` tokens. walkers: the reference, and the shadow with the
-    candidate's numerics; sides: how the kernels of both are called, by phase.
+    Looks at the first sequences of the first wave only, of `length` tokens. walkers: the reference, and the shadow,
+    which has the candidate's numerics. sides: for both, how their kernels are called, by phase.
     """
 
     walkers: tuple[str, str]
@@ -52,7 +55,7 @@ class Envelope:
         if view.wave[0] or view.regions or not view.ran(*self.walkers):
             return
         ours, theirs = (view.output_ids(walker) for walker in self.walkers)
-        # Behind a node's own ports come the roundings that single consumers are handed.
+        # Ports beyond the node's own outputs are the roundings that single consumers read.
         ports = range(len(view.node.outputs))
         floats = [i for i in ports if view.outputs[self.walkers[0]][i][0].tensor.is_floating_point()]
         if ours != theirs and floats:
@@ -61,16 +64,16 @@ class Envelope:
                 self.nodes[view.node.name] = bands
 
     def part(self, rows: slice) -> dict[str, NodeBands]:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self.nodes
 
     def join(self, part: dict[str, NodeBands], rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         self.nodes |= part
 
     @property
     def result(self) -> dict[str, NodeBands]:
-        """By node, how the sides' values lie in each other's bands."""
+        """The bands, by node."""
         return self.nodes
 
     def _node_bands(self, view: NodeView, port: int) -> NodeBands | None:
@@ -92,11 +95,13 @@ class Envelope:
     def _band(
         self, view: NodeView, side: int, values: Sequence[Tensor], extent: tuple[int, int | None]
     ) -> Band | str | None:
-        """The other side's value in the band of this one; a reason where there is none, None without a sum."""
+        """The other side's value in this side's band; a str that says why there is no band; None if the node has no
+        sum.
+        """
         sequences, tokens = extent
         blocks = view.inputs[self.walkers[side]]
         inputs = [None if b is None else assemble(b, view.batch)[:sequences, :tokens] for b in blocks]
-        # Each way in which the kernel is called, and the tokens that it is called so for.
+        # Each distinct way in which the kernel is called, with the tokens for which it is called so.
         parts: list[tuple[Call, Tensor]] = []
         for phase, of_phase in view.tokens_by_case(self.walkers[side], self.sides[side]).items():
             settings, own_tokens = self.sides[side][phase], of_phase[:sequences, :tokens]
@@ -116,14 +121,17 @@ class Envelope:
         return band(base, value, draws, sequences * (self.length if tokens is None else tokens))
 
     def _extent(self, view: NodeView) -> tuple[int, int | None]:
-        """So many of the first sequences, and of each so many of its first tokens (None: all of them)."""
+        """How many of the first sequences are drawn for, and how many first tokens of each (None: all)."""
         block = view.outputs[self.walkers[0]][0][0]
         slots = block.tensor.shape[2] if view.node.op.slot_order else 1
         return extent(view.node, (view.wave[1], self.length), slots=slots, whole=block.partials == 1)
 
 
 def _draws(parts: Sequence[tuple[Call, Tensor]], count: int, base: Tensor) -> list[Tensor] | str | None:
-    """Draws of all tokens, each as its part is called; a reason where there are none, None without a sum."""
+    """`count` draws of the node's value. Each token takes its value from the call of its phase.
+
+    Returns a str that says why if there are none, and None if the node has no sum.
+    """
     result: list[Tensor] = []
     for call, own_tokens in parts:
         draw = orders_of(call)
@@ -140,11 +148,8 @@ def _draws(parts: Sequence[tuple[Call, Tensor]], count: int, base: Tensor) -> li
     return result
 
 
-STATE = (NodeBands, Band)
-
-
 def observer(plan: Plan, trials: Trials) -> Envelope | None:
-    """Draws legal orders where the candidate's own numerics differ; None where the recipe asks for none."""
+    """The observer; None if the recipe asks for no envelope."""
     if not plan.recipe.envelope or not plan.attribution:
         return None
     return Envelope(
@@ -157,3 +162,6 @@ def observer(plan: Plan, trials: Trials) -> Envelope | None:
 
 def _by_phase(plan: Plan, side: Side) -> Mapping[Case, Settings]:
     return {phase: settings_of(plan, side, phase) for phase in side.plan.phases}
+
+
+BANDS: Final[Watch[Mapping[str, NodeBands]]] = Watch("envelope", observer, (NodeBands, Band))

@@ -1,1 +1,1 @@
-"""Routing flips: where, from what, how near the cut, at what cost."""
+"""Routing flips: at which tokens and layers, where they come from, how near the cut, and what they cost."""

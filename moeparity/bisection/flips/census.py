@@ -1,4 +1,4 @@
-"""The counts of routing flips: a map of every token in every layer, and what goes beside it."""
+"""The counts of routing flips (`Census`): a map of every token in every layer, and the counts that go with it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from moeparity.engine.walker import Name
 from moeparity.metrics.routing import Drift, Flips, expert_pairs, flips
 
 COMPARED, FLIPPED, SLOTS, DISJOINT, ROOT, AFTER_OWN, AFTER_OTHER, TIED = (1 << bit for bit in range(8))
-"""The bits of one token in one layer of the map: routes compared; another expert set (a flip); another id in some slot;
-no expert shared; a flip that is a root; a flip after one of the same token in an earlier layer; else, after one of an
-earlier token of its sequence; an exact tie at the cut of either side."""
+"""The bits of one token in one layer of the map, from the lowest.
+
+COMPARED: routes were compared. FLIPPED: another expert set. SLOTS: another expert id in some slot. DISJOINT: no expert
+in common. ROOT: a root flip. AFTER_OWN: a flip that is no root, and the same token flipped in an earlier layer.
+AFTER_OTHER: neither of these, and an earlier token of the sequence flipped before. TIED: an exact tie at either side's
+cut.
+"""
 
 MAP_BITS: dict[str, int] = {
     "compared": COMPARED,
@@ -26,22 +30,24 @@ MAP_BITS: dict[str, int] = {
     "after_others_flip": AFTER_OTHER,
     "tied": TIED,
 }
-"""The same by name."""
+"""The bits of the map by the names under which files and JSON give them."""
 
 BINS = 34
-"""Margins and perturbations are counted in powers of two: below 1 ulp, 1 to 2, 2 to 4, ... and the last one beyond."""
+"""Margins and perturbations are counted in bins of powers of two: below 1 ulp, 1 to 2, 2 to 4, ...; the last is open.
+"""
 
 
 @dataclass(slots=True)
-class Margins:
-    """Margins at the cut and perturbations of one layer's tokens; definitions stand with `Cut` and `perturbation`.
+class MarginCounts:
+    """How many tokens of one layer have which margin at the cut and which perturbation; `Cut` and `perturbation` in
+    `moeparity.metrics` define both.
 
-    dtype: of the reference's selection scores.
-    bins: int64 [4, BINS], tokens by margin, flips by margin, tokens by perturbation, flips by perturbation. Exact ties
-        are in none of them, nor are flips whose sides kept other groups of experts: there is no one cut.
+    dtype: of the reference's selection scores; its ulps are the unit.
+    bins: int64 [4, BINS]: tokens by margin, flips by margin, tokens by perturbation, flips by perturbation. Exact ties
+        are in no bin, nor are flips whose sides kept other groups of experts, since those have no common cut.
     ties, tie_flips: tokens with an exact tie at either side's cut, and flips among them.
-    group_flips: flips, not tied, whose sides kept other groups.
-    within_reach: tokens in `bins` with margin <= 2 x perturbation; every flip in `bins` is one.
+    group_flips: flips without a tie whose sides kept other groups of experts.
+    within_reach: tokens in `bins` whose margin is at most 2 x the perturbation; every flip in `bins` is one of them.
     """
 
     dtype: str
@@ -51,14 +57,16 @@ class Margins:
     group_flips: int = 0
     within_reach: int = 0
 
-    def join(self, part: Margins) -> None:
+    def join(self, part: MarginCounts) -> None:
         """Add the counts of other tokens."""
         self.bins += part.bins
         self.ties, self.tie_flips = self.ties + part.ties, self.tie_flips + part.tie_flips
         self.group_flips, self.within_reach = self.group_flips + part.group_flips, self.within_reach + part.within_reach
 
     def add(self, margin: Tensor, perturbations: Tensor, flip_mask: Tensor, ties: Tensor, groups: Tensor) -> None:
-        """Count tokens by margin and perturbation, fp64 [N] in ulps; flips, ties and other groups kept, bool [N]."""
+        """Count N tokens: margins and perturbations fp64 [N] in ulps; flips, ties, and whether other groups were kept,
+        bool [N].
+        """
         self.ties += int(ties.sum())
         self.tie_flips += int((ties & flip_mask).sum())
         self.group_flips += int((flip_mask & groups & ~ties).sum())
@@ -71,21 +79,22 @@ class Margins:
 
 @dataclass(slots=True)
 class Census:
-    """What was seen of one candidate's routes against the reference's.
+    """What was counted of one candidate's routes against the reference's. A layer's *place* is its index in `layers`.
 
     map: uint8 [MoE layers, B, T], `MAP_BITS` of each token in each layer; the counts of flips are counts in it.
-    layers: the layers of the map, by their number in the model where that is known. top_k: experts per token.
-    flips, drift, pairs, margins: by place in `layers`; a layer without recomputable scores has no margins.
+    layers: the number in the model of each layer of the map, -1 if unknown. top_k: experts per token.
+    flips, drift, pairs, margins: by place; a layer whose scores can't be recomputed has no margins.
     root_at: (place, `gate` or `router`) -> root flips whose row first differs there.
-    unknown: by place, flips whose gate nobody saw, inside a user's function: neither root nor inherited.
-    left_at: (node, through other tokens) -> tokens whose row left the reference's bits there, of those that flip in
-        some layer; empty where no node was seen.
-    also: trial -> token-layers at which both it and the candidate flip.
-    cost: fp64 [2, 4, B], of scored tokens whose position flips in no layer, then in some: tokens, sums of
-        KL(candidate || reference), k3 and |delta| in nats, per sequence. None where no log-probability was seen.
-    margin, perturbation: by place, fp32 [B, T] in ulps, NaN where they are not known.
-    experts: by place, of each flip in the order of the waves: int64 [flips, 2 + 2 K] its sequence, its position, the
-        experts of the reference and those of the candidate.
+    unknown: place -> flips whose gate lies inside a user's function, so that nobody knows whether they are roots.
+    left_at: (node, through other tokens) -> of the tokens that flip in some layer, how many left the reference's bits
+        at this node; empty if no node was observed.
+    also: trial -> token-layers that flip both in it and in the candidate.
+    cost: fp64 [2, 4, B]; first axis: scored tokens whose position flips in no layer, in some layer; second axis: number
+        of tokens, sums of KL(candidate || reference), of k3 and of |delta|, in nats. None if no log-probability was
+        seen.
+    margin, perturbation: place -> fp32 [B, T] in ulps, NaN where unknown.
+    experts: place -> all flips, in the order of the waves: int64 [flips, 2 + 2 K], each row its sequence, its position,
+        the reference's experts and the candidate's experts.
     """
 
     map: Tensor
@@ -94,7 +103,7 @@ class Census:
     flips: dict[int, Flips] = field(default_factory=dict)
     drift: dict[int, Drift] = field(default_factory=dict)
     pairs: dict[int, Counter[tuple[int, int]]] = field(default_factory=dict)
-    margins: dict[int, Margins] = field(default_factory=dict)
+    margins: dict[int, MarginCounts] = field(default_factory=dict)
     root_at: Counter[tuple[int, str]] = field(default_factory=Counter)
     unknown: Counter[int] = field(default_factory=Counter)
     left_at: Counter[tuple[str, bool]] = field(default_factory=Counter)
@@ -105,9 +114,10 @@ class Census:
     experts: dict[int, list[Tensor]] = field(default_factory=dict)
 
     def add(self, place: int, rows: slice, real: Tensor, ids: tuple[Tensor, Tensor]) -> Tensor:
-        """Count one layer's routes of some sequences; the flips among the `real` tokens, bool [b, T], on the CPU.
+        """Count one layer's routes of the sequences `rows`; gives the flips among the `real` tokens, bool [b, T], on
+        the CPU.
 
-        real bool [b, T]; ids int64 [b, T, K] of the reference and the candidate.
+        real: bool [b, T]. ids: int64 [b, T, K] of the reference and of the candidate.
         """
         ours, theirs = (side[real] for side in ids)
         counts, flip_mask = flips(ours, theirs)
@@ -125,7 +135,9 @@ class Census:
         return flip_map
 
     def part(self, rows: slice) -> Census:
-        """The census with what it has of each token cut to the sequences `rows`, all that it saw."""
+        """This census, with everything that has an axis of sequences cut to `rows`. It must have seen no other
+        sequences.
+        """
         return replace(
             self,
             map=self.map[:, rows],
@@ -135,7 +147,7 @@ class Census:
         )
 
     def join(self, part: Census, rows: slice) -> None:
-        """Take over the `part` of later waves, the sequences `rows`."""
+        """Add the `part` of later waves, the sequences `rows`."""
         self.map[:, rows] = part.map
         for place, counts in part.flips.items():
             self.flips[place] = self.flips[place] + counts if place in self.flips else counts
@@ -144,7 +156,7 @@ class Census:
         for place, pairs in part.pairs.items():
             self.pairs[place] = self.pairs.get(place, Counter()) + pairs
         for place, tally in part.margins.items():
-            self.margins.setdefault(place, Margins(tally.dtype)).join(tally)
+            self.margins.setdefault(place, MarginCounts(tally.dtype)).join(tally)
         self.root_at.update(part.root_at)
         self.unknown.update(part.unknown)
         self.left_at.update(part.left_at)
@@ -159,13 +171,13 @@ class Census:
             self.experts.setdefault(place, []).extend(flipped)
 
     def keep_cuts(self, place: int, rows: slice, real: Tensor, margin: Tensor, perturbations: Tensor) -> None:
-        """Keep margins and perturbations, fp64 [N], of the N tokens that are `real` bool [b, T]."""
+        """Keep margins and perturbations, both fp64 [N], of the N tokens marked in `real`, bool [b, T]."""
         for cuts, values in ((self.margin, margin), (self.perturbation, perturbations)):
             whole = cuts.setdefault(place, torch.full(self.map.shape[1:], torch.nan, dtype=torch.float32))
             whole[rows][real] = values.float()
 
     def mark(self, place: int, rows: slice, mask: Tensor, bit: int) -> None:
-        """Set a bit of the tokens in `mask` bool [b, T]."""
+        """Set a bit at the tokens marked in `mask`, bool [b, T]."""
         self.map[place, rows] |= mask.to(torch.uint8) * bit
 
     def has(self, bit: int) -> Tensor:

@@ -1,19 +1,18 @@
-"""A census of routing flips, put into the report's terms."""
+"""Turns a `Census` of routing flips into the report's data."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 
-from moeparity.bisection.flips import report
-from moeparity.bisection.flips.census import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, Margins
-from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.context import Context
+from moeparity.bisection.flips import data
+from moeparity.bisection.flips.census import AFTER_OTHER, AFTER_OWN, BINS, FLIPPED, ROOT, Census, MarginCounts
+from moeparity.bisection.flips.data import LayerFlips, RoutingFlips
+from moeparity.bisection.flips.observe import CENSUS
 from moeparity.bisection.trials import alone, restored
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.routing import Drift, Flips, layers_per_token
@@ -21,21 +20,21 @@ from moeparity.plan.graph import Node
 from moeparity.plan.toggles import Toggle
 
 MOST_PAIRS = 1000
-"""Pairs of experts that a report lists."""
+"""A report lists at most so many pairs of experts."""
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> RoutingFlips | None:
     """The candidate's flips."""
-    nodes = {node.name: node for node in plan.model.graph.nodes}
-    return {"flips": routing_flips(observed.sections.get("flips"), nodes, plan.trial_toggles)}
+    nodes = {node.name: node for node in of.plan.model.graph.nodes}
+    return routing_flips(of.observed.of_watch(CENSUS), nodes, of.plan.trial_toggles)
 
 
 def routing_flips(
     census: Census | None, nodes: Mapping[str, Node] | None = None, toggles: Sequence[Toggle] = ()
 ) -> RoutingFlips | None:
-    """The flips of a candidate; None where no route was seen on both sides.
+    """The flips of a candidate; None if no route was seen on both sides.
 
-    `nodes` by name tell the op of a node; `toggles` are those whose trials the census saw.
+    nodes: by name; they tell the op of a node. toggles: those whose trials the census saw.
     """
     if census is None or not census.flips:
         return None
@@ -60,11 +59,11 @@ def routing_flips(
 
 
 def _tokens(census: Census) -> int:
-    """Tokens compared in some layer."""
+    """The number of tokens that were compared in some layer."""
     return int((census.map != 0).any(0).sum())
 
 
-def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]) -> report.FlipDetail:
+def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]) -> data.FlipDetail:
     places = sorted(census.flips)
     # Recorded routes come without hidden states, weights and scores.
     with_values = bool(census.drift)
@@ -75,13 +74,13 @@ def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]
     )
     token_mask = (census.map != 0).any(0)
     layer_counts = layers_per_token(census.has(FLIPPED))[token_mask]
-    return report.FlipDetail(
+    return data.FlipDetail(
         rates=_rates(census),
         layers_per_token=tuple(torch.bincount(layer_counts, minlength=1).tolist()),
         origin=_origin(census, places) if with_values else None,
         margins=margins,
         layers=tuple(
-            report.LayerDetail(
+            data.LayerDetail(
                 layer=census.layers[place],
                 origin=_origin(census, [place]) if with_values else None,
                 weight_drift=census.drift[place].mean_abs if place in census.drift else None,
@@ -90,12 +89,12 @@ def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]
             for place in places
         ),
         pairs=tuple(
-            report.ExpertPair(layer=layer, reference=a, candidate=b, flips=n)
+            data.ExpertPair(layer=layer, reference=a, candidate=b, flips=n)
             for (layer, a, b), n in sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:MOST_PAIRS]
         ),
         distinct_pairs=len(pairs),
         left_at=tuple(
-            report.LeftAt(node=name, op=nodes[name].op.name, through_others=through, tokens=n)
+            data.LeftAt(node=name, op=nodes[name].op.name, through_others=through, tokens=n)
             for (name, through), n in sorted(
                 census.left_at.items(), key=lambda item: (-item[1], places_of[item[0][0]], item[0][1])
             )
@@ -105,12 +104,12 @@ def _detail(census: Census, nodes: Mapping[str, Node], toggles: Sequence[Toggle]
     )
 
 
-def _rates(census: Census) -> report.Rates:
+def _rates(census: Census) -> data.Rates:
     head, *tail = census.flips.values()
     total: Flips = sum(tail, head)
     layer_counts = layers_per_token(census.has(FLIPPED))[(census.map != 0).any(0)].double()
     drift = sum(census.drift.values(), Drift())
-    return report.Rates(
+    return data.Rates(
         set_differs=_share(total.set_flips, total.tokens),
         any_layer=float((layer_counts > 0).double().mean()),
         layers_per_token=float(layer_counts.mean()),
@@ -126,7 +125,7 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
 
 
-def _origin(census: Census, places: Sequence[int]) -> report.Origin:
+def _origin(census: Census, places: Sequence[int]) -> data.Origin:
     layer_bits = census.map[list(places)]
 
     def count(bit: int) -> int:
@@ -134,7 +133,7 @@ def _origin(census: Census, places: Sequence[int]) -> report.Origin:
 
     unknown = sum(census.unknown[place] for place in places)
     roots, after_own, after_others = count(ROOT), count(AFTER_OWN), count(AFTER_OTHER)
-    return report.Origin(
+    return data.Origin(
         root_gate=sum(census.root_at[place, "gate"] for place in places),
         root_router=sum(census.root_at[place, "router"] for place in places),
         after_own=after_own,
@@ -144,17 +143,17 @@ def _origin(census: Census, places: Sequence[int]) -> report.Origin:
     )
 
 
-def _margins(layers: Sequence[Margins]) -> report.Margins | None:
-    """Several layers' margins together."""
+def _margins(layers: Sequence[MarginCounts]) -> data.Margins | None:
+    """The margins of several layers, added up."""
     if not layers:
         return None
     bins = torch.stack([margins.bins for margins in layers]).sum(0)
     margins_of_all, margins_of_flips, perturbations_of_all, perturbations_of_flips = bins.tolist()
     dtypes = dict.fromkeys(margins.dtype for margins in layers)
-    return report.Margins(
+    return data.Margins(
         dtype=" and ".join(dtypes),
         bins=tuple(
-            report.MarginBin(low=_edge(i), high=_edge(i + 1), token_layers=margins_of_all[i], flips=margins_of_flips[i])
+            data.MarginBin(low=_edge(i), high=_edge(i + 1), token_layers=margins_of_all[i], flips=margins_of_flips[i])
             for i in range(BINS)
             if margins_of_all[i]
         ),
@@ -170,12 +169,12 @@ def _margins(layers: Sequence[Margins]) -> report.Margins | None:
 
 
 def _edge(i: int) -> float:
-    """The lower edge of a bin, in ulps."""
+    """The lower edge of bin `i`, in ulps."""
     return 0.0 if i == 0 else math.inf if i == BINS else 2.0 ** (i - 1)
 
 
 def _median(counts: Sequence[int]) -> tuple[float, float] | None:
-    """The bin of the lower median."""
+    """The bin that holds the lower median."""
     remainder = (sum(counts) + 1) // 2
     for i, count in enumerate(counts):
         remainder -= count
@@ -189,29 +188,29 @@ def _tried(toggle: Toggle, census: Census) -> bool:
     return bool({alone(toggle), restored(toggle)} & census.also.keys())
 
 
-def _choice(toggle: Toggle, census: Census) -> report.ChoiceFlips:
+def _choice(toggle: Toggle, census: Census) -> data.ChoiceFlips:
     flips = int(census.has(FLIPPED).sum())
     alone_flips, restored_flips = census.also.get(alone(toggle)), census.also.get(restored(toggle))
-    return report.ChoiceFlips(
+    return data.ChoiceFlips(
         name=toggle.name, alone=alone_flips, gone=None if restored_flips is None else flips - restored_flips
     )
 
 
-def _cost(cost: torch.Tensor | None) -> report.FlipCost | None:
+def _cost(cost: torch.Tensor | None) -> data.FlipCost | None:
     if cost is None:
         return None
     kl = cost[:, 1].sum(-1)
     share = float(kl[1] / kl.sum()) if bool(kl.any()) else None
-    return report.FlipCost(flipped=_cost_of(cost[1]), unflipped=_cost_of(cost[0]), kl_share=share)
+    return data.FlipCost(flipped=_cost_of(cost[1]), unflipped=_cost_of(cost[0]), kl_share=share)
 
 
-def _cost_of(sums: torch.Tensor) -> report.CostOf | None:
+def _cost_of(sums: torch.Tensor) -> data.CostOf | None:
     tokens = sums[0]
     if not bool(tokens.any()):
         return None
 
-    def mean(values: torch.Tensor) -> report.Mean:
+    def mean(values: torch.Tensor) -> data.Mean:
         interval = token_mean(values, tokens)
-        return report.Mean(estimate=interval.estimate, low=interval.low, high=interval.high)
+        return data.Mean(estimate=interval.estimate, low=interval.low, high=interval.high)
 
-    return report.CostOf(tokens=int(tokens.sum()), kl=mean(sums[1]), k3=mean(sums[2]), abs_delta=mean(sums[3]))
+    return data.CostOf(tokens=int(tokens.sum()), kl=mean(sums[1]), k3=mean(sums[2]), abs_delta=mean(sums[3]))

@@ -1,10 +1,10 @@
-"""The whole picture of the routing flips of one candidate: where, from what, how near the cut, and at what cost."""
+"""An observer that counts the routing flips of one candidate: where, from what, how near the cut, at what cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
@@ -15,12 +15,13 @@ from moeparity.bisection.flips.census import (
     ROOT,
     TIED,
     Census,
-    Margins,
+    MarginCounts,
 )
 from moeparity.bisection.kernels import settings_of
 from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
@@ -34,7 +35,9 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """How one side's router ranks experts: its weights, parameters and settings, as its kernel takes them."""
+    """How one side's router ranks experts: its weights `w`, parameters `p` and settings `at`, as its kernel takes
+    them.
+    """
 
     w: Mapping[str, Tensor]
     p: Mapping[str, Any]
@@ -42,15 +45,15 @@ class Ranking:
 
 
 Rankings = Mapping[Case, Ranking]
-"""How one side's router ranks in each case of its plan."""
+"""How one side's router ranks, by case of its plan."""
 
 
 class FlipObserver:
     """Fills a `Census` as values go by.
 
-    `rankings`: router -> both sides' rankings, by case. Tokens that are not real in `attention_mask` [B, T] bool are
-    left out, and so are routes inside users' functions. `input_ids`, `loss_mask` and `sampled_from` as in `Logits`,
-    `trials` the other walkers whose flips are held against the candidate's.
+    rankings: router -> both sides' rankings, by case. attention_mask: bool [B, T]; tokens that are False are left out,
+    and so are routes inside users' functions. input_ids, loss_mask, sampled_from: as in `Logits`. trials: further
+    walkers, whose flips are compared with the candidate's.
     """
 
     def __init__(
@@ -73,7 +76,8 @@ class FlipObserver:
         top_k = next((int(ranking.p["top_k"]) for ours, _ in rankings.values() for ranking in ours.values()), 0)
         self.census = Census(torch.zeros(len(layers), *shape, dtype=torch.uint8), list(layers), top_k)
         self.places = {name: place for place, name in enumerate(rankings)}
-        # By the start of a wave: rows of the router's input, of its logits that agree, and the logits of both sides.
+        # By the start of a wave. agree: bool [B, T], tokens whose gate input, and whose gate output, is equal on both
+        # sides. logits: both sides' gate outputs.
         self.agree: dict[int, tuple[Tensor, Tensor]] = {}
         self.logits: dict[int, tuple[Tensor, Tensor]] = {}
         self.departures = torch.zeros(shape, dtype=torch.bool)
@@ -94,11 +98,11 @@ class FlipObserver:
             self._cost(view, rows)
 
     def part(self, rows: slice) -> Census:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self.census.part(rows)
 
     def join(self, part: Census, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         self.census.join(part, rows)
 
     @property
@@ -107,7 +111,9 @@ class FlipObserver:
         return self.census
 
     def _departures(self, view: NodeView, rows: slice) -> None:
-        """Note which tokens' rows leave the reference's bits at this node; no token reads a pad's."""
+        """Note which tokens' rows leave the reference's bits at this node. Padding is ignored, since no token reads
+        it.
+        """
         if view.outputs_agree(*self.sides):
             return
         departures, real = self.departures[rows], self.attention_mask[rows].cpu()
@@ -156,7 +162,7 @@ class FlipObserver:
         self.flip_map[rows] |= flip_mask
 
     def _origin(self, view: NodeView, rows: slice, place: int, flip_mask: Tensor) -> None:
-        """Root or inherited, and of the inherited ones after which earlier flips."""
+        """Mark flips as root or inherited, and inherited ones by which earlier flips they follow."""
         census, earlier_flips = self.census, self.flip_map[rows]
         agree = self.agree.pop(view.wave[0], None)
         if agree is None or view.regions:
@@ -171,7 +177,7 @@ class FlipObserver:
         census.mark(place, rows, inherited_flips & ~earlier_flips & (earlier_flips.cumsum(-1) > 0), AFTER_OTHER)
 
     def _margins(self, view: NodeView, rows: slice, place: int, flip_mask: Tensor) -> None:
-        """Margins and perturbations, where both sides rank by the same quantity."""
+        """Count margins and perturbations, if both sides rank by the same quantity (logits or scores)."""
         logits, sides = self.logits.pop(view.wave[0], None), self.rankings[view.node.name]
         if logits is None or view.regions or len({ranks_logits(r.at) for of in sides for r in of.values()}) > 1:
             return
@@ -185,7 +191,7 @@ class FlipObserver:
         ties = ((ours.margin == 0) | (theirs.margin == 0)).cpu()
         groups = ((scores_in_groups[0] == scores_of_all[0]) != (scores_in_groups[1] == scores_of_all[1])).any(-1).cpu()
         perturbations = perturbation(scores_of_all[0], scores_of_all[1], ids, ours).cpu()
-        tally = self.census.margins.setdefault(place, Margins(str(scores_of_all[0].dtype).removeprefix("torch.")))
+        tally = self.census.margins.setdefault(place, MarginCounts(str(scores_of_all[0].dtype).removeprefix("torch.")))
         tally.add(ours.margin.cpu(), perturbations, flip_mask[mask.cpu()], ties, groups)
         self.census.keep_cuts(place, rows, mask.cpu(), ours.margin.cpu(), perturbations)
         tie_map = torch.zeros_like(flip_mask)
@@ -193,13 +199,13 @@ class FlipObserver:
         self.census.mark(place, rows, tie_map, TIED)
 
     def _cost(self, view: NodeView, rows: slice) -> None:
-        """What scored tokens cost, apart by whether their position flipped in some layer."""
+        """Sum what scored tokens cost, split by whether their position flips in some layer."""
         census = self.census
         if census.cost is None:
             census.cost = torch.zeros(2, 4, len(self.flip_map), dtype=torch.float64)
         scored = self.loss_mask[rows]
         metrics = seen_metrics(view, *self.sides, self.input_ids[rows], scored, self.sampled_from)
-        # A token is scored by the logits of the position before it, and it is that position's routes that made them.
+        # A token is scored by the logits of the position before it, so that position's routes count.
         position = self.flip_map[rows].roll(1, -1)
         values = (metrics.scored.double(), metrics.kl_candidate_reference, metrics.k3, metrics.delta.abs())
         for flip in (False, True):
@@ -213,11 +219,8 @@ class FlipObserver:
                 census.left_at[key] += count
 
 
-STATE = (Census, Margins, Flips, Drift)
-
-
 def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
-    """Looks at the candidate's routing flips; None without routers."""
+    """The observer of the candidate's routing flips; None for a model without routers."""
     routers = [node for node in plan.model.graph.nodes if node.op.routes]
     if not routers:
         return None
@@ -237,8 +240,8 @@ def observer(plan: Plan, trials: Trials) -> FlipObserver | None:
 
 
 def bytes_per_token(plan: Plan) -> int:
-    """Of the census, if every token flips in every layer: bits, margin, perturbation and experts; and of which tokens
-    leave the reference's bits at each node.
+    """Bytes that the census takes for each token if every token flips in every layer: map, margins, perturbations and
+    experts, and the marks of tokens that leave the reference's bits, by node.
     """
     nodes = plan.model.graph.nodes
     routers = [node for node in nodes if node.op.routes]
@@ -249,7 +252,7 @@ def bytes_per_token(plan: Plan) -> int:
 
 
 def rankings(plan: Plan, side: Side, node: Node) -> Rankings:
-    """How a side's router ranks. The weights are its correction bias alone, which is small enough to be kept."""
+    """How a side's router ranks. Of its weights only the correction bias is kept, which is small."""
     by_case = {case: settings_of(plan, side, case) for case in side.plan.phases}
     w = by_case[side.plan.phases[0]].weights(node)
     return {
@@ -258,8 +261,8 @@ def rankings(plan: Plan, side: Side, node: Node) -> Rankings:
 
 
 def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """What a walker's router selects by, of all experts and of those in kept groups, [B, T, E], each token's as its
-    case says.
+    """What a walker's router selects by, each [B, T, E]: scores of all experts, and those within kept groups. Each
+    token's scores are made by the ranking of its case.
     """
     parts: list[tuple[Ranking, Tensor]] = []
     for case, tokens in view.tokens_by_case(walker, of).items():
@@ -282,10 +285,15 @@ def selected(view: NodeView, walker: Name, of: Rankings, logits: Tensor) -> tupl
 def equal_rows(a: Tensor, b: Tensor, axis: int) -> Tensor:
     """bool [B, T]: tokens all of whose elements have equal bits; values of two dtypes are compared in the wider one.
 
-    a and b: [B, ..., T at `axis`, ...], any dtypes; where a fault gives them other sizes, no token is equal.
+    a, b: [B, ..., T at `axis`, ...], any dtypes. If a fault made their shapes differ, no token is equal.
     """
     if a.shape != b.shape:
         return torch.zeros(a.movedim(axis, 1).shape[:2], dtype=torch.bool, device=a.device)
     dtype = torch.promote_types(a.dtype, b.dtype)
     equal = (int_view(a.to(dtype)) == int_view(b.to(dtype))).movedim(axis, 1)
     return equal.flatten(2).all(-1) if equal.dim() > 2 else equal
+
+
+CENSUS: Final[Watch[Census]] = Watch(
+    "flips", observer, (Census, MarginCounts, Flips, Drift), bytes_per_token=bytes_per_token
+)

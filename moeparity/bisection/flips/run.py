@@ -1,4 +1,4 @@
-"""The routing flips of a recipe's two sides, or of two engines that recorded their routes."""
+"""`moeparity flips`: the routing flips between a recipe's two sides, or between the records of two engines."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import torch
 
 from moeparity.bisection.expectations import expectations
 from moeparity.bisection.flips.census import MAP_BITS, Census
+from moeparity.bisection.flips.data import RoutingFlips
 from moeparity.bisection.flips.measure import routing_flips
-from moeparity.bisection.flips.report import RoutingFlips
+from moeparity.bisection.flips.observe import CENSUS
+from moeparity.bisection.measures import summarise
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import passes_over, piece_store, ready
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.report import Report
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.runs.folder import open_run
-from moeparity.bisection.summarise import summarise
 from moeparity.errors import SpecError, TokensError, Where, display_path
 from moeparity.inputs.tokens.routelog import RecordedRoutes, read_routes
 from moeparity.output.findings import Finding, findings_code
@@ -31,19 +32,20 @@ from moeparity.plan.spec.expect import Expect
 from moeparity.progress import Callback
 
 SCHEMA = "moeparity.flips/1"
-"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+"""Schema of the JSON. The number grows if a field changes its meaning or goes; new fields may appear without that."""
 
 MAP_SCHEMA = "moeparity.flip-map/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flipped:
-    """The flips of a candidate against a reference, and the map they are counted in.
+    """The flips of a candidate against a reference, and the map in which they are counted.
 
-    reference, candidate: a side in words, or a file of recorded routes. findings: of the recipe's `expect: flips`.
-    same_tokens: of recorded routes, in how many sequences both files give token ids, which agree; None for a recipe.
+    reference, candidate: a side in words, or the file of recorded routes. findings: of the recipe's `expect: flips`.
+    same_tokens: for recorded routes, in how many sequences both files give token ids, which then agree; None for a
+    recipe.
     map: uint8 [MoE layers, sequences, tokens], the bits of `census.MAP_BITS`; `write_map` writes it.
-    report: the bisection that they were seen in; None of recorded routes.
+    report: the bisection in which they were seen; None for recorded routes.
     """
 
     reference: str
@@ -57,12 +59,12 @@ class Flipped:
 
     @property
     def exit_code(self) -> int:
-        """0, unless the recipe bounds its flips: 1 where a bound is not met, 3 where it is of two simulations only."""
+        """0, unless the recipe bounds its flips: then 1 if a bound is not met, 3 if only two simulations meet it."""
         return findings_code(self.findings)
 
     @property
     def status(self) -> str:
-        """How many tokens flip, and whether the recipe's bounds are met."""
+        """How many tokens flip, and whether the recipe's bounds are met, as a status."""
         flips = self.flips
         part = percent(flips.tokens_any_layer / flips.tokens) if flips.tokens else "none"
         figure = f"{flips.tokens_any_layer} of {flips.tokens} tokens ({part}) flip in some layer"
@@ -75,7 +77,7 @@ class Flipped:
         return to_json(SCHEMA, self)
 
     def write_map(self, path: Path) -> None:
-        """Write the map as a safetensors file: `flips`, and `layers` int64, the model's number of each."""
+        """Write the map as a safetensors file: `flips`, and `layers` (int64), the number of each layer in the model."""
         layers = torch.tensor([layer.layer for layer in self.flips.layers])
         metadata = {"schema": MAP_SCHEMA, "bits": json.dumps(MAP_BITS)}
         write_tensors(path, {"flips": self.map, "layers": layers}, metadata)
@@ -90,9 +92,9 @@ def flips(
     progress: Callback | None = None,
     run: str | Path | None = None,
 ) -> Flipped:
-    """Run a recipe, its toggles included, and look at the candidate's routing flips only; `run` is a folder to keep it.
+    """Run a recipe with its toggles and count the candidate's routing flips; `run` is a folder that keeps the run.
 
-    Raises MoeparityError as `moeparity.bisect` does, and where no router runs on both sides.
+    Raises MoeparityError as `moeparity.bisect` does, and if no router runs on both sides.
     """
     options = Options(split=0, floor=False, oracle=False, allow_code=allow_code, memory_limit=memory_limit)
     with open_run(run, "flips", recipe, {"device": device}) as folder:
@@ -109,8 +111,8 @@ def flips(
 
 def _flipped(plan: Plan, store: PieceStore | None = None, progress: Callback | None = None) -> Flipped:
     plan, observed = passes_over(plan, store, progress)
-    report, graph = summarise(plan, observed), plan.model.graph
-    if report.flips is None:
+    report, graph, census = summarise(plan, observed), plan.model.graph, observed.of_watch(CENSUS)
+    if report.flips is None or census is None:
         has_router = any(node.op.routes for node in graph.nodes)
         why = "every router lies inside a user's function" if has_router else "has no router, so nothing can flip"
         raise SpecError(f"{Where(plan.path)}: {graph.model_type}: {why}. Use bisect.")
@@ -118,22 +120,22 @@ def _flipped(plan: Plan, store: PieceStore | None = None, progress: Callback | N
     expect = Expect(**{key: value for key, value in stated.items() if value is not None})
     flip_expectations = () if expect.flips is None else expectations(expect, graph, Where(plan.path))
     return Flipped(
-        reference=str(report.reference),
-        candidate=str(report.candidate),
+        reference=report.reference.in_full,
+        candidate=report.candidate.in_full,
         sequences=report.run.sequences,
         same_tokens=None,
         flips=report.flips,
         findings=tuple(expectation.finding(report) for expectation in flip_expectations),
-        map=observed.sections["flips"].map,
+        map=census.map,
         report=report,
     )
 
 
 def logged_flips(reference: str | Path, candidate: str | Path, *, top_k: int | None = None) -> Flipped:
-    """The flips between the routes that two engines recorded of the same tokens; no weights needed.
+    """The flips between the routes that two engines recorded of the same tokens; needs no weights.
 
-    Sequences are joined by their ids where both files give them, else by position. `top_k` as in `read_routes`.
-    Raises TokensError for files that cannot be read or are not of the same tokens, layers and top_k.
+    Sequences are matched by their ids if both files give them, else by position. `top_k`: as in `read_routes`. Raises
+    TokensError for files that cannot be read, or that are not of the same tokens, layers and top_k.
     """
     pairs = _joined(*(read_routes(Path(path), top_k=top_k) for path in (reference, candidate)))
     same_tokens = sum(_same_tokens(ours, theirs) for ours, theirs in pairs)
@@ -166,7 +168,7 @@ def logged_flips(reference: str | Path, candidate: str | Path, *, top_k: int | N
 def _joined(
     ours: Sequence[RecordedRoutes], theirs: Sequence[RecordedRoutes]
 ) -> list[tuple[RecordedRoutes, RecordedRoutes]]:
-    """Sequences of both files that are the same tokens, by id or by position."""
+    """Pairs of sequences of the two files that are the same tokens, matched by id or by position."""
     files = [Where(side[0].where.path) for side in (ours, theirs)]
     if all(record.id is not None for record in (*ours, *theirs)):
         by_id = [_by_id(side) for side in (ours, theirs)]
@@ -196,12 +198,12 @@ def _by_id(side: Sequence[RecordedRoutes]) -> dict[str, RecordedRoutes]:
 
 
 def _same_tokens(ours: RecordedRoutes, theirs: RecordedRoutes) -> bool:
-    """Whether both give token ids of the same; raises TokensError where these differ."""
+    """Whether both give token ids, which then are the same; raises TokensError if they differ."""
     kind = "sequence" if "sequence" in ours.tokens.keys() & theirs.tokens.keys() else "completion"
     token_lists = [side.tokens.get(kind, side.tokens.get("sequence")) for side in (ours, theirs)]
     if token_lists[0] is None or token_lists[1] is None:
         return False
-    # Where one side gives a completion alone, it is the end of the other's sequence.
+    # If one side gives only a completion, it is compared with the end of the other side's sequence.
     shared = kind in ours.tokens.keys() & theirs.tokens.keys()
     count = None if shared else min(map(len, (token_lists[0], token_lists[1])))
     a, b = (ids if count is None else ids[len(ids) - count :] for ids in (token_lists[0], token_lists[1]))
@@ -215,9 +217,10 @@ def _same_tokens(ours: RecordedRoutes, theirs: RecordedRoutes) -> bool:
 
 
 def _layers(pairs: Sequence[tuple[RecordedRoutes, RecordedRoutes]]) -> list[int]:
-    """The numbers of the layers, which all sequences of both files share; raises TokensError where they do not.
+    """The layers' numbers in the model, the same for all sequences of both files; raises TokensError if they differ.
 
-    A file that holds dense layers too counts them; one without counts its own, and takes the other's numbers.
+    A file whose record has dense layers too (all zeros) gives the model's numbers. A file without them numbers its MoE
+    layers from 0, and the other file's numbers are taken.
     """
     pattern, _ = pairs[0]
     for ours, theirs in pairs:

@@ -1,1 +1,1 @@
-"""How far the reference lies from itself."""
+"""The floor: how far the reference differs from itself."""

@@ -1,27 +1,28 @@
-"""How far the reference lies from itself, in the gate's metric, and the candidate's value over it."""
+"""The floor in the gate's metric, and the candidate's value over it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from moeparity.bisection.floor.report import Floor, FloorTrial
-from moeparity.bisection.floor.words import floor_reading
+from moeparity.bisection.context import Context
+from moeparity.bisection.floor.data import Floor, FloorTrial
+from moeparity.bisection.floor.show import floor_reading
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
+from moeparity.bisection.verdict.data import Verdicts
 from moeparity.metrics.gating import gated_name
 from moeparity.metrics.verdict import Verdict
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The floor; None for a recipe that asks for none."""
-    return {"floor": _floor(plan, observed, report["verdict"]) if plan.recipe.floor else None}
+def measure(of: Context) -> Floor | None:
+    """The floor; None if the recipe asks for none."""
+    return _floor(of.plan, of.observed, of[Verdicts].verdict) if of.plan.recipe.floor else None
 
 
 def _floor(plan: Plan, observed: Observed, verdict: Verdict) -> Floor:
     trials = tuple(_floor_trials(plan, observed))
-    # Not by max() alone, which may drop a NaN.
+    # max() alone may drop a NaN, which has to come out as the largest.
     largest = max((trial.value.estimate for trial in trials), key=lambda value: (math.isnan(value), value), default=0.0)
     metric, value = gated_name(verdict.metric), verdict.value.estimate
     return Floor(

@@ -1,7 +1,7 @@
-"""The reference under choices that nobody would call a difference.
+"""Trials of the reference under choices that no user would call a difference.
 
-Other schedules of its engine, and seeded draws of every legal summation order. A gate below what they make is one that
-the reference does not pass against itself.
+These are other schedules of its engine, and seeded draws of every legal summation order. If they exceed the gate, the
+reference does not pass the gate against itself.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from moeparity.plan.setting import Place, Setting
 from moeparity.plan.sides import REFERENCE, Side
 
 DRAWS = 2
-"""Seeded draws of all orders."""
+"""How many seeded draws of all orders are run."""
 
 
 def trials(plan: Plan, trials: Trials) -> Trials:
-    """The reference against itself; none where the recipe asks for no floor."""
+    """The first pass's trials for the floor; none if the recipe asks for no floor."""
     if not plan.recipe.floor:
         return {}
     sides = floor_sides(plan.reference, plan.grid, Where(plan.path))
@@ -36,11 +36,11 @@ def trials(plan: Plan, trials: Trials) -> Trials:
 
 
 def floor_sides(reference: Side, grid: TokenGrid, where: Where) -> dict[str, Side]:
-    """The reference under other choices, by name; `grid` is its tokens.
+    """The reference under other choices, by name; `grid` has its tokens.
 
-    Up to four other schedules of its engine (`moeparity.plan.schedule.others`). Every attribute of kind `order` that
-    takes effect is drawn over its values, for each node anew: how kernels that add in arrival order would differ. Draws
-    that an op refuses are left out.
+    Up to four are other schedules of its engine (`moeparity.plan.schedule.others`). In the others every attribute of
+    kind `order` that takes effect gets a random value, for each node anew, as kernels that add in order of arrival
+    would differ. Draws that an op refuses are left out.
     """
     schedules = others(reference.schedule, grid, where)
     trials = {name: replace(reference, schedule=schedule) for name, schedule in schedules.items()}

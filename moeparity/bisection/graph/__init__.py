@@ -1,1 +1,1 @@
-"""The graph that both sides ran: its nodes with the choices of each side, how sure each is and what set it."""
+"""The graph that both sides ran: its nodes, each side's choices there, their evidence and what set them."""

@@ -1,42 +1,11 @@
-"""Where edges run when nodes stand below each other: each value has a lane, from its maker to its last reader."""
+"""Where edges are drawn if nodes stand one below the other: each value has a lane from its maker to its last reader."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from moeparity.bisection.graph.report import GraphSegment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trunk:
-    """A value on its way: its lane, the row that makes it (-1: from above), the last row that reads it (the number of
-    rows: it goes on below).
-    """
-
-    lane: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Branch:
-    """Where a node reads a value that runs in another lane; `unread` where no side does."""
-
-    row: int
-    source: int
-    target: int
-    unread: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lanes:
-    """The lane of each row's node, the values' trunks, the branches off them, and how many lanes there are."""
-
-    nodes: tuple[int, ...]
-    trunks: tuple[Trunk, ...]
-    branches: tuple[Branch, ...]
-    count: int
+from moeparity.bisection.graph.data import GraphSegment
+from moeparity.output.figures import Branch, Lanes, Trunk
 
 
 def lanes(segment: GraphSegment, goes_on: frozenset[str]) -> Lanes:
@@ -73,7 +42,7 @@ _ABOVE = "from above"
 
 
 def _name(source: str, rows: dict[str, int], row: int) -> str:
-    """A value's maker; all that comes from other segments is one."""
+    """The maker of a value; all values from other segments share one name."""
     return source if rows.get(source, row) < row else _ABOVE
 
 
@@ -87,7 +56,7 @@ def _last_readers(segment: GraphSegment, inputs: Sequence[Sequence[str]], goes_o
 
 
 def _free(free_from: list[int], row: int) -> int:
-    """The first lane that nothing runs in at this row."""
+    """The first lane that is free at this row."""
     for lane, until in enumerate(free_from):
         if until < row:
             return lane

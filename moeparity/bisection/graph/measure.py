@@ -1,14 +1,13 @@
-"""The graph of both bound plans, layers that are alike once."""
+"""The graph of both bound plans, with layers that are alike taken together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
 
-from moeparity.bisection.graph.report import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
-from moeparity.bisection.observed import Observed
+from moeparity.bisection.context import Context
+from moeparity.bisection.graph.data import GraphNode, GraphSegment, NodeChoice, OpGraph, Read, SideChoice
 from moeparity.bisection.plan import Plan
 from moeparity.plan.address import ranges, role
 from moeparity.plan.choices import choices
@@ -16,20 +15,20 @@ from moeparity.plan.graph import SOURCES, Node, Segment
 from moeparity.plan.toggles import Toggle
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> OpGraph:
     """The graph as it ran."""
-    return {"graph": OpGraph(segments=tuple(_segments(plan)))}
+    return OpGraph(segments=tuple(_segments(of.plan)))
 
 
 def _segments(plan: Plan) -> Iterator[GraphSegment]:
-    """Segments in execution order; those of layers that are alike are one, where the first of them stands."""
+    """Segments in execution order; layers that are alike form one, at the place of the first of them."""
     alike: dict[tuple[GraphNode, ...], list[Segment]] = {}
     for segment in plan.model.graph.segments:
         if segment.nodes:
             alike.setdefault(tuple(_node(node, plan) for node in segment.nodes), []).append(segment)
     for nodes, segments in alike.items():
         layers = [node.layer for segment in segments for node in segment.nodes[:1] if node.layer is not None]
-        # What the first layer reads of the embedding, the others read of the layer before.
+        # The first layer reads the embedding where the others read the layer before: both are among the reads.
         reads = [
             tuple(dict.fromkeys(read for node in same for read in _reads(node, plan)))
             for same in zip(*(segment.nodes for segment in segments), strict=True)
@@ -42,7 +41,7 @@ def _segments(plan: Plan) -> Iterator[GraphSegment]:
 
 
 def _node(node: Node, plan: Plan) -> GraphNode:
-    """A node without what it reads."""
+    """The node with its choices and toggles, `reads` still empty."""
     bound = (plan.reference.plan, plan.candidate.plan)
     return GraphNode(
         role=role(node.name),
@@ -55,7 +54,7 @@ def _node(node: Node, plan: Plan) -> GraphNode:
 
 @lru_cache(maxsize=4096)
 def _of_both(name: str, values: tuple[str, ...], by_side: tuple[tuple[str, str], ...]) -> NodeChoice:
-    """A choice at nodes that are set alike, of which there are many."""
+    """A choice at a node; cached, since many nodes have the same."""
     reference, candidate = (
         SideChoice(value=value, evidence=evidence, origin=origin)
         for value, (origin, evidence) in zip(values, by_side, strict=True)
@@ -64,7 +63,7 @@ def _of_both(name: str, values: tuple[str, ...], by_side: tuple[tuple[str, str],
 
 
 def _reads(node: Node, plan: Plan) -> Iterator[Read]:
-    """Each value that the node reads, those from outside the graph left out."""
+    """Each value that the node reads from another node; values from outside the graph are left out."""
     read = set()
     for side in (plan.reference, plan.candidate):
         for in_phase in side.plan.distinct:

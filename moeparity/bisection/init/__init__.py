@@ -1,4 +1,4 @@
-"""A recipe that runs at once, written for a checkpoint."""
+"""`moeparity init`: writes a recipe for a checkpoint that can be run at once."""
 
 from __future__ import annotations
 

@@ -1,105 +1,148 @@
-"""The two sides of a recipe from launch files: the trainer is the reference, the server the candidate."""
+"""Makes the two sides of a recipe from launch files: the trainer becomes the reference, the server the candidate."""
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from moeparity.bisection.init.functions import other_functions
 from moeparity.errors import SpecError, Where
-from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.engine_profile import Profile, load_profile
 from moeparity.plan.graph import Graph
 from moeparity.plan.sides import bound_side
 from moeparity.plan.spec.variant_schema import Placement, Variant
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.merged_profile import combined, load_combined
 from moeparity.profiles.launch.report import Launch, LaunchSide
-from moeparity.profiles.launch.text import warning_line
+from moeparity.profiles.launch.show import warning_line
 
 _WIDTH = 116
 ROLES = ("trainer", "server")
-"""Who is the reference and who the candidate."""
+"""The role in a job of the reference and of the candidate, in this order."""
+REFERENCE = "reference"
+"""The role of the side that stands in if only one side was launched: transformers with eager attention."""
 _SERVERS = ("server", "rollout")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launched:
-    """One side as it was launched, and the launch it comes from."""
+    """One launched side, and the launch that it is part of."""
 
     launch: Launch
     side: LaunchSide
 
     @property
+    def role(self) -> str:
+        """`trainer` or `server`, whichever program starts the server."""
+        return self.side.role if self.side.role in ("trainer", REFERENCE) else "server"
+
+    @property
     def warnings(self) -> tuple[str, ...]:
-        """What decides this side's numerics and has no profile, a line each."""
+        """A line for each option that decides this side's numerics and of which no profile says how."""
         return tuple(warning_line(w) for w in self.launch.warnings if w.role == self.side.role)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedSides:
-    """Both sides of a recipe: `text` of the recipe, profiles to be written beside it, and what has no profile.
+    """Both sides of a recipe.
 
-    `other_models` say which launch file names a model that is plainly not the checkpoint's. `obstacle` says why the
-    recipe cannot run; empty where it can. `temperature` is the sampler's, None where not set.
+    text: their part of the recipe. profiles: files to be written beside it. warnings: options that no profile covers.
+    other_models: launch files that name a model that is clearly not the checkpoint. other_functions: choices by which
+    the sides compute another function, and what removes them. obstacle: why the recipe cannot run, "" if it can.
+    temperature: the sampler's, None if not set.
     """
 
     text: str
     profiles: dict[Path, str]
     warnings: tuple[str, ...]
     other_models: tuple[str, ...]
+    other_functions: tuple[str, ...]
     obstacle: str
     temperature: float | None
 
 
 def profile_file(out: Path, role: str) -> Path:
-    """Where the profile of a side goes that no shipped one is, beside the recipe `out`."""
+    """The file for a side's profile, if no shipped profile covers the side; it lies beside the recipe `out`."""
     return out.with_name(f"{out.stem}.{role}.yaml")
 
 
 def launched(checkpoint: Path, server: Path | None, trainer: Path | None) -> tuple[Launched, Launched]:
-    """The trainer's side and the server's; one file may start both. Raises SpecError where one is missing."""
+    """The trainer's side and the server's; one file may start both. If only one side is launched it becomes the
+    candidate, and transformers with eager attention the reference. Raises SpecError for a side that no shipped profile
+    covers.
+    """
     files = dict.fromkeys(path for path in (server, trainer) if path is not None)
     launches = {path: read(path, checkpoint) for path in files}
-    wanted = (("--trainer", trainer or server, ("trainer",)), ("--server", server or trainer, _SERVERS))
-    sides = []
-    for option, path, roles in wanted:
-        assert path is not None
-        launch = launches[path]
-        side = next((side for side in launch.sides if side.role in roles), None)
-        if side is None or not side.profile:
-            kinds = ", ".join(f"{s.role} ({launch.engine})" for s in launch.sides)
-            says = "has none" if side is None else "has one that no shipped profile speaks of"
-            raise SpecError(
-                f"{Where(path)}: a {'trainer' if option == '--trainer' else 'server'} is needed, and it {says}: it "
-                f"starts {kinds}. Give the launch file of one with {option}."
-            )
-        sides.append(Launched(launch=launch, side=side))
-    return sides[0], sides[1]
+    trains = _side(launches, trainer or server, ("trainer",), "--trainer", needed=trainer is not None)
+    serves = _side(launches, server or trainer, _SERVERS, "--server", needed=server is not None)
+    if trains is not None and serves is not None:
+        return trains, serves
+    alone = serves or trains
+    assert alone is not None
+    return _held_to(alone.launch), alone
+
+
+def _side(
+    launches: Mapping[Path, Launch], path: Path | None, roles: Sequence[str], option: str, *, needed: bool
+) -> Launched | None:
+    """The side with one of these roles that the file starts; None if it starts none and `needed` is False."""
+    assert path is not None
+    launch = launches[path]
+    side = next((side for side in launch.sides if side.role in roles), None)
+    if side is not None and side.profile:
+        return Launched(launch=launch, side=side)
+    if side is None and not needed:
+        return None
+    kinds = ", ".join(f"{s.role} ({launch.engine})" for s in launch.sides)
+    says = "has none" if side is None else "has one that no shipped profile speaks of"
+    raise SpecError(
+        f"{Where(path)}: a {'trainer' if option == '--trainer' else 'server'} is needed, and it {says}: it "
+        f"starts {kinds}. Give the launch file of one with {option}."
+    )
+
+
+def _held_to(launch: Launch) -> Launched:
+    """transformers with eager attention, as the reference for a side that was launched alone."""
+    side = LaunchSide(role=REFERENCE, profile="hf-eager", further=(), placement={}, dtype=None)
+    model = Launch(
+        file="",
+        engine="transformers",
+        version="",
+        source="",
+        model=launch.model,
+        warnings=(),
+        sides=(side,),
+        decisions=(),
+        settings=(),
+        unstated=(),
+        irrelevant=(),
+        together=(),
+        ignored=(),
+    )
+    return Launched(launch=model, side=side)
 
 
 def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dtype: str, out: Path) -> LaunchedSides:
-    """Both sides as the recipe `out` has them, on a graph whose checkpoint has `dtype`."""
-    temperature = _temperature(launched_sides)
-    launched_sides = launched_sides[0], _sampled(launched_sides[1], temperature)
+    """Both sides as text for the recipe `out`, on a graph whose checkpoint has `dtype`."""
+    temperature, origin = _temperature(launched_sides)
+    launched_sides = launched_sides[0], _sampled(launched_sides[1], temperature, origin)
+    launched_sides = _in_graph(launched_sides[0], graph), _in_graph(launched_sides[1], graph)
     profiles: dict[Path, str] = {}
     blocks, obstacles = [], []
-    for name, role, launched in zip(("reference", "candidate"), ROLES, launched_sides, strict=True):
+    for name, launched in zip(("reference", "candidate"), launched_sides, strict=True):
         profile = launched.side.profile
+        path = profile_file(out, launched.role)
         if launched.side.further or launched.side.sets:
-            path = profile_file(out, role)
-            profiles[path] = combined(launched.side, launched.launch, f"{out.stem}_{role}")
+            profiles[path] = combined(launched.side, launched.launch, f"{out.stem}_{launched.role}")
             profile = f"./{path.name}"
-        unset = (
-            ()
-            if name == "candidate" and launched.launch.file == launched_sides[0].launch.file
-            else _unused_lines(launched.launch)
-        )
-        blocks.append(
-            _block(name, [*_used_lines(role, launched), *unset], launched.side, profile, launched.side.dtype or dtype)
-        )
-        reason = _obstacle(launched, profiles.get(profile_file(out, role)), graph, dtype, out)
+        is_said = name == "candidate" and launched.launch.file == launched_sides[0].launch.file
+        words = [*_used_lines(launched, dtype), *(() if is_said else _unused_lines(launched.launch))]
+        blocks.append(_block(name, words, launched.side, profile, launched.side.dtype or dtype))
+        reason = _obstacle(launched, profiles.get(path), graph, dtype, out)
         obstacles += [f"{name}: {reason}"] if reason else []
     return LaunchedSides(
         text="\n".join(blocks),
@@ -108,15 +151,26 @@ def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dty
         other_models=tuple(
             dict.fromkeys(launched.launch.another_model for launched in launched_sides if launched.launch.another_model)
         ),
+        other_functions=() if obstacles else _other_functions(launched_sides, profiles, graph, dtype, out),
         obstacle="; ".join(obstacles),
         temperature=temperature,
     )
 
 
+def _in_graph(launched: Launched, graph: Graph) -> Launched:
+    """The launched side without values for addresses that match no node of the model."""
+    there = {
+        key: value
+        for key, value in launched.side.selects.items()
+        if any(fnmatch.fnmatchcase(node.name, key.partition(":")[0].replace("**", "*")) for node in graph.nodes)
+    }
+    return replace(launched, side=replace(launched.side, selects=there))
+
+
 def comments(lines: Sequence[str], indent: str = "") -> str:
-    """Lines as comments of a recipe, wrapped; empty where there are none."""
+    """Lines as wrapped comments of a recipe; "" for no lines."""
     first, further = f"{indent}# ", f"{indent}#   "
-    # Paths and options are not broken, so that they can be searched for.
+    # Paths and options stay whole, so that they can be searched for.
     marked = (
         textwrap.wrap(
             line,
@@ -132,62 +186,94 @@ def comments(lines: Sequence[str], indent: str = "") -> str:
 
 
 def _block(name: str, words: Sequence[str], side: LaunchSide, profile: str, dtype: str) -> str:
-    """One side of the recipe, behind comments on each value that it took or left."""
+    """One side of the recipe, with comments on each value that was taken or left out."""
     lines = [f"{name}:", comments(words, "  ").rstrip("\n"), f"  profile: {profile}"]
     if side.placement:
         inner = ", ".join(f"{axis}: {json.dumps(ranks)}" for axis, ranks in side.placement.items())
         lines.append(f"  placement: {{{inner}}}")
-    return "\n".join([*lines, f"  dtype: {dtype}", "  micro_batch: 8"])
+    lines += [f"  dtype: {dtype}", "  micro_batch: 8"]
+    if side.selects:
+        lines += ["  set:", *(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in side.selects.items())]
+    return "\n".join(lines)
 
 
-def _used_lines(role: str, launched: Launched) -> Iterator[str]:
-    launch = launched.launch
-    yield f"The {role}: {launch.engine} {launch.version}, as {launch.file} starts it."
+def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
+    launch, side = launched.launch, launched.side
+    if side.role == REFERENCE:
+        yield "No other side is launched: transformers with eager attention is what this one is held to."
+        return
+    yield f"The {launched.role}: {launch.engine} {launch.version}, as {launch.file} starts it."
     for setting in launch.settings:
-        if setting.given and setting.role == launched.side.role:
+        if setting.given and setting.role == side.role:
             yield f"{setting.where}: {setting.name} {setting.value}: {setting.implies}"
     for decision in launch.decisions:
-        if decision.role == launched.side.role:
+        if decision.role == side.role:
             yield f"{launch.engine} decides: {decision.says} [{decision.source}]"
+    for name in (*side.further, *side.sets, *side.selects):
+        if name in side.origins:
+            yield f"{name}: by {side.origins[name]}"
+    yield f"dtype {side.dtype or dtype}: by {side.origins.get('dtype', 'the checkpoint')}"
 
 
 def _unused_lines(launch: Launch) -> Iterator[str]:
     for key in launch.irrelevant:
         yield f"{key.where}: left {key.name}: {key.hint or 'it changes no log-probability'}"
+    for key in launch.together:
+        yield f"{key.where}: left {key.name}: it says which tokens are computed together, as `micro_batch` does here"
     for key in launch.ignored:
         yield f"{key.where}: left {key.name}: it was not looked at"
 
 
 def _obstacle(launched: Launched, profile: str | None, graph: Graph, dtype: str, out: Path) -> str:
-    """Why this side does not run on the model, in the words of what refuses it; empty where it does."""
+    """Why this side does not run on the model, in the words of the error; "" if it runs."""
     try:
-        loaded = load_combined(profile) if profile else load_profile(launched.side.profile, Where(out))
-        variant = Variant(
-            profile=launched.side.profile, placement=Placement.model_validate(dict(launched.side.placement))
-        )
-        bound_side(graph, variant, loaded, launched.side.dtype or dtype, Where(out))
+        variant, loaded = _loaded(launched, profile, out)
+        bound_side(graph, variant, loaded, dtype, Where(out))
     except SpecError as error:
         return str(error).partition(": ")[2] or str(error)
     return ""
 
 
-def _temperature(launched_sides: tuple[Launched, Launched]) -> float | None:
-    """The sampler's temperature, by either launch file: a trainer asks a server of its own for it. None: not set."""
+def _loaded(launched: Launched, profile: str | None, out: Path) -> tuple[Variant, Profile]:
+    """A side as a recipe's variant, and its profile; `profile` is the profile's text if it is not a shipped one. Raises
+    SpecError.
+    """
+    side = launched.side
+    placement = Placement.model_validate(dict(side.placement))
+    loaded = load_combined(profile) if profile else load_profile(side.profile, Where(out))
+    fields = {"profile": side.profile, "placement": placement, "dtype": side.dtype, "set": dict(side.selects)}
+    return Variant.model_validate(fields), loaded
+
+
+def _other_functions(
+    launched_sides: tuple[Launched, Launched], profiles: Mapping[Path, str], graph: Graph, dtype: str, out: Path
+) -> tuple[str, ...]:
+    loaded = [_loaded(launched, profiles.get(profile_file(out, launched.role)), out) for launched in launched_sides]
+    return other_functions(graph, dtype, [variant for variant, _ in loaded], [p for _, p in loaded], Where(out))
+
+
+def _temperature(launched_sides: tuple[Launched, Launched]) -> tuple[float | None, str]:
+    """The sampler's temperature and the place that sets it; (None, "") if none does. The server's launch file is asked
+    first, then the trainer's, since a trainer passes one to the server that it starts.
+    """
     names = ("temperature", "rollout_temperature")
     settings = (s for launched in reversed(launched_sides) for s in launched.launch.settings)
-    values = [s.value for s in settings if s.given and s.name.rpartition(".")[2] in names]
+    stated = [s for s in settings if s.given and s.name.rpartition(".")[2] in names]
     try:
-        return float(values[0]) if values else None
+        return (float(stated[0].value), f"{stated[0].where}: {stated[0].name}") if stated else (None, "")
     except ValueError:
-        return None
+        return None, ""
 
 
-def _sampled(server: Launched, temperature: float | None) -> Launched:
-    """A server started by itself, whose log-probabilities may be of logits over the temperature of a request."""
+def _sampled(server: Launched, temperature: float | None, origin: str) -> Launched:
+    """The server with the request's temperature set, if it was launched by itself and its log-probabilities are of
+    logits divided by that temperature.
+    """
     settings = {setting.name: setting.value for setting in server.launch.settings}
     processed = settings.get("logprobs_mode", "").startswith("processed")
     over = processed or settings.get("SGLANG_RETURN_ORIGINAL_LOGPROB") == "false"
     if server.side.role != "server" or temperature in (None, 0, 1) or not over:
         return server
-    sets = {**server.side.sets, "log_softmax:temperature": temperature}
-    return replace(server, side=replace(server.side, sets=sets))
+    sets = {**server.side.sets, "log_probs:temperature": temperature}
+    origins = {**server.side.origins, "log_probs:temperature": origin}
+    return replace(server, side=replace(server.side, sets=sets, origins=origins))

@@ -1,4 +1,4 @@
-"""The starting recipe itself: its choices, and the text with the lines people want next."""
+"""Writes the starting recipe: its choices, and the lines that users want to add next, as comments."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from moeparity import paths
+from moeparity.bisection.cost import trials_left_out
 from moeparity.bisection.init.launched import (
     ROLES,
     Launched,
@@ -22,9 +23,10 @@ from moeparity.bisection.init.launched import (
     sides_of_recipe,
 )
 from moeparity.bisection.init.tokens import Prompts, prompts
+from moeparity.bisection.toggles.data import LeftOut
 from moeparity.errors import MoeparityError, SpecError, Where
 from moeparity.inputs.weights.checkpoint import INDEX, PICKLED, SINGLE, Checkpoint
-from moeparity.inputs.weights.fit import check, file_dtype, quantisation
+from moeparity.inputs.weights.fit import check, check_values, file_dtype, quantisation
 from moeparity.inputs.weights.store import fits
 from moeparity.ops.declaration import Op
 from moeparity.output.writing import refuse_unwritable, write_text
@@ -37,16 +39,18 @@ from moeparity.plan.graph import Graph
 from moeparity.progress import Callback
 
 NEW_TOKENS, NEW_TOKENS_STREAMED = 16, 4
-"""Tokens generated per prompt; fewer where each of them reads all weights from the files again."""
+"""Tokens generated per prompt; fewer if weights are streamed, so that each token reads all of them from the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starter:
-    """The two files written, whether the weights are synthetic, and what is to be known of them, in a sentence.
+    """What was written: `recipe` and `tokens`, whether the weights are synthetic, and a sentence about them (`note`, ""
+    for nothing).
 
-    `note` is empty where there is nothing. Of launch files: `profiles` are those written beside the recipe, `warnings`
-    what decides numerics and has no profile, `other_models` which of them names a model that is plainly not the
-    checkpoint's, `obstacle` why the recipe does not run, empty where it does.
+    With launch files: `profiles` were written beside the recipe; `warnings`: options that decide numerics and have no
+    profile; `other_functions`: choices by which the sides compute another function; `other_models`: launch files that
+    name a model that is clearly not the checkpoint; `obstacle`: why the recipe can't run, "" if it can; `left_out`:
+    mixtures of both sides that can't run and that a bisection leaves out.
     """
 
     recipe: Path
@@ -55,8 +59,10 @@ class Starter:
     note: str = ""
     profiles: tuple[Path, ...] = ()
     warnings: tuple[str, ...] = ()
+    other_functions: tuple[str, ...] = ()
     other_models: tuple[str, ...] = ()
     obstacle: str = ""
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def write_starter(
@@ -70,11 +76,11 @@ def write_starter(
 ) -> Starter:
     """Write a recipe for a checkpoint folder to `out`, and prompts beside it as `<name of out>.tokens.jsonl`.
 
-    With launch files of a `server` or a `trainer`, the sides are what those start; profiles made of several are written
-    beside the recipe too. Every tensor is read once, and `progress` hears of each, since a recipe that cannot run is no
-    start. Raises MoeparityError where a file is there already and may not be overwritten (`force`), for a launch file
-    that cannot be read, and for whatever is wrong with the folder's config.json or its weights: missing, misshapen,
-    quantised, not finite.
+    With launch files of a `server` or a `trainer`, the sides are what these start; a profile that combines several is
+    written beside the recipe too. Every tensor is read once and reported to `progress`, so that a recipe for broken
+    weights is not written. Raises MoeparityError if a file exists and `force` is False, for a launch file that cannot
+    be read, and for whatever is wrong with the folder's config.json or its weights: missing, misshapen, quantised, not
+    finite.
     """
     tokens_file = out.with_name(f"{out.stem}.tokens.jsonl")
     _refuse_present((out, tokens_file), force=force)
@@ -84,7 +90,8 @@ def write_starter(
     has_files = any(paths.present(checkpoint / name) for name in (INDEX, SINGLE, *PICKLED))
     weight_files = Checkpoint(checkpoint) if has_files else None
     if weight_files is not None:
-        check(weight_files, graph, progress)
+        check(weight_files, graph)
+        check_values(weight_files, graph, progress)
     note = _note(graph, weight_files)
     dtype = config.dtype or (file_dtype(weight_files) if weight_files else UNDECLARED_DTYPE)
     prompt_set = prompts(checkpoint, int(config["vocab_size"]))
@@ -108,18 +115,20 @@ def write_starter(
 
 
 def _of_launch(starter: Starter, sides: LaunchedSides) -> Starter:
-    """With what is to be known of the launch files."""
+    """The starter with what the launch files tell."""
     return replace(
         starter,
         profiles=tuple(sides.profiles),
         warnings=sides.warnings,
+        other_functions=sides.other_functions,
         other_models=sides.other_models,
         obstacle=sides.obstacle,
+        left_out=() if sides.obstacle else trials_left_out(starter.recipe),
     )
 
 
 def _launched(checkpoint: Path, server: Path | None, trainer: Path | None, out: Path) -> tuple[Launched, Launched]:
-    """Both sides, of launch files that are none of the profiles that may be written beside the recipe."""
+    """Both sides. Raises MoeparityError for a launch file that the recipe's profiles would overwrite."""
     beside = {f"the {role}'s profile beside --out": profile_file(out, role) for role in ROLES}
     with paths.reserved(beside):
         launched_sides = launched(checkpoint, server, trainer)
@@ -137,7 +146,7 @@ def _refuse_present(files: Sequence[Path], *, force: bool) -> None:
 
 
 def _note(graph: Graph, weight_files: Checkpoint | None) -> str:
-    """Where config.json speaks of a quantisation that the weights do not have."""
+    """A sentence if config.json speaks of a quantisation that the weights do not have, else ""."""
     method = quantisation(graph)
     if method is None:
         return ""
@@ -199,8 +208,9 @@ def _heading(sides: LaunchedSides | None) -> str:
         return (
             "# A starting point: run it as it is with `moeparity bisect`, then make both sides what you really run.\n"
         )
-    lines = ["Both sides as their launch files start them: run it with `moeparity bisect`."]
+    lines = ["What launch files start, as they start it: run it with `moeparity bisect`."]
     lines += [f"WARNING: not this checkpoint's model: {line}" for line in sides.other_models]
+    lines += [f"WARNING: both sides compute another function: {line}" for line in sides.other_functions]
     lines += [f"It does not run: {sides.obstacle}"] if sides.obstacle else []
     if sides.warnings:
         lines.append("WARNING: decides numerics and no profile has it; nothing is put in its place:")
@@ -247,17 +257,17 @@ def _candidate(graph: Graph, dtype: str) -> str:
             f"# hf-default does not run on this model: {reason}.\n{head}hf-eager{tail}  set:\n"
             f'    "{selector}:implementation": sdpa\n    # {change.strip()}'
         )
-    hint = "  # Choices of your server on top of the profile; `moeparity ops` lists them."
+    hint = "  # Choices of your server on top of the profile; `moeparity show ops` lists them."
     return f"{head}hf-default{tail}{hint}\n  # set:\n  # {change[2:]}"
 
 
 def _changed(graph: Graph) -> str:
-    """An address whose value people ask about first: the router's logits, else the head's."""
+    """An address whose value users change first: the router's logits, or the head's in a model without a router."""
     return f"{_selector(graph, lambda op: op.gates) or role(graph.output)}:output"
 
 
 def _selector(graph: Graph, predicate: Callable[[Op], bool]) -> str:
-    """The nodes of such an op in all layers: `layers[*].moe.gate`; empty where there are none."""
+    """The address of the nodes of such an op in all layers, `layers[*].moe.gate`; "" if there are none."""
     return next((role(node.name) for node in graph.nodes if predicate(node.op)), "")
 
 

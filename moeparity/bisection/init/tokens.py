@@ -1,4 +1,4 @@
-"""The tokens of a starting recipe: text where it can be tokenized, else random ids."""
+"""The tokens of a starting recipe: text if the checkpoint has a tokenizer that can be read, else random ids."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ PROMPTS = (
     "昨日は朝から雨が降っていたので、",
     "机器学习中的过拟合是指",
 )
-"""Prose, dialogue, code, mathematics, lists and other languages."""
+"""Text prompts: prose, dialogue, code, mathematics, lists and other languages."""
 
 LENGTH = 12
-"""Tokens of a random prompt: about as many as the text prompts have."""
+"""The number of tokens of a random prompt: about as many as the text prompts have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """A file of JSON lines, the tokenizer it needs, and a comment on what it is."""
+    """Prompts as JSON lines, the tokenizer that they need (None for ids), and a comment that says what they are."""
 
     lines: str
     tokenizer: str | None
@@ -61,9 +61,9 @@ class Prompts:
 
 
 def prompts(checkpoint: Path, vocab_size: int) -> Prompts:
-    """Prompts for a checkpoint; each is a sequence, so that there are enough for a verdict.
+    """Prompts for a checkpoint. Each is a sequence of its own, so that there are enough sequences for a verdict.
 
-    Text if the folder has a tokenizer.json that can be read and stays inside the vocabulary; else random ids.
+    They are text if the folder has a readable tokenizer.json whose ids lie inside the vocabulary; else random ids.
     """
     reason = _obstacle(checkpoint, vocab_size)
     if reason is None:
@@ -78,7 +78,7 @@ def prompts(checkpoint: Path, vocab_size: int) -> Prompts:
 
 
 def _obstacle(checkpoint: Path, vocab_size: int) -> str | None:
-    """Why the text prompts can't be used; None where they can."""
+    """Why the text prompts can't be used; None if they can."""
     if not paths.is_file(checkpoint / "tokenizer.json"):
         return "the checkpoint has no tokenizer.json"
     try:

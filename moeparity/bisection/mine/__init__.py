@@ -1,1 +1,1 @@
-"""The prompts most likely to flip: `moeparity mine`."""
+"""`moeparity flips --mine`: finds the prompts that are most likely to flip."""

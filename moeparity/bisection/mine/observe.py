@@ -1,4 +1,4 @@
-"""Near ties: how likely each token is to flip, from one run of the reference and from noise seen on other tokens."""
+"""Predicts how likely each token is to flip, from one run of the reference and from noise measured on other tokens."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from moeparity.ops.kernels.router import ranks_logits, router
 from moeparity.plan.schedule.cases import Case
 
 KEPT = 2048
-"""Calibration tokens whose noise is kept per router."""
+"""For each router, the noise of at most so many calibration tokens is kept."""
 SHARE = 0.05
-"""The share of tokens that a lift is of."""
+"""A lift compares this fraction of tokens, those ranked first, with all tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """What stands before one router: its weight, float [E, hidden], made when asked for, and by case the dtype to which
-    the candidate rounds the logits.
+    """The gate before one router. weight: reads it, float [E, hidden]. outputs: by case, the dtype to which the
+    candidate rounds the logits.
     """
 
     weight: Callable[[], Tensor]
@@ -38,11 +38,11 @@ class Gate:
 
 @dataclass(slots=True)
 class GateNoise:
-    """What both sides run on the same tokens show: which tokens flipped, and how far their gates' inputs moved logits.
+    """Runs on both sides: which tokens flipped, and how far the gates' different inputs moved the logits.
 
     gates: router -> its gate. attention_mask: bool [B, T], tokens that count.
-    noise: router -> fp32 [n, E], n <= `KEPT`: gate(candidate's input) - gate(reference's input), unrounded, of tokens
-        that flipped in no earlier layer: where a flip changed the input, it is no small noise any more.
+    noise: router -> fp32 [n, E], n <= `KEPT`: gate(candidate's input) - gate(reference's input), unrounded. Tokens that
+        flipped in an earlier layer are left out, since what a flip does to an input is not small noise.
     flip_mask: bool [B, T], the expert set of some layer differs.
     """
 
@@ -54,7 +54,7 @@ class GateNoise:
     _inputs: dict[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Nothing flipped yet."""
+        """Start with no flip."""
         self.flip_mask = torch.zeros_like(self.attention_mask, dtype=torch.bool)
 
     def see(self, view: NodeView) -> None:
@@ -76,16 +76,18 @@ class GateNoise:
 
 @dataclass(slots=True, kw_only=True)
 class NearTies:
-    """Predicts flips from the reference alone, with the noise of other tokens.
+    """Predicts flips from a run of the reference and from the noise of other tokens.
 
-    At every router the logits of `gate_walker` (the candidate's gate on the reference's inputs) get noise drawn from
-    `noise` before they are rounded, and the candidate's own router chooses: p of a layer is the share of `draws` in
-    which it chooses other experts than the reference did. Layers are taken as independent: 1 - product of (1 - p).
+    At every router, noise drawn from `noise` is added to the logits of `gate_walker` (the candidate's gate on the
+    reference's inputs) before they are rounded, and the candidate's router chooses. p of a layer is the fraction of
+    `draws` in which it chooses other experts than the reference did. Layers are taken as independent: a token stays
+    with the product of (1 - p).
 
-    reference, gate_walker: walkers. gates: router -> its gate; routers: router -> the reference's rankings, the
-        candidate's, by case.
-    stays: fp64 [B, T], the probability of no flip. layer: int64 [B, T], place of the layer with the greatest p.
-    margin: fp64 [B, T], the least difference between the lowest chosen selection score and the greatest other one.
+    reference, gate_walker: walkers. gates: router -> its gate. routers: router -> the rankings of the reference and of
+        the candidate, by case.
+    stays: fp64 [B, T], the probability of no flip. layer: int64 [B, T], place of the layer with the largest p.
+    margin: fp64 [B, T], the smallest distance, over layers, of the lowest chosen selection score from the highest other
+        one.
     """
 
     reference: str
@@ -103,7 +105,7 @@ class NearTies:
     _inputs: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Nothing seen."""
+        """Start with nothing seen."""
         self.stays = torch.ones_like(self.attention_mask, dtype=torch.float64)
         self.layer = torch.zeros_like(self.attention_mask, dtype=torch.int64)
         self.margin = torch.full_like(self.stays, torch.inf)
@@ -111,7 +113,7 @@ class NearTies:
 
     @property
     def probability(self) -> Tensor:
-        """fp64 [B, T]: that some layer's expert set differs."""
+        """fp64 [B, T]: the probability that the expert set of some layer differs."""
         return 1 - self.stays
 
     def see(self, view: NodeView) -> None:
@@ -153,8 +155,11 @@ class NearTies:
 
 @dataclass(frozen=True, slots=True)
 class _NoisyLogits:
-    """One router's logits with noise: `unrounded` fp32 [N, E] of the reference's inputs, `gate_logits` [N, E] what the
-    candidate's gate makes of them, `noise` fp32 [n, E].
+    """One router's logits, and how to add noise to them.
+
+    unrounded: fp32 [N, E], of the reference's inputs. gate_logits: [N, E], what the candidate's gate makes of these
+    inputs.
+    noise: fp32 [n, E].
     """
 
     unrounded: Tensor
@@ -165,13 +170,13 @@ class _NoisyLogits:
     generator: torch.Generator
 
     def flips(self, ids: Tensor, draws: int) -> Tensor:
-        """fp64 [N]: the share of draws whose expert set is not that of `ids` int64 [N, K]."""
+        """fp64 [N]: the fraction of draws whose expert set is not that of `ids`, int64 [N, K]."""
         counts = torch.zeros(len(ids), dtype=torch.float64, device=ids.device)
         near_rows = self._near(ids).nonzero().flatten()
         if not len(near_rows) or not len(self.noise):
             return counts
         unrounded, reference_sets = self.unrounded[near_rows], ids[near_rows].sort(-1).values
-        # What the candidate's gate does beyond rounding once, such as another order of its sum.
+        # What the candidate's gate does besides rounding once, such as adding in another order.
         deviation = self.gate_logits[near_rows].float() - self._rounded(unrounded)
         for _ in range(draws):
             row = torch.randint(len(self.noise), (len(near_rows),), generator=self.generator, device=ids.device)
@@ -184,8 +189,10 @@ class _NoisyLogits:
         return logits.to(self.output).float()
 
     def _near(self, ids: Tensor) -> Tensor:
-        """bool [N]: tokens that some row of the noise may flip; all where the rank is no monotone function of a logit,
-        as with a correction bias, groups, or scores rounded so coarsely that unlike logits tie.
+        """bool [N]: tokens that some row of the noise may flip.
+
+        All tokens, if the rank of an expert is not a monotone function of its logit: with a correction bias, with
+        groups, or with scores rounded so coarsely that different logits tie.
         """
         p, at = self.ranking.p, self.ranking.at
         coarse = at["scores"].itemsize < torch.float32.itemsize and not ranks_logits(at)
@@ -198,17 +205,17 @@ class _NoisyLogits:
             self.unrounded.masked_fill(expert_mask, high).amax(-1),
         )
         span = (self.noise.amax(-1) - self.noise.amin(-1)).max() if len(self.noise) else 0.0
-        # Two roundings of the logits, one of each expert, and the candidate's own deviation; and those of scores.
+        # The logits of two experts are each rounded, and moved by the candidate's deviation; then scores are rounded.
         step = torch.finfo(self.output).eps * self.unrounded.abs().amax(-1)
         deviation = (self.gate_logits.float() - self._rounded(self.unrounded)).abs().amax(-1)
         return least - greatest <= span + 2 * (step + deviation) + 4 * torch.finfo(torch.float32).eps
 
 
 def lift(scores: Tensor, flip_mask: Tensor, share: float = SHARE) -> float:
-    """How much more often the `share` of tokens with the greatest scores flips than all do: at most 1 / (share of
-    flipped tokens), and 1 for a ranking that knows nothing; NaN where nothing flipped.
+    """How much more often the `share` of tokens with the highest scores flips than all tokens do.
 
-    scores any float [N], flip_mask bool [N]. Equal scores go by position.
+    At most 1 / (fraction of flipped tokens); about 1 for a ranking that knows nothing; NaN if nothing flipped. scores:
+    any float [N]; flip_mask: bool [N]. Equal scores are ranked by position.
     """
     top_rows = scores.sort(descending=True, stable=True).indices[: max(1, round(share * len(scores)))]
     if not bool(flip_mask.any()):
@@ -217,7 +224,7 @@ def lift(scores: Tensor, flip_mask: Tensor, share: float = SHARE) -> float:
 
 
 def _input(view: NodeView, side: str) -> Tensor:
-    """What a gate reads, for the whole wave."""
+    """What a gate reads in the whole wave."""
     blocks = view.inputs[side][0]
     assert blocks is not None, "a gate reads its input"
     return assemble(blocks, view.batch)

@@ -1,4 +1,6 @@
-"""What `moeparity mine` found: prompts and tokens by their probability to flip, and how well that held."""
+"""The result of `moeparity flips --mine`: prompts and tokens by their probability to flip, and how well it
+predicted.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,15 @@ from dataclasses import dataclass, replace
 from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.mine/1"
-"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+"""Schema of the JSON. The number grows if a field changes its meaning or goes; new fields may appear without that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedPrompt:
-    """One prompt of the file, by its number there from 0.
+    """One prompt of the file; `prompt` is its number there, from 0.
 
-    expected: tokens expected to flip in some layer, of `tokens`; their quotient is what prompts are ranked by.
-    input_ids, mask, probability: per token, mask 1 where it is scored; probability to flip in some layer.
+    tokens: how many it has. expected: how many of them are expected to flip in some layer; prompts are ranked by the
+    quotient. input_ids, mask, probability: per token; mask is 1 if it is scored; probability to flip in some layer.
     """
 
     prompt: int
@@ -28,15 +30,16 @@ class MinedPrompt:
 
     @property
     def share(self) -> float:
-        """Expected share of its tokens that flip."""
+        """The expected fraction of its tokens that flip."""
         return self.expected / self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedToken:
-    """One token: which prompt, where in it, its id; the probability to flip, and the layer where it is greatest.
+    """One token: the number of its prompt, its position and id, its probability to flip, and the layer where that is
+    largest.
 
-    margin: the least difference, over layers, between the lowest chosen selection score and the greatest other one.
+    margin: the smallest distance, over layers, of the lowest chosen selection score from the highest other one.
     """
 
     prompt: int
@@ -49,11 +52,12 @@ class MinedToken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifts:
-    """How well tokens were ranked: of the `share` of tokens ranked first, how much more often they flip than all do.
+    """How well tokens were ranked, in a run of both sides.
 
-    tokens, flipped: what was run; expected: the sum of the predicted probabilities.
-    lift: of the prediction; margin_lift: of the plain top-k margin on the same tokens; ceiling: 1 over the share of
-        flipped tokens, or over `share` where that is less; all three NaN where nothing flipped.
+    tokens, flipped: how many were run and how many flipped. expected: the sum of the predicted probabilities. lift: how
+        much more often the `share` of tokens ranked first flips than all do. margin_lift: the same, ranked by the plain
+        top-k margin. ceiling: the largest lift possible, 1 over the fraction of flipped tokens, or over `share` if that
+        is less. All three are NaN if nothing flipped.
     """
 
     prompts: int
@@ -68,7 +72,7 @@ class Lifts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """Both sides run: `drawn` is a random sample of the prompts not calibrated on, `mined` the first of them."""
+    """Both sides were run on prompts outside the calibration: `drawn` at random, and `mined`, those ranked first."""
 
     drawn: Lifts
     mined: Lifts
@@ -76,7 +80,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The tokens that the noise was seen on."""
+    """How many sequences and tokens the noise was measured on, and how many of the tokens flipped."""
 
     sequences: int
     tokens: int
@@ -85,11 +89,11 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mined:
-    """The first prompts and tokens, most likely to flip first.
+    """The prompts and tokens that are most likely to flip, the likeliest first.
 
-    calibration: sequences and tokens of the recipe that both sides ran, and how many of the tokens flipped.
-    prompts_read, tokens_read: what was ranked; expected: tokens of these expected to flip. draws: of noise per layer.
-    repeated: prompts of the file that are among the calibration's, which a check leaves out.
+    calibration: the recipe's sequences that both sides ran. prompts_read, tokens_read: what was ranked. expected: how
+    many of these tokens are expected to flip. draws: of noise, per layer. repeated: prompts of the file that are also
+    in the calibration, and so not in a check.
     """
 
     reference: str
@@ -106,11 +110,11 @@ class Mined:
 
     @property
     def exit_code(self) -> int:
-        """0: nothing was asked that could fail."""
+        """Always 0, since nothing was asked that could fail."""
         return 0
 
     def checked(self, check: Check) -> Mined:
-        """With the outcome of a check."""
+        """A copy with the outcome of a check."""
         return replace(self, check=check)
 
     def to_json(self) -> str:

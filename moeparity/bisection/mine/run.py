@@ -1,4 +1,4 @@
-"""Near ties in a file of prompts: which are likely to route otherwise in the candidate, from one reference pass."""
+"""Ranks a file of prompts by how likely they are to flip in the candidate, with one pass of the reference."""
 
 from __future__ import annotations
 
@@ -38,10 +38,11 @@ _GATED = "the candidate's gates on the reference's inputs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to mine: a token file, text by way of `tokenizer` (None: the recipe's), the `top` prompts and tokens.
+    """What to mine: the token file `file` (text is read with `tokenizer`, None: the recipe's), and how many to report
+    (`top`).
 
-    calibrate: sequences of the recipe that both sides run first. draws: of noise per layer. check: run both sides on
-    `top` mined and `top` random prompts.
+    calibrate: how many of the recipe's sequences both sides run first. draws: of noise, per layer. check: also run both
+    sides on the `top` prompts and on as many random ones.
     """
 
     file: Path
@@ -66,14 +67,14 @@ def mine(
     """Rank prompts and their tokens by their probability to flip.
 
     Both sides run a few of the recipe's own sequences, which shows how far the candidate's numerics move each gate's
-    logits; then the reference alone runs the prompts. `run` is a folder to keep it. Raises MoeparityError, also where
-    nothing can flip.
+    logits; then the reference alone runs the prompts. `run` is a folder that keeps the run. Raises MoeparityError, also
+    if the model has no router.
     """
     options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
     request_fields = {**asdict(request), "file": display_path(request.file)}
     with open_run(run, "mine", recipe, {"device": device, **request_fields}) as folder:
         plan = prepare(Path(recipe), device=device, options=options, progress=progress)
-        plan.refuse_recorded("moeparity mine")
+        plan.refuse_recorded("moeparity flips --mine")
         miner = _Miner.of(plan, request, progress)
         prompts = _read(plan, request)
         if folder is None:
@@ -106,7 +107,7 @@ class _Miner:
 
     @classmethod
     def of(cls, plan: Plan, request: Request, progress: Callback | None) -> _Miner:
-        """Raises SpecError for a model without routers."""
+        """The miner of a plan. Raises SpecError for a model without routers."""
         nodes = plan.model.graph.nodes
         routers = {node.name: node for node in nodes if node.op.routes}
         if not routers:
@@ -115,18 +116,18 @@ class _Miner:
         return cls(plan, request, progress, gates, routers)
 
     def run_both(self, tokens: TokenSet) -> GateNoise:
-        """Both sides on the same tokens."""
+        """Run both sides on the same tokens."""
         gate_noise = GateNoise((REFERENCE, CANDIDATE), self.gates, self._mask(tokens))
         sides = {REFERENCE: self.plan.reference, CANDIDATE: self.plan.candidate}
         self._run([self._walker(name, side, tokens) for name, side in sides.items()], tokens, gate_noise)
         return gate_noise
 
     def predict(self, tokens: TokenSet, gate_noise: GateNoise) -> NearTies:
-        """One pass of the reference; beside it run the candidate's gates, on its inputs."""
+        """Run the reference once, and beside it the candidate's gates on the reference's inputs."""
         plan, nodes = self.plan, [n for n in self.plan.model.graph.nodes if n.op.gates or n.op.routes]
         toggle = swap(_GATED, (node.name for node in nodes), plan.reference, plan.candidate)
         gate_side = plan.reference if toggle is None else mixed(plan.reference, [toggle], plan.candidate)
-        # In the candidate's own steps: its choices may go by their phases.
+        # The gates run in the candidate's steps, since its choices may differ by phase.
         gate_side = replace(gate_side, schedule=plan.candidate.schedule)
         near_ties = NearTies(
             reference=REFERENCE,
@@ -146,7 +147,7 @@ class _Miner:
         return near_ties
 
     def report(self, prompts: TokenSet, near_ties: NearTies, calibration: TokenSet, gate_noise: GateNoise) -> Mined:
-        """The first prompts and tokens, and what a check says of them."""
+        """The prompts and tokens ranked first, with the outcome of a check if one is asked for."""
         mask, probability = prompts.attention_mask, near_ties.probability.cpu()
         expected_flips, counts = probability.sum(-1), mask.sum(-1)
         order = (expected_flips / counts).sort(descending=True, stable=True).indices
@@ -188,7 +189,7 @@ class _Miner:
         ]
 
     def _check(self, prompts: TokenSet, near_ties: NearTies, order: Sequence[int], repeats: set[int]) -> Check:
-        """Both sides on the mined prompts and on as many random ones; neither was calibrated on."""
+        """Run both sides on the mined prompts and on as many random ones; none of them is in the calibration."""
         new_rows = [row for row in order if row not in repeats]
         if not new_rows:
             raise MoeparityError(
@@ -241,7 +242,7 @@ def _gate(plan: Plan, node: Node) -> Gate:
 
 
 def _weight(plan: Plan, node: Node, dtype: str) -> Tensor:
-    """Read again for each router that asks: gates of all layers together may be large."""
+    """The gate's weight, read anew for each router that asks, since the gates of all layers together may be large."""
     return plan.model.weights.node(node, dtype)["weight"]
 
 
@@ -263,9 +264,9 @@ def _read(plan: Plan, request: Request) -> TokenSet:
 
 
 def _scores(near_ties: NearTies) -> Tensor:
-    """What tokens are ranked by, fp64 [B, T]: the probability, and among equal ones the smaller margin.
+    """What tokens are ranked by, fp64 [B, T]: the probability; among equal ones the smaller margin is first.
 
-    Probabilities are apart by far more than the second term unless they are equal.
+    Different probabilities are further apart than the margin's term is large.
     """
     return near_ties.probability - 1e-9 * near_ties.margin.clamp(max=1e3)
 
@@ -288,7 +289,7 @@ def _first(tokens: TokenSet, count: int) -> TokenSet:
 
 
 def _rows(tokens: TokenSet, rows: Sequence[int]) -> TokenSet:
-    """Some sequences, without what was recorded of them."""
+    """Some of the sequences, without records."""
     indices = list(rows)
     return TokenSet(
         input_ids=tokens.input_ids[indices],
@@ -298,7 +299,7 @@ def _rows(tokens: TokenSet, rows: Sequence[int]) -> TokenSet:
 
 
 def _repeats(prompts: TokenSet, calibration: TokenSet) -> set[int]:
-    """Prompts with the same ids as a sequence of the calibration."""
+    """The rows of prompts that have the same ids as some sequence of the calibration."""
     calibration_ids = set(_sequences(calibration))
     return {row for row, ids in enumerate(_sequences(prompts)) if ids in calibration_ids}
 

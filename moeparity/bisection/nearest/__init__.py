@@ -1,1 +1,1 @@
-"""Which known choice a user's function made."""
+"""Which known choices give the bits of a user's function, or come nearest to them."""

@@ -1,16 +1,15 @@
-"""The answers of the first pass, as the report holds them."""
+"""Takes the nearest choices from the first pass into the report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from moeparity.bisection.context import Context
+from moeparity.bisection.determinism.data import Determinism
+from moeparity.bisection.nearest.data import NearestAnswers
+from moeparity.bisection.nearest.observe import NEAREST
 
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
 
-
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Empty where no user's function runs; nothing is said of one that gives other bits when it is called again."""
-    unsteady = {(unstable.call, unstable.node) for unstable in report["not_deterministic"]}
-    answers = observed.sections.get("nearest", ())
-    return {"nearest": tuple(answer for answer in answers if (answer.call, answer.node) not in unsteady)}
+def measure(of: Context) -> NearestAnswers:
+    """The answers; empty if no user's function runs. Functions that are not deterministic have none."""
+    unsteady = {(unstable.call, unstable.node) for unstable in of[Determinism].not_deterministic}
+    answers = of.observed.of_watch(NEAREST) or ()
+    return NearestAnswers(nearest=tuple(answer for answer in answers if (answer.call, answer.node) not in unsteady))

@@ -1,13 +1,15 @@
-"""Which known choices a user's function made: asked at every node that it closes, as the values pass."""
+"""An observer that searches for the known choices of users' functions, on the values of the pass."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from moeparity.bisection.nearest.report import Nearest
+from moeparity.bisection.nearest.data import Nearest
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import SHADOW, Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
@@ -23,10 +25,11 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True, kw_only=True)
 class Question:
-    """A user's function at the node it closes: an inquiry of the micro-batches on which it was called.
+    """The search for one user's function, at the last node that it computes, on the micro-batches on which it was
+    called.
 
-    walkers: whose values are looked at, the first that has any. other_side: the walker that runs the other side's
-    kernels on the inputs of the first of them.
+    walkers: the walkers of whose values the first that ran is looked at. other_side: the walker that runs the other
+    side's kernels on the same inputs as the first of `walkers`.
     """
 
     region: Region
@@ -35,11 +38,11 @@ class Question:
     inquiry: Inquiry
 
     def lies_beside(self, node: Node) -> bool:
-        """Whether a node is of the same segment, so that its values and weights are at hand together with these."""
+        """Whether a node is in the same segment, so that its weights are in memory together with this one's."""
         return node.name in self.inquiry.replaced.segment
 
     def see(self, view: NodeView) -> None:
-        """Look at a wave of the node that the region closes at."""
+        """Look at a wave of the region's last node."""
         self.inquiry.kernels.loaded = view.loaded.beside()
         same = self._gives_the_others_bits(view)
         for sample in self._samples(view):
@@ -47,7 +50,7 @@ class Question:
 
     @property
     def result(self) -> Nearest | None:
-        """What is known now; None where the function gives the bits of the other side's kernels."""
+        """The answer so far; None if the function gives the same bits as the other side's kernels."""
         inquiry = self.inquiry
         if inquiry.base.exact or not inquiry.base.elements:
             return None
@@ -61,7 +64,7 @@ class Question:
         )
 
     def _samples(self, view: NodeView) -> Iterator[Sample]:
-        """The micro-batches of a wave, each as the function met it."""
+        """The micro-batches of a wave, with inputs and results as the function had them."""
         walker = next((walker for walker in self.walkers if view.ran(walker)), None)
         if walker is None:
             return
@@ -70,7 +73,7 @@ class Question:
             batch = blocks[0].batch
             turn = next(turn for turn in view.turns[walker] if turn.batch is batch)
             if turn.source is not None:
-                # Values of other tokens, which no function was called for here.
+                # The values were copied from other tokens; the function was not called for them.
                 continue
             entering = [assemble(value, batch) for value in view.inputs[walker] if value is not None]
             yield Sample(
@@ -80,7 +83,7 @@ class Question:
             )
 
     def _gives_the_others_bits(self, view: NodeView) -> bool:
-        """Whether the other side's kernels have given the same bits on the same inputs in the pass itself."""
+        """Whether, in the pass itself, the other side's kernels gave the same bits on the same inputs."""
         if not self.walkers or self.other_side in view.regions or not view.ran(self.other_side, self.walkers[0]):
             return False
         ports = len(view.node.outputs)
@@ -90,7 +93,7 @@ class Question:
 
 @dataclass(slots=True)
 class NearestChoices:
-    """Asks every function at the node it closes; what lies in memory goes with the layer."""
+    """Runs every question at its function's last node, and frees a question's memory when its segment ends."""
 
     questions: Sequence[Question]
     _open: list[Question] = field(default_factory=list)
@@ -107,20 +110,19 @@ class NearestChoices:
 
     @property
     def result(self) -> tuple[Nearest, ...]:
-        """By node, in the order of the pass, where the function gives other bits than the other side's kernels."""
+        """The answers, in the order of the pass; functions with the bits of the other side's kernels have none."""
         return tuple(answer for question in self.questions if (answer := question.result) is not None)
 
 
-STATE = (Nearest, ChoiceMatch, NumberRange)
-
-
 def observer(plan: Plan, trials: Trials) -> NearestChoices | None:
-    """Asks which known choices users' functions made; None where none runs, or only the two sides do."""
+    """The observer; None if no user's function runs, or if nothing but the two sides is run."""
     return NearestChoices(questions(plan)) if plan.functions and plan.attribution else None
 
 
 def questions(plan: Plan) -> list[Question]:
-    """The functions of both sides, in the order of the nodes they close at, but those that both sides run there."""
+    """A question for each user's function, in the order of the nodes; none if both sides run the same function
+    there.
+    """
     sides = {REFERENCE: plan.reference.plan, CANDIDATE: plan.candidate.plan}
     others = {REFERENCE: CANDIDATE, CANDIDATE: REFERENCE}
     memories: dict[str, Memory] = {}
@@ -149,8 +151,10 @@ def questions(plan: Plan) -> list[Question]:
 
 
 def _readable(region: Region, plan: BoundGraph, maker: BoundGraph) -> bool:
-    """Whether a plan's kernels may read what another plan hands a region: whole values, made under the choices that the
-    nodes behind go along with.
+    """Whether the kernels of `plan` may read what `maker` hands a region.
+
+    They may if its inputs are whole values, and were made under choices that the region's nodes expect
+    (`choices_elsewhere`).
     """
     nodes = [node for node in plan.graph.nodes if node.name in region.nodes]
     pairs = [
@@ -160,3 +164,6 @@ def _readable(region: Region, plan: BoundGraph, maker: BoundGraph) -> bool:
         if dict(zip(node.ports, node.inputs, strict=True)).get(by.port) in region.inputs
     ]
     return all(a == b for a, b in pairs) and all(plan.partials[value] == 1 for value in region.inputs)
+
+
+NEAREST: Final[Watch[tuple[Nearest, ...]]] = Watch("nearest", observer, (Nearest, ChoiceMatch, NumberRange))

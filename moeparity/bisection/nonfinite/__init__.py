@@ -1,1 +1,1 @@
-"""Where NaN and infinities come from: the first node, token and expert of each side that has one."""
+"""Where NaN and infinities start: each side's first node, token and expert that has one."""

@@ -1,33 +1,32 @@
-"""Where NaN and infinities start, of what was seen of both sides and of the toggles' trials."""
+"""Where NaN and infinities start, from what was seen of both sides and of the toggles' trials."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from moeparity.bisection.nonfinite.observe import Occurrence
-from moeparity.bisection.nonfinite.report import FirstNonfinite, Nonfinite
-from moeparity.bisection.nonfinite.words import nonfinite_reading
+from moeparity.bisection.context import Context
+from moeparity.bisection.nonfinite.data import FirstNonfinite, Nonfinite
+from moeparity.bisection.nonfinite.observe import OCCURRENCES, Occurrence
+from moeparity.bisection.nonfinite.show import nonfinite_reading
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import TrialKey, alone, restored
+from moeparity.bisection.verdict.data import Verdicts
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first values that are not finite; None where every value of every node of both sides is."""
-    occurrences: Mapping[tuple[str, bool], Occurrence] = observed.sections["nonfinite"]
+def measure(of: Context) -> Nonfinite | None:
+    """The first values that are not finite; None if every value of both sides is finite."""
+    plan, occurrences = of.plan, of.observed.of_watch(OCCURRENCES)
     if not occurrences:
-        return {"nonfinite": None}
+        return None
     order = [node.name for node in plan.model.graph.nodes]
     first = sorted(
         (_first(side, padding, occurrence) for (side, padding), occurrence in occurrences.items()),
         key=lambda entry: (order.index(entry.node), entry.padding, entry.side != REFERENCE),
     )
-    made_by, ended_by = _causes(plan, observed)
-    metrics, tokens = report["metrics"], plan.tokens.input_ids
+    made_by, ended_by = _causes(plan, of.observed)
+    metrics, tokens = of[Verdicts].metrics, plan.tokens.input_ids
     reading = nonfinite_reading(first, made_by, ended_by, metrics.nonfinite_tokens, tuple(tokens.shape))
-    return {"nonfinite": Nonfinite(first=tuple(first), made_by=made_by, ended_by=ended_by, reading=tuple(reading))}
+    return Nonfinite(first=tuple(first), made_by=made_by, ended_by=ended_by, reading=tuple(reading))
 
 
 def _first(side: str, padding: bool, occurrence: Occurrence) -> FirstNonfinite:
@@ -47,10 +46,10 @@ def _first(side: str, padding: bool, occurrence: Occurrence) -> FirstNonfinite:
 
 
 def _causes(plan: Plan, observed: Observed) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Toggles that alone make scored tokens that are not finite, and those whose restoring ends all of them."""
+    """The toggles that alone make scored tokens that are not finite, and those whose restoring leaves none."""
 
     def count(key: TrialKey | str) -> int | None:
-        """Such tokens of a trial; None where an op refuses it."""
+        """How many scored tokens of a trial are not finite; None if an op refuses the trial."""
         ran = key in observed.logits.walkers
         return int(observed.logits.sums(key).nonfinite.sum()) if ran else None
 
@@ -58,7 +57,7 @@ def _causes(plan: Plan, observed: Observed) -> tuple[tuple[str, ...], tuple[str,
         return (), ()
     whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
     ended_by = tuple(toggle.name for toggle in whole if count(restored(toggle)) == 0)
-    occurrences: Mapping[tuple[str, bool], Occurrence] = observed.sections["nonfinite"]
+    occurrences = observed.of_watch(OCCURRENCES) or {}
     if (REFERENCE, False) in occurrences:
         return (), ended_by
     return tuple(toggle.name for toggle in whole if count(alone(toggle))), ended_by

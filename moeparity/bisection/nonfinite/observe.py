@@ -1,15 +1,17 @@
-"""The first node of each side at which a value is NaN or infinite, as values go by."""
+"""An observer that finds the first node of each side with a NaN or an infinity."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.values import assemble
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
@@ -21,7 +23,7 @@ Side = Name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occurrence:
-    """Values of one node that are not finite; fields as in `report.FirstNonfinite`."""
+    """NaN and infinities at one node; fields as in `data.FirstNonfinite`."""
 
     node: Node
     nan: int
@@ -35,10 +37,11 @@ class Occurrence:
 
 @dataclass(slots=True)
 class FirstOccurrences:
-    """By side, and by whether tokens are padding, the first node in the order of the graph with such values.
+    """The first node with such values, by side and by whether the tokens are padding.
 
-    Segments, and nodes inside them, come in that order in every wave, but all nodes of a segment come before its next
-    wave: `order` are the names of all nodes. Tokens that are not real in `attention_mask` [B, T] bool are padding.
+    First means first in the graph. The pass goes through all nodes of a segment before the segment's next wave, so a
+    later wave can show an earlier node: `order`, the names of all nodes, decides. Tokens that are False in
+    `attention_mask` (bool [B, T]) are padding.
     """
 
     sides: Sequence[Side]
@@ -60,21 +63,21 @@ class FirstOccurrences:
 
     @property
     def result(self) -> dict[tuple[Side, bool], Occurrence]:
-        """By side and padding; what has no such values is not there."""
+        """The first occurrences by side and padding; no entry if there is none."""
         return self.first
 
     def part(self, rows: slice) -> dict[tuple[Side, bool], Occurrence]:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self.first
 
     def join(self, part: dict[tuple[Side, bool], Occurrence], rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         for (side, padding), further in part.items():
             if not self._is_known(side, padding, further.node):
                 self._add((side, padding), further)
 
     def _is_known(self, side: Side, padding: bool, node: Node) -> bool:
-        """Whether an earlier node has some."""
+        """Whether an earlier node already has one."""
         occurrence = self.first.get((side, padding))
         return occurrence is not None and self.order.index(occurrence.node.name) < self.order.index(node.name)
 
@@ -91,7 +94,7 @@ class FirstOccurrences:
         if earlier is None or earlier.node.name != further.node.name:
             self.first[key] = further
             return
-        # A later wave of the same node: the first token stays.
+        # The same node in a later wave: add the counts and keep the first token.
         self.first[key] = replace(
             earlier,
             nan=earlier.nan + further.nan,
@@ -102,25 +105,27 @@ class FirstOccurrences:
 
 
 def _suspects(view: NodeView, sides: Sequence[Side]) -> dict[Side, list[int]]:
-    """By side that ran the node, its ports that may hold something that is not finite; asked once for one value."""
+    """For each side that ran the node, the ports that may hold a value that is not finite; computed once for shared
+    values.
+    """
     by_value: dict[int, list[int]] = {}
     for side in filter(view.ran, sides):
         outputs = view.outputs[side]
         if id(outputs) not in by_value:
             ports = [port for port in range(len(outputs)) if _may_hold(view.tensor(side, port))]
-            # What single consumers are handed is the same value rounded otherwise: it counts where the stored one has
-            # none.
+            # Further ports are the same value rounded for single consumers: they count only if the stored value is
+            # finite.
             by_value[id(outputs)] = [port for port in ports if port < len(view.node.outputs)] or ports
     return {side: by_value[id(view.outputs[side])] for side in filter(view.ran, sides)}
 
 
 def _may_hold(value: Tensor) -> bool:
-    """Whether a value may hold something that is not finite: its sum says so without a mask as large as the value."""
+    """Whether a value may hold something that is not finite, by its sum, which needs no mask as large as the value."""
     return value.is_floating_point() and not bool(value.sum().isfinite())
 
 
 def _occurrence(view: NodeView, side: Side, faulty: Tensor, nan: int) -> Occurrence:
-    """What `faulty` [B, T, N] bool marks in a wave."""
+    """The occurrence of what `faulty` (bool [B, T, N]) marks in a wave."""
     tokens = faulty.any(-1)
     row, position = (int(index) for index in tokens.nonzero()[0])
     return Occurrence(
@@ -136,7 +141,7 @@ def _occurrence(view: NodeView, side: Side, faulty: Tensor, nan: int) -> Occurre
 
 
 def _expert(view: NodeView, side: Side, row: int, position: int) -> int | None:
-    """The expert of the first slot of a token whose row is not finite; None where the node makes no rows of experts."""
+    """The expert of a token's first row that is not finite; None if the node does not compute experts' rows."""
     node, region = view.node, view.regions.get(side)
     if not node.op.slot_order or "ids" not in node.op.integers:
         return None
@@ -146,16 +151,16 @@ def _expert(view: NodeView, side: Side, row: int, position: int) -> int | None:
         return None
     blocks = view.inputs[side][names.index(ids)]
     assert blocks is not None, "ids are always read"
-    # Rows [slots, hidden], of partial sums one such part for each rank.
+    # Rows are [slots, hidden]; partial sums have such rows for each rank.
     rows = view.by_token(side)[row, position].view(-1, *view.outputs[side][0][0].tensor.shape[-2:])
     slot = int((~rows.isfinite()).any(-1).any(0).nonzero()[0])
     return int(assemble(blocks, view.batch)[row, position, slot])
 
 
-STATE = (Occurrence,)
-
-
 def observer(plan: Plan, trials: Trials) -> FirstOccurrences:
-    """Looks at both sides."""
+    """The observer of both sides."""
     _, mask, _ = plan.tokens_on_device
     return FirstOccurrences((REFERENCE, CANDIDATE), [node.name for node in plan.model.graph.nodes], mask)
+
+
+OCCURRENCES: Final[Watch[Mapping[tuple[str, bool], Occurrence]]] = Watch("nonfinite", observer, (Occurrence,))

@@ -1,1 +1,1 @@
-"""Both sides against an fp64 run: which one is nearer the truth."""
+"""Both sides compared with a run in fp64: which one is nearer to the exact values."""

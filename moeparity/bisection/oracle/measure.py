@@ -1,30 +1,30 @@
-"""Which side is nearer the oracle, and how far both lie from it."""
+"""How far both sides lie from the oracle, and which is nearer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.oracle.observe import NodeDistances, Truth
-from moeparity.bisection.oracle.report import Distance, Oracle, OracleNode, Standing
-from moeparity.bisection.oracle.words import accuracy_reading
+from moeparity.bisection.context import Context
+from moeparity.bisection.oracle.data import Distance, Oracle, OracleNode, Standing
+from moeparity.bisection.oracle.observe import TRUTH, NodeDistances, Truth
+from moeparity.bisection.oracle.show import accuracy_reading
 from moeparity.bisection.plan import Plan
+from moeparity.bisection.verdict.data import Verdicts
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES, Interval
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Both sides against the oracle; None for a recipe without one."""
-    truth: Truth | None = observed.sections.get("oracle")
-    return {"oracle": None if truth is None else _oracle(plan, truth, report["verdict"].status)}
+def measure(of: Context) -> Oracle | None:
+    """Both sides against the oracle; None if the recipe asks for none."""
+    truth = of.observed.of_watch(TRUTH)
+    return None if truth is None else _oracle(of.plan, truth, of[Verdicts].verdict.status)
 
 
 def _oracle(plan: Plan, truth: Truth, status: str) -> Oracle:
-    """`status` is the verdict on parity."""
+    """The section's data; `status` is the verdict on parity."""
     logits, nodes = truth.logits, truth.distances.nodes
     nearer = accuracy(logits.sums(REFERENCE), logits.sums(CANDIDATE))
     return Oracle(
@@ -68,11 +68,11 @@ def _node(record: NodeDistances) -> OracleNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """Both sides' full-vocabulary KL(side || oracle), in nats per token, and who is nearer.
+    """Both sides' KL(side || oracle) over the whole vocabulary, in nats per token, and which is nearer.
 
     change: the interval of the candidate's KL minus the reference's, paired over sequences.
-    standing: of the candidate: `nearer` or `farther` when the interval of the change excludes 0, `level` when both have
-        the same KL in every sequence, `undecided` else, and with fewer than 25 sequences.
+    standing: of the candidate: `nearer` or `farther` if the interval of the change excludes 0, `level` if both have the
+        same KL in every sequence, else `undecided`, as with fewer than 25 sequences.
     """
 
     reference: Interval
@@ -82,7 +82,7 @@ class Accuracy:
 
 
 def accuracy(reference: SequenceSums, candidate: SequenceSums) -> Accuracy:
-    """Which side is nearer the oracle, from both sides' sums with the oracle in the place of the reference."""
+    """Which side is nearer to the oracle, from both sides' sums taken with the oracle as reference."""
     tokens = reference.tokens
     ours, theirs = candidate.kl_candidate_reference, reference.kl_candidate_reference
     change = token_mean(ours - theirs, tokens)

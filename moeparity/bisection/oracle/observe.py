@@ -1,9 +1,12 @@
-"""How far both sides lie from the oracle: parity says whether they agree, this says which one is nearer the truth."""
+"""Observes how far both sides lie from the oracle. Parity says whether they agree, this says which is nearer to
+exact.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
@@ -11,6 +14,7 @@ from moeparity.bisection.observers import Logits
 from moeparity.bisection.oracle.side import ORACLE
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.exact import Exact
@@ -19,11 +23,11 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Distance:
-    """How far one side's values of a node lie from the oracle's, in sums that add up over micro-batches.
+class DistanceSum:
+    """How far one side's values at a node lie from the oracle's, as sums over micro-batches, in fp64.
 
-    squared, largest: sum of squares and maximum of |value - oracle|; `squared_oracle` sums the oracle's own squares.
-        All in fp64; NaN or infinite where a value is.
+    squared, largest: sum of squares and maximum of |value - oracle|. squared_oracle: sum of the oracle's squares. NaN
+        or infinite if a value is.
     """
 
     squared: Exact
@@ -32,26 +36,26 @@ class Distance:
 
     @property
     def relative_l2(self) -> float:
-        """Euclidean norm of the difference over that of the oracle; 0 without a difference."""
+        """L2 norm of the difference over that of the oracle; 0 without a difference."""
         if self.squared == 0.0:
             return 0.0
         return math.sqrt(self.squared) / math.sqrt(self.squared_oracle) if self.squared_oracle else math.inf
 
-    def __add__(self, addend: Distance) -> Distance:
-        """Both together. Not by max(), which may drop a NaN."""
+    def __add__(self, addend: DistanceSum) -> DistanceSum:
+        """Both together. `largest` is not taken by max() alone, which may drop a NaN."""
         larger = addend.largest if math.isnan(addend.largest) or addend.largest > self.largest else self.largest
-        return Distance(
+        return DistanceSum(
             squared=self.squared + addend.squared,
             largest=larger,
             squared_oracle=self.squared_oracle + addend.squared_oracle,
         )
 
 
-def distance(value: torch.Tensor, oracle: torch.Tensor) -> Distance:
+def distance(value: torch.Tensor, oracle: torch.Tensor) -> DistanceSum:
     """How far `value` lies from `oracle`; equal shapes, any float dtypes, subtracted in fp64."""
     truth = oracle.double().flatten()
     difference = value.double().flatten() - truth
-    return Distance(
+    return DistanceSum(
         squared=Exact(float(difference.dot(difference))),
         largest=float(difference.abs().max()) if difference.numel() else 0.0,
         squared_oracle=Exact(float(truth.dot(truth))),
@@ -60,13 +64,13 @@ def distance(value: torch.Tensor, oracle: torch.Tensor) -> Distance:
 
 @dataclass(slots=True)
 class NodeDistances:
-    """One node's distances from the oracle, of the reference's and of the candidate's carried values."""
+    """The distances of the reference's and the candidate's carried values from the oracle's, at one node."""
 
     node: Node
-    reference: Distance
-    candidate: Distance
+    reference: DistanceSum
+    candidate: DistanceSum
 
-    def add(self, reference: Distance, candidate: Distance) -> None:
+    def add(self, reference: DistanceSum, candidate: DistanceSum) -> None:
         """Add the distances of further tokens."""
         self.reference, self.candidate = self.reference + reference, self.candidate + candidate
 
@@ -81,12 +85,10 @@ class NodeDistances:
 
 @dataclass(slots=True)
 class Distances:
-    """Distances of two walkers from the oracle at every node with floating-point output of its shape.
+    """Distances of two walkers from the oracle, at every node with floating-point output.
 
-    Left out are those in slot order, and the log-softmax, where one side may hand on logits; the KL says how far that
-    lies from the oracle's.
-
-    Padded tokens are in it, as in `Divergence`.
+    Left out are values in slot order, and the node of log-probabilities, where one side may hand on logits; the KL
+    measures those. Values of another shape than the oracle's are left out too. Padding counts, as in `Divergence`.
     """
 
     reference: Name
@@ -96,7 +98,7 @@ class Distances:
 
     def see(self, view: NodeView) -> None:
         """Called by the engine once per node and wave."""
-        # Another order of the same slots would outweigh every rounding.
+        # Slots in another order would outweigh every rounding.
         if view.node.op.slot_order or view.node.op.reports:
             return
         if not view.ran(self.reference, self.candidate, self.oracle):
@@ -106,7 +108,7 @@ class Distances:
             if not truth.is_floating_point():
                 continue
             values = [view.tensor(name, port) for name in (self.candidate, self.reference)]
-            # A fault can give a value another size, and then it lies at no distance.
+            # A fault can change a value's shape; then elements have no counterparts.
             if any(value.shape != truth.shape for value in values):
                 continue
             ours, theirs = (distance(value, truth) for value in values)
@@ -117,7 +119,7 @@ class Distances:
                 record.add(theirs, ours)
 
     def join(self, part: Distances, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         for name, further in part.nodes.items():
             if name in self.nodes:
                 self.nodes[name].add(further.reference, further.candidate)
@@ -127,7 +129,7 @@ class Distances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """Both sides against the oracle in one pass: values at every node, and log-probabilities with the oracle's."""
+    """Compares both sides with the oracle in one pass: values at every node, and log-probabilities."""
 
     distances: Distances
     logits: Logits
@@ -138,28 +140,28 @@ class Truth:
         self.logits.see(view)
 
     def part(self, rows: slice) -> Truth:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self
 
     def join(self, part: Truth, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         self.distances.join(part.distances, rows)
         self.logits.join(part.logits, rows)
 
     @property
     def result(self) -> Truth:
-        """Both observers, which keep sums only."""
+        """Both observers; they keep sums only."""
         return self
 
 
-STATE = (Truth, Distances, NodeDistances, Distance)
-
-
 def observer(plan: Plan, trials: Trials) -> Truth | None:
-    """Looks at both sides and the oracle; None for a recipe without one."""
+    """The observer of both sides and the oracle; None if the recipe asks for no oracle."""
     if plan.oracle is None:
         return None
     ids, _, scored = plan.tokens_on_device
     output, sampled_from = plan.model.graph.scores, plan.recipe.tokens.sampler
     logits = Logits(output, ORACLE, (REFERENCE, CANDIDATE), ids, scored, sampled_from)
     return Truth(distances=Distances(REFERENCE, CANDIDATE, ORACLE), logits=logits)
+
+
+TRUTH: Final[Watch[Truth]] = Watch("oracle", observer, (Truth, Distances, NodeDistances, DistanceSum))

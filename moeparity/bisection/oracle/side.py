@@ -17,8 +17,8 @@ ORACLE = "oracle"
 def oracle_side(reference: Side, profile: Profile, dtype: str) -> Side:
     """The oracle's profile on the reference's graph and micro-batches; `dtype` is the checkpoint's.
 
-    What is no numerics (an eps, a tie-break rule) is the reference's, and so is what decides whether it takes effect:
-    the oracle is the reference's exact answer.
+    The oracle is the exact answer of the reference's model. So choices that are not numerics (an eps, a tie-break rule)
+    are the reference's, and so are attributes that decide whether these take effect.
     """
     plan = bind(reference.plan.graph, profile, dtype, phases=reference.plan.phases)
     places = [(node.name, name) for node in plan.graph.nodes for name in _semantics(node)]
@@ -26,7 +26,7 @@ def oracle_side(reference: Side, profile: Profile, dtype: str) -> Side:
 
 
 def _semantics(node: Node) -> Iterator[str]:
-    """The choices of a node that are no numerics, and the attributes that may leave them nothing to decide."""
+    """The choices of a node that are not numerics, and the attributes by which these may rest."""
     semantics = [attribute for attribute in node.attributes if attribute.kind == "semantics"]
     conditions = {name for attribute in semantics for name in attribute.when}
     yield from (a.name for a in node.attributes if a in semantics or a.name in conditions)

@@ -1,1 +1,1 @@
-"""What became of every single token: what the page draws, and one safetensors file holds."""
+"""Metrics and flips of every single token, which the page draws and one safetensors file holds."""

@@ -1,43 +1,42 @@
-"""Each token's metrics beside its routes, as arrays."""
+"""Puts each token's metrics and routes into arrays."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from moeparity.bisection.context import Context
 from moeparity.bisection.flips.census import Census
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.per_token.report import PerToken
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.flips.observe import CENSUS
+from moeparity.bisection.per_token.data import PerToken
+from moeparity.bisection.per_token.observe import TOKEN_VALUES
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Every token; None where the pass did not look at them."""
-    values: Tensor | None = observed.sections.get("per_token")
+def measure(of: Context) -> PerToken | None:
+    """Every token; None if the pass had no observer for it."""
+    values, tokens = of.observed.of_watch(TOKEN_VALUES), of.plan.tokens
     if values is None:
-        return {"per_token": None}
-    tokens = plan.tokens
+        return None
     first = torch.zeros_like(tokens.loss_mask)
     first[:, 0] = True
-    k3, kl, delta = (value.numpy() for value in values)
-    return {
-        "per_token": PerToken(
-            input_ids=tokens.input_ids.cpu().numpy(),
-            real=tokens.attention_mask.cpu().numpy(),
-            scored=(tokens.loss_mask & ~first).cpu().numpy(),
-            k3=k3,
-            kl=kl,
-            delta=delta,
-            **_routes(observed.sections.get("flips"), tuple(tokens.input_ids.shape)),
-        )
-    }
+    k3, kl, delta, reference, candidate = (value.numpy() for value in values)
+    return PerToken(
+        input_ids=tokens.input_ids.cpu().numpy(),
+        real=tokens.attention_mask.cpu().numpy(),
+        scored=(tokens.loss_mask & ~first).cpu().numpy(),
+        k3=k3,
+        kl=kl,
+        delta=delta,
+        reference_logprob=reference,
+        candidate_logprob=candidate,
+        **_routes(of.observed.of_watch(CENSUS), tuple(tokens.input_ids.shape)),
+    )
 
 
 def _routes(census: Census | None, shape: tuple[int, ...]) -> dict[str, Any]:
-    """What a census says of each token; nothing of a model without routers."""
+    """The fields that a census gives; {} for a model without routers."""
     census = census or Census(torch.zeros(0, *shape, dtype=torch.uint8), [], 0)
     places = sorted(census.flips)
     unknown = torch.full(shape, torch.nan)
@@ -57,7 +56,7 @@ def _routes(census: Census | None, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _flips_of(index: int, waves: list[Tensor]) -> Tensor:
-    """The flips of one layer in the order of sequences and positions, behind the layer's place."""
+    """The flips of one layer sorted by sequence and position, each row led by the layer's index."""
     flips = torch.cat(waves)
     order = sorted(range(len(flips)), key=lambda row: (int(flips[row, 0]), int(flips[row, 1])))
     return torch.nn.functional.pad(flips[order], (1, 0), value=index)

@@ -1,4 +1,6 @@
-"""The safetensors file of every token: what the page draws, for other programs, and to make the page again."""
+"""Writes the safetensors file of every token, from which other programs, or a new page, can draw what the page
+draws.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from moeparity.bisection.report import Report
 from moeparity.output.writing import write_tensors
 
 SCHEMA = "moeparity.per-token/1"
-"""Grows when a tensor changes its meaning or goes."""
+"""Schema of the file. The number grows if a tensor changes its meaning or goes."""
 
 
 def write_per_token(report: Report, path: Path) -> None:
-    """Write each array of `PerToken` under its name; `input_ids`, which are text, only where `pieces` are there.
+    """Write each array of `PerToken` under its name; `input_ids`, which are text, only if `pieces` are given.
 
-    Raises MoeparityError where the file cannot be written.
+    Raises MoeparityError if the file cannot be written.
     """
     tokens = report.per_token
     assert tokens is not None, "every run looks at its tokens"

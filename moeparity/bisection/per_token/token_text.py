@@ -1,4 +1,4 @@
-"""The text of a run's tokens, piece by piece: only where somebody asks for it, since prompts may be private."""
+"""The text of a run's tokens, added only if somebody asks for it, since prompts may be private."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from moeparity.plan.spec import reader
 
 
 def recipe_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a recipe's tokens, or that of its checkpoint.
+    """The tokenizer of a recipe's tokens; if it names none, its checkpoint's.
 
-    Raises TokensError where there is neither, MoeparityError for a recipe that cannot be read.
+    Raises TokensError if there is neither, MoeparityError for a recipe that cannot be read.
     """
     recipe = reader.read_recipe(path)
     folder = reader.find_file(recipe.checkpoint, Where(path, recipe.line_of("checkpoint")), "checkpoint")
@@ -29,7 +29,7 @@ def recipe_tokenizer(path: Path) -> Tokenizer:
 
 
 def spelt(report: Report, tokenizer: Tokenizer) -> Report:
-    """The report with the text of its tokens."""
+    """A copy of the report with the text of its tokens."""
     tokens = report.per_token
     if tokens is None:
         return report

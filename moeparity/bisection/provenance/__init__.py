@@ -1,1 +1,1 @@
-"""What a report was made with: the recipe, the weights and tokens by their digests, versions, the machine."""
+"""What a report was made from: digests of the recipe, the weights and the tokens, versions, the machine."""

@@ -4,46 +4,43 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from moeparity.bisection.observed import Observed
+from moeparity.bisection.context import Context
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.provenance.report import FileDigest, Provenance
+from moeparity.bisection.provenance.data import FileDigest, Provenance
 from moeparity.errors import Where, display_path
 from moeparity.inputs.machine import cpu_name, device_name, versions
 from moeparity.plan.spec import reader
 
 WHOLE = 1 << 30
-"""Weights of up to so many bytes are read again for their digest; of more, only the headers."""
+"""Weights of up to so many bytes are read again for their digest; of larger ones only the headers are."""
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What this run was made with."""
-    recipe = plan.recipe
+def measure(of: Context) -> Provenance:
+    """What this run was made from."""
+    plan, recipe = of.plan, of.plan.recipe
     tokens = reader.find_file(recipe.tokens.file, Where(plan.path, recipe.tokens.line_of("file")), "token file")
-    return {
-        "provenance": Provenance(
-            recipe=_whole(plan.path),
-            tokens=_whole(tokens),
-            weights=tuple(_weights(plan)),
-            versions=tuple(versions().items()),
-            system=f"{platform.system()} {platform.machine()}",
-            cpu=cpu_name(),
-            capability=torch.backends.cpu.get_cpu_capability(),
-            device=device_name(plan.model.device),
-            threads=torch.get_num_threads(),
-            trace=tuple(_trace(plan)),
-        )
-    }
+    return Provenance(
+        recipe=_whole(plan.path),
+        tokens=_whole(tokens),
+        weights=tuple(_weights(plan)),
+        versions=tuple(versions().items()),
+        system=f"{platform.system()} {platform.machine()}",
+        cpu=cpu_name(),
+        capability=torch.backends.cpu.get_cpu_capability(),
+        device=device_name(plan.model.device),
+        threads=torch.get_num_threads(),
+        trace=tuple(_trace(plan)),
+    )
 
 
 def _weights(plan: Plan) -> Iterator[FileDigest]:
-    """The weights' files and config.json; none where the weights are random."""
+    """The weights' files and config.json; nothing if the weights are random."""
     if plan.recipe.synthetic is not None:
         return
     files = sorted({entry.file for entry in plan.model.weights.checkpoint.entries.values()})
@@ -53,7 +50,7 @@ def _weights(plan: Plan) -> Iterator[FileDigest]:
 
 
 def _trace(plan: Plan) -> Iterator[FileDigest]:
-    """The files of a recorded candidate: its records, which hold the digest of every value, and its tensors."""
+    """The files of a recorded candidate: its records, which have the digest of every value, and its tensors."""
     if plan.recorded is None:
         return
     files = sorted(path for path in plan.recorded.folder.rglob("*") if path.is_file())
@@ -69,13 +66,13 @@ def _whole(path: Path) -> FileDigest:
 
 @lru_cache(maxsize=1024)
 def _contents(path: Path, size: int, changed: int) -> str:
-    """SHA-256 of a file of that size and time of change: a sweep reads the same ones at every point."""
+    """The SHA-256 of a file with this size and time of change; cached, since a sweep asks for it at every point."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _header(path: Path) -> FileDigest:
-    """Of a safetensors file its header, with the length before it."""
+    """The digest of a safetensors file's header and of the length before it."""
     with path.open("rb") as file:
         length = file.read(8)
         digest = hashlib.sha256(length + file.read(int.from_bytes(length, "little")))

@@ -1,1 +1,1 @@
-"""Both sides on the ranks of a live job, held to the simulated ones bit for bit."""
+"""Both sides on the ranks of a live job, compared bit by bit with simulated ranks."""

@@ -1,14 +1,11 @@
-"""What a live job gave, as the report holds it."""
+"""Takes what a live job computed into the report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
+from moeparity.bisection.context import Context
+from moeparity.bisection.real_ranks.data import RealRanks
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The job, which was run before; None where ranks are simulated only."""
-    return {"real_ranks": plan.real_ranks}
+def measure(of: Context) -> RealRanks | None:
+    """What the job computed before the first pass; None if ranks are only simulated."""
+    return of.plan.real_ranks

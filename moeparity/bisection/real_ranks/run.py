@@ -1,4 +1,4 @@
-"""Each side in one pass on simulated ranks and in one on the ranks of a live job, which all of its processes make."""
+"""Runs each side twice: in one pass on simulated ranks, and in one on the ranks of a live job, in all its processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.real_ranks.report import RealRanks, SideOnRanks, Site
-from moeparity.bisection.real_ranks.words import real_ranks_reading
+from moeparity.bisection.real_ranks.data import RealRanks, SideOnRanks, Site
+from moeparity.bisection.real_ranks.show import real_ranks_reading
 from moeparity.bisection.trials import walker
 from moeparity.engine.live_ranks import LiveRanks, Reduction
 from moeparity.engine.values import Block
@@ -39,7 +39,9 @@ _CUT = ("tensor", "expert")
 
 @contextmanager
 def job(device: str) -> Iterator[None]:
-    """A job of the processes that torchrun started. Raises MoeparityError where it did not start this one."""
+    """A context in which this process has joined the job that torchrun started. Raises MoeparityError without
+    torchrun.
+    """
     with process_groups():
         on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
         start("--ranks real", "bisect RECIPE --ranks real", on_gpu=on_gpu)
@@ -47,15 +49,15 @@ def job(device: str) -> Iterator[None]:
 
 
 def on_real_ranks(plan: Plan, progress: Callback | None = None) -> RealRanks:
-    """Both sides, as far as they lie on ranks, on those of the job that this process has joined. All its processes call
-    it, and get the same.
+    """Run both sides, if they are spread over ranks, on the ranks of the job that this process has joined. All
+    processes of the job call this, and get the same result.
 
-    Raises SpecError where the job has another number of processes than the plan lies on, RankError where its ranks are
-    not in step, and MoeparityError for a job of one process or a side that cannot be run.
+    Raises SpecError if the job's number of processes is not the plan's number of ranks, RankError if its ranks are not
+    in step, and MoeparityError for a job of one process or a side that cannot be run.
     """
     sides = {name: side for name, side in _sides(plan).items() if ranks_of(side) > 1}
     _refuse_world(plan, {name: ranks_of(side) for name, side in sides.items()})
-    # A pass draws from generators of its own, so that the states of torch's, which nobody seeded, are no matter.
+    # A pass draws from generators of its own, so the states of torch's, which nobody seeded, have no effect.
     with Guard(extra={"recipe": str(plan.recipe)}, rng="broadcast") as guard:
         results = []
         for name, side in sides.items():
@@ -73,8 +75,10 @@ def _sides(plan: Plan) -> Mapping[str, Side]:
 
 
 def ranks_of(side: Side) -> int:
-    """Over how many ranks a side lies: the most that any of its nodes is cut over, in any phase, and of groups that
-    attend apart those of all; of a pipeline so many in each stage.
+    """Over how many ranks a side is spread.
+
+    It is the largest number over which any node is cut, in any phase. For groups that attend apart it counts the ranks
+    of all groups, for a pipeline those of all stages.
     """
     groups = side.schedule.groups
     apart = computed_apart(side.plan.graph, groups.gathered)
@@ -89,7 +93,7 @@ def ranks_of(side: Side) -> int:
 
 
 def _refuse_world(plan: Plan, ranks: Mapping[str, int]) -> None:
-    """Raises SpecError for a job of another number of processes."""
+    """Raises SpecError if the job has another number of processes than the plan has ranks."""
     world, where = dist.get_world_size(), Where(plan.path)
     if not ranks:
         raise SpecError(
@@ -131,15 +135,15 @@ def _side(plan: Plan, name: str, side: Side, progress: Callback | None) -> SideO
 
 
 def _from_all(own_value: Any) -> list[Any]:
-    """What every rank has of this."""
+    """This value of every rank, in a list."""
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, own_value)
     return every
 
 
 def _sites(plan: BoundGraph, reductions: Mapping[str, Sequence[Reduction]], stages: int) -> Iterator[Site]:
-    """What was reduced, of layers that are alike in one line; of groups that computed apart what any of them saw, of
-    so many stages what all did.
+    """The sums that were reduced, with layers that are alike taken together. A message that several ranks of one stage
+    saw counts once; the stages' numbers are added up.
     """
     nodes = {node.name: node for node in plan.graph.nodes}
     of_site: dict[tuple[str, str, str, int, str], list[Reduction]] = {}
@@ -180,7 +184,7 @@ def _differing(reductions: Sequence[Reduction]) -> int:
 
 
 def _identified(sides: Sequence[SideOnRanks]) -> list[SideOnRanks]:
-    """With what the probe finds of sums over the whole job that are added otherwise than is set."""
+    """The sides with what the probe finds, for sums over the whole job that have other bits than simulated."""
     probed_of: dict[tuple[str, str, int], tuple[str, ...]] = {}
 
     def identified(site: Site) -> Site:
@@ -195,9 +199,9 @@ def _identified(sides: Sequence[SideOnRanks]) -> list[SideOnRanks]:
 
 
 class _Values:
-    """Digests of the values of a side at every node, and of each node what was reduced there.
+    """Digests of a side's values at every node, and what was reduced there.
 
-    of_node: by node and wave. Partial sums are left out: a rank has its own only, and what they add up to is compared.
+    of_node: by node and wave. Partial sums are left out, since a rank has only its own; their sum is compared instead.
     """
 
     def __init__(self, side: str, live: LiveRanks | None = None) -> None:

@@ -1,1 +1,1 @@
-"""What an engine recorded of the tokens, and whether the side that it is the record of gives it again."""
+"""What an engine recorded of the tokens, and whether the side that stands for it reproduces that."""

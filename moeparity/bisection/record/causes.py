@@ -1,25 +1,26 @@
-"""What a record that a side does not reproduce looks like: the diagnosis of logs, of the record and of that side."""
+"""Why a record may not be reproduced: the diagnosis of logs, applied to the record and the side that stands for it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from moeparity.bisection.record.data import LikelyCause
 from moeparity.bisection.record.observe import Records
-from moeparity.bisection.record.report import LikelyCause
 from moeparity.errors import Where
 from moeparity.logs.diagnosis import Observer
 from moeparity.logs.diagnosis.finding import Finding
 from moeparity.metrics.chunk import Chunk
 
 _POWERS = {"temperature": 1.0, "raw log-probs (temperature)": -1.0}
-"""By finding: the side's temperature that gives the record is the finding's T to this power."""
+"""By name of a finding: the exponent p. Setting the side's temperature to (the finding's T) ** p gives the record."""
 _FOR_THE_CAUSE_NAMED = "E[rho]"
 
 
 def causes(records: Records, path: Path) -> tuple[LikelyCause, ...]:
-    """What the diagnosis of logs names where the record is a log's rollout, and the side that it is of, the trainer.
+    """The causes that the diagnosis of logs names if the record is taken as a log's rollout and the side as its
+    trainer.
 
-    `path` is that of the token file. Nothing where the side's log-probabilities are not finite.
+    `path` is the token file. () if the side's log-probabilities are not finite.
     """
     if not bool(records.delta(records.recorder).isfinite().all()):
         return ()
@@ -39,7 +40,7 @@ def causes(records: Records, path: Path) -> tuple[LikelyCause, ...]:
 
 
 def _chunk(records: Records, path: Path) -> Chunk:
-    """The tokens that have a record, as those of a log."""
+    """The tokens that have a record, as tokens of a log."""
     assert records.logprobs is not None
     mask = records.mask.cpu()
     sequence, column = mask.nonzero(as_tuple=True)
@@ -55,7 +56,7 @@ def _chunk(records: Records, path: Path) -> Chunk:
 
 
 def _advice(finding: Finding, side: str) -> str:
-    """What to try next, in a recipe's keys where a recipe has one for it."""
+    """What to try next, as a key of a recipe if there is one for it."""
     power = _POWERS.get(finding.name)
     if power is None or not finding.evidence:
         return finding.advice

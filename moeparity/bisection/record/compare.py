@@ -1,4 +1,4 @@
-"""What a side lies from a record, held to what it lies from itself: where it is more, and from which position on."""
+"""Compares a side's distance from a record with its distance from itself: is it more, and from which position on."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from moeparity.bisection.floor.words import AT_THE_FLOOR
+from moeparity.bisection.floor.show import AT_THE_FLOOR
+from moeparity.bisection.record.data import FAR
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.verdict import Interval
 
-FAR = 3.0
-"""A token is outside where its |delta| is more than so many times the largest that any draw of the floor has."""
-
 
 def excess(sums: Tensor, floor: Tensor, allowed: Tensor, counts: Tensor) -> tuple[Interval, bool]:
-    """How far a mean lies over its floor and what is allowed beside, paired over sequences; and whether it is within.
+    """By how much a mean exceeds its floor plus what is allowed, paired over sequences; and whether it is within them.
 
-    All fp64 [B], sums over the tokens of each sequence, and their number. It is within where the interval does not lie
-    above 0 and the mean is at most `AT_THE_FLOOR` floors and what is allowed: few sequences bound nothing.
+    sums, floor, allowed: fp64 [B], sums over the tokens of each sequence; counts: their number. The mean is within if
+    the interval does not lie wholly above 0, and the mean is at most `AT_THE_FLOOR` x floor + allowed. The second
+    condition is needed because the interval of few sequences bounds nothing.
     """
     over = token_mean(sums - floor - allowed, counts)
     within = not over.low > 0 and bool(sums.sum() <= AT_THE_FLOOR * floor.sum() + allowed.sum())
@@ -29,10 +28,11 @@ def excess(sums: Tensor, floor: Tensor, allowed: Tensor, counts: Tensor) -> tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A side and its draws on the tokens that have a record, token by token.
+    """A side and its draws at the tokens that have a record, token by token.
 
     sequence, position: int64 [N]; `position` counts from the first token of the sequence.
-    delta: fp64 [N], the side's |log P - the recorded one|, in nats. half_unit: fp64 [N].
+    delta: fp64 [N], |log P of the side - the recorded one|, in nats. half_unit: fp64 [N], half a unit of the record's
+        last digit, in nats.
     floors: by draw, fp64 [N], |log P of the draw - that of the side|; finite.
     loudest: the largest of `floors`.
     """
@@ -46,37 +46,38 @@ class Compared:
 
     @property
     def furthest(self) -> str | None:
-        """The draw whose mean |delta| is the greatest; None without a draw."""
+        """The draw with the largest mean |delta|; None without a draw."""
         return max(self.floors, key=lambda name: float(self.floors[name].sum()), default=None)
 
     @property
     def floor(self) -> Tensor:
-        """|delta| of that draw, fp64 [N]; 0 without one."""
+        """|delta| of the draw `furthest`, fp64 [N]; 0 without one."""
         return torch.zeros_like(self.delta) if self.furthest is None else self.floors[self.furthest]
 
     @property
     def outside(self) -> Tensor:
-        """bool [N]: tokens beyond what any draw does; those whose |delta| is not finite are."""
+        """bool [N]: tokens whose |delta| is beyond what any draw does, or is not finite."""
         return ~(self.delta <= FAR * self.loudest + self.half_unit)
 
     def excess(self) -> tuple[Interval, bool]:
-        """As `excess`, of |delta|."""
+        """The function `excess`, applied to |delta|."""
         return excess(*(self._sums(x) for x in (self.delta, self.floor, self.half_unit, torch.ones_like(self.delta))))
 
     @property
     def reproduced(self) -> bool:
-        """Whether no token lies outside, and the mean is within."""
+        """Whether no token lies outside and the mean is within."""
         return not bool(self.outside.any()) and self.excess()[1]
 
     def first_position(self) -> int | None:
-        """A position up to which the record is reproduced, and with which it is not; None where all of it is.
+        """The first position with which the record is no longer reproduced; None if all of it is.
 
-        Found by halving, so that of several such positions it need not be the first, unless a token lies outside.
+        Found by halving. If the record is reproduced again after some such position, a later one may be found, unless a
+        token lies outside.
         """
         if self.reproduced:
             return None
         positions: list[int] = torch.unique(self.position).tolist()
-        # Where a token lies outside, the first such one bounds the search.
+        # If a token lies outside, the first such one bounds the search.
         last = int(self.position[self.outside].min()) if bool(self.outside.any()) else positions[-1]
         low, high = 0, positions.index(last)
         while low < high:

@@ -1,23 +1,20 @@
-"""Whether the side that sampled the tokens gives again what an engine recorded of them."""
+"""Whether the side that stands for the engine reproduces what the engine recorded of the tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from moeparity.bisection.floor.words import AT_THE_FLOOR
-from moeparity.bisection.observed import Observed
+from moeparity.bisection.context import Context
+from moeparity.bisection.floor.show import AT_THE_FLOOR
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.causes import causes
 from moeparity.bisection.record.compare import Compared, excess
-from moeparity.bisection.record.last_digit import half_units
-from moeparity.bisection.record.observe import Records
-from moeparity.bisection.record.report import (
+from moeparity.bisection.record.data import (
     LayerRecord,
     LogprobRecord,
     Record,
@@ -25,10 +22,13 @@ from moeparity.bisection.record.report import (
     RecordedLogprobs,
     RecordedRoutes,
     RecordedToken,
+    Recording,
     RouteRecord,
     Status,
 )
-from moeparity.bisection.record.words import record_reading
+from moeparity.bisection.record.last_digit import half_units
+from moeparity.bisection.record.observe import RECORDED, Records
+from moeparity.bisection.record.show import record_reading
 from moeparity.bisection.trials import TrialKey
 from moeparity.engine.walker import Name
 from moeparity.metrics.interval import sequence_mean, token_mean
@@ -37,11 +37,11 @@ from moeparity.metrics.verdict import Gate, Verdict, judge
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The verdict on the record, and what was recorded beside both sides."""
-    records: Records | None = observed.sections.get("record")
+def measure(of: Context) -> Recording:
+    """The verdict on the record, and how both sides compare with it."""
+    records = of.observed.of_watch(RECORDED)
     sides = None if records is None else recorded(records)
-    return {"record": _record(plan, records, sides), "recorded": sides}
+    return Recording(record=_record(of.plan, records, sides), recorded=sides)
 
 
 def recorded(records: Records) -> Recorded:
@@ -86,14 +86,16 @@ def _record(plan: Plan, records: Records | None, sides: Recorded | None) -> Reco
 
 
 def _pads(plan: Plan) -> int:
-    """The pads that the side of the record computes beside the tokens: a server's steps, packs and lists have none."""
+    """How many pads the record's side computes besides the tokens; none in a server's steps, packs and recorded
+    schedules.
+    """
     side = plan.candidate if plan.recipe.tokens.sampler == CANDIDATE else plan.reference
     dense = not side.schedule.is_flat and side.schedule.pack is None and side.schedule.recorded is None
     return plan.tokens.pads if dense else 0
 
 
 def _rival(side: str, record: LogprobRecord, sides: Recorded) -> RecordedLogprobs | None:
-    """The other side, where it lies at the record that `side` does not reproduce."""
+    """The other side, if it lies at the record that `side` does not reproduce; else None."""
     allowed = AT_THE_FLOOR * record.floor + record.half_unit
     rivals = (logprobs for logprobs in sides.logprobs if logprobs.side != side)
     return next((logprobs for logprobs in rivals if logprobs.mean_abs_delta <= allowed), None)
@@ -131,10 +133,10 @@ def _logprobs(plan: Plan, records: Records) -> LogprobRecord:
 
 
 def _compared(plan: Plan, records: Records) -> tuple[Compared, str]:
-    """The recorder's side against the record, token by token, and how the record is rounded."""
+    """The side that stands for the engine against the record, token by token, and how the record is rounded."""
     assert records.logprobs is not None
     mask, of_recorder = records.mask.cpu(), records.of(records.recorder)
-    # Left-hand pads are no positions of a sequence.
+    # Left-hand pads do not count as positions of a sequence.
     positions = plan.tokens.attention_mask.cumsum(-1) - 1
     half_unit, last_digit = half_units(records.logprobs.cpu()[mask])
     draws = {_name(key): (records.of(key) - of_recorder).abs() for key in records.draws}
@@ -151,13 +153,13 @@ def _compared(plan: Plan, records: Records) -> tuple[Compared, str]:
 
 
 def _name(key: Name) -> str:
-    """What a draw is called in a report."""
+    """The name of a draw in a report."""
     assert isinstance(key, TrialKey)
     return key.of if key.kind == "record" else f"order of arrival, draw {key.draw}"
 
 
 def _gate(gate: Gate | None, records: Records) -> Verdict | None:
-    """The verdict on k3(side against record); None where the recipe does not bound it."""
+    """The verdict on k3(side against record); None if the recipe does not bound it."""
     if gate is None:
         return None
     delta, sequence = records.delta(records.recorder), records.mask.cpu().nonzero(as_tuple=True)[0]
@@ -170,7 +172,7 @@ def _gate(gate: Gate | None, records: Records) -> Verdict | None:
 
 
 def _routes(records: Records) -> RouteRecord:
-    """Routes as log-probabilities: token-layers with another set than recorded, against those of the draws."""
+    """Recorded routes: how many token-layers have another set than recorded, against those of the draws."""
     layers = _layers(records, records.recorder)
     counts = sum((records.routed[layer] for layer in layers), torch.zeros(len(records.mask))).double()
     of_recorder = _other_sets(records, records.recorder)
@@ -203,6 +205,6 @@ def _layers(records: Records, walker: Name) -> list[int]:
 
 
 def _other_sets(records: Records, walker: Name) -> Tensor:
-    """Over all layers, the token-layers of each sequence with another set: fp64 [B]."""
+    """How many token-layers of each sequence have another set, over all layers: fp64 [B]."""
     counts = [records.other_sets[walker, layer] for layer in _layers(records, walker)]
     return sum(counts, torch.zeros(len(records.mask))).double()

@@ -1,9 +1,10 @@
-"""What an engine recorded of its tokens, and what the sides, and one side's draws, compute of them."""
+"""An observer that compares what an engine recorded of its tokens with both sides and with draws of one side."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from moeparity.bisection.observers import reports
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
 from moeparity.metrics.tokens import CHUNK, log_probs
@@ -19,17 +21,17 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True)
 class Records:
-    """Recorded log-probabilities and routes beside those of several walkers, as values go by.
+    """Recorded log-probabilities and routes, beside those of several walkers.
 
-    recorder: the side that the record is of; draws: its trials under choices nobody would call a difference.
-    logprobs [B, T] fp64 in nats are looked at where `mask` [B, T] bool is true: on scored tokens that have one, since
-    engines fill places they did not sample with 0. routed_experts [B, T, MoE layers, top_k] int64, -1 where none, are
-    looked at on every token that has them.
+    recorder: the side that stands for the engine. draws: its trials under choices that nobody would call a difference.
+    logprobs: fp64 [B, T] in nats, looked at where `mask` (bool [B, T]) is True: at scored tokens with a record, since
+    engines fill places that they did not sample with 0. routed_experts: int64 [B, T, MoE layers, top_k], -1 without a
+    record, looked at on every token that has one.
 
-    computed: log P of the tokens that have a record, by walker: fp64 [N] on the CPU, wave by wave, token by token.
-    routed: by MoE layer, the token-layers of each sequence that have a record, int64 [B].
-    other_sets: by walker and layer, those where the walker picks another set than recorded; of a draw, another than
-        the recorder picks. int64 [B].
+    computed: by walker, log P of the tokens that have a record: fp64 [N] on the CPU, wave by wave, token by token.
+    routed: by MoE layer, how many token-layers of each sequence have a record, int64 [B].
+    other_sets: by walker and layer, in how many of them the walker picks another set than recorded; for a draw, another
+        than the recorder picks. int64 [B].
     """
 
     output: str
@@ -44,11 +46,11 @@ class Records:
     other_sets: dict[tuple[Name, int], Tensor] = field(default_factory=dict)
 
     def part(self, rows: slice) -> Records:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self
 
     def join(self, part: Records, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         for walker, logprobs in part.computed.items():
             self.computed.setdefault(walker, []).extend(logprobs)
         for layer, counts in part.routed.items():
@@ -58,7 +60,7 @@ class Records:
 
     @property
     def result(self) -> Records:
-        """The records, with what was computed beside them."""
+        """This observer itself, which holds the records and what was computed."""
         return self
 
     def see(self, view: NodeView) -> None:
@@ -93,19 +95,19 @@ class Records:
                 self.other_sets.setdefault(key, torch.zeros_like(self.routed[layer]))[rows] = others.sum(-1).cpu()
 
     def delta(self, walker: Name) -> Tensor:
-        """log P of the walker - the recorded one, of the tokens of `mask` in their order: fp64 [N], in nats."""
+        """log P of the walker minus the recorded one, at the tokens of `mask` in order: fp64 [N], in nats."""
         recorded = torch.empty(0, dtype=torch.float64) if self.logprobs is None else self.logprobs[self.mask].cpu()
         return self.of(walker) - recorded
 
     def of(self, walker: Name) -> Tensor:
-        """log P of the tokens of `mask` in their order: fp64 [N], in nats."""
+        """log P of the walker at the tokens of `mask` in order: fp64 [N], in nats."""
         return torch.cat([torch.empty(0, dtype=torch.float64), *self.computed.get(walker, [])])
 
 
 def chosen_logprobs(values: Tensor, input_ids: Tensor, mask: Tensor, *, reported: bool = False) -> Tensor:
-    """log P of the tokens in `mask` [B, T] bool, never True at the first position: fp64 [N], row by row, in nats.
+    """log P of the tokens in `mask` (bool [B, T], never True at the first position): fp64 [N], row by row, in nats.
 
-    values [B, T, V] any float, logits, or log-probabilities where they are `reported`; input_ids [B, T] int64. The
+    values: [B, T, V], any float: logits, or log-probabilities if they are `reported`. input_ids: int64 [B, T]. The
     log-softmax of logits is taken in fp64; token t is scored by the values at t - 1.
     """
     parts = [torch.empty(0, dtype=torch.float64, device=values.device)]
@@ -118,15 +120,12 @@ def chosen_logprobs(values: Tensor, input_ids: Tensor, mask: Tensor, *, reported
 
 
 def same_sets(x: Tensor, y: Tensor) -> Tensor:
-    """bool [...]: where two int64 [..., K] hold the same experts, in whatever order."""
+    """bool [...]: whether two int64 [..., K] hold the same experts, in any order."""
     return (x.sort(-1).values == y.sort(-1).values).all(-1)
 
 
-STATE = (Records,)
-
-
 def observer(plan: Plan, trials: Trials) -> Records | None:
-    """Looks at both sides and at the draws of the one that sampled; None where the tokens come without records."""
+    """The observer of both sides and of draws of the one that sampled; None if the tokens have no records."""
     if not plan.tokens.has_records:
         return None
     tokens, device, recorder = plan.tokens, plan.model.device, plan.recipe.tokens.sampler
@@ -140,3 +139,6 @@ def observer(plan: Plan, trials: Trials) -> Records | None:
         logprobs=None if tokens.logprobs is None else tokens.logprobs.to(device),
         routed_experts=None if tokens.routed_experts is None else tokens.routed_experts.to(device),
     )
+
+
+RECORDED: Final[Watch[Records]] = Watch("record", observer, (Records,))

@@ -1,4 +1,4 @@
-"""The side that the record is of under choices that nobody would call a difference: how far it lies from itself."""
+"""Trials that show how far the record's side differs from itself, under choices nobody would call a difference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moeparity.plan.sides import CANDIDATE
 
 
 def trials(plan: Plan, trials: Trials) -> Trials:
-    """That side in other micro-batches and drawn orders, whatever `floor:` says; none where nothing was recorded."""
+    """That side in other micro-batches and with drawn orders, whatever `floor:` says; none if nothing was recorded."""
     name = plan.recipe.tokens.sampler
     if not plan.tokens.has_records or (plan.recorded is not None and name == CANDIDATE):
         return {}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+from moeparity.bisection.context import Context
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.replay.report import Replay, ReplayedToggle, Rung
-from moeparity.bisection.replay.words import replay_reading
+from moeparity.bisection.replay.data import Replay, ReplayedToggle, Rung
+from moeparity.bisection.replay.show import replay_reading
 from moeparity.bisection.trials import TrialKey, alone
 from moeparity.engine.routes import IDS, NATURAL, REPLAYED, Routes
 from moeparity.engine.walker import Name
@@ -18,13 +18,13 @@ from moeparity.metrics.tokens import SequenceSums
 from moeparity.plan.sides import CANDIDATE
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> Replay | None:
     """The ladder."""
-    return {"replay": replay(plan, observed)}
+    return replay(of.plan, of.observed)
 
 
 def replay(plan: Plan, observed: Observed) -> Replay | None:
-    """The ladder; None for a recipe that asks for none."""
+    """The ladder; None if the recipe asks for none."""
     if not plan.recipe.replay:
         return None
     if not any(node.op.routes for node in plan.model.graph.nodes):
@@ -80,5 +80,5 @@ def _toggles(plan: Plan, observed: Observed) -> Iterator[ReplayedToggle]:
 
 
 def _kl(observed: Observed, key: TrialKey) -> float | None:
-    """Nats per scored token; None where the walker did not run."""
+    """KL in nats per scored token; None if the walker did not run."""
     return observed.logits.sums(key).mean("kl_candidate_reference") if key in observed.logits.walkers else None

@@ -1,4 +1,4 @@
-"""The candidate on every rung of the replay ladder, and each toggle alone with the reference's expert ids forced."""
+"""Trials of the replay ladder: the candidate on every rung, and each toggle alone with the reference's ids forced."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 
 def trials(plan: Plan, trials: Trials) -> Trials:
-    """Trials with forced routes; what cannot have its routes forced is left out.
+    """Trials with forced routes; mixtures whose routes cannot be forced are left out.
 
-    None without a router, and where the recipe asks for no ladder.
+    None without a router, or if the recipe asks for no ladder.
     """
     if not plan.recipe.replay or not any(node.op.routes for node in plan.model.graph.nodes):
         return {}

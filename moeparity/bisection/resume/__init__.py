@@ -1,1 +1,1 @@
-"""Finished passes of a run, kept on disk so that a run that was killed goes on from them."""
+"""Keeps the finished passes of a run on disk, so that a run that was killed can go on from them."""

@@ -1,4 +1,4 @@
-"""The user's own folder for what is kept between runs: who may write there, the key that signs it, and its end."""
+"""The user's cache folder: who may write to it, the key that signs its files, and when files are removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from moeparity import paths
 
 KEPT_DAYS = 30
-"""Days after which what a killed run left is removed by the next."""
+"""What a killed run left is removed by the next run after so many days."""
 _KEY_BYTES = 32
 
 
@@ -36,10 +36,10 @@ def cache_folder() -> Path | None:
 
 
 def prepared(folder: Path) -> bytes:
-    """Make the folder ready and return the key that signs what is kept there; what is old is removed.
+    """Make the folder ready, remove old files, and return the key that signs what is kept there.
 
-    Raises OSError where it cannot be used, also for a folder that others may write to: they could put there what a
-    run then takes for its own.
+    Raises OSError if the folder cannot be used, also if others may write to it: they could put a file there that a run
+    would take for its own.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     status = folder.stat()
@@ -50,7 +50,7 @@ def prepared(folder: Path) -> bytes:
 
 
 def _key(path: Path) -> bytes:
-    """The key, made by the first run that finds none, or half of one; another run that comes meanwhile waits for it."""
+    """The key. The first run that finds none, or only half of one, makes it; a run that comes meanwhile waits."""
     if paths.present(path):
         paths.checked(path)
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
@@ -58,7 +58,7 @@ def _key(path: Path) -> bytes:
             fcntl.flock(file, fcntl.LOCK_EX)
         key = file.read(_KEY_BYTES + 1)
         if len(key) != _KEY_BYTES:
-            # What half a key signed is gone with it.
+            # Files signed with half a key can't be read any more.
             key = secrets.token_bytes(_KEY_BYTES)
             file.seek(0)
             file.truncate()

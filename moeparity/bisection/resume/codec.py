@@ -1,13 +1,14 @@
-"""Dataclasses to plain JSON with tensors apart, and back: no pickle, no code run, nothing built but known classes.
+"""Dataclasses to plain JSON, with tensors apart, and back. Safe: no pickle, no code is run, only known classes are
+built.
 
-Every value that JSON cannot say becomes an object with one tagged key; `Codec` says which.
+Every value that JSON can't express becomes an object with one tagged key; `Codec` defines the tags.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
@@ -21,11 +22,11 @@ Plain = Any
 
 
 class CodecError(Exception):
-    """A value that cannot be written, or data that no value was ever written as."""
+    """A value that can't be written, or data that `Codec.encode` can't have written."""
 
 
 def classes_of(root: type) -> dict[type, None]:
-    """The dataclasses that instances of a dataclass are made of, going by its annotations, itself among them."""
+    """The dataclasses that instances of `root` consist of, by its annotations, itself included."""
     classes: dict[type, None] = {}
     hints: list[Any] = [root]
     while hints:
@@ -39,27 +40,36 @@ def classes_of(root: type) -> dict[type, None]:
 
 class Codec:
     """Writes and reads values made of None, bool, int, float, Exact, str, tensors, arrays of numbers, list, tuple, set,
-    frozenset, dict, Counter and dataclasses of the `classes` given.
+    frozenset, dict, Counter and dataclasses among the `classes`.
 
-    `objects` are written by name only, since whoever reads has them: graph nodes. Floats that are not finite,
-    tuples and sets, keys of any kind, the order of dicts, and one tensor in two places come back as they were.
-    Dataclasses come back field by field, without `__init__`. Tensors come back on the device they were on, contiguous.
+    A dataclass is written under its own name, without its module, so that it can be read after the class has moved. It
+    is read field by field, without `__init__`; `later` makes a field that an earlier version did not write, from the
+    others. `objects` (graph nodes) are written by name only, since the reader has them. Restored exactly: floats that
+    are not finite, tuples and sets, keys of any kind, the order of dicts, and one tensor in two places. Tensors come
+    back on their device, contiguous.
     """
 
-    def __init__(self, classes: Iterable[type], objects: Mapping[str, object] | None = None) -> None:
-        self.classes = {f"{c.__module__}.{c.__qualname__}": c for c in classes}
-        for name, cls in self.classes.items():
+    def __init__(
+        self,
+        classes: Iterable[type],
+        objects: Mapping[str, object] | None = None,
+        later: Mapping[str, Callable[[Any], object]] | None = None,
+    ) -> None:
+        self.classes: dict[str, type] = {}
+        for cls in classes:
             if not is_dataclass(cls):
-                raise CodecError(f"{name} is no dataclass: what it is made of cannot be known")
-        self.objects = dict(objects or {})
+                raise CodecError(f"{cls.__qualname__} is no dataclass: what it is made of cannot be known")
+            if self.classes.setdefault(cls.__qualname__, cls) is not cls:
+                raise CodecError(f"two classes are called {cls.__qualname__}: which is meant cannot be known")
+        self.objects, self.later = dict(objects or {}), dict(later or {})
 
     def encode(self, value: object) -> tuple[Plain, dict[str, torch.Tensor]]:
-        """The value as plain data, and its tensors by the names the data uses. Raises CodecError."""
+        """The value as plain data, and its tensors by the names that the data uses. Raises CodecError."""
         writer = _Writer(self)
         return writer.plain(value), writer.tensors
 
     def decode(self, plain: Plain, tensors: Mapping[str, torch.Tensor]) -> Any:
-        """The value again. Raises CodecError for anything `encode` does not write."""
+        """The value that was encoded. Raises CodecError for anything that `encode` does not write."""
         return _Reader(self, tensors).value(plain)
 
 
@@ -68,11 +78,11 @@ class _Writer:
         self.names = {cls: name for name, cls in codec.classes.items()}
         self.object_names = {id(item): name for name, item in codec.objects.items()}
         self.tensors: dict[str, torch.Tensor] = {}
-        # Holds the tensors themselves too, so that no id is used twice.
+        # Keeps the tensors alive, so that no id is used twice.
         self.tensor_names: dict[int, tuple[str, torch.Tensor]] = {}
 
     def plain(self, value: object) -> Plain:
-        """A value as plain data; its tensors are put aside under a name each."""
+        """A value as plain data; its tensors are stored under names."""
         kind = type(value)
         if value is None or kind in {bool, int, str}:
             return value
@@ -89,7 +99,7 @@ class _Writer:
                 raise CodecError(f"an array of {value.dtype} cannot be written")
             return {"array": self._tensor(torch.from_numpy(np.array(value)))}
         if isinstance(value, list | tuple | set | frozenset) and kind in {list, tuple, set, frozenset}:
-            # A set has no order of its own; with one, equal values are written alike.
+            # A set has no order; sorted, equal sets are written alike.
             items = [self.plain(item) for item in (sorted(value, key=repr) if kind in {set, frozenset} else value)]
             return items if kind is list else {kind.__name__: items}
         if isinstance(value, dict) and kind in {dict, Counter}:
@@ -114,7 +124,7 @@ class _Reader:
         self.device_tensors: dict[tuple[str, str], torch.Tensor] = {}
 
     def value(self, plain: Plain) -> Any:
-        """The value that was written as this."""
+        """The value for which this plain data was written."""
         if plain is None or isinstance(plain, bool | int | float | str):
             return plain
         if isinstance(plain, list):
@@ -153,11 +163,15 @@ class _Reader:
         return self.device_tensors[name, device]
 
     def _dataclass(self, name: str, state: Mapping[str, Plain]) -> object:
-        cls = self.codec.classes[name]
+        class_name = name.rpartition(".")[2]
+        cls = self.codec.classes[class_name]
         names = [field.name for field in fields(cls)]
-        if list(state) != names:
+        later_fields = [field for field in names if field not in state and f"{class_name}.{field}" in self.codec.later]
+        if list(state) != [field for field in names if field not in later_fields]:
             raise CodecError(f"{name} has the fields {names}, not {list(state)}")
         instance: object = object.__new__(cls)
         for field, item in state.items():
             object.__setattr__(instance, field, self.value(item))
+        for field in later_fields:
+            object.__setattr__(instance, field, self.codec.later[f"{class_name}.{field}"](instance))
         return instance

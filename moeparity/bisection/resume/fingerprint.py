@@ -1,4 +1,4 @@
-"""Everything that decides what a pass sees, as one hash: a pass kept by another run is used only where all agree."""
+"""One hash of everything that decides what a pass sees; a pass kept by another run is used only if the hashes agree."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ _VARIABLES = (
     "TORCH",
 )
 _PROCESS = secrets.token_hex(16)
-"""What no other process has."""
+"""A token that no other process has."""
 
 
 def fingerprint(plan: Plan) -> str:
-    """64 hex digits for a plan on this machine, in this environment, with this build."""
+    """64 hex digits for a plan on this machine, in this environment, with this version of moeparity."""
     return joined(parts(plan))
 
 
 def joined(parts: Mapping[str, str]) -> str:
-    """The one hash of several."""
+    """One hash of several parts."""
     return hashlib.sha256(json.dumps(sorted(parts.items())).encode()).hexdigest()
 
 
 def parts(plan: Plan) -> dict[str, str]:
-    """What the fingerprint is made of, a hash for each part, so that it can be said which of them is another."""
+    """The parts of the fingerprint, a hash each, so that a message can say which of them changed."""
     contents = {
         "recipe": plan.recipe,
         "sides": {"reference": _side(plan.reference), "candidate": _side(plan.candidate)},
@@ -66,7 +66,7 @@ def parts(plan: Plan) -> dict[str, str]:
         "graph": paths.contents(plan.model.graph.path, "YAML file"),
         "machine": _machine(plan.model.device),
         "source": source(),
-        # What users' functions import is not known: no run is sure to be that of another process.
+        # What users' functions import is unknown, so no run can be known to be the same in another process.
         "functions": _PROCESS if plan.functions else None,
     }
     return {name: digest(content) for name, content in contents.items()}
@@ -89,20 +89,20 @@ def _side(side: Side) -> list[Any]:
 
 
 def _files(source: Source, *further: Path) -> dict[str, Any]:
-    """Names, sizes, times and headers: reading several hundred GB to be sure would cost as much as a pass."""
+    """Names, sizes, times and headers of the files. Reading several hundred GB would cost as much as a pass."""
     paths = {entry.file for entry in source.entries.values()}.union(further)
     return {path.name: _file(path) for path in paths}
 
 
 def _trace(folder: Path) -> dict[str, Any]:
-    """Of a trace's files the names, sizes, times and headers; which the records hold the digests of."""
+    """Names, sizes, times and headers of a trace's files; its records contain digests of all values."""
     return {str(path.relative_to(folder)): _file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _file(path: Path) -> tuple[str, int, int, bytes]:
     status = path.stat()
     with path.open("rb") as file:
-        # A safetensors header is preceded by its length; of config.json this takes the whole.
+        # The length of a safetensors header comes before it. Of config.json everything is read.
         length = 8 + int.from_bytes(file.read(8), "little") if path.suffix == ".safetensors" else status.st_size
         file.seek(0)
         return (str(path.resolve()), status.st_size, status.st_mtime_ns, file.read(length))
@@ -126,7 +126,7 @@ def variables() -> dict[str, str]:
 
 @cache
 def source() -> str:
-    """A digest of moeparity itself, code and data."""
+    """A digest of moeparity's own code and data."""
     digest = hashlib.sha256()
     for package in ("moeparity", "moeparity.graphs"):
         root = Path(str(resources.files(package)))
@@ -136,7 +136,7 @@ def source() -> str:
 
 
 def _update(digest: Any, value: object) -> None:
-    """Hash a value by what it holds: the kind, the size, then the parts."""
+    """Hash a value by its contents: kind, size, then its parts."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", by_alias=True)
     elif isinstance(value, torch.Tensor):

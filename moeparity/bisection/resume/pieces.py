@@ -1,4 +1,4 @@
-"""One file per finished piece of a run, in a folder named by a fingerprint of everything that decides the result."""
+"""Keeps finished pieces of a run, one file each, in a folder named by a fingerprint of all that decides the result."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from moeparity.output.writing import write_tensors
 from moeparity.progress import on_interruption
 
 FORMAT = "moeparity.pass/2"
-# torch maps a file by its name (RuntimeError), and a run beside this one may have removed it by then.
+# torch maps a file by its name (RuntimeError); another run may have removed the file by then.
 _UNREADABLE = (OSError, SafetensorError, CodecError, ValueError, KeyError, RuntimeError)
 _UNUSABLE = "%s: no pass is kept there, a killed run would start anew: %s"
 _log = logging.getLogger("moeparity")
 
 
 class PieceStore:
-    """The finished pieces of one run: `<folder>/passes/<fingerprint>/<name>.safetensors`, in the folder `run` that
-    keeps it, else in the user's cache.
+    """The finished pieces of one run, as `<folder>/passes/<fingerprint>/<name>.safetensors`. The folder is that of
+    `run`, if it is kept, else the user's cache.
 
-    As a context manager: what lies in the cache is removed when the run finished, and kept when an exception or a
-    signal ended it, which then says so. What cannot be kept or read costs a line of the log "moeparity" (standard
-    error, unless it is configured otherwise) and nothing else.
+    As a context manager: pieces in the cache are removed if the run finished, and kept if an exception or a signal
+    ended it, with a note on that. A piece that can't be kept or read is only reported in the log "moeparity" (standard
+    error by default).
     """
 
     def __init__(self, fingerprint: str, codec: Codec, cache: Path | None = None, *, run: Path | None = None) -> None:
@@ -42,7 +42,7 @@ class PieceStore:
         cache = cache or cache_folder()
         folder = run or cache
         self.folder = None if folder is None else folder / "passes" / fingerprint
-        # Signed with the user's own key; where there is none, with one that no other process has.
+        # Pieces are signed with the user's own key; without one, with a key that no other process has.
         self._key = secrets.token_bytes(32)
         if cache is not None:
             try:
@@ -52,7 +52,9 @@ class PieceStore:
                 self.folder = None if run is None else self.folder
 
     def load(self, name: str) -> Any | None:
-        """What was saved under that name by a run with this fingerprint; None where there is nothing to trust."""
+        """What a run with this fingerprint saved under that name; None if there is nothing, or nothing that can be
+        trusted.
+        """
         path = self.path(name)
         if path is None or not paths.present(path):
             return None
@@ -66,7 +68,7 @@ class PieceStore:
             return None
 
     def save(self, name: str, piece: object) -> None:
-        """Keep a piece, such as what a pass saw, atomically."""
+        """Keep a piece, such as what a pass saw; the file is written atomically."""
         path = self.path(name)
         if path is None:
             return
@@ -81,11 +83,11 @@ class PieceStore:
             _log.warning("%s: not kept, a killed run would start anew: %s", display_path(path), error)
 
     def has_any(self, beginning: str) -> bool:
-        """Whether a piece is kept whose name begins so."""
+        """Whether a piece is kept whose name begins with `beginning`."""
         return self.folder is not None and any(self.folder.glob(f"{beginning}*.safetensors"))
 
     def path(self, name: str) -> Path | None:
-        """Where a piece of that name lies, or will; None where nothing can be kept."""
+        """The file of a piece of that name, written or not; None if nothing can be kept."""
         return None if self.folder is None else self.folder / f"{name}.safetensors"
 
     def _check(self, metadata: dict[str, str], tensors: dict[str, torch.Tensor]) -> None:
@@ -124,7 +126,9 @@ class PieceStore:
 
 
 def read_piece(path: Path, codec: Codec) -> Any:
-    """What a piece holds, whoever signed it: for a file that is known by its digest. Raises CodecError."""
+    """The contents of a piece without a check of its signature, for a file that is known by its digest. Raises
+    CodecError.
+    """
     try:
         metadata, tensors = _contents(path)
         _expect(metadata, "format", FORMAT)

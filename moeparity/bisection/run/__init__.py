@@ -1,1 +1,1 @@
-"""What was run, on what, and what it cost."""
+"""What was run, on which machine, and what it cost."""

@@ -1,15 +1,16 @@
-"""What was run, on what, and what it cost."""
+"""What was run, on which machine, and what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
+from moeparity.bisection.context import Context
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.run.report import Cost, Run, Variant
+from moeparity.bisection.run.data import Cost, Run, RunFacts, Variant
+from moeparity.bisection.shares.search import SHARES
 from moeparity.bisection.tokens.measure import sampling
 from moeparity.bisection.trace.measure import forwards
 from moeparity.errors import display_path
@@ -19,20 +20,21 @@ from moeparity.plan.sides import CANDIDATE, Side
 from moeparity.plan.spec import variant_schema
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> RunFacts:
     """The run, both sides and the cost."""
+    plan, observed = of.plan, of.observed
     scored = int(observed.logits.sums(CANDIDATE).tokens.sum())
     variants = 1 + len(observed.logits.walkers) + (plan.oracle is not None)
-    return {
-        "run": run_of(plan, scored, variants),
-        "reference": variant(plan.recipe.reference, plan.reference),
-        "candidate": _candidate(plan),
-        "cost": _cost(observed),
-    }
+    return RunFacts(
+        run=run_of(plan, scored, variants),
+        reference=variant(plan.recipe.reference, plan.reference),
+        candidate=_candidate(plan),
+        cost=_cost(observed),
+    )
 
 
 def run_of(plan: Plan, scored: int, variants: int) -> Run:
-    """What was run: so many scored tokens through so many walkers that are no shadows."""
+    """The run, with its numbers of scored tokens and of walkers that are not shadows."""
     sequences, length = plan.tokens.input_ids.shape
     return Run(
         recipe=display_path(plan.path),
@@ -60,11 +62,21 @@ def variant(variant: variant_schema.Variant, side: Side) -> Variant:
         micro_batch=side.schedule.batch if side.schedule.is_plain else None,
         schedule=described(side.schedule),
         placement=str(variant.placement),
+        overrides=tuple(_overrides(variant)),
     )
 
 
+def _overrides(variant: variant_schema.Variant) -> Iterator[str]:
+    for number, (address, value) in enumerate(variant.set.items()):
+        yield f"{'' if number else 'set: '}{address} {value}"
+    for number, region in enumerate(variant.impl):
+        yield f"{'' if number else 'impl: '}{region.call}"
+    for number, fault in enumerate(variant.faults):
+        yield f"{'' if number else 'fault: '}{fault.name}"
+
+
 def _candidate(plan: Plan) -> Variant:
-    """The candidate as it ran; of a trace, which is not run, what it shows."""
+    """The candidate as it ran; for a trace, which is not run, what it shows."""
     recorded = plan.recorded
     if recorded is None:
         return variant(plan.recipe.candidate, plan.candidate)
@@ -75,7 +87,7 @@ def _candidate(plan: Plan) -> Variant:
 
 
 def _cost(observed: Observed) -> Cost:
-    cost, blame = observed.cost, observed.answers.get("shares")
+    cost, blame = observed.cost, observed.of_search(SHARES)
     return Cost(
         evaluations=sum(cost.counts.evaluations.values()),
         naive_evaluations=cost.naive_evaluations,

@@ -1,1 +1,1 @@
-"""Runs that are kept in a folder of their own (`--run DIR`): listed, printed again, compared."""
+"""Runs kept in folders of their own (`--run DIR`): listed, printed again, compared."""

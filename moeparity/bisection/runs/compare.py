@@ -1,4 +1,4 @@
-"""Two finished runs held to each other, by the files that they kept: no torch, and no need of the same moeparity."""
+"""Compares two finished runs by the files that they kept; needs no torch, and works across versions of moeparity."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from moeparity.errors import RunError, Where, display_path
 from moeparity.output.words import between, percent
 
 KEY = ("device", "cpu", "instruction set", "torch", "torch build", "threads", "matmul precision")
-"""What the bits of a node's values may depend on beside its choices: only runs that agree in it are held to them."""
+"""What may decide the bits of a node's values besides its choices; values are compared only if two runs agree in
+this.
+"""
 _COST = ("schema", "run", "cost", "seconds", "digest", "provenance")
-"""Of a report: what a run cost and what it ran on, which the environment tells."""
+"""Parts of a report that tell cost or machine; they are left out, since the environment is compared by itself."""
 _PATHS = ("reference_origin", "candidate_origin")
 _MISSING = object()
 Plain = Any
 
 
 def compare(first: Path, second: Path) -> Comparison:
-    """What changed between two finished runs. Raises RunError for one that is none, or damaged."""
+    """What changed between two finished runs. Raises RunError for a folder without one, or a damaged one."""
     runs = tuple(finished_run(folder) for folder in (first, second))
     plans, reports = (
         [_json(folder, run, name) for folder, run in zip((first, second), runs, strict=True)] for name in (PLAN, REPORT)
@@ -57,7 +59,7 @@ def _json(folder: Path, run: RunFile, name: str) -> dict[str, Plain]:
 
 
 def _not_comparable(runs: tuple[RunFile, ...], reports: list[dict[str, Plain]]) -> str:
-    """Why two reports cannot be held to each other; empty where they can."""
+    """Why the two reports can't be compared; "" if they can."""
     if runs[0].kind != runs[1].kind:
         return f"one is of `{runs[0].kind}`, the other of `{runs[1].kind}`"
     schemas = [report.get("schema") for report in reports]
@@ -72,14 +74,14 @@ def _head(folder: Path, run: RunFile) -> RunHead:
 
 
 def _environment(folder: Path, run: RunFile) -> dict[str, str | None]:
-    """The environment, the options that are not left to the recipe, and the text of the recipe."""
+    """The environment, the options that the caller gave, and the text of the recipe."""
     options = {f"option {name}": json.dumps(value) for name, value in run.request.items() if value not in (None, [])}
     kept_bytes(folder, run, RECIPE)
     return {**run.environment, **options, "text of the recipe": f"sha256 {run.files[RECIPE][:16]}"}
 
 
 def _changes(pair: Any) -> Iterator[Change]:
-    """What two mappings do not agree in, in the order of the first."""
+    """The keys at which two mappings differ, in the order of the first."""
     first, second = pair
     for name in dict.fromkeys((*first, *second)):
         if first.get(name) != second.get(name):
@@ -92,7 +94,7 @@ def _digests(plan: Mapping[str, Plain]) -> dict[str, str]:
 
 
 def _choices(first: Mapping[str, Plain], second: Mapping[str, Plain]) -> Iterator[ChoiceChange]:
-    """Choices that differ, nodes of all layers as one line."""
+    """Choices that differ; nodes of all layers share one line."""
     for side in ("reference", "candidate"):
         tables = [dict(_flat_choices(plan.get("sides", {}).get(side, {}))) for plan in (first, second)]
         counts: Counter[tuple[str, str | None, str | None]] = Counter()
@@ -118,7 +120,7 @@ def _flat_choices(side: Mapping[str, Plain]) -> Iterator[tuple[tuple[str, str], 
 
 
 def _metrics(report: Mapping[str, Plain]) -> dict[str, str]:
-    """The gate's metric with its interval and what was decided, and the other metrics."""
+    """The gate's metric with its interval and verdict, and the other metrics."""
     verdict, metrics = report.get("verdict"), report.get("metrics") or {}
     words = {name: _number(value) for name, value in metrics.items()}
     if not isinstance(verdict, dict):
@@ -143,7 +145,7 @@ def _start(report: Mapping[str, Plain]) -> str:
 
 
 def _toggles(report: Mapping[str, Plain]) -> dict[str, str]:
-    """What each toggle makes: its part of the KL where that was shared out, else its KL alone."""
+    """What each toggle makes: its fraction of the KL if there are shares, else its KL alone."""
     attribution = report.get("attribution")
     if isinstance(attribution, dict):
         return {
@@ -159,8 +161,8 @@ def _toggles(report: Mapping[str, Plain]) -> dict[str, str]:
 
 
 def _nodes(first: Mapping[str, Plain], second: Mapping[str, Plain]) -> NodeChange | None:
-    """Nodes held to each other: by the digests of their values on both sides where both reports have some, else by
-    their errors, which are the same numbers where all bits are.
+    """How many nodes changed: by the digests of their values on both sides, if both reports have digests, else by their
+    errors, which are equal numbers if all bits are.
     """
     by: Literal["bits", "errors"] = "bits" if first.get("digests") and second.get("digests") else "errors"
     of_first, of_second = (_bits(report) if by == "bits" else _errors(report) for report in (first, second))
@@ -181,14 +183,13 @@ def _errors(report: Mapping[str, Plain]) -> dict[str, Plain]:
 
 
 def _values(first: Mapping[str, Plain], second: Mapping[str, Plain]) -> dict[str, int]:
-    """How many values differ in each section."""
-    names = [name for name in dict.fromkeys((*first, *second)) if name not in _COST]
-    counts = {name: _unequal(first.get(name, _MISSING), second.get(name, _MISSING)) for name in names}
+    """How many values differ in each section; a section that an earlier version did not write counts as unchanged."""
+    counts = {name: _unequal(first[name], second[name]) for name in first if name in second and name not in _COST}
     return {name: count for name, count in counts.items() if count}
 
 
 def _unequal(first: Plain, second: Plain) -> int:
-    """How many values of two pieces of JSON are not equal; what one of them lacks counts by what the other has."""
+    """How many values of two pieces of JSON differ; if only one has a part, all its values count."""
     if isinstance(first, dict) and isinstance(second, dict):
         names = [name for name in dict.fromkeys((*first, *second)) if name not in (*_COST, *_PATHS)]
         return sum(_unequal(first.get(name, _MISSING), second.get(name, _MISSING)) for name in names)

@@ -1,4 +1,4 @@
-"""What a run's folder says of itself, `run.json`: what ran, where, how far it is, and the digests of its files."""
+"""`run.json`, a run folder's description of itself: what ran, where, how far it is, and digests of its files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moeparity.errors import RunError, Where, display_path
 
 SCHEMA = "moeparity.run"
 VERSION = 1
-"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+"""The number grows if a field changes its meaning or goes; new fields may appear without that."""
 NAME, LOCK = "run.json", ".moeparity.lock"
 RECIPE, PLAN, REPORT = "recipe.yaml", "plan.json", "report.json"
 
@@ -22,7 +22,7 @@ Kind = Literal["bisect", "sweep", "flips", "mine"]
 
 
 class Outcome(BaseModel):
-    """How a finished run ended: its exit code and, where it has a verdict, that on the gate's metric."""
+    """How a finished run ended: its exit code and, if it has a verdict, that and the gate's metric."""
 
     exit_code: int
     verdict: str | None = None
@@ -31,10 +31,10 @@ class Outcome(BaseModel):
 
 
 class RunFile(BaseModel):
-    """`run.json`. Times are ISO 8601 in UTC; `finished` is None until all is kept.
+    """The contents of `run.json`. Times are ISO 8601 in UTC; `finished` is None until everything is kept.
 
-    parts: hashes of everything that decides the result, on this machine. environment: in words, for people.
-    result: the file that the result is read back from. files: SHA-256 of the kept files, by their path in the folder.
+    parts: hashes of everything that decides the result on this machine. environment: machine and versions in words.
+    result: the file from which the result is read back. files: SHA-256 of the kept files by their path in the folder.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -56,9 +56,9 @@ class RunFile(BaseModel):
 
 
 def read_run(folder: Path) -> RunFile:
-    """What a folder says of its run.
+    """The description of the run in a folder.
 
-    Raises RunError for a folder that is not there, is no run's, is damaged or was written by a newer moeparity.
+    Raises RunError if the folder does not exist, is not a run's, is damaged, or was written by a newer moeparity.
     """
     path = folder / NAME
     if not paths.is_folder(folder):
@@ -88,7 +88,7 @@ def read_run(folder: Path) -> RunFile:
 
 
 def kept_bytes(folder: Path, run: RunFile, name: str) -> bytes:
-    """A kept file, as it was written. Raises RunError where it is gone or another."""
+    """The bytes of a kept file. Raises RunError if it is missing or has changed."""
     path = folder / name
     try:
         data = paths.contents(path, "file of a run")
@@ -109,7 +109,7 @@ def _damaged(path: Path, reason: str) -> RunError:
 
 
 def finished_run(folder: Path) -> RunFile:
-    """As `read_run`, of one that is finished. Raises RunError."""
+    """The description of a finished run, as `read_run` gives it. Raises RunError also for one that is not finished."""
     run = read_run(folder)
     if run.finished is None or run.result is None:
         raise RunError(

@@ -1,4 +1,4 @@
-"""The folder of one run: admitted once, written piece by piece, each file whole, finished once."""
+"""The folder of one run: checked once that it is the same run, then written file by file, then finished."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _WORDS = {
     "source": "moeparity itself",
     "request": "what the command asks for",
 }
-"""Parts of a run's identity, for people."""
+"""The parts of a run's identity, in words."""
 Piece = TypeVar("Piece")
 POINT = "report"
-"""What the result of a bisection is kept as, that of a point of a sweep as well."""
+"""The name under which the report of a bisection, or of a sweep's point, is kept."""
 _SHARED = ("tokens", "weights", "graph", "machine", "source")
-"""Parts that the points of a sweep have in common."""
+"""Parts of the identity that all points of a sweep have in common."""
 
 
 class Result(Protocol):
-    """What a command ends with: a dataclass that says its exit code and writes itself as JSON."""
+    """The result of a command: a dataclass that has an exit code and writes itself as JSON."""
 
     @property
     def exit_code(self) -> int:
-        """As in docs/trust.md."""
+        """The exit code, as in docs/trust.md."""
         ...
 
     def to_json(self) -> str:
@@ -57,10 +57,10 @@ class Result(Protocol):
 
 
 class RunFolder:
-    """A run's folder while this process holds it."""
+    """A run's folder, while this process holds it."""
 
     def __init__(self, folder: Path, kind: Kind, recipe: Path, request: Mapping[str, Any]) -> None:
-        """Raises RunError for a folder with anything in it that no run of this kind has written."""
+        """Raises RunError for a folder that has anything in it and was not written by a run of this kind."""
         self.folder, self.kind, self.recipe, self.request = folder, kind, recipe, dict(request)
         self.file: RunFile | None = None
         self._fingerprint = ""
@@ -77,18 +77,18 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether all of the run is kept; then nothing is written any more."""
+        """Whether everything of the run is kept; nothing is written after that."""
         return self.file is not None and self.file.finished is not None
 
     def admit(self, plan: Plan, progress: Callback | None = None, *, extra: Mapping[str, str] | None = None) -> None:
-        """Begin the run of a plan, or go on with it; `extra` are hashes of what else decides the result.
+        """Begin the run of a plan, or continue it. `extra`: hashes of whatever else decides the result.
 
-        Raises RunError where the folder holds another run.
+        Raises RunError if the folder holds another run.
         """
         self._admit(plan, {**parts(plan), **(extra or {})}, progress)
 
     def admit_point(self, plan: Plan, point: str, progress: Callback | None = None) -> None:
-        """As `admit` of one point of several, whose plans differ."""
+        """As `admit`, for one of several points, whose plans differ."""
         of_plan = parts(plan)
         point_parts = joined({name: value for name, value in of_plan.items() if name not in (*_SHARED, "functions")})
         self._admit(
@@ -96,18 +96,18 @@ class RunFolder:
         )
 
     def pieces(self, codec: Codec) -> PieceStore:
-        """Where the pieces of what was admitted last lie."""
+        """The store for pieces of the plan that was admitted last."""
         return PieceStore(self._fingerprint, codec, run=self.folder)
 
     def together(self, codec: Codec) -> PieceStore:
-        """Where what was made of all that was admitted lies."""
+        """The store for what is made of all admitted plans together."""
         assert self.file is not None
         return PieceStore(joined(self.file.parts), codec, run=self.folder)
 
     def once(self, pieces: PieceStore, name: str, make: Callable[[], Piece]) -> Piece:
-        """What is kept under that name; else what `make` makes, which is kept then.
+        """What is kept under that name; if nothing is, the result of `make`, which is kept then.
 
-        Raises RunError where a finished run does not have it: nothing of that is computed again.
+        Raises RunError if a finished run does not have it, since a finished run computes nothing.
         """
         self._piece = pieces.path(name)
         stored_result: Piece | None = pieces.load(name)
@@ -116,16 +116,16 @@ class RunFolder:
         if self.finished:
             raise RunError(
                 f"--run {Where(self.folder)}: the run is finished, and its pieces cannot be read again by this user or "
-                f"this moeparity. `moeparity report {display_path(self.folder)}` prints it; name another folder to run."
+                f"this moeparity. `moeparity runs show {display_path(self.folder)}` prints it; name another folder."
             )
         result = make()
         pieces.save(name, result)
         return result
 
     def finish(self, result: Result) -> None:
-        """Keep the result, which is what came `once` last, and no longer what a killed run would need.
+        """Keep the result, which is the last one that `once` gave, and remove what only a killed run would need.
 
-        Raises RunError where that cannot be written.
+        Raises RunError if that can't be written.
         """
         assert self.file is not None
         piece = self._piece
@@ -136,7 +136,7 @@ class RunFolder:
             _log.warning(words, display_path(self.folder), self.file.finished)
         else:
             self._write_result(result, piece)
-        # A run that is killed here leaves them.
+        # A run that is killed here leaves the pieces behind.
         self._tidy(piece)
 
     def _write_result(self, result: Result, piece: Path) -> None:
@@ -157,13 +157,13 @@ class RunFolder:
         of_plan: Mapping[str, str] | None = None,
     ) -> None:
         self._fingerprint = joined(of_plan or identity)
-        # What users' functions import is not known: their pieces are this process's only, the run is not.
+        # What users' functions import is unknown, so their pieces belong to this process; the run itself does not.
         identity = {name: value for name, value in identity.items() if name != "functions"}
         self._agree(identity, plan)
         if self.finished and plan.functions:
             raise RunError(
                 f"--run {Where(self.folder)}: it holds a finished run of users' functions, and what these import is "
-                f"not known, so nobody can say that it is this one. `moeparity report {display_path(self.folder)}` "
+                f"not known, so nobody can say that it is this one. `moeparity runs show {display_path(self.folder)}` "
                 "prints it; name another folder to run."
             )
         self._begin(identity, plan, progress)
@@ -183,7 +183,7 @@ class RunFolder:
             )
 
     def _changes(self, others: list[str], plan: Plan) -> str:
-        """What of the environment is another, in words."""
+        """Which parts of the environment differ, in words."""
         assert self.file is not None
         if not {"machine", "source"}.intersection(others):
             return ""
@@ -196,7 +196,7 @@ class RunFolder:
         return f" ({'; '.join(changed[:3])})" if changed else ""
 
     def _begin(self, identity: Mapping[str, str], plan: Plan, progress: Callback | None) -> None:
-        """Write what is not there yet of the run: `run.json` first, so that the folder is known for a run's."""
+        """Write what is missing of the run: `run.json` first, so that the folder can be recognised as a run's."""
         if self.finished:
             return
         file = self.file or RunFile(
@@ -221,7 +221,7 @@ class RunFolder:
         self.file = file
 
     def _tidy(self, piece: Path) -> None:
-        """Remove the pieces that only a killed run would need; the points of a sweep are a part of its result."""
+        """Remove the pieces that only a killed run would need; the points of a sweep belong to its result and stay."""
         for path in (self.folder / "passes").glob("*/*"):
             if path != piece and not (self.kind == "sweep" and path.stem == POINT):
                 path.unlink(missing_ok=True)
@@ -252,7 +252,7 @@ def _outcome(result: Result) -> Outcome:
 def open_run(
     folder: str | Path | None, kind: Kind, recipe: str | Path, request: Mapping[str, Any]
 ) -> Iterator[RunFolder | None]:
-    """A run's folder, held for as long as the context lasts; None without one. Raises RunError."""
+    """A run's folder, held while the context lasts; None if `folder` is None. Raises RunError."""
     if folder is None:
         yield None
         return
@@ -261,7 +261,7 @@ def open_run(
 
         def note() -> str | None:
             place = display_path(run.folder)
-            return f"The run is finished: `moeparity report {place}` prints it." if run.finished else None
+            return f"The run is finished: `moeparity runs show {place}` prints it." if run.finished else None
 
         with on_interruption(note):
             yield run

@@ -1,4 +1,6 @@
-"""One process at a time in a run's folder: the system takes the hold away when the process ends, however it does."""
+"""Lets one process at a time use a run's folder. The lock is the system's, so it goes with the process, however it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,20 @@ from moeparity.errors import RunError, Where
 from moeparity.progress import on_interruption
 
 _TRIES, _PAUSE = 4, 0.05
-"""Whoever only looks at a lock (`holder`) holds it for a moment, too. Seconds."""
+"""How often, and with which pause in seconds, to try the lock: `holder`, which only looks at it, takes it for a moment.
+"""
 
 
 def utc_time() -> str:
-    """The time, ISO 8601 in UTC, whole seconds."""
+    """The time in UTC as ISO 8601, in whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Make the folder and hold it; one that nothing was kept in is gone afterwards.
+    """Make the folder and hold it while the context lasts; remove it afterwards if nothing was kept in it.
 
-    Raises RunError where another process holds it, or it cannot be used.
+    Raises RunError if another process holds it, or if it can't be used.
     """
     new_folders = [path for path in (folder, *folder.parents) if not paths.present(path)]
     number = -1
@@ -59,7 +62,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> str | None:
-    """Who holds a run's folder, in words; None where nobody does."""
+    """Who holds a run's folder, in words; None if nobody does."""
     try:
         number = os.open(folder / LOCK, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -76,7 +79,7 @@ def holder(folder: Path) -> str | None:
 
 
 def _lock_descriptor(folder: Path) -> int:
-    """The descriptor of the folder's lock, held, with who holds it written in."""
+    """The descriptor of the folder's lock file, locked, with this process's name written into it."""
     path, tries = folder / LOCK, 0
     while True:
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -97,7 +100,7 @@ def _lock_descriptor(folder: Path) -> int:
             raise
         if there is not None and there.st_ino == os.fstat(number).st_ino:
             break
-        # Another run has let go of it, and removed it, in between.
+        # Meanwhile the other run has let go of the lock file and removed it.
         os.close(number)
     os.ftruncate(number, 0)
     os.pwrite(number, json.dumps({"process": os.getpid(), "host": platform.node(), "since": utc_time()}).encode(), 0)

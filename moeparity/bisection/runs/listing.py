@@ -1,4 +1,4 @@
-"""The runs below a folder, a row each, also those that cannot be read."""
+"""Lists the runs below a folder, a row each, including those that can't be read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moeparity.errors import RunError, Where, display_path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """A run in a list: `state` is `finished`, `unfinished`, who is at work in it, or why it cannot be read."""
+    """A run in a list. state: `finished`, `unfinished`, which process works in it, or why it can't be read."""
 
     name: str
     kind: str = ""
@@ -26,7 +26,9 @@ class RunRow:
 
 
 def runs_below(folder: Path) -> list[RunRow]:
-    """The runs in a folder, in those below it and one further down, by name. Raises RunError without such a folder."""
+    """The runs in this folder and in folders one or two levels below it, by name. Raises RunError without such a
+    folder.
+    """
     if not paths.is_folder(folder):
         raise RunError(f"{Where(folder)}: there is no such folder; expected one with runs (--run) in it.")
     return [_row(path.parent) for pattern in ("", "*/", "*/*/") for path in sorted(folder.glob(f"{pattern}{NAME}"))]

@@ -1,4 +1,4 @@
-"""What changed between two runs, as plain data."""
+"""What changed between two runs; plain data."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal
 from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.run-comparison/1"
-"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+"""Schema of the JSON. The number grows if a field changes its meaning or goes; new fields may appear without that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHead:
-    """A run that is compared: its folder, and what it was."""
+    """One of the compared runs: its folder, kind and recipe, when it finished, and its machine."""
 
     folder: str
     kind: str
@@ -24,7 +24,7 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Something that is another in the second run than in the first; None where a run does not have it."""
+    """Something that differs between the runs; None if a run does not have it."""
 
     what: str
     first: str | None
@@ -33,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceChange:
-    """A choice of one side that is another; `nodes` are those that `address` stands for. None: it is not there."""
+    """A choice of one side that differs. nodes: for how many nodes `address` stands. None: the run does not have it."""
 
     side: str
     address: str
@@ -44,8 +44,8 @@ class ChoiceChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChange:
-    """Nodes in both runs: how many have other bits, by digests of their values, or other errors where there are no
-    digests; and the first such, in graph order.
+    """Nodes that both runs have: how many changed, and the first of them in graph order. by: `bits` if digests of
+    values were compared, else `errors`.
     """
 
     by: Literal["bits", "errors"]
@@ -58,13 +58,14 @@ class NodeChange:
 class Comparison:
     """What changed between two runs.
 
-    environment: machine, versions, settings, options; that alone is no difference of what was computed.
+    environment: machine, versions, settings, options; such a change alone does not change what was computed.
     choices, digests: what was computed: choices by node, SHA-256 of weights by segment and of tokens.
-    metrics: the gate's metric with its interval, and the others. start: the first root. toggles: the part of the KL
-    that each makes.
-    nodes: None where the runs are not keyed alike (`key`, what of it is another), or tell nothing of single nodes.
-    values: numbers and words of the two reports that are not equal, by section; without cost, and without paths of
-    files. not_compared: why the reports are not held to each other; empty where they are.
+    metrics: the gate's metric with its interval, and the others. start: the first root. toggles: the fraction of the KL
+        that each makes.
+    key: differences in what may decide bits besides choices. nodes: None if there are any, or if the reports say
+        nothing of single nodes.
+    values: how many numbers and words of the two reports differ, by section; without cost and paths. not_compared: why
+        the reports can't be compared, "" if they can.
     """
 
     first: RunHead
@@ -82,7 +83,7 @@ class Comparison:
 
     @property
     def exit_code(self) -> int:
-        """0 where nothing but cost and environment changed, 1 where anything else did, 3 where that cannot be told."""
+        """0 if nothing but cost and environment changed, 1 if anything else did, 3 if that can't be told."""
         if self.choices or self.digests or self.values:
             return 1
         return 3 if self.not_compared else 0

@@ -1,9 +1,14 @@
-"""The result of a finished run, as the object that its command ended with: any writer of reports takes it."""
+"""Reads the result of a finished run back as the object with which its command ended."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+
+from moeparity.bisection.blame.measure import blame_of_report
 from moeparity.bisection.flips.run import Flipped
 from moeparity.bisection.mine.report import Mined
 from moeparity.bisection.report import Report
@@ -14,14 +19,20 @@ from moeparity.bisection.sweep.report import Sweep
 from moeparity.errors import RunError, Where
 
 Result = Report | Sweep | Flipped | Mined
+_LATER: dict[str, Callable[[Any], object]] = {
+    "Report.blame": blame_of_report,
+    "PerToken.reference_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
+    "PerToken.candidate_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
+}
+"""How to make fields that runs of earlier versions lack."""
 _CLASSES: dict[Kind, type[Result]] = {"bisect": Report, "sweep": Sweep, "flips": Flipped, "mine": Mined}
 
 
 def read_report(folder: str | Path) -> Result:
-    """What a finished run ended with: of `bisect` a Report, else a Sweep, Flipped or Mined.
+    """The result of a finished run: a Report of `bisect`, or a Sweep, Flipped or Mined.
 
     Raises RunError for a folder without a finished run, a damaged one, and one that another version of moeparity wrote
-    in a form that this one does not know.
+    in an unknown form.
     """
     folder = Path(folder)
     run = finished_run(folder)
@@ -29,7 +40,7 @@ def read_report(folder: str | Path) -> Result:
     kept_bytes(folder, run, run.result)
     expected = _CLASSES[run.kind]
     try:
-        result = read_piece(folder / run.result, Codec(classes_of(expected)))
+        result = read_piece(folder / run.result, Codec(classes_of(expected), later=_LATER))
     except CodecError as error:
         written = run.environment.get("moeparity", "unknown")
         raise RunError(

@@ -1,4 +1,4 @@
-"""What a run ran on and what it ran, as plain data for people and for comparison: the environment and the plan."""
+"""The environment and the plan of a run as plain data, which people read and `moeparity runs compare` compares."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from moeparity.plan.sides import Side
 from moeparity.progress import Callback
 
 _DIGITS = 16
-"""Of a digest that people compare."""
+"""The length of a digest that people compare."""
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """Machine, versions and settings; what two runs are compared by."""
+    """Machine, versions and settings, by which two runs are compared."""
     build = torch.__config__.show()
     return {
         "host": platform.node(),
@@ -44,7 +44,7 @@ def environment(device: torch.device) -> dict[str, str]:
 def plan_record(plan: Plan, progress: Callback | None = None, *, with_sides: bool = True) -> dict[str, Any]:
     """Both sides' choices at every node, the toggles, and digests of weights and tokens. Reads every weight once.
 
-    Without the sides where a run has several plans.
+    `with_sides=False` leaves the sides out, for a run that has several plans.
     """
     sides = {
         "sides": {"reference": _side(plan.reference), "candidate": _side(plan.candidate)},
@@ -60,7 +60,7 @@ def plan_record(plan: Plan, progress: Callback | None = None, *, with_sides: boo
 
 
 def _by_segment(plan: Plan, progress: Callback | None) -> dict[str, str]:
-    """Digests of the weights of `before`, each layer, `after`: of those of their nodes."""
+    """A digest of the weights of each segment (`before`, each layer, `after`), made of its nodes' digests."""
     of_node = of_weights(plan.model, progress)
     return {
         segment.name: joined(of_node[node.name] for node in segment.nodes if node.name in of_node)

@@ -1,1 +1,1 @@
-"""Whether it matters which tokens are computed together."""
+"""The section `schedule`: whether it matters which tokens are computed together."""

@@ -1,22 +1,22 @@
-"""Which ops see the schedule, by what the plans of both sides state, and the steps that each side makes."""
+"""Which ops depend on the schedule, by what both plans state, and the steps that each side makes."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from moeparity.bisection.observed import Observed
+from moeparity.bisection.context import Context
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.schedule.report import Schedule, Steps
-from moeparity.bisection.schedule.words import schedule_reading, steps_reading
+from moeparity.bisection.schedule.data import Schedule, Steps
+from moeparity.bisection.schedule.show import schedule_reading, steps_reading
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
 from moeparity.plan.sides import CANDIDATE, REFERENCE, Side
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schedule; nothing of it is measured."""
+def measure(of: Context) -> Schedule:
+    """The section; it is worked out from the plans, nothing is measured."""
+    plan = of.plan
     sides = {REFERENCE: plan.reference, CANDIDATE: plan.candidate}
     views = {name: seeing(side.plan) for name, side in sides.items()}
     steps = {name: tuple(steps_of(plan, side)) for name, side in sides.items()}
@@ -27,31 +27,30 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         mixing=tuple(name for name, side in sides.items() if side.schedule.hands_on),
     )
     reading += [steps_reading(name, steps[name]) for name, side in sides.items() if not side.schedule.is_plain]
-    schedule = Schedule(
+    return Schedule(
         reference=views[REFERENCE],
         candidate=views[CANDIDATE],
         reference_steps=steps[REFERENCE],
         candidate_steps=steps[CANDIDATE],
         reading=tuple(reading),
     )
-    return {"schedule": schedule}
 
 
 def seeing(plan: BoundGraph) -> dict[str, int]:
-    """Ops of which some node sees its rows or chooses by phase, with how many do; a user's function by its call."""
+    """Ops of which some node sees its rows or chooses by phase, with how many do; a user's function by its name."""
     replaced = plan.replaced()
     nodes = [node for node in plan.graph.nodes if _sees(plan, node)]
     return dict(Counter(replaced[node.name].call if node.name in replaced else node.op.name for node in nodes))
 
 
 def _sees(plan: BoundGraph, node: Node) -> bool:
-    """Whether a token's result at a node may depend on the schedule, in some phase or by which phase it is."""
+    """Whether a token's result at a node may depend on the schedule: on the rows beside it, or on the phase."""
     phases = plan.distinct
     return any(in_phase.sees_rows(node) or in_phase.active(node) != plan.active(node) for in_phase in phases)
 
 
 def steps_of(plan: Plan, side: Side) -> Iterator[Steps]:
-    """How many steps of how many rows a side makes of this plan's tokens, by phase in the order of their first."""
+    """How many steps of how many rows a side makes of this plan's tokens, by phase, in the order of first use."""
     schedule = plan.walked(side).on(*plan.tokens.input_ids.shape)
     for phase in schedule.phases:
         steps = [step for step in schedule.steps if step.phase == phase and not step.filler and step.spans]

@@ -1,1 +1,1 @@
-"""Who is to blame, by how much, and the smallest fix: `attribute: true`."""
+"""Shares, roles and the smallest fixes (`attribute: true`): which toggles are to blame, and by how much."""

@@ -1,14 +1,13 @@
-"""Blame as reports hold it."""
+"""Turns the results of the searches into the report's data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any
 
-from moeparity.bisection.observed import Observed
+from moeparity.bisection.context import Context
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.shares.report import (
+from moeparity.bisection.shares.data import (
     ApartRow,
     Attribution,
     FixSetRow,
@@ -17,7 +16,7 @@ from moeparity.bisection.shares.report import (
     ShareRow,
     Shares,
 )
-from moeparity.bisection.shares.search import Blame, parts_of
+from moeparity.bisection.shares.search import SHARES, Searched, parts_of
 from moeparity.plan import evidence as levels
 from moeparity.search.fixes import FixSet, MayStay
 from moeparity.search.interactions import Interaction
@@ -26,24 +25,24 @@ from moeparity.search.memo import Outcome
 from moeparity.search.waterfall import Share, Waterfall
 
 Evidence = Mapping[str, str]
-"""How sure the values are that each toggle rests on, by its name."""
+"""By toggle, the lowest level of the values that it switches."""
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the searches found; None for a recipe that asks for none, or without toggles."""
-    blame: Blame | None = observed.answers.get("shares")
-    return {"attribution": None if blame is None else _attribution(blame, _evidence(plan))}
+def measure(of: Context) -> Attribution | None:
+    """What the searches found; None if the recipe asks for none, or without toggles."""
+    blame = of.observed.of_search(SHARES)
+    return None if blame is None else _attribution(blame, _evidence(of.plan))
 
 
 def _evidence(plan: Plan) -> Evidence:
-    """How sure the values are that each toggle, and each part of one, rests on."""
+    """By name of each toggle and of each part of one, the lowest level of the values that it switches."""
     sides = plan.reference.plan, plan.candidate.plan
     whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
     every = [member for toggle in whole for member in (toggle, *parts_of(toggle))]
     return {toggle.name: levels.in_words(levels.evidence(toggle.members, *sides)) for toggle in every}
 
 
-def _attribution(blame: Blame, evidence: Evidence) -> Attribution:
+def _attribution(blame: Searched, evidence: Evidence) -> Attribution:
     """The searches' results in plain numbers."""
     return Attribution(
         shares=_shares(blame.shares, evidence),

@@ -1,10 +1,11 @@
-"""Who is to blame, by how much, and the smallest fix: searches among mixtures of both sides, after a bisection."""
+"""Searches for shares and for the smallest fixes among mixtures of both sides, after a bisection's own passes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 
@@ -15,6 +16,7 @@ from moeparity.bisection.observers import Logits
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.trials import walker
+from moeparity.bisection.watch import Search
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError, Where
 from moeparity.metrics.interval import tail_mean
@@ -33,23 +35,24 @@ from moeparity.search.tree import Cell, Group, leaves, name
 from moeparity.search.waterfall import Share, Waterfall, waterfall
 
 INTERACTING = 8
-"""At most so many toggles, those with the largest shares, are looked at in pairs."""
+"""At most so many toggles, those with the largest shares, are paired to look for interactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
+class Searched:
     """What the searches found.
 
-    shares: the KL shared out among the recipe's toggles.
-    forced: the same with every mixture's routers forced to the reference's expert ids; None where no expert set
-        differs between the sides, or there is no router.
-    apart: the toggles that are no legal choices, together; None without any, or without others.
-    inside: the toggles with a share that is not saturated, taken apart where the share is; None without any.
-    interactions: of the toggles that act, in pairs.
-    may_stay: None where no set of toggles is a fix.
-    in_fp32: KL(candidate || reference), nats per token, with both sides computed in fp32; only where toggles are
-        saturated and both sides are in 16 bits.
-    mixtures, passes, seconds: walked beyond what the bisection saw, all searches together.
+    shares: the KL divided among the recipe's toggles.
+    forced: the same with every mixture's routers forced to the reference's expert ids; None if no expert set differs
+        between the sides, or there is no router.
+    apart: the toggles that are not legal choices, together; None if there are none, or nothing else.
+    inside: toggles whose share is not saturated, taken apart where their share is; None if there is none.
+    interactions: of the toggles that have an effect, in pairs.
+    may_stay: None if no set of toggles is a fix.
+    in_fp32: KL(candidate || reference), nats per token, with both sides computed in fp32; only if toggles are saturated
+        and both sides are in 16 bits.
+    mixtures, passes, seconds: of all searches together, beyond the bisection's own passes.
+    refused: for each mixture that can't run, the node, the choice that an op refuses there, and why.
     """
 
     shares: Waterfall
@@ -63,25 +66,27 @@ class Blame:
     mixtures: int
     passes: int
     seconds: float
+    refused: tuple[str, ...]
 
 
-def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Blame | None:
-    """What the searches of a recipe with `attribute:` find; None for others."""
-    return blame(plan, observed, progress=progress, store=store) if plan.recipe.attribute else None
+def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Searched | None:
+    """The results for a recipe with `attribute:`; None for other recipes."""
+    return shared_out(plan, observed, progress=progress, store=store) if plan.recipe.attribute else None
 
 
-def blame(
+def shared_out(
     plan: Plan, observed: Observed, *, progress: Callback | None = None, store: PieceStore | None = None
-) -> Blame | None:
-    """Share the divergence out, take the shares apart, and look for the smallest fixes; None without toggles.
+) -> Searched | None:
+    """Divide the divergence into shares, take large shares apart, and look for the smallest fixes; None without
+    toggles.
 
-    What the passes of the bisection saw is not evaluated again.
+    Mixtures that the bisection's own passes have run are not run again.
     """
     whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
     if not whole:
         return None
-    cells = {toggle.name: _cell(toggle) for toggle in whole}
-    # Parts that a split made and those the localisation needs have the same names.
+    cells = {toggle.name: cell_of(toggle) for toggle in whole}
+    # A part that `split` made has the same name as that part in a search.
     toggles = {toggle.name: toggle for toggle in [*plan.toggles, *(p for t in whole for p in parts_of(t))]}
     natural = Mixtures(replace(plan, toggles=tuple(toggles.values())), progress=progress, store=store, name="shares")
     natural.learn(observed)
@@ -95,7 +100,7 @@ def blame(
     forced_memo = Memo(players, routed) if _flips(observed) else None
     forced = None if forced_memo is None else waterfall(forced_memo, top, over_sequences, apart=apart)
     fixes = fix_sets(memo, plan.gate.below, budget=plan.recipe.mixtures)
-    return Blame(
+    return Searched(
         shares=shares,
         forced=forced,
         apart=judged_apart(apart, memo, forced_memo, over_sequences),
@@ -107,23 +112,24 @@ def blame(
         mixtures=natural.walked + routed.walked,
         passes=natural.passes + routed.passes,
         seconds=natural.seconds + routed.seconds,
+        refused=(*natural.refused.values(), *routed.refused.values()),
     )
 
 
 def over_sequences(sums: Sequence[float], tokens: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of sum(sums) / sum(tokens), both [B], in the units of `sums` per that of `tokens`."""
+    """The 95 % interval of sum(sums) / sum(tokens), both [B], in the unit of `sums` per token."""
     interval = tail_mean(torch.tensor(sums, dtype=torch.float64), torch.tensor(tokens, dtype=torch.float64))
     return interval.low, interval.high
 
 
-def _cell(toggle: Toggle) -> Cell:
-    """A toggle as a group of its attributes, of their kinds of nodes, of halves of the layers of these."""
+def cell_of(toggle: Toggle) -> Cell:
+    """A toggle as a tree: its attributes, below them kinds of nodes, below them halves of their layers."""
     parts = split(toggle)
-    return Group(toggle.name, tuple(_cell(part) for part in parts)) if parts else toggle.name
+    return Group(toggle.name, tuple(cell_of(part) for part in parts)) if parts else toggle.name
 
 
 def parts_of(toggle: Toggle) -> Iterator[Toggle]:
-    """What a toggle is taken apart into, and these in turn."""
+    """All parts into which a toggle is taken apart, at every level."""
     for part in split(toggle):
         yield part
         yield from parts_of(part)
@@ -149,7 +155,7 @@ def _acting(shares: Waterfall) -> list[str]:
 def _inside(
     shares: Waterfall, cells: Mapping[str, Cell], natural: Mixtures, budget: int, apart: Mixture
 ) -> Waterfall | None:
-    """Where in the layers shares are made; what is saturated is the same in every part, and stays whole."""
+    """Where in the layers shares are made. Saturated toggles stay whole, since every part makes the same."""
     names = {share.name for share in shares.shares if _worth_opening(share)}
     chosen = [cell if name(cell) in names else name(cell) for cell in cells.values()]
     if all(isinstance(cell, str) for cell in chosen):
@@ -164,7 +170,9 @@ def _worth_opening(share: Share) -> bool:
 
 
 def _merged(cells: Sequence[Cell], natural: Mixtures) -> Evaluate:
-    """Mixtures of parts, in which a toggle with all its parts stands for them: so none is evaluated in two names."""
+    """Evaluates mixtures of parts. A toggle all of whose parts are in a mixture stands for them, so that no mixture is
+    evaluated under two names.
+    """
 
     def evaluate(mixtures: Sequence[Mixture]) -> dict[Mixture, Outcome | None]:
         toggles_of = {mixture: frozenset(n for cell in cells for n in _names(cell, mixture)) for mixture in mixtures}
@@ -185,7 +193,7 @@ def _names(cell: Cell, mixture: Mixture) -> Iterator[str]:
 
 
 def _rebound(plan: Plan, variant: variant_schema.Variant) -> Side:
-    """A side as the recipe says it, in fp32."""
+    """A side of the recipe, bound in fp32."""
     where = Where(plan.path, variant.line)
     profile, count = load_profile(variant.profile, where), len(plan.tokens.input_ids)
     wide = variant.model_copy(update={"dtype": "fp32"})
@@ -194,7 +202,7 @@ def _rebound(plan: Plan, variant: variant_schema.Variant) -> Side:
 
 
 def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:
-    """KL(candidate || reference) with both sides in fp32; None where one is not in 16 bits, or an op refuses it."""
+    """KL(candidate || reference) with both sides in fp32; None if a side is not in 16 bits, or if an op refuses it."""
     sides = (plan.reference, plan.candidate)
     if plan.functions or any(side.plan.dtype not in ("bf16", "fp16") for side in sides):
         return None
@@ -207,3 +215,6 @@ def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:
         plan.passes(progress).run(walkers, [logits])
         return logits.sums(CANDIDATE).mean("kl_candidate_reference")
     return None
+
+
+SHARES: Final[Search[Searched]] = Search("shares", search)

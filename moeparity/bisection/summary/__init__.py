@@ -1,1 +1,1 @@
-"""The report in seven lines: first and again last on the screen."""
+"""The report in seven lines, which stand first and again last on the screen."""

@@ -1,77 +1,79 @@
-"""The seven lines, of what all other sections say."""
+"""Makes the seven lines of what all other measures found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
-from moeparity.bisection.record.report import Record
-from moeparity.bisection.record.words import decided_blame, decided_start, decided_step
-from moeparity.bisection.summary.blame import blame, to_set
-from moeparity.bisection.summary.report import Summary
-from moeparity.bisection.summary.words import decided_verdict, floor, nonfinite_start, recorded, starts, sure
-from moeparity.bisection.trace import words as of_trace
+from moeparity.bisection.blame.show import other_functions, to_set, who
+from moeparity.bisection.context import Context
+from moeparity.bisection.degeneracy.data import Degeneracy
+from moeparity.bisection.divergence.data import Divergence
+from moeparity.bisection.floor.data import Floor
+from moeparity.bisection.nonfinite.data import Nonfinite
+from moeparity.bisection.record.data import Recording
+from moeparity.bisection.record.show import decided_blame, decided_start, decided_step
+from moeparity.bisection.summary.data import Summary
+from moeparity.bisection.summary.show import decided_verdict, floor, nonfinite_start, recorded, starts, sure
+from moeparity.bisection.toggles.data import Toggled
+from moeparity.bisection.trace import show as of_trace
+from moeparity.bisection.trace.data import Traced
+from moeparity.bisection.verdict.data import Verdicts
 from moeparity.output.status import judged
 from moeparity.plan.sides import CANDIDATE
+from moeparity.search.blame import Blame
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The summary; the sections it is made of stand before it in the list."""
-    traced = report["trace"] is not None
-    summary = _of_trace(observed, report) if traced else _of_sides(plan, observed, report)
-    return {"summary": _of_record(summary, report) if report["verdict"].of_record else summary}
+def measure(of: Context) -> Summary:
+    """The summary."""
+    traced = of.get(Traced)
+    summary = _of_sides(of) if traced is None else _of_trace(of, traced)
+    return _of_record(summary, of) if of[Verdicts].verdict.of_record else summary
 
 
-def _of_sides(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Summary:
-    """The summary of a verdict on the difference of both sides."""
-    metrics, toggles = report["metrics"], report["toggles"]
-    tokens = int(observed.logits.sums(CANDIDATE).tokens.sum())
+def _of_sides(of: Context) -> Summary:
+    """The summary if the difference of both sides decides the verdict."""
+    verdict, metrics = of[Verdicts].verdict, of[Verdicts].metrics
+    toggles, blame, passes = of[Toggled].toggles, of[Blame], verdict.status == "pass"
     return Summary(
-        verdict=judged(report["verdict"]),
-        record=recorded(report["record"]),
-        starts=starts(report["roots"], report["nonfinite"], metrics),
-        blame=blame(
-            toggles, report["attribution"], metrics.kl, offsets=report["offsets"], nonfinite=report["nonfinite"]
-        ),
-        to_set=to_set(
-            toggles,
-            report["attribution"],
-            metrics.kl,
-            passes=report["verdict"].status == "pass",
-            nonfinite=report["nonfinite"],
-        ),
-        floor=floor(report["floor"], report["verdict"]),
-        sure=sure(toggles, report["degeneracy"].distinct, tokens, synthetic=plan.recipe.synthetic is not None),
+        verdict=judged(verdict),
+        but=other_functions(toggles) if passes else (),
+        record=recorded(of[Recording].record),
+        starts=starts(of[Divergence].roots, of.get(Nonfinite), metrics),
+        blame="" if blame.kind == "record" else who(blame),
+        to_set=to_set(blame, toggles, passes=passes),
+        floor=floor(of.get(Floor), verdict),
+        sure=sure(toggles, of[Degeneracy].distinct, _tokens(of), synthetic=of.plan.recipe.synthetic is not None),
     )
 
 
-def _of_record(summary: Summary, report: Mapping[str, Any]) -> Summary:
-    """The summary of a verdict that the record decided: what the sides' choices do is no answer to it."""
-    record: Record = report["record"]
+def _of_record(summary: Summary, of: Context) -> Summary:
+    """The summary if the record decides the verdict, so that the sides' choices are no answer to it."""
+    record = of[Recording].record
     return replace(
         summary,
-        verdict=decided_verdict(record, report["verdict"]),
+        verdict=decided_verdict(record, of[Verdicts].verdict),
         starts=decided_start(record, summary.starts),
         blame=decided_blame(record),
         to_set=decided_step(record),
     )
 
 
-def _of_trace(observed: Observed, report: Mapping[str, Any]) -> Summary:
-    """The summary of a recorded candidate, which has no choices."""
-    traced, roots, verdict = report["trace"], report["roots"], report["verdict"]
-    tokens = int(observed.logits.sums(CANDIDATE).tokens.sum())
-    nonfinite = [] if report["nonfinite"] is None else report["nonfinite"].first
-    first = next((it.node for it in nonfinite if it.side == CANDIDATE and not it.padding), None)
+def _of_trace(of: Context, traced: Traced) -> Summary:
+    """The summary if the candidate is a trace, which has no choices."""
+    roots, verdict, metrics = of[Divergence].roots, of[Verdicts].verdict, of[Verdicts].metrics
+    nonfinite = of.get(Nonfinite)
+    places = () if nonfinite is None else nonfinite.first
+    first = next((it.node for it in places if it.side == CANDIDATE and not it.padding), None)
     return Summary(
         verdict=judged(verdict),
-        record=of_trace.recorded(report["record"]),
-        starts=nonfinite_start(report["nonfinite"], report["metrics"]) or of_trace.starts(traced, roots),
-        blame=of_trace.blame(traced, roots, report["metrics"]),
+        record=of_trace.recorded(of[Recording].record),
+        starts=nonfinite_start(nonfinite, metrics) or of_trace.starts(traced, roots),
+        blame=of_trace.blame(traced, roots, metrics),
         to_set=of_trace.to_set(traced, roots, first, passes=verdict.status == "pass"),
-        floor=floor(report["floor"], verdict),
-        sure=of_trace.sure(traced, report["degeneracy"].distinct, tokens),
+        floor=floor(of.get(Floor), verdict),
+        sure=of_trace.sure(traced, of[Degeneracy].distinct, _tokens(of)),
     )
+
+
+def _tokens(of: Context) -> int:
+    return int(of.observed.logits.sums(CANDIDATE).tokens.sum())

@@ -1,1 +1,1 @@
-"""A recipe at every combination of some values: `moeparity sweep`."""
+"""`moeparity sweep`: a recipe at every combination of some values."""

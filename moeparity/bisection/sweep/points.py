@@ -1,4 +1,4 @@
-"""The points of a sweep as pieces of work, computed in turn or by workers; their order is that of their values."""
+"""The points of a sweep as pieces of work, computed in turn or by workers, in the order of their values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from moeparity.bisection.observed import codec
+from moeparity.bisection.measures import codec
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisected, ready
 from moeparity.bisection.plan import Plan
@@ -25,12 +25,12 @@ from moeparity.plan.spec.overrides import Override
 from moeparity.progress import Callback, Progress
 
 _OF_ALL = (CheckpointError, DeviceError, RunError)
-"""What no point can do without."""
+"""Errors that stop every point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """The combinations of values, and what all of their runs share."""
+    """All combinations of values, and what their runs share."""
 
     recipe: str | Path
     combinations: Sequence[tuple[Override, ...]]
@@ -40,7 +40,7 @@ class Points:
     folder: RunFolder | None
 
     def run(self, crew: Crew | None, progress: Callback | None) -> tuple[Point, ...]:
-        """Every point, in the order of the combinations. Raises MoeparityError for what all are refused for alike."""
+        """Every point, in the order of the combinations. Raises MoeparityError if something stops all of them."""
         outcomes: dict[int, Report | MoeparityError] = {}
         started: dict[int, _PointPiece] = {}
         pieces = self._pieces(outcomes, started, progress)
@@ -59,8 +59,8 @@ class Points:
     def _pieces(
         self, outcomes: dict[int, Report | MoeparityError], started: dict[int, _PointPiece], progress: Callback | None
     ) -> Iterator[_PointPiece]:
-        """The points that are to be computed, each made ready when it is asked for; what is refused before that, or
-        kept, is an outcome at once.
+        """The points that have to be computed, each prepared when it is asked for. A point that is refused before that,
+        or kept, is put into `outcomes` at once.
         """
         opener, number = OpenedOnce(), 0
         for place, overrides in enumerate(self.combinations):
@@ -98,7 +98,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class _PointPiece:
-    """One point: its place among all, its plan, and where it is kept."""
+    """One point: its index, its plan, and where it is kept."""
 
     place: int
     name: str
@@ -136,11 +136,11 @@ def _point(overrides: tuple[Override, ...], outcome: Report | MoeparityError) ->
 
 @dataclass(frozen=True, slots=True)
 class _Numbered:
-    """Says which point a report of progress belongs to."""
+    """Adds to a progress report which point it is about."""
 
     progress: Callback
     point: str
 
     def __call__(self, report: Progress) -> None:
-        """Hand the report on."""
+        """Pass the report on."""
         self.progress(replace(report, at=f"{self.point}, {report.at}"))

@@ -1,4 +1,4 @@
-"""What a sweep found, as frozen plain data: what the terminal shows and what `--json` writes."""
+"""What a sweep found; plain data for the terminal and `--json`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from moeparity.output.findings import combined
 from moeparity.output.json import to_json
 
 SCHEMA = "moeparity.sweep/2"
-"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+"""Schema of the JSON. The number grows if a field changes its meaning or goes; new fields may appear without that."""
 
 _WRITTEN = (
     *("run", "reference", "candidate", "record", "verdict", "metrics", "roots", "flips"),
     *("warnings", "recorded", "classes"),
 )
-"""The parts of a report that a run without attribution fills."""
+"""The parts of a report that a run without attribution has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One run of a sweep: the values put in place of the recipe's, by key, and the report, or why there is none."""
+    """One run of a sweep: by key, the values that replaced the recipe's, and the report, or why there is none."""
 
     values: Mapping[str, str | float | bool | None]
     report: Report | None
@@ -36,7 +36,9 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """A recipe with some of its values replaced in turn; the points in the order they ran, the last key fastest."""
+    """A recipe with some of its values replaced in turn; points in the order of their runs, the last key changes
+    fastest.
+    """
 
     recipe: str
     keys: tuple[str, ...]
@@ -44,16 +46,16 @@ class Sweep:
 
     @property
     def exit_code(self) -> int:
-        """Of the points' exit codes the first present of 2, 1, 3, 0."""
+        """The first of 2, 1, 3, 0 that is the exit code of some point."""
         return combined(point.exit_code for point in self.points)
 
     def to_json(self) -> str:
-        """The sweep as JSON: strict, so that a number that is not finite is written as the word nan, inf or -inf."""
+        """The sweep as strict JSON: NaN and infinities are written as the words nan, inf and -inf."""
         return to_json(SCHEMA, {"recipe": self.recipe, "keys": self.keys, "points": [*map(_point, self.points)]})
 
 
 def written() -> type:
-    """A dataclass like what `Sweep.to_json` writes, for its JSON Schema."""
+    """A dataclass with the form of what `Sweep.to_json` writes, for its JSON Schema."""
     hints = get_type_hints(Report, include_extras=True)
     values = Mapping[str, str | float | bool | None]
     outcome: list[tuple[str, Any]] = [("values", values), ("exit_code", int), ("error", str | None)]

@@ -1,4 +1,4 @@
-"""A recipe run again and again with some of its values replaced: every combination of what `over` lists."""
+"""`moeparity sweep`: runs a recipe at every combination of the values that `over` lists."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ def sweep(
     run: str | Path | None = None,
     workers: str | int | None = None,
 ) -> Sweep:
-    """Run a recipe at every point of `over`, such as `placement.tensor=1,2,4`; several give all their combinations.
+    """Run a recipe at every point of `over`, such as `placement.tensor=1,2,4`; several keys give all combinations.
 
-    A key is a field of a side (`profile`, `dtype`, `micro_batch`, `placement.tensor`) or an address as in `set:`, of
-    the candidate; `reference.` or `both.` before it says otherwise. Each point is what `moeparity.bisect` does without
-    attribution: both sides and nothing else, on one opened checkpoint. A point that cannot run keeps its error and
-    stops no other. `run` is a folder to keep them: a sweep that was killed goes on behind its last point. `workers`
-    compute the points: a number of processes here, `ray`, `ray:auto` or `ray:HOST:PORT`; no result depends on them.
-    Raises MoeparityError for a key or a value that no recipe may hold, a checkpoint, a device or a folder that cannot
-    be used, and for what every point is refused for alike.
+    A key is a field of a side (`profile`, `dtype`, `micro_batch`, `placement.tensor`) or an address as in `set:`. It is
+    the candidate's unless `reference.` or `both.` stands before it. Each point does what `moeparity.bisect` does
+    without
+    attribution: it runs both sides and nothing else, on a checkpoint that is opened once. A point that can't run keeps
+    its error and does not stop the others. run: a folder that keeps the points; a sweep that was killed goes on after
+    its last point. workers: a number of processes here, `ray`, `ray:auto` or `ray:HOST:PORT`, which compute points; no
+    result depends on them.
+
+    Raises MoeparityError for a key or a value that no recipe may have, for a checkpoint, a device or a folder that
+    can't be used, and if all points are refused for the same reason.
     """
     from moeparity.bisection.resume.codec import Codec, classes_of
     from moeparity.bisection.runs.folder import open_run

@@ -1,1 +1,1 @@
-"""Every difference alone and restored, and swapped blocks."""
+"""The trials of every difference, alone and restored, and of swapped blocks."""

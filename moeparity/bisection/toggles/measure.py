@@ -1,95 +1,68 @@
-"""What each toggle does, from what its two trials were seen to do."""
+"""Measures what each toggle does, from its two trials."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
-from moeparity.bisection.envelope.legal import is_legal
+from moeparity.bisection.context import Context
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.shares.search import Blame
-from moeparity.bisection.shares.words import fix_reading, share_reading
+from moeparity.bisection.shares.reading import fix_reading, share_reading
+from moeparity.bisection.shares.search import SHARES, Searched
+from moeparity.bisection.toggles.data import LeftOut, Offset, Swap, Toggled, ToggleResult
 from moeparity.bisection.toggles.effect import Effect, worth_splitting
-from moeparity.bisection.toggles.report import Offset, Swap, ToggleResult, TrialResult
-from moeparity.bisection.toggles.words import reading
-from moeparity.bisection.trials import TrialKey, alone, restored
-from moeparity.metrics.interval import tail_mean
-from moeparity.metrics.tokens import SequenceSums
+from moeparity.bisection.toggles.effects import measured, total_kl
+from moeparity.bisection.toggles.search import OFFSETTING
+from moeparity.bisection.toggles.show import reading
+from moeparity.bisection.trials import TrialKey, in_words
+from moeparity.engine.routes import NATURAL
 from moeparity.plan.address import pattern
 from moeparity.plan.difference import two_sided
-from moeparity.plan.evidence import evidence
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
-from moeparity.search.contrast import Interval, surely_above
 from moeparity.search.offsetting import OffsettingPair
-from moeparity.search.roles import LEAST_SATURATION
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> Toggled:
     """Every toggle, every swapped block, and what they mean."""
+    plan, observed = of.plan, of.observed
     effects = [measured(toggle, plan, observed) for toggle in plan.trial_toggles]
-    blame: Blame | None = observed.answers.get("shares")
+    blame = observed.of_search(SHARES)
     sentences = None if blame is None else _share_sentences(plan, blame, {e.toggle.name: e.label for e in effects})
-    pairs = observed.answers.get("toggles", ()) if blame is None else blame.shares.pairs
+    pairs = (observed.of_search(OFFSETTING) or ()) if blame is None else blame.shares.pairs
     offsets = tuple(_offset(pair, plan) for pair in pairs)
-    return {
-        "toggles": tuple(_toggle_result(effect) for effect in effects),
-        "swaps": tuple(_swap(selector, plan, observed) for selector in plan.swaps),
-        "reading": tuple(reading(effects, total_kl(observed), sentences, offsets)),
-        "offsets": offsets,
-    }
+    return Toggled(
+        toggles=tuple(_toggle_result(effect) for effect in effects),
+        swaps=tuple(_swap(selector, plan, observed) for selector in plan.swaps),
+        reading=tuple(reading(effects, total_kl(observed), sentences, offsets)),
+        offsets=offsets,
+        left_out=left_out(observed.refused, () if blame is None else blame.refused),
+    )
+
+
+def left_out(refused: Mapping[TrialKey, str], mixtures: Iterable[str] = ()) -> tuple[LeftOut, ...]:
+    """Trials that can't run, grouped by reason; `mixtures` has one reason for each further mixture."""
+    counts = Counter(mixtures)
+    names: dict[str, dict[str, list[str]]] = {reason: {} for reason in (*refused.values(), *counts)}
+    for key, reason in refused.items():
+        kind = key.kind if key.kind in ("alone", "restored") and key.forced == NATURAL else "others"
+        names[reason].setdefault(kind, []).append(key.of if kind != "others" else in_words(key))
+    return tuple(
+        LeftOut(
+            reason=reason,
+            alone=tuple(by_kind.get("alone", ())),
+            restored=tuple(by_kind.get("restored", ())),
+            others=tuple(by_kind.get("others", ())),
+            mixtures=counts[reason],
+        )
+        for reason, by_kind in names.items()
+    )
 
 
 def worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
-    """The toggles that are worth a further pass."""
+    """The toggles that are worth a further pass to take them apart."""
     return worth_splitting([measured(toggle, plan, observed) for toggle in plan.toggles], total_kl(observed))
-
-
-def measured(toggle: Toggle, plan: Plan, observed: Observed) -> Effect:
-    """What a toggle's two trials did."""
-    trials = _trial(alone(toggle), REFERENCE, observed), _trial(restored(toggle), CANDIDATE, observed)
-    whole = observed.logits.sums(CANDIDATE)
-    costs = [
-        None if trial is None else observed.logits.sums(key)
-        for trial, key in zip(trials, (alone(toggle), restored(toggle)), strict=True)
-    ]
-    return Effect(
-        toggle=toggle,
-        alone=trials[0],
-        restored=trials[1],
-        change=_less(costs[1], whole),
-        is_large=all(surely_above(_less(cost, whole, LEAST_SATURATION)) for cost in costs),
-        is_legal=is_legal(toggle, observed),
-        evidence=evidence(toggle.members, plan.reference.plan, plan.candidate.plan),
-        restores_all=trials[1] is not None and not observed.changes.nodes[restored(toggle), REFERENCE],
-    )
-
-
-def _less(cost: SequenceSums | None, whole: SequenceSums, part: float = 1.0) -> Interval:
-    """The 95 % interval of a trial's KL less so much of the candidate's, paired over sequences, nats per token."""
-    if cost is None:
-        return -math.inf, math.inf
-    interval = tail_mean(cost.kl_candidate_reference - part * whole.kl_candidate_reference, whole.tokens)
-    return interval.low, interval.high
-
-
-def total_kl(observed: Observed) -> float:
-    """KL(candidate || reference) in nats per scored token."""
-    return observed.logits.sums(CANDIDATE).mean("kl_candidate_reference")
-
-
-def _trial(key: TrialKey, base: str, observed: Observed) -> TrialResult | None:
-    if (key, base) not in observed.changes.nodes:
-        return None
-    sums = observed.logits.sums(key)
-    return TrialResult(
-        kl=sums.mean("kl_candidate_reference"),
-        k3=sums.mean("k3"),
-        flipped_routes=observed.routes.flip_share(key),
-        changed_nodes=len(observed.changes.nodes[key, base]),
-    )
 
 
 def _toggle_result(effect: Effect) -> ToggleResult:
@@ -98,6 +71,8 @@ def _toggle_result(effect: Effect) -> ToggleResult:
         name=toggle.name,
         kind=toggle.kind,
         **two_sided(toggle),
+        reference_changed_by=toggle.reference_changed_by,
+        candidate_changed_by=toggle.candidate_changed_by,
         reference_evidence=effect.evidence[0],
         candidate_evidence=effect.evidence[1],
         parent=toggle.parent,
@@ -135,8 +110,8 @@ def _swap(selector: str, plan: Plan, observed: Observed) -> Swap:
     return Swap(selector=selector, nodes=len(nodes), toggle=result)
 
 
-def _share_sentences(plan: Plan, blame: Blame, labels: Mapping[str, str]) -> list[str]:
-    """Who is to blame and what to restore, in sentences; every toggle by its label."""
+def _share_sentences(plan: Plan, blame: Searched, labels: Mapping[str, str]) -> list[str]:
+    """Sentences on who is to blame and what to restore; toggles go by their labels."""
     dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate)))
     label = labels.__getitem__
     shares = share_reading(

@@ -1,14 +1,17 @@
-"""Which toggles offset each other, of those that raise the divergence when they are restored."""
+"""Searches for pairs of toggles that offset each other, among those whose restoring raises the divergence."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.shares.search import over_sequences
-from moeparity.bisection.toggles.measure import measured, total_kl
+from moeparity.bisection.toggles.effects import measured, total_kl
 from moeparity.bisection.trials import restored
+from moeparity.bisection.watch import Search
 from moeparity.plan.toggles import Toggle
 from moeparity.progress import Callback
 from moeparity.search.memo import Memo
@@ -18,13 +21,13 @@ from moeparity.search.offsetting import OffsettingPair, offsetting
 def search(
     plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None
 ) -> tuple[OffsettingPair, ...] | None:
-    """The pairs; None for a recipe with `attribute:`, whose shares know them, and where no two raise the KL when
-    restored. It takes a pass only where two surely do.
+    """The pairs. None for a recipe with `attribute:`, whose shares find them, and if fewer than two toggles raise the
+    KL when restored. Runs a pass only if two surely do.
     """
     if plan.recipe.attribute:
         return None
     whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
-    # An interval is dear with many sequences, and says of none of the others that it surely raises the KL.
+    # Intervals take long with many sequences, and a toggle that does not raise the KL at all needs none.
     raising = [toggle for toggle in whole if _raises(toggle, observed)]
     if len(raising) < 2:
         return None
@@ -37,7 +40,10 @@ def search(
 
 
 def _raises(toggle: Toggle, observed: Observed) -> bool:
-    """Whether the KL is higher with this one restored; False where an op refuses that, or where it is not finite."""
+    """Whether the KL is higher with this toggle restored; False if an op refuses that or the KL is not finite."""
     if restored(toggle) not in observed.logits.walkers:
         return False
     return observed.logits.sums(restored(toggle)).mean("kl_candidate_reference") > total_kl(observed)
+
+
+OFFSETTING: Final[Search[tuple[OffsettingPair, ...]]] = Search("toggles", search)

@@ -1,1 +1,1 @@
-"""What is said of the tokens: their classes, and what an engine recorded of them."""
+"""What a report says about its tokens: warnings, and metrics by class of token."""

@@ -1,27 +1,26 @@
-"""What a report says of its tokens: where they come from, and their classes."""
+"""What a report says about its tokens: where they come from, and their classes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from moeparity.bisection.observed import Observed
+from moeparity.bisection.context import Context
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.real_ranks.words import real_ranks_warnings
-from moeparity.bisection.tokens.observe import Classes
-from moeparity.bisection.tokens.report import ClassMetrics
+from moeparity.bisection.real_ranks.show import real_ranks_warnings
+from moeparity.bisection.tokens.data import ClassMetrics, OfTokens
+from moeparity.bisection.tokens.observe import CLASSES, Classes
 from moeparity.plan.sides import Side
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> OfTokens:
     """Warnings and classes."""
-    sums: Classes | None = observed.sections.get("tokens")
-    return {"warnings": tuple(warnings(plan)), "classes": () if sums is None else classes(plan, sums)}
+    sums = of.observed.of_watch(CLASSES)
+    return OfTokens(warnings=tuple(warnings(of.plan)), classes=() if sums is None else classes(of.plan, sums))
 
 
 def warnings(plan: Plan) -> Iterator[str]:
-    """What makes the numbers of a run mean less than they seem to, in sentences."""
+    """Sentences on what makes the numbers of a run mean less than they seem to."""
     if plan.recipe.synthetic is not None:
         yield (
             f"The weights are {plan.recipe.weights}, random numbers of the right shapes. Their router margins and "
@@ -45,14 +44,14 @@ def warnings(plan: Plan) -> Iterator[str]:
 
 
 def _temperatures(side: Side) -> set[float]:
-    """By which a side's logits are divided before its log-softmax, in any phase."""
+    """The temperatures by which a side's logits are divided before its log-softmax, over all phases."""
     place = (side.plan.graph.scores, "temperature")
     settings = [plan.settings.get(place) for plan in side.plan.distinct]
     return {1.0 if setting is None else float(setting.value) for setting in settings}
 
 
 def sampling(plan: Plan) -> str | None:
-    """How the tokens were generated for this run; None where they come from the file."""
+    """How the tokens were generated for this run; None if they come from the file."""
     sample = plan.recipe.tokens.sample
     if sample is None:
         return None

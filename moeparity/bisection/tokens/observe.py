@@ -1,9 +1,9 @@
-"""The candidate by class of token."""
+"""An observer of the candidate's metrics by class of token."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from moeparity.bisection.observers import seen_metrics
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Watch
 from moeparity.engine.view import NodeView
 from moeparity.metrics.exact import Exact
 from moeparity.metrics.routing import flips
@@ -19,12 +20,11 @@ from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 @dataclass(slots=True)
 class Classes:
-    """Sums per class, over scored tokens for log-probabilities and over all real tokens for routes.
+    """Sums by class of token: log-probability metrics of scored tokens, flips of all real tokens.
 
-    `labels` int64 [B, T] holds the class of each token. Definitions stand with `TokenMetrics` and `Flips`.
-
-    k3, abs_delta: in nats, by class; NaN where a token's logits are not finite.
-    tokens, routes, set_flips: scored tokens; token-layers, and those whose expert set differs; int64 [C].
+    labels: int64 [B, T], the class of each token. k3, abs_delta: by class, in nats, as `TokenMetrics` defines them; NaN
+    if a token's logits are not finite. tokens: int64 [C], scored tokens. routes, set_flips: int64 [C], token-layers,
+    and those that flip (`Flips`).
     """
 
     output: str
@@ -47,11 +47,11 @@ class Classes:
         self.tokens, self.routes, self.set_flips = (torch.zeros(self.count, dtype=torch.int64) for _ in range(3))
 
     def part(self, rows: slice) -> Classes:
-        """What was seen, of the sequences `rows`, for another to join."""
+        """What was seen of the sequences `rows`, in the form that another observer's `join` takes."""
         return self
 
     def join(self, part: Classes, rows: slice) -> None:
-        """Take over what another saw of later waves, the sequences `rows`."""
+        """Add what another observer saw of later waves, the sequences `rows`."""
         self.k3 = [total + further for total, further in zip(self.k3, part.k3, strict=True)]
         self.abs_delta = [total + further for total, further in zip(self.abs_delta, part.abs_delta, strict=True)]
         self.tokens += part.tokens
@@ -81,16 +81,13 @@ class Classes:
             self.set_flips += torch.bincount(labels[flip_mask.cpu()], minlength=self.count)
 
     def _add(self, sums: list[Exact], labels: Tensor, values: Tensor) -> None:
-        """Add fp64 [N] to the sums of their classes, int64 [N]."""
+        """Add `values`, fp64 [N], to the sums of their classes (`labels`, int64 [N])."""
         by_class = torch.zeros(self.count, dtype=torch.float64).index_add_(0, labels, values)
         sums[:] = [total + further for total, further in zip(sums, by_class.tolist(), strict=True)]
 
 
-STATE = (Classes,)
-
-
 def observer(plan: Plan, trials: Trials) -> Classes | None:
-    """Looks at both sides; None where the tokens come without labels."""
+    """The observer of both sides; None if the tokens have no labels."""
     tokens, device = plan.tokens, plan.model.device
     if tokens.labels is None:
         return None
@@ -105,3 +102,6 @@ def observer(plan: Plan, trials: Trials) -> Classes | None:
         count=len(tokens.label_names),
         sampled_from=plan.recipe.tokens.sampler,
     )
+
+
+CLASSES: Final[Watch[Classes]] = Watch("tokens", observer, (Classes,))

@@ -1,1 +1,1 @@
-"""A candidate that is a trace: what it shows, and what each layer of it makes, by grafts into the reference."""
+"""A candidate that is a trace: what it shows, and what each layer makes of the divergence, found by grafts."""

@@ -1,18 +1,17 @@
-"""The section of a recorded candidate, from what the first pass and the grafts showed."""
+"""The section of a recorded candidate, from the first pass and the grafts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
-from moeparity.bisection.divergence.report import Root
-from moeparity.bisection.observed import Observed
-from moeparity.bisection.plan import Plan
-from moeparity.bisection.trace.report import GraftedRoutes, Segment, Traced
-from moeparity.bisection.trace.search import Grafted
-from moeparity.bisection.trace.words import trace_reading
+from moeparity.bisection.context import Context
+from moeparity.bisection.divergence.data import Divergence, Root
+from moeparity.bisection.trace.data import GraftedRoutes, Segment, Traced
+from moeparity.bisection.trace.search import GRAFTED, Grafted
+from moeparity.bisection.trace.show import trace_reading
+from moeparity.bisection.verdict.data import Verdicts
 from moeparity.errors import display_path
 from moeparity.evidence.maps.side import RecordedSide
 from moeparity.metrics.interval import token_mean
@@ -23,18 +22,18 @@ from moeparity.plan.schedule.steps import Step
 from moeparity.plan.sides import CANDIDATE
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What the trace showed; None where the candidate is none."""
-    recorded = plan.recorded
+def measure(of: Context) -> Traced | None:
+    """What the trace shows; None if the candidate is not a trace."""
+    plan, observed, recorded = of.plan, of.observed, of.plan.recorded
     if recorded is None:
-        return {"trace": None}
+        return None
     graph = plan.model.graph
     unknown = [node.name for node in graph.nodes if not all(value in recorded.grafts for value in node.values)]
-    # Log-probabilities are taken of the recorded logits.
+    # Log-probabilities are computed from the recorded logits, so their node is not unknown.
     unknown = [name for name in unknown if name != graph.scores]
-    grafted: Grafted | None = observed.answers.get("trace")
+    grafted, roots = observed.of_search(GRAFTED), of[Divergence].roots
     whole = observed.logits.sums(CANDIDATE)
-    segments = () if grafted is None else tuple(_segments(graph, grafted, whole, report["roots"]))
+    segments = () if grafted is None else tuple(_segments(graph, grafted, whole, roots))
     routes = (
         ()
         if grafted is None
@@ -62,25 +61,27 @@ def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[
         reading=(),
     )
     sizes_recorded = None if recorded.schedule is None else _runs([_size(step) for step in steps])
-    reading = trace_reading(traced, report["roots"], report["metrics"], sizes_recorded, grafts=plan.recipe.grafts)
-    return {"trace": replace(traced, reading=tuple(reading))}
+    reading = trace_reading(traced, roots, of[Verdicts].metrics, sizes_recorded, grafts=plan.recipe.grafts)
+    return replace(traced, reading=tuple(reading))
 
 
 def _together(recorded: RecordedSide, steps: Sequence[Step]) -> bool:
-    """Whether steps compute together what the program did. What it generated last it never read."""
+    """Whether these steps compute the same tokens together as the program did, which never read its last generated
+    token.
+    """
     schedule = recorded.schedule
     read = len(schedule.steps) if schedule is not None else 0
     return schedule is not None and [step.spans for step in schedule.steps] == [step.spans for step in steps[:read]]
 
 
 def _size(step: Step) -> tuple[int, int]:
-    """Sequences and tokens that a step computes together."""
+    """How many sequences and tokens a step computes together."""
     dense = step.shape == "dense" and step.spans
     return (len(step.spans), step.spans[0].tokens) if dense else (1, step.tokens)
 
 
 def forwards(recorded: RecordedSide) -> str:
-    """A trace's forwards, as in `1 of [4, 16], 5 of [4, 1]`."""
+    """A trace's forward passes in words, such as `1 of [4, 16], 5 of [4, 1]`."""
     return _runs(recorded.forwards)
 
 
@@ -94,7 +95,7 @@ def _kl(sums: SequenceSums) -> float:
 
 
 def _segments(graph: Graph, grafted: Grafted, whole: SequenceSums, roots: Sequence[Root]) -> Iterator[Segment]:
-    """One for each cut, and what is behind the last; the whole candidate is the end of that."""
+    """A segment up to each cut, and one after the last cut, which ends with the whole candidate."""
     ends = [*grafted.cuts, (_behind(graph, grafted), whole)]
     segment_of = {node.name: segment.name for segment in graph.segments for node in segment.nodes}
     order = [segment.name for segment in graph.segments]
@@ -116,7 +117,7 @@ def _segments(graph: Graph, grafted: Grafted, whole: SequenceSums, roots: Sequen
 
 
 def _behind(graph: Graph, grafted: Grafted) -> str:
-    """The name of what lies behind the last cut."""
+    """The name of the segment after the last cut."""
     names = [segment.name for segment in graph.segments]
     last = grafted.cuts[-1][0].rpartition(" to ")[2] if grafted.cuts else None
     rest = names if last is None else names[names.index(last) + 1 :]

@@ -1,4 +1,4 @@
-"""Grafts: the reference goes on from what was recorded behind each layer, and with the routes that were recorded."""
+"""Grafts: runs the reference continued from what was recorded after each layer, and with the recorded routes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from moeparity.bisection.observers import Logits
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.trials import candidate, walker
+from moeparity.bisection.watch import Search
 from moeparity.engine.grafts import Graft
 from moeparity.engine.routes import REPLAYED, Forced, Replayed
 from moeparity.engine.walker import Walker
@@ -26,7 +27,9 @@ HEAD: Final = "head"
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place behind some segments, by the name of the first and the last since the cut before, and what crosses it."""
+    """A place between segments. first, last: the segments since the cut before. grafts: the recorded values that
+    cross it.
+    """
 
     first: str
     last: str
@@ -34,20 +37,22 @@ class Cut:
 
     @property
     def name(self) -> str:
-        """As a report calls what lies between the cut before and this one."""
+        """The report's name for the part between the cut before and this one."""
         return self.first if self.first == self.last else f"{self.first} to {self.last}"
 
 
 @dataclass(frozen=True, slots=True)
 class Grafted:
-    """Against the reference: of each cut, in order, the reference that goes on from it; and with recorded routes."""
+    """Results against the reference: for each cut, in order, the reference continued from there; and the reference with
+    recorded routes.
+    """
 
     cuts: tuple[tuple[str, SequenceSums], ...]
     routes: tuple[tuple[Replayed, SequenceSums], ...]
 
 
 def search(plan: Plan, observed: Observed, progress: Callback | None, store: PieceStore | None) -> Grafted | None:
-    """What the grafts gave; None where the candidate is no trace, or nothing of it differs."""
+    """What the grafts gave; None if the candidate is not a trace, or does not differ."""
     if plan.recorded is None or not plan.recipe.grafts or not plan.attribution:
         return None
     if not bool(observed.logits.sums(CANDIDATE).unequal.any()):
@@ -74,7 +79,7 @@ def search(plan: Plan, observed: Observed, progress: Callback | None, store: Pie
 
 
 def cuts(graph: Graph, grafts: Mapping[str, Graft]) -> Iterator[Cut]:
-    """The places behind segments at which what closes the segment was recorded; none behind the last."""
+    """The places after segments whose closing value was recorded; none after the last segment."""
     first = graph.segments[0].name
     for number, segment in enumerate(graph.segments[:-1]):
         later = {value for after in graph.segments[number + 1 :] for node in after.nodes for value in node.inputs}
@@ -91,7 +96,7 @@ def _grafted(plan: Plan, own_cuts: Sequence[Cut]) -> list[Walker]:
 
 
 def _routed(plan: Plan) -> Iterator[Walker]:
-    """The reference with recorded routes, where every router's were recorded."""
+    """Walkers of the reference with recorded routes, if every router's routes were recorded."""
     assert plan.recorded is not None, "asked of a trace only"
     routers = [node for node in plan.model.graph.nodes if node.op.routes]
     if not routers or not all(value in plan.recorded.grafts for node in routers for value in node.values):
@@ -99,3 +104,6 @@ def _routed(plan: Plan) -> Iterator[Walker]:
     for choice in REPLAYED:
         with suppress(SpecError):
             yield walker(plan, choice, plan.reference, routes=Forced(of=CANDIDATE, replayed=choice))
+
+
+GRAFTED: Final[Search[Grafted]] = Search("trace", search)

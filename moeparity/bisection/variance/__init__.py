@@ -1,1 +1,1 @@
-"""The same sequences computed together in several ways, and what that changes: `moeparity variance`."""
+"""`moeparity variance`: whether batching the same sequences in several ways (compositions) changes bits."""

@@ -1,4 +1,4 @@
-"""In which compositions a side's sequences are computed: batches of some sizes, its own schedule and others."""
+"""Which compositions of a side's sequences are tried: batches of some sizes, its own schedule and others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kind = Literal["forward", "prefill", "decode", "packed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composition:
-    """One schedule of the same sequences, by name."""
+    """One schedule of the same sequences, with its name."""
 
     name: str
     settings: ScheduleSettings
@@ -29,10 +29,10 @@ class Composition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Compositions of one kind, each with other steps; all are held against the first. `left_out`: why others are.
+    """Compositions of one kind with different steps, all compared with the first. left_out: others, and why.
 
-    is_one_model: whether they are one model in exact arithmetic. Packs without a mask, or whose positions run on, are
-    not: what stands beside a sequence is then part of what it is given.
+    is_one_model: whether they are one model in exact arithmetic. Packs without a mask, or with positions that run on
+    over sequences, are not: there a sequence's inputs depend on its neighbours.
     """
 
     kind: Kind
@@ -41,18 +41,17 @@ class Group:
 
     @property
     def is_one_model(self) -> bool:
-        """See above."""
+        """Whether the compositions are one model in exact arithmetic, as said above."""
         return not any(composition.settings.hands_on for composition in self.compositions)
 
 
 def groups(own_settings: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where) -> tuple[Group, ...]:
-    """What a side whose schedule is `own_settings` can be asked to compute, with two compositions or more in each
-    group.
+    """The compositions of a side whose schedule is `own_settings`, in groups of at least two.
 
-    Whole sequences in batches of these sizes: a trainer's forwards, or a server's prefills. Where the side decodes, it
-    decodes in batches of these sizes, too. Its own schedule and its engine's `others` join where something other than
-    the size of a batch sets them apart; packs are a group of their own. Raises SpecError for a recorded schedule,
-    which is what it was, and where there are no two compositions.
+    They are whole sequences in batches of these sizes: a trainer's forward passes, or a server's prefills. If the side
+    decodes, it also decodes in batches of these sizes. Its own schedule and its engine's `others` are added if they
+    differ in more than the size of a batch; packs are a group of their own. Raises SpecError for a recorded schedule,
+    which can't be changed, and if there are no two compositions.
     """
     if own_settings.recorded is not None:
         raise SpecError(
@@ -74,7 +73,7 @@ def groups(own_settings: ScheduleSettings, batches: Sequence[int], grid: TokenGr
 def _wanted(
     own_settings: ScheduleSettings, batches: Sequence[int], grid: TokenGrid, where: Where
 ) -> Iterator[tuple[Kind, list[Composition]]]:
-    """The groups there are, before any of their schedules is made."""
+    """The groups to try, before their schedules are made."""
     whole = replace(
         own_settings,
         start=None,
@@ -119,7 +118,7 @@ def _batch(base: ScheduleSettings, size: int, grid: TokenGrid) -> Composition:
 
 
 def _is_batch_of(of: ScheduleSettings, base: ScheduleSettings) -> bool:
-    """Whether nothing but the size of a batch sets them apart."""
+    """Whether two schedules differ in the size of a batch only."""
     return replace(of, batch=base.batch) == base
 
 

@@ -1,4 +1,4 @@
-"""What was seen of every pair of compositions, made into comparisons."""
+"""Turns what was seen of pairs of compositions into comparisons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from moeparity.plan.schedule.token_grid import TokenGrid
 
 
 def group_variance(group: Group, compared: Sequence[Compared], grid: TokenGrid, graph: Graph) -> GroupVariance:
-    """A group of compositions; `compared` are the pairs of its first with each of the others, in their order."""
+    """The data of a group; `compared` has the pairs of its first composition with each other one, in order."""
     first, *others = group.compositions
     return GroupVariance(
         kind=group.kind,
@@ -81,7 +81,7 @@ def _first_op(varying: Varying, pair: Compared, grid: TokenGrid) -> FirstOp:
 
 
 def ratio(delta: Tensor) -> Ratio:
-    """Of the scored tokens' delta, fp64 [N], in nats; one that is NaN is off, and in none of the figures."""
+    """The ratios of scored tokens, from delta, fp64 [N], in nats. A NaN counts as off, and is in no other figure."""
     ratios = delta.exp()
     finite = ratios[~ratios.isnan()]
     low, high, mean = (finite.min(), finite.max(), finite.mean()) if len(finite) else torch.full((3,), torch.nan)
@@ -102,7 +102,7 @@ def _distance(metrics: Sequence[TokenMetrics]) -> Distance:
 
 
 def _scored(metrics: Sequence[TokenMetrics], values: Sequence[Tensor], *, finite: bool = True) -> Tensor:
-    """The values [B, T] of the scored tokens, fp64 [N]; of the `finite` ones, or of all."""
+    """Values [B, T] of all waves at the scored tokens, fp64 [N]; only finite ones unless `finite` is False."""
     masks = [each.scored & ~each.nonfinite if finite else each.scored for each in metrics]
     return torch.cat([value[mask] for value, mask in zip(values, masks, strict=True)])
 

@@ -1,4 +1,4 @@
-"""Pairs of compositions as they pass: the first op that varies, where and at which shapes; log-probabilities."""
+"""Observes pairs of compositions: the first op that varies, where and at which shapes; log-probabilities."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from moeparity.plan.schedule.steps import Schedule, Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """Which tokens an engine computes under a schedule, both bool [B, T]: in its layers, and in its head.
+    """Which tokens an engine computes under a schedule, bool [B, T], in its layers and in its head.
 
-    Padding, what fills the grid, and rows whose logits nobody reads are in neither.
+    Padding, filler and rows whose logits nobody reads are in neither.
     """
 
     layers: Tensor
@@ -31,7 +31,7 @@ class Computed:
 
     @classmethod
     def of(cls, schedule: Schedule, real: Tensor) -> Computed:
-        """Of a schedule on a grid of which `real` [B, T] bool are no padding."""
+        """The tokens of a schedule; `real`, bool [B, T], marks those that are not padding."""
         layers, head = torch.zeros_like(real), torch.zeros_like(real)
         for step in schedule.steps:
             if not step.filler:
@@ -40,7 +40,7 @@ class Computed:
         return cls(layers=layers & real, head=head & real)
 
     def __and__(self, addend: Computed) -> Computed:
-        """What both compute."""
+        """The tokens that both compute."""
         return Computed(layers=self.layers & addend.layers, head=self.head & addend.head)
 
 
@@ -51,9 +51,9 @@ def _mark(tokens: Tensor, spans: Sequence[Span]) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class Varying:
-    """The first node at which two compositions differ: its place in the graph, and at which tokens, bool [B, T].
+    """The first node at which two compositions differ: its index in the graph, and the tokens that differ, bool [B, T].
 
-    rows: of the first of these tokens, what the op saw beside it in both compositions.
+    rows: what the op got at once in both compositions, for the first of these tokens.
     """
 
     node: Node
@@ -65,8 +65,8 @@ class Varying:
 
 @dataclass(slots=True, kw_only=True)
 class Behind:
-    """What varies in one layer: the place of its first node that does, and how many tokens have other bits behind
-    it.
+    """What varies in one layer: the index of the first node that does, and how many tokens have other bits after the
+    layer.
     """
 
     first: int | None = None
@@ -75,8 +75,8 @@ class Behind:
 
 @dataclass(slots=True, kw_only=True)
 class Compared:
-    """What was seen of one pair. `metrics` are those of each wave, of the tokens that both compositions score; `behind`
-    by the last node of each layer.
+    """What was seen of one pair. metrics: by wave, of the tokens that both compositions score. behind: by the last node
+    of each layer.
     """
 
     computed: Computed
@@ -87,11 +87,10 @@ class Compared:
 
 @dataclass(slots=True)
 class Variance:
-    """Pairs of walkers, the composition that is held against and another one.
+    """Compares pairs of walkers: a group's first composition and another one.
 
-    Since all that stands before it has equal bits at all tokens that count, the first node that differs reads equal
-    bits itself (positions and masks aside, which are other ones in some packs). input_ids [B, T] int64; loss_mask,
-    real [B, T] bool.
+    The first node that differs has read equal bits, since everything before it is equal at all tokens that count
+    (positions and masks, which differ in some packs, aside). input_ids: int64 [B, T]; loss_mask, real: bool [B, T].
     """
 
     graph: Graph
@@ -104,7 +103,7 @@ class Variance:
     _last: Mapping[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Nothing seen of any pair."""
+        """Start with nothing seen of any pair."""
         self._places = {node.name: place for place, node in enumerate(self.graph.nodes)}
         self._last = last_nodes(self.graph)
         computed = {
@@ -120,7 +119,7 @@ class Variance:
         }
 
     def of(self, walkers: Sequence[Walker]) -> list[Compared]:
-        """What was seen of a group: of each pair of its first walker and another."""
+        """What was seen of a group: of each pair of its first walker and another one."""
         first, *others = walkers
         return [self.compared[first.name, second.name] for second in others]
 
@@ -135,9 +134,7 @@ class Variance:
                 compared.metrics.append(self._metrics(view, first, second, compared))
 
     def _compare(self, view: NodeView, first: Walker, second: Walker, compared: Compared) -> None:
-        """Note the node where it is the first to differ so far, in its layer or at all, and what varies behind a
-        layer.
-        """
+        """Note this node if it is the first that differs, in its layer or at all, and what varies after a layer."""
         earlier, place = compared.varying, self._places[view.node.name]
         last = self._last.get(view.node.name)
         behind = None if last is None else compared.behind[last]
@@ -158,7 +155,7 @@ class Variance:
             self._note(view, (first, second), compared, differing)
 
     def _note(self, view: NodeView, pair: tuple[Walker, Walker], compared: Compared, differing: Tensor) -> None:
-        """Keep a node that is the first to differ so far, or add what differs there in another wave."""
+        """Keep the first node that differs, or add the tokens that differ there in another wave."""
         earlier, place, rows = compared.varying, self._places[view.node.name], slice(*view.wave)
         if earlier is not None and earlier.place == place:
             earlier.tokens[rows] = differing
@@ -171,7 +168,7 @@ class Variance:
         compared.varying = Varying(node=view.node, place=place, tokens=tokens, token=(sequence, column), rows=shapes)
 
     def _metrics(self, view: NodeView, first: Walker, second: Walker, compared: Compared) -> TokenMetrics:
-        """Those of the second against the first, as a ratio takes them: delta is current - previous."""
+        """Metrics of the second walker against the first; delta is current - previous, as in a ratio."""
         rows = slice(*view.wave)
         scored = self.loss_mask[rows].clone()
         scored[:, 1:] &= compared.computed.head[rows, :-1].to(scored.device)
@@ -179,8 +176,8 @@ class Variance:
 
 
 def last_nodes(graph: Graph) -> Mapping[str, str]:
-    """By node, the last node of its layer, in the order of the graph; the node that log-probabilities are read from
-    stands for itself, and others outside the layers are left out.
+    """Node -> the last node of its layer, in the order of the graph. The node from which log-probabilities are read
+    stands for itself; other nodes outside the layers are left out.
     """
     ends = {node.layer: node.name for node in graph.nodes if node.layer is not None}
     inside = {node.name: ends[node.layer] for node in graph.nodes if node.layer is not None}
@@ -188,7 +185,7 @@ def last_nodes(graph: Graph) -> Mapping[str, str]:
 
 
 def _rows(view: NodeView, walker: Walker, sequence: int, column: int) -> Rows:
-    """What an op sees together with one token."""
+    """The rows that an op gets together with one token."""
     all_turns = view.grid.head_turns if view.node.op.family == "head" else view.grid.turns
     place = sequence * view.grid.length + column
     turn = next(turn for turn in all_turns[walker.schedule][view.wave] if bool((turn.batch.index == place).any()))
@@ -205,7 +202,7 @@ def _of(turn: Turn) -> Rows:
 
 
 def _attended(turn: Turn, place: int, *, varlen: bool) -> Rows:
-    """What attention takes at once, and how many keys it reads."""
+    """The rows that attention takes at once, and how many keys it reads."""
     queries = next(batch for batch in turn.queries(varlen=varlen) if bool((batch.index == place).any()))
     sequences, tokens = queries.size
     return Rows(sequences=sequences, tokens=tokens, phase=turn.phase, keys=turn.keys(queries).size[1])

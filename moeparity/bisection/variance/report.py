@@ -1,22 +1,22 @@
-"""What several compositions of the same sequences changed: what the terminal shows and what `--json` writes."""
+"""What compositions of the same sequences changed; plain data for the terminal and `--json`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from moeparity.bisection.degeneracy.report import Degeneracy
-from moeparity.bisection.run.report import Cost, Run, Variant
+from moeparity.bisection.degeneracy.data import Degeneracy
+from moeparity.bisection.run.data import Cost, Run, Variant
 from moeparity.output.json import to_json
 from moeparity.plan.schedule.steps import FORWARD
 
 SCHEMA = "moeparity.variance/2"
-"""Grows when a field changes its meaning or goes; new fields may appear without it."""
+"""Schema of the JSON. The number grows if a field changes its meaning or goes; new fields may appear without that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """What an op sees at once: [sequences, tokens], so many rows of padding behind them; of attention also its keys."""
+    """What an op gets at once: [sequences, tokens], then `padding` rows; for attention also its number of keys."""
 
     sequences: int
     tokens: int
@@ -34,11 +34,12 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstOp:
-    """The first node that gives some token other bits, which it makes itself: all that it reads has equal ones.
+    """The first node that gives some token other bits although everything that it reads has equal bits.
 
-    layer: None outside the layers. sequences, tokens: how many have other values there, of `computed` tokens that both
-    compositions compute. sequence, token: the first of them, both from 0, the token counted without padding.
-    against, rows: what the op saw beside this token in the composition that is held against, and in this one.
+    layer: None outside the layers. sequences, tokens: how many differ, of `computed` tokens that both compositions
+    compute.
+    sequence, token: the first of them, from 0, padding not counted. against, rows: what the op got at once for this
+    token in the group's first composition, and in this one.
     """
 
     node: str
@@ -55,8 +56,8 @@ class FirstOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerVariance:
-    """What varies in one layer, or in the head: the first node there with other bits, and the tokens with other bits
-    behind it, of `computed` that both compositions compute. first_node: empty where none varies.
+    """What varies in one layer, or in the head. first_node: the first node with other bits, "" if none. tokens: how
+    many have other bits after it, of `computed` that both compositions compute.
     """
 
     name: str
@@ -66,14 +67,14 @@ class LayerVariance:
 
     @property
     def part(self) -> float:
-        """Of the tokens that both compute, those with other bits; 0 of none."""
+        """The fraction of the computed tokens that have other bits; 0 if none is computed."""
         return self.tokens / self.computed if self.computed else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """exp(current - previous) of the `scored` tokens' log-probabilities, in fp64: previous is the composition that is
-    held against. off: tokens whose ratio is not exactly 1. low, high, mean: NaN where no token is finite.
+    """exp(current - previous) of the `scored` tokens' log-probabilities, in fp64; previous is the group's first
+    composition. off: tokens whose ratio is not exactly 1. low, high, mean: NaN if no token is finite.
     """
 
     scored: int
@@ -85,9 +86,10 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distance:
-    """Of the scored tokens, in nats: the mean and the greatest |current - previous|, k3, KL over the vocabulary.
+    """Over the scored tokens, in nats: mean and largest |current - previous|, k3, KL over the vocabulary.
 
-    unequal: tokens scored by values of other bits. nonfinite: tokens with a NaN or an infinity, left out of the means.
+    unequal: tokens scored by values with other bits. nonfinite: tokens with a NaN or an infinity, left out of the
+    means.
     """
 
     mean_abs_delta: float
@@ -100,9 +102,9 @@ class Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One composition against the first of its group. first_op: None where every token has equal bits in every op.
+    """One composition against the first of its group. first_op: None if every token has equal bits in every op.
 
-    layers: each layer in the order of the graph, and behind them the node that log-probabilities are read from.
+    layers: each layer in the order of the graph, then the node from which log-probabilities are read.
     """
 
     composition: str
@@ -115,9 +117,9 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupVariance:
-    """Compositions of one kind, each against the first, `against`. left_out: which were not run, and why.
+    """Compositions of one kind, each compared with the first, `against`. left_out: which were not run, and why.
 
-    is_one_model: false for packs in which what stands beside a sequence is part of what it is given.
+    is_one_model: False for packs in which a sequence's inputs depend on its neighbours.
     """
 
     kind: str
@@ -129,7 +131,7 @@ class GroupVariance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideVariance:
-    """One side, or both where nothing but their schedules sets them apart.
+    """One side, or both if only their schedules differ.
 
     seeing: ops whose bits may depend on which tokens go through them together, with how many of their nodes.
     """
@@ -141,7 +143,7 @@ class SideVariance:
 
     @property
     def comparisons(self) -> tuple[Comparison, ...]:
-        """Those of all groups."""
+        """The comparisons of all groups."""
         return tuple(comparison for group in self.groups for comparison in group.comparisons)
 
     @property
@@ -152,9 +154,10 @@ class SideVariance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceReport:
-    """What `moeparity variance` found. reasons: why equal bits would say nothing here. reading: it in sentences.
+    """What `moeparity variance` found. reasons: why equal bits would say nothing here. reading: the result in
+    sentences.
 
-    synthetic: the seed of random weights; None where they are the checkpoint's own.
+    synthetic: the seed of random weights; None if they are the checkpoint's.
     """
 
     run: Run
@@ -167,7 +170,7 @@ class VarianceReport:
 
     @property
     def exit_code(self) -> int:
-        """0 nothing varies, 1 something does, 3 nothing does and that says nothing."""
+        """0 nothing varies, 1 something does, 3 nothing does but that says nothing."""
         if any(side.varies for side in self.sides):
             return 1
         return 3 if self.reasons else 0

@@ -1,4 +1,4 @@
-"""One pass over a recipe's tokens in several compositions: what `moeparity variance` does."""
+"""`moeparity variance`: runs a recipe's tokens in several compositions in one pass."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final
 
 from moeparity.bisection.degeneracy.measure import degeneracy
 from moeparity.bisection.degeneracy.observe import FlatLogits
-from moeparity.bisection.degeneracy.words import reasons
+from moeparity.bisection.degeneracy.show import reasons
 from moeparity.bisection.options import Options
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
+from moeparity.bisection.run.data import Cost, Run
 from moeparity.bisection.run.measure import run_of, variant
-from moeparity.bisection.run.report import Cost, Run
 from moeparity.bisection.sample import generate
 from moeparity.bisection.schedule.measure import seeing
 from moeparity.bisection.trials import walker
@@ -23,7 +23,7 @@ from moeparity.bisection.variance.compositions import Group, groups
 from moeparity.bisection.variance.measure import group_variance
 from moeparity.bisection.variance.observe import Variance
 from moeparity.bisection.variance.report import SideVariance, VarianceReport
-from moeparity.bisection.variance.words import reading
+from moeparity.bisection.variance.show import reading
 from moeparity.engine.passes import Pass
 from moeparity.engine.walker import Walker
 from moeparity.errors import MoeparityError, Where, counted, did_you_mean, listed
@@ -35,19 +35,19 @@ from moeparity.progress import Callback
 BOTH: Final = "both"
 
 GroupsOf = Mapping[tuple[str, ...], tuple[Group, ...]]
-"""The compositions of each side, by its name; of sides that compute the same, by the names of both."""
+"""The compositions by the names of the sides that have them: one side, or both if they compute the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Sizes of batches, and whose compositions: a side's, or those of `both`."""
+    """Which sizes of batches to try, and for which side, or `both`."""
 
     batches: tuple[int, ...]
     side: str = BOTH
 
     @classmethod
     def of(cls, batches: str, side: str) -> Request:
-        """As typed: `1,2,4,8`. Raises MoeparityError."""
+        """The request that a user typed, such as `1,2,4,8`. Raises MoeparityError."""
         try:
             sizes = tuple(dict.fromkeys(int(size) for size in batches.split(",")))
         except ValueError:
@@ -63,7 +63,7 @@ class Request:
 
     @property
     def sides(self) -> tuple[str, ...]:
-        """The sides it is about."""
+        """The sides whose compositions are tried."""
         return SIDES if self.side == BOTH else (self.side,)
 
 
@@ -78,8 +78,8 @@ def variance(
 ) -> VarianceReport:
     """Compute the same sequences in several compositions, all in one pass over the weights, and compare their bits.
 
-    Raises MoeparityError for whatever is wrong with the recipe, where there is nothing to compare, and where the pass
-    does not fit into memory.
+    Raises MoeparityError for whatever is wrong with the recipe, if there is nothing to compare, and if the pass does
+    not fit into memory.
     """
     options = Options(attribution=False, allow_code=allow_code, memory_limit=memory_limit)
     plan = generate(prepare(Path(recipe), device=device, options=options, progress=progress), progress=progress)
@@ -90,7 +90,7 @@ def variance(
 
 
 def _groups(plan: Plan, request: Request) -> GroupsOf:
-    """The compositions of each side; of both at once where nothing but their schedules sets them apart."""
+    """The compositions of each side; of both at once if only their schedules differ."""
     by_side = {
         side: groups(_side(plan, side).schedule, request.batches, plan.grid, Where(plan.path, _recipe(plan, side).line))
         for side in request.sides
@@ -106,12 +106,12 @@ def _side(plan: Plan, name: str) -> Side:
 
 
 def _recipe(plan: Plan, name: str) -> variant_schema.Variant:
-    """A side as the recipe has it."""
+    """The recipe's variant of a side."""
     return plan.recipe.reference if name == REFERENCE else plan.recipe.candidate
 
 
 def _bound(plan: Plan, groups_of: GroupsOf, options: Options) -> Plan:
-    """The plan bound for every phase that some composition has."""
+    """The plan, bound for every phase that some composition has."""
     every = {
         composition.settings
         for of_side in groups_of.values()
@@ -127,7 +127,7 @@ def _bound(plan: Plan, groups_of: GroupsOf, options: Options) -> Plan:
 
 
 def _measured(plan: Plan, groups_of: GroupsOf, progress: Callback | None) -> VarianceReport:
-    """All compositions in one pass, and what was seen of them."""
+    """Run all compositions in one pass, and report what was seen of them."""
     start = time.perf_counter()
     walkers_of = {
         (sides, group.kind): _walkers(plan, sides[0], group)
@@ -174,7 +174,7 @@ def _walkers(plan: Plan, side: str, group: Group) -> tuple[Walker, ...]:
 
 
 def _unknown(sides: Sequence[SideVariance]) -> Iterator[str]:
-    """Why figures of scored tokens say nothing."""
+    """Why figures of scored tokens would say nothing, in sentences."""
     comparisons = [comparison for side in sides for comparison in side.comparisons]
     worst = max(comparison.distance.nonfinite for comparison in comparisons)
     if worst:

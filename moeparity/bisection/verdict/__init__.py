@@ -1,1 +1,1 @@
-"""Is it parity: the gate, its metric with an interval, and the metrics beside it."""
+"""The verdict: the gate, its metric with an interval, and the metrics beside it."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from moeparity.bisection.arrival.measure import arrival
-from moeparity.bisection.degeneracy.words import sound
+from moeparity.bisection.context import Context
+from moeparity.bisection.degeneracy.data import Degeneracy
+from moeparity.bisection.degeneracy.show import sound
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.record.report import Record
-from moeparity.bisection.verdict.report import Metrics
+from moeparity.bisection.record.data import Record, Recording
+from moeparity.bisection.verdict.data import Metrics, Verdicts
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import Status, Verdict
 from moeparity.plan.sides import CANDIDATE
@@ -19,11 +19,11 @@ from moeparity.plan.sides import CANDIDATE
 _SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 
 
-def parts(plan: Plan, observed: Observed, report: Mapping[str, Any]) -> Mapping[str, Any]:
+def measure(of: Context) -> Verdicts:
     """The verdict and the metrics."""
-    own_verdict = _of_whole_trace(sound(_verdict(plan, observed), report["degeneracy"]), plan)
-    verdict = beside_record(own_verdict, report["record"])
-    return {"verdict": verdict, "metrics": _metrics(observed.logits.sums(CANDIDATE))}
+    own_verdict = _of_whole_trace(sound(_verdict(of.plan, of.observed), of[Degeneracy]), of.plan)
+    verdict = beside_record(own_verdict, of[Recording].record)
+    return Verdicts(verdict=verdict, metrics=_metrics(of.observed.logits.sums(CANDIDATE)))
 
 
 def _verdict(plan: Plan, observed: Observed) -> Verdict:
@@ -35,8 +35,8 @@ def _verdict(plan: Plan, observed: Observed) -> Verdict:
 
 
 def _of_whole_trace(verdict: Verdict, plan: Plan) -> Verdict:
-    """A candidate whose logits were not recorded is not judged, and one whose recording was cut passes nothing: what it
-    did behind that is not known.
+    """The verdict, inconclusive if a trace can't support it: if its logits were not recorded, or, instead of a pass, if
+    its recording was cut.
     """
     if plan.recorded is None:
         return verdict
@@ -50,9 +50,10 @@ def _of_whole_trace(verdict: Verdict, plan: Plan) -> Verdict:
 
 
 def beside_record(verdict: Verdict, record: Record) -> Verdict:
-    """The verdict on two simulations, as far as the record lets it speak of the engine; a FAIL stays one.
+    """The verdict on two simulations, limited to what the record allows to say of the engine; a fail stays a fail.
 
-    A bound on the record decides with it. Without one, a record that is not reproduced leaves no pass.
+    If there is a gate on the record, it decides too. If there is none, a record that is not reproduced turns a pass
+    into inconclusive.
     """
     gate = record.gate
     if gate is not None and _SEVERITY.index(gate.status) > _SEVERITY.index(verdict.status):

@@ -1,4 +1,4 @@
-"""Workers of a ray cluster: `--workers ray`, with a cluster of its own on this machine, or one that runs already."""
+"""Workers of a ray cluster (`--workers ray`): a cluster of its own on this machine, or one that is already running."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from moeparity.bisection.workers.message import SERVE
 from moeparity.errors import MoeparityError
 
 _ASKED = 1.0
-"""Seconds between two questions how much is done."""
+"""Seconds between two questions about progress."""
 _REACHED = 5.0
-"""Seconds in which a cluster's address has to answer."""
+"""Seconds within which a cluster has to answer at its address."""
 
 
 class Actor:
-    """What ray runs in a worker's process. It is known there by its name: moeparity has to be installed."""
+    """The class that ray runs in a worker's process. It is found by its name, so moeparity has to be installed
+    there.
+    """
 
     def __init__(self) -> None:
         self._server, self._part = import_module(SERVE).Server(), 0.0
@@ -36,7 +38,7 @@ class Actor:
         return answer
 
     def part(self) -> float:
-        """How much of the task at work is done, from 0 to 1."""
+        """How much of the current task is done, from 0 to 1."""
         return self._part
 
     def number(self) -> int:
@@ -64,25 +66,26 @@ class _RayWorker:
         return data
 
     def end(self) -> None:
-        """End it, whatever it is doing."""
+        """End the worker, whatever it is doing."""
         with suppress(self.ray.exceptions.RayError):
             self.ray.kill(self.actor)
 
 
 class RayCrew(Crew):
-    """As many workers as the cluster has cores for, each with as many of them as a pass has threads."""
+    """As many workers as the cluster has cores for; each takes as many cores as a pass has threads."""
 
     def __init__(self, ray: Any, threads: int, *, with_gpu: bool) -> None:
         self._ray = ray
         there = ray.cluster_resources()
         count = max(1, int(there.get("CPU", 1)) // threads)
         super().__init__(max(1, min(count, int(there.get("GPU", 0)))) if with_gpu else count)
-        # One thread computes, another tells how far it is. Nothing is tried again behind the command's back.
+        # Two calls at a time: one computes, one reports progress. Without restarts, since the crew itself replaces
+        # workers.
         options = {"num_cpus": threads, "num_gpus": int(with_gpu), "max_concurrency": 2, "max_restarts": 0}
         self._actor = ray.remote(Actor).options(**options, max_task_retries=0)
 
     def begin(self) -> Worker:
-        """A further worker, as soon as the cluster has the cores for it."""
+        """A new worker, as soon as the cluster has enough free cores."""
         try:
             return _RayWorker(self._ray, self._actor.remote())
         except self._ray.exceptions.RayError as error:
@@ -91,11 +94,11 @@ class RayCrew(Crew):
 
 @contextmanager
 def ray_crew(address: str | None, threads: int, *, with_gpu: bool) -> Iterator[RayCrew]:
-    """The workers of the cluster at an address, `auto` for the one that this machine belongs to; None for one of its
-    own here, which ends with the context. Raises MoeparityError where no cluster is at the address.
+    """The workers of the cluster at an address. `auto`: the one that this machine belongs to; None: a cluster of its
+    own here, which ends with the context. Raises MoeparityError if no cluster is at the address.
     """
     _refuse_unreachable(address)
-    # Nothing is sent to ray's authors.
+    # No usage statistics are sent to ray's authors.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
@@ -114,7 +117,7 @@ def ray_crew(address: str | None, threads: int, *, with_gpu: bool) -> Iterator[R
 
 
 def refuse_without_ray() -> None:
-    """Raises MoeparityError where ray is not installed."""
+    """Raises MoeparityError if ray is not installed."""
     if find_spec("ray") is None:
         raise MoeparityError(
             "--workers ray: ray is not installed. `pip install 'moeparity[ray]'`, or give a number of processes of "
@@ -143,7 +146,7 @@ def _connect(ray: Any, address: str | None) -> None:
 
 
 def _refuse_unreachable(address: str | None) -> None:
-    """ray itself tries for minutes, and may end the process."""
+    """Raises MoeparityError early, since ray itself tries for minutes and may end the process."""
     if address is None or address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -157,7 +160,7 @@ def _refuse_unreachable(address: str | None) -> None:
 
 
 def _restore(handlers: dict[signal.Signals, Any]) -> None:
-    """ray puts handlers of its own in place of the command's."""
+    """Put the command's signal handlers back, which ray replaces with its own."""
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():
             signal.signal(number, handler)

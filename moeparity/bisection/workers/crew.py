@@ -1,4 +1,4 @@
-"""Independent pieces of work, computed here or handed out to workers; whoever is lost is replaced."""
+"""Computes independent pieces of work, here or by workers; a lost worker is replaced."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from moeparity.errors import MoeparityError, counted
 from moeparity.progress import Callback, Progress
 
 LOSSES = 3
-"""Workers that a piece may lose before it is given up: most likely it is the piece that ends them."""
+"""A piece that has lost so many workers is given up: most likely the piece itself ends them."""
 _log = logging.getLogger("moeparity")
 
 
 class Piece(Protocol):
-    """One piece of work, whose result goes by nothing but the piece."""
+    """One piece of work, whose result depends on nothing but the piece."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages: `point 3 of 8`."""
+        """Its name in messages, such as `point 3 of 8`."""
         ...
 
     def compute(self) -> Any:
@@ -40,28 +40,28 @@ class Piece(Protocol):
         ...
 
     def read(self, data: bytes) -> Any:
-        """The result that a worker has written."""
+        """The result from the bytes that a worker wrote."""
         ...
 
 
 class LostWorkerError(Exception):
-    """A worker ended, or can't be reached any more; in words."""
+    """A worker ended, or can't be reached any more; the message says which."""
 
 
 class Worker(Protocol):
     """A process that computes one task at a time."""
 
     def ask(self, message: bytes, on_part: Callable[[float], None]) -> bytes:
-        """The answer to a task; `on_part` hears how much of it is done, from 0 to 1. Raises LostWorkerError."""
+        """The answer to a task; `on_part` is told how much of it is done, from 0 to 1. Raises LostWorkerError."""
         ...
 
     def end(self) -> None:
-        """End it, whatever it is doing; whoever waits for its answer is told that it is lost."""
+        """End the worker, whatever it is doing; a caller that waits for its answer gets LostWorkerError."""
         ...
 
 
 class Crew(ABC):
-    """Who computes: at most `count` workers at once, 1 or more, each begun when it is first needed."""
+    """At most `count` workers (1 or more) at once, each started when it is first needed."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -71,10 +71,10 @@ class Crew(ABC):
 
     @abstractmethod
     def begin(self) -> Worker:
-        """A further worker. Raises MoeparityError where none can be had."""
+        """A new worker. Raises MoeparityError if none can be had."""
 
     def hire(self) -> Worker:
-        """A worker that is idle, or a further one. Raises LostWorkerError where all were dismissed, MoeparityError."""
+        """An idle worker, or a new one. Raises LostWorkerError after `dismiss`, MoeparityError if none can be had."""
         with self._lock:
             if self._over:
                 raise LostWorkerError("not begun, since all were dismissed")
@@ -84,12 +84,12 @@ class Crew(ABC):
             return self.workers[-1]
 
     def release(self, worker: Worker) -> None:
-        """Take back a worker that has nothing to do."""
+        """Take back a worker that has finished its task."""
         with self._lock:
             self._idle.append(worker)
 
     def dismiss(self) -> None:
-        """End all workers, at work or not, for good."""
+        """End all workers for good, busy or not."""
         self._over = True
         for worker in self.workers:
             worker.end()
@@ -97,7 +97,9 @@ class Crew(ABC):
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """What became of a piece: `done` with an answer, `part` of it done, its worker `lost`, `refused` or `unhired`."""
+    """What happened to a piece: `done` (value: the answer), `part` (of it done), its worker `lost`, `refused`,
+    `unhired`.
+    """
 
     kind: str
     number: int
@@ -107,14 +109,15 @@ class _Event:
 def computed(
     pieces: Iterable[Piece], crew: Crew | None, unit: str, total: int, progress: Callback | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """The numbers of the pieces with their results, in the order in which they are finished; one that a user's mistake
-    ended has the MoeparityError in place of a result.
+    """The numbers of the pieces with their results, in the order in which they are finished. If a user's mistake ended
+    a piece, the MoeparityError stands in place of its result.
 
-    Without a crew they are computed here, in turn. `pieces` is asked for the next piece as soon as a worker is free.
+    Without a crew the pieces are computed here, in turn. `pieces` is asked for the next one as soon as a worker is
+    free.
     unit, total: what the pieces are called, and how many there are, for `progress`.
 
-    Raises MoeparityError where every worker refuses to compute, and where a piece loses `LOSSES` workers. The crew is
-    dismissed where anything was raised, or not all results were wanted.
+    Raises MoeparityError if every worker refuses to compute, and if a piece loses `LOSSES` workers. The crew is
+    dismissed if anything is raised, or if the caller stops before the last result.
     """
     if crew is None:
         for number, piece in enumerate(pieces):
@@ -138,7 +141,7 @@ def _attempt(compute: Callable[[], Any]) -> Any:
 
 
 class _Office:
-    """Hands pieces out to workers, each of which has a thread that waits for it."""
+    """Hands pieces to workers; each worker has a thread that waits for it."""
 
     def __init__(self, crew: Crew, count: int, unit: str, total: int, progress: Callback | None) -> None:
         self.crew, self.unit, self.total, self.progress = crew, unit, total, progress
@@ -158,7 +161,7 @@ class _Office:
         """The numbers of the pieces with their results."""
         is_open = True
         while True:
-            # One more than are at work, so that nobody waits for its task to be made.
+            # One piece more than workers, so that no worker waits for its next task.
             while is_open and len(self.pieces) <= self.hired:
                 number = self.finished + len(self.pieces)
                 piece = next(source, None)
@@ -186,7 +189,7 @@ class _Office:
                 thread.join()
 
     def _serve(self) -> None:
-        """One worker's thread: hire it when there is something to do, and another in its place where it is lost."""
+        """The thread of one worker: hires it when there is a piece, and another in its place if it is lost."""
         worker: Worker | None = None
         while (number := self.waiting.get()) is not None:
             try:
@@ -222,7 +225,7 @@ class _Office:
         return piece.read(event.value[1:])
 
     def _heed(self, event: _Event) -> None:
-        """Raises MoeparityError where the run can't go on."""
+        """Raises MoeparityError if the run can't go on after this event."""
         piece = self.pieces[event.number]
         if event.kind == "part":
             self.parts[event.number] = event.value
@@ -265,7 +268,7 @@ class _Office:
 
 
 def _raised(piece: Piece, kind: str, message: str) -> Exception:
-    """The error that ended a piece: one that a user caused is that again, anything else is raised."""
+    """The error that ended a piece, if a user caused it; raises anything else."""
     cls = getattr(errors, kind, None)
     if isinstance(cls, type) and issubclass(cls, MoeparityError):
         return cls(message)

@@ -1,4 +1,4 @@
-"""The job of a plan: what a worker needs to prepare the same one, and to know that it is."""
+"""Makes the `Job` of a plan: what a worker needs to prepare the same plan, and to check that it is the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moeparity.inputs.machine import numerics_key, precisions
 
 
 def job_of(plan: Plan, options: Options) -> Job:
-    """The job of a plan that was made ready with these options."""
+    """The job of a plan that was prepared with these options."""
     device = plan.model.device
     return Job(
         recipe=str(plan.path),
@@ -33,7 +33,7 @@ def job_of(plan: Plan, options: Options) -> Job:
 
 
 def functions_of(plan: Plan) -> dict[str, str]:
-    """SHA-256 of the files that users' functions are in, by `module:function`; what these import is not looked at."""
+    """By `module:function`, the SHA-256 of the file that a user's function is in; its imports are not looked at."""
     digests = {}
     for call in plan.functions:
         file = getattr(sys.modules[call.partition(":")[0]], "__file__", None)

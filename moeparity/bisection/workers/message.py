@@ -1,4 +1,4 @@
-"""What a command and its workers say to each other, as bytes: plain data and tensors, and never a pickle."""
+"""The messages between a command and its workers, as bytes: plain data and tensors, never a pickle."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _LENGTH = 8
 SERVE: Final = "moeparity.bisection.workers.serve"
 """The module that a worker runs."""
 DONE, REFUSED, FAILED, PART = (bytes([kind]) for kind in b"drfp")
-"""What an answer begins with: a result; why this worker computes nothing; an error, which a user caused or moeparity;
-how much of the task is done."""
+"""The first byte of an answer: a result; why this worker computes nothing; an error; how much of the task is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a worker prepares as the command did: the recipe, from the same folder, with the same options.
+    """What a worker needs to prepare the same plan as the command: the recipe, its folder, the options.
 
-    tokens: those that the recipe asked to sample; None where they come from its file. precisions: in what torch
-    multiplies fp32, by backend. machine: what decides bits where the command runs. parts: hashes of what the plan is
-    made of. functions: SHA-256 of the files of users' functions.
+    tokens: those that the recipe asked to sample; None if they come from its file. precisions: by backend, in what
+    torch multiplies fp32. machine: what decides bits on the command's machine. parts: hashes of what the plan is made
+    of.
+    functions: SHA-256 of the files of users' functions.
     """
 
     recipe: str
@@ -50,7 +50,9 @@ class PointTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardTask:
-    """The waves `first` to `last` - 1 of a pass; `parents` are the toggles that were taken apart, pass by pass."""
+    """The task of the waves `first` to `last` - 1 of a pass. parents: the toggles that were taken apart, pass by
+    pass.
+    """
 
     job: Job
     parents: tuple[tuple[str, ...], ...]
@@ -70,7 +72,7 @@ def packed(codec: Codec, value: object) -> bytes:
 
 
 def unpacked(codec: Codec, data: bytes) -> Any:
-    """The value again. Raises CodecError for anything `packed` does not write."""
+    """The value that was packed. Raises CodecError for anything that `packed` does not write."""
     length = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     try:
         return codec.decode(json.loads(data[_LENGTH:length]), load(data[length:]))

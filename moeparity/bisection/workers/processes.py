@@ -1,4 +1,4 @@
-"""Workers that are processes of this machine: `--workers N`."""
+"""Workers that are processes on this machine (`--workers N`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Process:
         command = [sys.executable, "-P", "-m", WORK]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
         try:
-            # A session of its own: Ctrl-C is the command's, which then ends it.
+            # In a session of its own, so that Ctrl-C reaches only the command, which then ends the worker.
             self._process = subprocess.Popen(  # noqa: S603  this very Python
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environment
             )
@@ -50,18 +50,18 @@ class Process:
         raise LostWorkerError(f"ended by signal {-code}" if code < 0 else f"ended with exit code {code}")
 
     def end(self) -> None:
-        """End it, whatever it is doing; whoever waits for it is told that it is lost."""
+        """End the worker, whatever it is doing; a caller that waits for it gets LostWorkerError."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            # What was still to be written goes nowhere.
+            # Output that is still buffered can't be written any more.
             with suppress(OSError):
                 if pipe is not None:
                     pipe.close()
 
 
 class LocalCrew(Crew):
-    """So many processes of this machine."""
+    """A crew of processes on this machine."""
 
     def begin(self) -> Worker:
         """A further process."""

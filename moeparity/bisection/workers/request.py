@@ -1,4 +1,4 @@
-"""`--workers`: who computes, as a user writes it."""
+"""Reads `--workers`: who is to compute."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _RAY = re.compile(r"ray(?::(auto|[^:/\s]+:\d{1,5}))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Who is to compute: so many processes of this machine, or None for ray, on the cluster at an address; no address
-    is a cluster of its own here.
+    """Who is to compute. count: so many processes on this machine; None: ray, on the cluster at `address`, or without
+    one on a cluster of its own here.
     """
 
     count: int | None
@@ -31,9 +31,9 @@ class Wanted:
 
 
 def wanted_workers(word: str | int | None) -> Wanted | None:
-    """What a user asked for; None where everything is computed here. Starts nothing.
+    """The workers that a user asked for; None if everything is computed in this process. Starts nothing.
 
-    Raises MoeparityError for anything but a number, `ray`, `ray:auto` and `ray:HOST:PORT`, and without ray.
+    Raises MoeparityError for anything but a number, `ray`, `ray:auto` and `ray:HOST:PORT`, and if ray is not installed.
     """
     if word is None:
         return None
@@ -51,8 +51,8 @@ def wanted_workers(word: str | int | None) -> Wanted | None:
 
 @contextmanager
 def crew_of(wanted: Wanted | None, device: str = "auto") -> Iterator[Crew | None]:
-    """The workers that were asked for, gone when the context ends; None for none. Raises MoeparityError where none can
-    be had.
+    """The workers that were asked for, ended with the context; None for none. Raises MoeparityError if none can be
+    had.
     """
     if wanted is None:
         yield None

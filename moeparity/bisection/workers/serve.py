@@ -1,4 +1,4 @@
-"""What a worker does: it prepares the job it is asked for as the command did, refuses where it is another, computes."""
+"""The work of a worker: it prepares the same plan as the command, refuses if it can't, and computes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
+from moeparity.bisection.measures import codec
 from moeparity.bisection.observe import Observation
-from moeparity.bisection.observed import ShardPart, codec
+from moeparity.bisection.observed import ShardPart
 from moeparity.bisection.pipeline import bisected, first_toggles
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.prepare import prepare
@@ -37,15 +38,15 @@ from moeparity.inputs.model import OpenedOnce
 from moeparity.progress import Callback, Progress
 
 UNCOMPARED = ("machine", "functions")
-"""Hashes of a plan's parts that may be others in a worker: what decides bits is compared by name."""
+"""Parts of a plan whose hashes may differ in a worker, since their contents are compared one by one."""
 
 
 class RefusedError(Exception):
-    """Why this worker may not compute for a command."""
+    """This worker may not compute for a command; the message says why."""
 
 
 class Server:
-    """Answers the tasks of one command; what it prepared for the last is used again for the next of the same job."""
+    """Answers the tasks of one command; a plan is prepared once and used again for tasks of the same job."""
 
     def __init__(self) -> None:
         self._opener = OpenedOnce()
@@ -53,7 +54,7 @@ class Server:
         self._plan: Plan | None = None
 
     def answer(self, message: bytes, on_part: Callable[[float], None] | None = None) -> bytes:
-        """What a task gives; `on_part` hears how much of it is done, from 0 to 1."""
+        """The answer to a task; `on_part` is told how much of it is done, from 0 to 1."""
         try:
             task: Task = unpacked(TASKS, message)
             return DONE + self._computed(task, None if on_part is None else _Heard(on_part))
@@ -92,7 +93,7 @@ def _shard(plan: Plan, task: ShardTask, progress: Callback | None) -> ShardPart:
 
 
 def _prepared(job: Job, opener: OpenedOnce) -> Plan:
-    """Raises RefusedError where this is not what the command has."""
+    """The plan of a job. Raises RefusedError if it differs from the command's."""
     try:
         os.chdir(job.folder)
     except OSError as error:
@@ -125,7 +126,7 @@ def refuse_other(job_parts: Mapping[str, str], own_parts: Mapping[str, str]) -> 
 
 
 class _Heard:
-    """Makes one number of what a pass tells."""
+    """Turns a pass's progress into one number."""
 
     def __init__(self, on_part: Callable[[float], None]) -> None:
         self._on_part = on_part

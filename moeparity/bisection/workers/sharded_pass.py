@@ -1,4 +1,4 @@
-"""A pass computed shard by shard: what is kept is taken over, the rest handed to workers, all joined in its order."""
+"""Computes a pass shard by shard: kept shards are loaded, others go to workers, and all are joined in their order."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from moeparity.bisection.observe import Observation
-from moeparity.bisection.observed import Observed, ShardPart, codec
+from moeparity.bisection.measures import codec
+from moeparity.bisection.observe import Observation, observe
+from moeparity.bisection.observed import Observed, ShardPart
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.resume.pieces import PieceStore
 from moeparity.bisection.shards import Shard, join, shard_part, shards_of
+from moeparity.bisection.trials import Refusals
 from moeparity.bisection.workers.crew import Crew, computed
 from moeparity.bisection.workers.message import TASKS, Job, ShardTask, packed, unpacked
 from moeparity.engine.lockstep import Counts
@@ -22,7 +24,7 @@ from moeparity.progress import Callback
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workforce:
-    """Who computes the shards of a plan's passes, and the job that they prepare; None for this process."""
+    """Who computes the shards of a plan's passes, and the job that workers prepare; None: this process."""
 
     crew: Crew | None = None
     job: Job | None = None
@@ -34,9 +36,9 @@ HERE = Workforce()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardedPass:
-    """One pass of a plan that is computed in shards.
+    """One pass of a plan, computed in shards.
 
-    parents: the toggles that were taken apart for this pass and those before it; none for the first.
+    parents: by pass up to this one, the toggles that were taken apart for it; empty for the first pass.
     """
 
     plan: Plan
@@ -45,16 +47,16 @@ class ShardedPass:
 
     @property
     def number(self) -> int:
-        """Of the pass, from 0."""
+        """The number of the pass, from 0."""
         return len(self.parents)
 
     @property
     def observation(self) -> Observation:
-        """What walks and what looks on, with nothing seen."""
+        """A new observation of the pass, with nothing seen."""
         return Observation.of(self.plan, self.toggles, first=not self.parents)
 
     def observed(self, store: PieceStore | None, workforce: Workforce, progress: Callback | None = None) -> Observed:
-        """What all shards saw. Raises MoeparityError."""
+        """What all shards saw together. Raises MoeparityError."""
         start, observation = time.perf_counter(), self.observation
         shards = shards_of(observation)
         stored = [None if store is None else store.load(shard.name(self.number)) for shard in shards]
@@ -72,13 +74,17 @@ class ShardedPass:
             if store is not None:
                 store.save(shards[missing[number]].name(self.number), part)
             joined.take({missing[number]: part})
+        if joined.refused.keys() - observation.refused.keys():
+            # A trial that some shard could not run was not seen in full: the whole pass is computed again without it.
+            first = not self.parents
+            return observe(self.plan, self.toggles, first=first, refused=joined.refused, progress=progress)
         assert joined.memory is not None
         return observation.observed(joined.counts, joined.memory, time.perf_counter() - start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPiece:
-    """One shard as a piece of work; `place` is its own among `count`."""
+    """One shard as a piece of work, number `place` of `count`."""
 
     sharded: ShardedPass
     shard: Shard
@@ -88,7 +94,7 @@ class ShardPiece:
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """Its name in messages."""
         return f"shard {self.place + 1} of {self.count}"
 
     def compute(self) -> ShardPart:
@@ -103,26 +109,28 @@ class ShardPiece:
         return packed(TASKS, ShardTask(job=self.job, parents=parents, first=shard.first, last=shard.last))
 
     def read(self, data: bytes) -> ShardPart:
-        """What a worker has written."""
+        """The part that a worker wrote."""
         part = unpacked(codec(self.sharded.plan.model.graph), data)
         assert isinstance(part, ShardPart)
         return part
 
 
 class _Joined:
-    """Joins shards as they come, each as soon as all before it are there."""
+    """Joins the parts of shards in order, each as soon as all before it are there."""
 
     def __init__(self, observation: Observation, shards: Sequence[Shard]) -> None:
         self.observation, self.shards = observation, shards
         self.counts, self.next = Counts(), 0
+        self.refused: Refusals = {}
         self.memory: Memory | None = None
         self.waiting: dict[int, ShardPart] = {}
 
     def take(self, parts: dict[int, ShardPart]) -> None:
-        """Take shards by their numbers."""
+        """Take parts by the numbers of their shards."""
         self.waiting |= parts
         while (part := self.waiting.pop(self.next, None)) is not None:
             join(self.observation, self.shards[self.next], part)
             self.counts = self.counts.joined(part.counts)
+            self.refused |= part.refused
             self.memory = part.memory if self.memory is None else self.memory.joined(part.memory)
             self.next += 1

@@ -1,1 +1,1 @@
-"""What recipes are held to from one commit to the next: a lock, kept in git."""
+"""The lock: what recipes are compared with from one commit to the next, kept in git."""

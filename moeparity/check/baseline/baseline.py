@@ -1,4 +1,4 @@
-"""A lock in use: which recipe has which entry, what a run says of it, and what it becomes with `--update`."""
+"""A lock in use: the entry of each recipe, the comparison of a run with it, and the new lock of `--update`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from moeparity.output.words import few, quantity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Baseline:
-    """A lock that recipes are held to, or that is to be written anew (`update`)."""
+    """A lock with which recipes are compared, or which will be written anew (`update`)."""
 
     path: Path
     lock: Lock
@@ -29,23 +29,23 @@ class Baseline:
 
     @classmethod
     def opened(cls, path: Path, *, update: bool = False) -> Baseline:
-        """The lock at a path; an empty one where it is to be written and is not there yet.
+        """The lock at a path; an empty one if it is to be written and does not exist.
 
-        Raises MoeparityError for a lock that cannot be used.
+        Raises MoeparityError for a lock that can't be used.
         """
         is_new = update and not paths.present(path)
         return cls(path=path, lock=Lock(recipes={}) if is_new else lock.read(path), update=update)
 
     def key(self, recipe: Path) -> str:
-        """What a recipe is called in the lock: its path from there."""
+        """The recipe's key in the lock: its path relative to the lock's folder."""
         return Path(os.path.relpath(recipe.resolve(), self.path.parent.resolve())).as_posix()
 
     def gone(self) -> list[str]:
-        """Recipes of the lock whose file is not there any more."""
+        """Keys of the lock whose recipe no longer exists."""
         return [name for name in self.lock.recipes if not paths.present(self.path.parent / name)]
 
     def refuse_gone(self) -> None:
-        """Raise MoeparityError where the lock holds recipes that are gone, unless it is to be written anew."""
+        """Raise MoeparityError if the lock has recipes that no longer exist, unless the lock is to be written anew."""
         gone = self.gone()
         if gone and not self.update:
             raise MoeparityError(
@@ -54,7 +54,7 @@ class Baseline:
             )
 
     def refuse_unkept(self, recipe: Path) -> None:
-        """Raise MoeparityError for a recipe of which nothing is kept, unless that is to be written."""
+        """Raise MoeparityError for a recipe without an entry, unless the lock is to be written anew."""
         if self.key(recipe) not in self.lock.recipes and not self.update:
             raise MoeparityError(
                 f"{Where(recipe)}: the baseline {Where(self.path)} has nothing of {self.key(recipe)}. `--update` adds "
@@ -62,7 +62,7 @@ class Baseline:
             )
 
     def findings(self, recipe: Path, present: PresentRun) -> list[Finding]:
-        """A run held to what is kept of its recipe; of a lock that is written anew, what becomes another.
+        """The comparison of a run with its recipe's entry; if the lock is to be written anew, what will change in it.
 
         Raises MoeparityError as `refuse_unkept`.
         """
@@ -85,13 +85,17 @@ class Baseline:
         return rewritten
 
     def written(self, entries: Mapping[str, Entry]) -> str:
-        """The lock with these entries by key, without recipes that are gone, as text without a last line end."""
+        """The lock as text, without a last newline: with these entries by key, and without recipes that no longer
+        exist.
+        """
         recipes = {name: lock_entry for name, lock_entry in self.lock.recipes.items() if name not in self.gone()}
         return lock.text(Lock(recipes={**recipes, **entries}))
 
 
 def present_run(report: Report, outline: Outline, folder: Path, *, sampled: bool) -> PresentRun:
-    """A run as it is held to an entry; `folder` is the checkpoint's, `sampled` says that the run made its tokens."""
+    """A run in the form that is compared with an entry. folder: of the checkpoint; sampled: the run made its own
+    tokens.
+    """
     assert report.digests is not None, "asked for"
     rows = stated(outline)
     return PresentRun(
@@ -108,7 +112,9 @@ def present_run(report: Report, outline: Outline, folder: Path, *, sampled: bool
 
 
 def updated(lock_entry: Entry | None, present: PresentRun) -> Entry:
-    """The entry of a run: budgets that are kept stay, and so do the bits of other machines while numerics are alike."""
+    """The new entry for a run. Budgets of the old entry stay, and so do bits of other machines if the numerics are
+    the same.
+    """
     if lock_entry is None:
         return present.entry
     budgets = {
@@ -122,7 +128,7 @@ def updated(lock_entry: Entry | None, present: PresentRun) -> Entry:
 
 
 def _alike(lock_entry: Entry, new_entry: Entry) -> bool:
-    """Whether the same values would come out of both on one machine."""
+    """Whether both would give the same values on one machine."""
     return (lock_entry.sides, lock_entry.tokens, lock_entry.weights, _values(lock_entry)) == (
         new_entry.sides,
         new_entry.tokens,

@@ -1,4 +1,4 @@
-"""Choices, evidence and names of nodes that are other than what was kept."""
+"""Differences between a kept entry and a new one: choices, evidence and names of nodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _NOTHING = [ABSENT, ABSENT]
 
 
 def pairs(lock_entry: Entry, new_entry: Entry, side: Side, node: str) -> list[tuple[str, str, str]]:
-    """Every choice of a node with its value as it was kept and as it is."""
+    """Every choice of a node that both have, as (name, kept value, new value)."""
     before, after = (entry.choices.get(side, {}).get(node, {}) for entry in (lock_entry, new_entry))
     names = dict.fromkeys((*before, *after))
     return [(name, before.get(name, _NOTHING)[0], after.get(name, _NOTHING)[0]) for name in names]
 
 
 def renamed(lock_entry: Entry, new_entry: Entry, machine: str) -> dict[str, str]:
-    """Nodes that are gone, with the one new node that has the same choices, weights and, where known, bits."""
+    """Node that is gone -> the only new node with the same choices, weights and, if known, bits."""
     gone, new = other_nodes(lock_entry, new_entry)
     twins = {
         node: [new_node for new_node in new if _alike(lock_entry, node, new_entry, new_node, machine)] for node in gone
@@ -44,7 +44,7 @@ def _alike(lock_entry: Entry, node: str, new_entry: Entry, new_node: str, machin
 
 
 def under_names(lock_entry: Entry, names: Mapping[str, str]) -> Entry:
-    """An entry with its nodes called as they are now."""
+    """The entry with its nodes under their new names."""
 
     def called(of: Mapping[str, T]) -> dict[str, T]:
         return {names.get(node, node): item for node, item in of.items()}
@@ -70,7 +70,7 @@ def other_nodes(lock_entry: Entry, new_entry: Entry) -> tuple[list[str], list[st
 def changed_choices(
     lock_entry: Entry, new_entry: Entry, side: Side, origins: Mapping[tuple[str, str], str]
 ) -> Iterator[str]:
-    """A line for every value that became another, at one node or at several."""
+    """A line for every value that changed, at one node or at several."""
     nodes_of: dict[tuple[str, str, str], list[str]] = {}
     for node, name, before, after in _shared_choices(lock_entry, new_entry, side):
         if before[0] != after[0]:
@@ -82,7 +82,7 @@ def changed_choices(
 
 
 def changed_evidence(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterator[tuple[Status, str]]:
-    """A line for every level of evidence that became another: one that is less sure is not what was kept."""
+    """A line for every level of evidence that changed; a level that is less sure than the kept one fails."""
     nodes_of: dict[tuple[str, str, str], list[str]] = {}
     for node, name, before, after in _shared_choices(lock_entry, new_entry, side):
         if before[0] == after[0] and before[1] != after[1]:
@@ -94,7 +94,7 @@ def changed_evidence(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterato
 
 
 def _shared_choices(lock_entry: Entry, new_entry: Entry, side: Side) -> Iterator[tuple[str, str, list[str], list[str]]]:
-    """Of nodes that are in both: node, choice, and its value with evidence as kept and as it is."""
+    """For nodes in both entries: node, choice, and its [value, evidence] as kept and now."""
     afters = new_entry.choices[side]
     for node, choices in lock_entry.choices.get(side, {}).items():
         if node in afters:

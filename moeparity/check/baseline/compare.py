@@ -1,4 +1,4 @@
-"""A run held to what was kept of it: a finding for each budget, and one for each thing that is another now."""
+"""Compares a run with its entry: a finding for each budget, and one for each thing that changed."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.sides import SIDES
 
 KEPT = "kept"
-"""How what is said of a baseline begins."""
+"""How findings about a baseline begin."""
 BITS = f"{KEPT} bits"
 _PARTS = ", "
-"""Between instruction set, torch, threads and device of a machine."""
+"""Separates instruction set, torch, threads and device in the key of a machine."""
 _MOST = 3
-"""Nodes that a line names."""
+"""A line names at most so many nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresentRun:
-    """The run that is held to an entry: its own entry, the measured values of metrics, the key of this machine, and by
-    side, node and choice where that was set. `unsteady` names a user's function that is not deterministic.
+    """A run to be compared with an entry.
+
+    entry: its own entry. measured: values of metrics. machine: the key of this machine. origins: by side, then (node,
+    choice), where the choice was set. unsteady: a user's function that is not deterministic, "" if there is none.
     """
 
     entry: Entry
@@ -38,7 +40,7 @@ class PresentRun:
 
 
 def compare(lock_entry: Entry, present: PresentRun) -> list[Finding]:
-    """What is as it was kept, and what is not."""
+    """The findings: what is as it was kept, and what is not."""
     names = renamed(lock_entry, present.entry, present.machine)
     renames = (f"{before} is called {after}, with the same choices and weights" for before, after in names.items())
     lock_entry = under_names(lock_entry, names)
@@ -126,7 +128,7 @@ def _bits(lock_entry: Entry, present: PresentRun) -> Iterator[Finding]:
 
 
 def _unjudged(lock_entry: Entry, present: PresentRun) -> str:
-    """Why the bits of values cannot be held to anything; empty where they can."""
+    """Why the bits of values can't be compared; "" if they can."""
     if present.unsteady:
         return f"not deterministic: {present.unsteady}"
     if present.entry.weights != lock_entry.weights or present.entry.tokens != lock_entry.tokens:
@@ -140,7 +142,7 @@ def _unjudged(lock_entry: Entry, present: PresentRun) -> str:
 
 
 def _machine(lock_entry: Entry, machine_here: str) -> str:
-    """What of this machine is another than what was kept of the nearest one."""
+    """In which parts this machine differs from the most similar one that was kept."""
     ours = machine_here.split(_PARTS)
     others = [machine.split(_PARTS) for machine in sorted(lock_entry.machines)]
     alike = [parts for parts in others if len(parts) == len(ours)]
@@ -154,7 +156,7 @@ def _machine(lock_entry: Entry, machine_here: str) -> str:
 def _changed_bits(
     others: list[str], values: Mapping[str, str], side: Side, lock_entry: Entry, present: PresentRun
 ) -> str:
-    """How many nodes have other bits, where that starts, and which choice is another there."""
+    """How many nodes have other bits, where that starts, and which choice changed there."""
     makers = {value: node.name for node in present.graph.nodes for value in node.values}
     reads = {node.name: {makers.get(value) for value in node.inputs} for node in present.graph.nodes}
     starts = [node for node in others if reads[node].isdisjoint(others)]

@@ -1,4 +1,4 @@
-"""What a lock keeps of one run: choices, budgets, and digests of what went in and what came out."""
+"""What a lock keeps of one run: choices, budgets, and digests of its inputs and values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from moeparity import paths
-from moeparity.bisection.digests.report import Digests
+from moeparity.bisection.digests.data import Digests
 from moeparity.bisection.outline import Outline
 from moeparity.bisection.report import Report
 from moeparity.check.baseline.lock import Bits, Budget, Choices, Entry, Side
@@ -18,7 +18,7 @@ from moeparity.plan.choices import Choice, choices
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 
 ROOM = 2
-"""How many times a metric's value its first budget is: other processors give other digits."""
+"""A first budget is so many times the metric's value, since other processors give other digits."""
 
 CONFIG = "config.json"
 FLIPPED = "flipped_tokens"
@@ -32,10 +32,9 @@ Stated = Mapping[Side, Mapping[str, tuple[Choice, ...]]]
 
 
 def entry(report: Report, rows: Stated, folder: Path, *, sampled: bool) -> Entry:
-    """What there is to keep of a run whose choices are `rows`. `folder` is the checkpoint's, `sampled` that the run
-    made its tokens.
+    """The entry of a run whose choices are `rows`. folder: of the checkpoint; sampled: the run made its own tokens.
 
-    Bits of a side with a function that is not deterministic are not kept.
+    A side with a function that is not deterministic has no bits in it.
     """
     digests = report.digests
     assert digests is not None, "asked for"
@@ -50,7 +49,7 @@ def entry(report: Report, rows: Stated, folder: Path, *, sampled: bool) -> Entry
 
 
 def measured(report: Report) -> dict[str, float]:
-    """What budgets are of: the gate's metric, its kin, and the fraction of tokens that flip."""
+    """The metrics that have budgets: the gate's, related ones, and the fraction of tokens that flip."""
     metrics, flips = report.metrics, report.flips
     values = {name: float(getattr(metrics, name)) for name in (*_FREE, _COUNTED, _AGREED)}
     values.setdefault(report.verdict.metric, abs(report.verdict.value.estimate))
@@ -60,9 +59,11 @@ def measured(report: Report) -> dict[str, float]:
 
 
 def first_budget(name: str, value: float) -> Budget:
-    """The budget of a metric that had none: twice its value, or twice as far from 1; a number of tokens as it is."""
+    """The first budget of a metric: twice its value, or twice its distance from 1; a number of tokens is taken as it
+    is.
+    """
     if name == _COUNTED or not math.isfinite(value):
-        # No JSON number is NaN, and none is below zero here: a budget of 0 that NaN does not keep.
+        # JSON has no NaN, and no value here is negative: NaN gets a budget of 0, which NaN itself does not keep.
         return Budget(at_most=value if math.isfinite(value) else 0.0)
     if name == _AGREED:
         return Budget(at_least=max(0.0, 1 - _rounded_up(ROOM * (1 - value))))
@@ -70,7 +71,7 @@ def first_budget(name: str, value: float) -> Budget:
 
 
 def _rounded_up(value: float) -> float:
-    """Two digits, none of them below the value."""
+    """The value rounded up to two digits."""
     if value == 0:
         return 0.0
     unit = 10.0 ** (math.floor(math.log10(abs(value))) - 1)

@@ -1,4 +1,4 @@
-"""The lock: what was kept of recipes, as a file that people read as a difference. Sorted, one node a line."""
+"""The file format of the lock. It is sorted, with one node a line, so that people can read its diffs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moeparity.errors import MoeparityError, Where, shown
 
 FAMILY, VERSION = "moeparity.lock", 1
 SCHEMA = f"{FAMILY}/{VERSION}"
-"""Grows when what is kept changes its meaning."""
+"""The number grows if the meaning of what is kept changes."""
 
 _ANEW = "Restore it from git, or remove it and write it anew with `--update`"
 _DIGITS = re.compile(r"(\d+)")
@@ -26,7 +26,7 @@ class _LockModel(BaseModel):
 
 
 class Budget(_LockModel):
-    """What a metric may be on any machine; one of the two bounds, which holds it too."""
+    """The values that a metric may have on any machine: one inclusive bound."""
 
     at_most: FiniteFloat | None = None
     at_least: FiniteFloat | None = None
@@ -42,7 +42,7 @@ class Budget(_LockModel):
         return f"at least {self.at_least:g}" if self.at_least is not None else f"at most {self.at_most:g}"
 
     def holds(self, value: float) -> bool:
-        """Whether the budget is kept; NaN keeps none."""
+        """Whether a value keeps the budget; NaN keeps none."""
         return value <= self.at_most if self.at_most is not None else value >= (self.at_least or 0.0)
 
 
@@ -56,14 +56,15 @@ class Bits(_LockModel):
 
 Side = Literal["reference", "candidate"]
 Choices = dict[str, dict[str, Annotated[list[str], Field(min_length=2, max_length=2)]]]
-"""By node and choice, its value and the evidence for it."""
+"""node -> choice -> [value, evidence]."""
 
 
 class Entry(_LockModel):
     """What is kept of one recipe.
 
-    sides: each in words: profile, dtype, schedule, placement. tokens: a digest; None where the run samples them.
-    weights: digests by node, and that of config.json. machines: by what decides bits.
+    sides: profile, dtype, schedule and placement of each, in words. tokens: a digest, None if the run samples its
+    tokens.
+    weights: digests by node, and of config.json. machines: key of a machine -> bits.
     """
 
     sides: dict[Side, str]
@@ -75,7 +76,7 @@ class Entry(_LockModel):
 
 
 class Lock(_LockModel):
-    """All recipes of a lock, by their paths from its folder."""
+    """All entries of a lock, by the recipe's path relative to the lock's folder."""
 
     recipes: dict[str, Entry]
 
@@ -89,7 +90,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def read(path: Path) -> Lock:
-    """A lock. Raises MoeparityError for one that is not there or not whole, of another version, or of another form."""
+    """Read a lock. Raises MoeparityError if it is missing or damaged, or has another version or form."""
     try:
         text = paths.contents(path, "baseline").decode()
     except OSError as error:
@@ -147,7 +148,7 @@ def _refuse_version(schema: object, path: Path) -> None:
 
 
 def text(lock: Lock) -> str:
-    """The lock as JSON: sorted, a node's choices and a budget on one line each."""
+    """The lock as JSON: sorted, with a node's choices and each budget on one line."""
     document = {"schema": SCHEMA, **lock.model_dump(mode="json", exclude_none=False)}
     for entry in document["recipes"].values():
         entry["budgets"] = {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import json
+import multiprocessing
 import os
 import sys
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +61,11 @@ def begin(text: str) -> None:
     except MoeparityError as error:
         sys.stderr.write(f"moeparity capture: {error}\n")
         os._exit(2)
-    atexit.register(_end, capture)
+    if multiprocessing.parent_process() is None:
+        atexit.register(_end, capture)
+    else:
+        # A process that multiprocessing has forked ends without Python's own handlers.
+        Finalize(None, _end, (capture,), exitpriority=-1)
 
 
 def _end(capture: Capture) -> None:

@@ -97,7 +97,7 @@ class Collectives:
 
     def _waited_for(self, awaited: set[Flying]) -> None:
         """A program has waited for these."""
-        with self._recorder.lock, torch._C._DisableTorchDispatch():
+        with self._recorder.apart("a collective"):
             for flying in awaited & set(self._flying.values()):
                 flying.clock = self._recorder.storages.clock
                 self._take(flying)
@@ -123,7 +123,7 @@ class Collectives:
         for flying in set(self._flying.values()):
             if flying.call.phase == "backward" and flying.work is not None:
                 flying.work.wait()
-        with self._recorder.lock, torch._C._DisableTorchDispatch():
+        with self._recorder.apart("a collective"):
             for flying in {each for each in self._flying.values() if each.is_finished}:
                 self._take(flying)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -29,11 +30,12 @@ _DEATH = 1
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """What one rank left: how many bytes, and whether its recording got to its end."""
+    """What one rank left: how many bytes, whether its recording got to its end, and what its notes say."""
 
     rank: int
     nbytes: int
     whole: bool
+    notes: tuple[str, ...]
 
 
 def run(
@@ -71,6 +73,7 @@ def parts(folder: Path) -> list[RankPart]:
             rank.head.rank,
             sum(path.stat().st_size for path in rank.folder.rglob("*") if path.is_file()),
             _is_whole(rank.folder / EVENTS),
+            _notes(rank.folder / EVENTS),
         )
         for rank in ranks
     ]
@@ -81,6 +84,12 @@ def _is_whole(events: Path) -> bool:
     with events.open("rb") as file:
         file.seek(max(0, events.stat().st_size - 200))
         return b'\n{"e":"end"' in b"\n" + file.read()
+
+
+def _notes(events: Path) -> tuple[str, ...]:
+    """What the notes of a trace say, whose other records are not read."""
+    with events.open("rb") as file:
+        return tuple(json.loads(line)["text"] for line in file if line.startswith(b'{"e":"note"'))
 
 
 def _dies_with_us() -> None:

@@ -6,10 +6,11 @@ import multiprocessing
 import os
 import platform
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -32,6 +33,15 @@ from moeparity.evidence.trace.reader import open_trace
 from moeparity.evidence.trace.records import Head
 from moeparity.evidence.trace.writer import TraceWriter
 from moeparity.paths import present
+
+
+def _version() -> str:
+    """Of moeparity; where the program runs in an environment that it is not installed in, nobody says."""
+    try:
+        return version("moeparity")
+    except PackageNotFoundError:
+        return "of another environment"
+
 
 UNSEEN = (
     "What runs in other threads than the one that captures, and in the backward passes it starts, is not recorded.",
@@ -69,7 +79,7 @@ class Capture:
         self._mode = OpMode(self._recorder, self._places) if "op" in settings.levels else None
         self._background = Background(self._recorder)
         self._handles: list[Any] = []
-        self._process = os.getpid()
+        self._process, self._thread = os.getpid(), 0
 
     def __enter__(self) -> Self:
         self.start()
@@ -100,17 +110,25 @@ class Capture:
             optimizer.register_optimizer_step_post_hook(self._places.optimizer_ended),
         ]
         self._background.start()
+        self._thread = threading.get_ident()
         if self._mode is not None:
+            if threading.current_thread() is not threading.main_thread():
+                self._recorder.note("the capture began in another thread than the main one: ops of that thread alone")
             self._mode.collectives.start()
             self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self, *, whole: bool = True) -> None:
-        """End the recording; `whole`: whether the program got to its end. Nothing in a forked process."""
+        """End the recording; `whole`: whether the program got to its end. Nothing in a forked process.
+
+        A program may import torch in a thread of its own: at its end, another thread than the one that records calls
+        this, and torch's stack of modes, which each thread has for itself, is left as it is.
+        """
         if os.getpid() != self._process:
             return
         try:
             if self._mode is not None:
-                self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+                if threading.get_ident() == self._thread:
+                    self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
                 self._mode.collectives.stop()
             self._modules.stop()
             for handle in self._handles:
@@ -170,7 +188,7 @@ class Capture:
         head = Head(
             rank=rank,
             ranks=ranks,
-            made_by=f"moeparity {version('moeparity')}",
+            made_by=f"moeparity {_version()}",
             program=self._program or tuple(sys.argv),
             started=datetime.now(UTC).isoformat(timespec="seconds"),
             levels=self.settings.levels,

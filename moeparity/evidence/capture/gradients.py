@@ -13,7 +13,7 @@ import torch
 
 from moeparity.evidence.capture.flush import Running
 from moeparity.evidence.capture.recorder import Recorder
-from moeparity.evidence.capture.seen import SeenValue
+from moeparity.evidence.capture.seen import SeenValue, problem
 
 Slotted = Iterable[tuple[str, torch.Tensor]]
 
@@ -56,11 +56,13 @@ class Gradients:
             return
         for slots, role in ((results, "inputs"), (arguments, "outputs")):
             for slot, tensor in slots:
-                if _has_gradient(tensor):
+                if tensor.requires_grad and problem(tensor) is None:
                     followed.awaited += 1
                     tensor.register_hook(self._hook(followed, role, slot))  # type: ignore[no-untyped-call]
         for name, parameter in module._parameters.items():
-            if parameter is not None and id(parameter) not in self._parameters and _has_gradient(parameter):
+            if parameter is None or id(parameter) in self._parameters:
+                continue
+            if parameter.requires_grad and problem(parameter) is None:
                 alone = Followed(f"{type(module).__name__}.{name}", followed.path, None)
                 alone.awaited = 1
                 handle = parameter.register_hook(self._hook(alone, "outputs", name))  # type: ignore[no-untyped-call]
@@ -71,12 +73,11 @@ class Gradients:
             recorder = self._recorder
             if gradient is None or not recorder.is_on or torch.compiler.is_compiling():
                 return
-            with recorder.lock, torch._C._DisableTorchDispatch():
+            with recorder.apart(f"a gradient of {followed.name}"):
                 call, count = followed.backward or (self._began(followed), 0)
-                value = recorder.see(gradient, keep=call.keeps) if type(gradient) is torch.Tensor else None
-                if value is not None:
+                if recorder.takes(gradient):
                     slots: dict[str, SeenValue] = getattr(call, role)
-                    slots[slot] = value
+                    slots[slot] = recorder.see(gradient, keep=call.keeps)
                 followed.backward = call, count + 1
                 if count + 1 == followed.awaited:
                     self._ended(followed, call)
@@ -98,11 +99,7 @@ class Gradients:
         self._recorder.returned(call)
 
     def _pass_ended(self) -> None:
-        with self._recorder.lock, torch._C._DisableTorchDispatch():
+        with self._recorder.apart("the end of a backward pass"):
             for followed in list(self._open.values()):
                 if followed.backward is not None:
                     self._ended(followed, followed.backward[0])
-
-
-def _has_gradient(tensor: torch.Tensor) -> bool:
-    return tensor.requires_grad and type(tensor) in (torch.Tensor, torch.nn.Parameter)

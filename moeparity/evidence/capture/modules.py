@@ -13,7 +13,7 @@ from torch.nn.modules import module as hooks
 from moeparity.evidence.capture.flush import Running
 from moeparity.evidence.capture.gradients import Followed, Gradients
 from moeparity.evidence.capture.ops import outputs, plain, tensors
-from moeparity.evidence.capture.place import Places
+from moeparity.evidence.capture.place import Inside, Places
 from moeparity.evidence.capture.recorder import Recorder
 from moeparity.evidence.capture.stacks import frames
 
@@ -96,12 +96,12 @@ class Modules:
             return
         recorder, places = self._recorder, self._places
         places.passed_op()
-        with recorder.lock, torch._C._DisableTorchDispatch():
+        with recorder.apart(f"a call of {type(module).__name__}"):
             modules = places.modules
-            path = self._paths.of(module, modules[-1][1] if modules else None)
+            path = self._paths.of(module, modules[-1].path if modules else None)
             call = recorder.entered("module", type(module).__name__, path, places.current().phase)
-            call.inside = modules[-1][0].id if modules else None
-            modules.append((call, path))
+            call.inside = modules[-1].call.id if modules else None
+            modules.append(Inside(call, path, module))
             if not recorder.is_on:
                 return
             call.clock = recorder.storages.clock
@@ -118,15 +118,16 @@ class Modules:
             call.scalars = {str(place): value for place, value in enumerate(args) if plain(value) is not None}
 
     def _leaves(self, module: torch.nn.Module, args: tuple[Any, ...], *kwargs_and_result: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         # To such a hook torch (2.13, Module._call_impl) hands no keyword arguments where the forward raised.
         has_raised = len(kwargs_and_result) == 1
         kwargs, result = ({}, None) if has_raised else kwargs_and_result
-        modules = self._places.modules
-        if torch.compiler.is_compiling() or not modules or modules[-1][0].name != type(module).__name__:
+        call = self._places.leave(module)
+        if call is None:
             return
         recorder = self._recorder
-        with recorder.lock, torch._C._DisableTorchDispatch():
-            call = modules.pop()[0]
+        with recorder.apart(f"a call of {call.name}"):
             if not recorder.is_on or call.clock is None:
                 return
             keywords = list(self._unwritten(kwargs, call.clock))
@@ -148,13 +149,11 @@ class Modules:
     def _unwritten(self, arguments: Any, clock: int) -> Iterator[tuple[str, torch.Tensor]]:
         """The tensors among a module's arguments that were not written since it was entered."""
         for slot, tensor in tensors(arguments, ""):
-            if self._recorder.storages.of(tensor).clock <= clock:
+            if self._recorder.takes(tensor) and self._recorder.storages.of(tensor).clock <= clock:
                 yield slot, tensor
 
     def _see(
         self, slots: dict[str, Any], slot: str, tensor: torch.Tensor, call: Running, *, is_argument: bool = False
     ) -> None:
-        if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-            value = self._recorder.see(tensor, keep=call.keeps, index=is_argument)
-            if value is not None:
-                slots[slot] = value
+        if self._recorder.takes(tensor):
+            slots[slot] = self._recorder.see(tensor, keep=call.keeps, index=is_argument)

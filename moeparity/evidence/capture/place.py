@@ -24,11 +24,19 @@ class Place(NamedTuple):
     forward_call: int | None = None
 
 
+class Inside(NamedTuple):
+    """A module that a thread is inside of: its call, its path, itself."""
+
+    call: Running
+    path: str
+    module: torch.nn.Module
+
+
 class _Thread(threading.local):
     """What is true of one thread."""
 
     def __init__(self) -> None:
-        self.modules: list[tuple[Running, str]] = []
+        self.modules: list[Inside] = []
         self.optimizers = 0
         self.nodes = 0
         """The number of the next node of autograd's graph, when that was last looked at."""
@@ -46,14 +54,24 @@ class Places:
         """Whether the program marks its steps by itself."""
 
     @property
-    def modules(self) -> list[tuple[Running, str]]:
-        """The modules that this thread is inside of, outermost first, with their paths."""
+    def modules(self) -> list[Inside]:
+        """The modules that this thread is inside of, outermost first."""
         return self._thread.modules
+
+    def leave(self, module: torch.nn.Module) -> Running | None:
+        """A module has returned, and with it all that it had called; its call, None where that was not entered."""
+        modules = self._thread.modules
+        for number in range(len(modules) - 1, -1, -1):
+            if modules[number].module is module:
+                call = modules[number].call
+                del modules[number:]
+                return call
+        return None
 
     def current(self) -> Place:
         """Where this thread is."""
         modules = self._thread.modules
-        path, inside = (modules[-1][1], modules[-1][0].id) if modules else ("", None)
+        path, inside = (modules[-1].path, modules[-1].call.id) if modules else ("", None)
         node = torch._C._current_autograd_node()
         if node is not None:
             number = node._sequence_nr()

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 
 import torch
 
+from moeparity.evidence.capture.apart import Apart
 from moeparity.evidence.capture.flush import Running, Sink, complete, let_go, write
-from moeparity.evidence.capture.seen import SeenValue, Storage, Storages, covers, extent, remember, version_of
+from moeparity.evidence.capture.seen import SeenValue, Storage, Storages, covers, extent, problem, remember, version_of
 from moeparity.evidence.capture.settings import Settings
 from moeparity.evidence.capture.statistics import Tally, has_order, later
 from moeparity.evidence.trace.digest import row_digests
@@ -59,6 +60,7 @@ class Recorder:
         self._returned: list[Running] = []
         self._notes: list[str] = []
         self._noted: set[str] = set()
+        self._failures: set[tuple[str, str]] = set()
         self._counts: dict[tuple[str, str], int] = {}
         self._values = self._held_bytes = self._spent = 0
         self._due = time.monotonic() + SECONDS
@@ -101,6 +103,25 @@ class Recorder:
         else:
             self.flush_if_due()
 
+    def apart(self, label: str) -> Apart:
+        """A context for what the capture does for itself when it handles what `label` says."""
+        return Apart(self.lock, self._failed, label)
+
+    def _failed(self, label: str, reason: str) -> None:
+        """The capture failed at something: what it would have written to is not known any more."""
+        self.storages.forget()
+        kind = label, reason.partition(":")[0]
+        if kind not in self._failures:
+            self._failures.add(kind)
+            self.note(f"{label} is not recorded, or in part: the capture failed there: {reason}")
+
+    def takes(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's bits can be looked at; if not, a note says so."""
+        reason = problem(tensor)
+        if reason is not None:
+            self.note(f"values of {reason} have no digests")
+        return reason is None
+
     def see(
         self,
         tensor: torch.Tensor,
@@ -109,17 +130,13 @@ class Recorder:
         keep: bool = False,
         index: bool = False,
         ahead: bool = False,
-    ) -> SeenValue | None:
-        """The value that a tensor holds now, None for what has no storage.
+    ) -> SeenValue:
+        """The value that a tensor, which `takes` has taken, holds now.
 
         `born`: an op has just made it. `keep`: its whole tensor is wanted. `index`: a module or an embedding is given
         it, so that whole numbers may be ids, a mask or positions, by which tokens are told. `ahead`: torch is about to
         count a write.
         """
-        if tensor.layout != torch.strided or tensor.is_nested or tensor.device.type == "meta":
-            layout = "nested" if tensor.is_nested else tensor.layout
-            self.note(f"values of layout {layout} on {tensor.device.type} have no digests")
-            return None
         if tensor.is_conj() or tensor.is_neg():
             # Torch has only marked it, and its bytes are those of another value.
             tensor = tensor.detach().resolve_conj().resolve_neg()
@@ -225,7 +242,7 @@ class Recorder:
 
     def flush(self) -> None:
         """Write everything that has returned."""
-        with self.lock:
+        with self.apart("what came before this note"):
             self._due = time.monotonic() + SECONDS
             for text in self._notices():
                 self.note(text)

@@ -8,13 +8,17 @@ under `out=` count too. What writes by no op (numpy, a kernel launched by hand) 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 _storages: Any = torch.UntypedStorage
 _expired: Callable[[int], bool] = _storages._expired
 _free: Callable[[int], None] = _storages._free_weak_ref
+
+_is_wrapped: Callable[[torch.Tensor], bool] = torch._C._functorch.is_functorch_wrapped_tensor
 
 _ELEMENTS = 1 << 26
 """Of an allocated storage of more elements it isn't followed which of them were written."""
@@ -166,6 +170,31 @@ class Storages:
         for cdata in self._storages:
             _free(cdata)
         self._storages.clear()
+
+
+@lru_cache(maxsize=1 << 12)
+def overrides(kind: type) -> bool:
+    """Whether a class of tensors says by itself what ops on it do, and its bits may lie elsewhere or nowhere."""
+    dispatch: object = getattr(kind, "__torch_dispatch__", None)
+    return dispatch is not torch._C._disabled_torch_dispatch_impl
+
+
+def problem(tensor: torch.Tensor) -> str | None:
+    """What keeps a tensor's bits from being looked at; None where nothing does."""
+    if overrides(type(tensor)):
+        return f"{type(tensor).__name__}, a subclass that runs its ops by itself,"
+    if _is_wrapped(tensor) or torch._is_functional_tensor(tensor):
+        return "tensors inside a transform of torch.func"
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.device.type == "meta":
+        layout = "nested" if tensor.is_nested else tensor.layout
+        return f"layout {layout} on {tensor.device.type}"
+    if tensor.is_quantized or tensor._is_zerotensor():
+        return f"{tensor.dtype} that are {'quantized' if tensor.is_quantized else 'zero and have no memory'}"
+    if is_lazy(tensor):
+        return "parameters that have no shape yet"
+    if extent(tensor)[1] > tensor.untyped_storage().nbytes():
+        return "tensors whose storage was freed"
+    return None
 
 
 def remember(storage: Storage, key: tuple[object, ...], value: SeenValue) -> None:

@@ -49,7 +49,7 @@ class Tally:
 
 def has_order(tensor: torch.Tensor) -> bool:
     """Whether a value has statistics: not where its dtype has no order, nor an empty one."""
-    return not (tensor.is_complex() or tensor.is_quantized) and tensor.numel() > 0
+    return not tensor.is_complex() and tensor.numel() > 0
 
 
 def later(tensor: torch.Tensor) -> torch.Tensor:

@@ -99,7 +99,7 @@ class Comparer:
                 return "allocated and not, or only partly, written"
         if len(value_a.shape) != len(value_b.shape) and self.pair.shared is None and value_a.shape != value_b.shape:
             same = torch.Size(value_a.shape).numel() == torch.Size(value_b.shape).numel()
-            return "" if same and value_a.shape[-1:] == value_b.shape[-1:] else "other shapes"
+            return "" if same and value_a.shape[-1:] == value_b.shape[-1:] else in_shapes(value_a, value_b)
         return ""
 
     def _whole_digests(self, value_a: Value, value_b: Value) -> bool:
@@ -163,7 +163,7 @@ class Comparer:
         if not weights and shared is not None and not (shared.alike and value_a.shape == value_b.shape):
             return self._by_token(value_a, value_b)
         if ours != theirs:
-            return "other shapes" if weights else "other shapes, and no ids of tokens to go by"
+            return in_shapes(value_a, value_b) + ("" if weights else ", and no ids of tokens to go by")
         tokens = self.pair.a.tokens
         of_row = None if weights or tokens is None else token_of_rows(value_a.shape, tokens.grid)
         if tokens is None or of_row is None:
@@ -179,11 +179,13 @@ class Comparer:
         assert ours is not None
         assert theirs is not None
         rows = token_of_rows(value_a.shape, ours.grid), token_of_rows(value_b.shape, theirs.grid)
-        if rows[0] is None or rows[1] is None or value_a.shape[-1:] != value_b.shape[-1:]:
+        if rows[0] is None or rows[1] is None:
             return "rows that are of no one token"
+        if value_a.shape[-1:] != value_b.shape[-1:]:
+            return in_shapes(value_a, value_b)
         first, second = _rows_by_token(rows[0], ours.count), _rows_by_token(rows[1], theirs.count)
         if first.shape[1] != second.shape[1]:
-            return "rows that are of no one token"
+            return in_shapes(value_a, value_b)
         left, right = first[shared.a], second[shared.b]
         tokens = shared.a.unsqueeze(-1).expand(left.shape)
         return left.reshape(-1), right.reshape(-1), tokens.reshape(-1)
@@ -235,6 +237,11 @@ class Comparer:
         x, y = (t.reshape(_row_count(t), -1).long()[rows] for t, rows in ((tensor_a, left), (tensor_b, right)))
         sets = (x.sort(-1).values != y.sort(-1).values).any(-1)
         return Ids(slots=int((x != y).any(-1).sum()), sets=int(sets.sum()))
+
+
+def in_shapes(value_a: Value, value_b: Value) -> str:
+    """`shapes [12, 5] in A and [12, 4] in B`."""
+    return f"shapes {list(value_a.shape)} in A and {list(value_b.shape)} in B"
 
 
 def _row_count(x: Tensor) -> int:

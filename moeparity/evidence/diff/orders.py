@@ -141,7 +141,7 @@ def _judged(drawn_a: _Drawn | str, drawn_b: _Drawn | str, values: tuple[Tensor, 
     second = None if isinstance(drawn_b, str) else drawn_b.around(values[0])
     if not first.inside:
         # Whose orders are wider rounds more.
-        reason = "A lies within B's orders, B not within A's: B rounds more" if second and second.inside else ""
+        reason = "A lies within B's orders, B outside A's: B is less precise" if second and second.inside else ""
         return _legal_orders("outside", drawn_a, values, first, sums=sums, reason=reason)
     verdict: Verdict = "inside" if second is None or second.inside else "inside one way"
     return _legal_orders(verdict, drawn_a, values, first, sums=sums)

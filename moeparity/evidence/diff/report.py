@@ -112,6 +112,7 @@ class Start:
     rows, differing: rows compared, and with other bits; tokens, first_tokens: how many tokens, and the first of them.
     slots, sets: of ids, rows with other slots, and with other sets. furthest: the largest relative error of a row.
     position: of a prefill against a decode the first of these tokens, else None.
+    shapes: values of these calls that have other shapes, of which no numbers are compared, in words.
     scalars: arguments that differ, as `name: a | b`. unread: inputs that were compared with nothing, as
     those without a partner and other parts of a value.
     """
@@ -136,6 +137,7 @@ class Start:
     furthest: float | None
     position: Position | None
     scalars: tuple[str, ...]
+    shapes: tuple[str, ...]
     unread: int
     stack_a: tuple[str, ...]
     stack_b: tuple[str, ...]

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from moeparity.evidence.diff.align import sizes
-from moeparity.evidence.diff.compare import Comparison
+from moeparity.evidence.diff.compare import Comparison, in_shapes
 from moeparity.evidence.diff.coverage import place
 from moeparity.evidence.diff.flow import Origin
 from moeparity.evidence.diff.pass_pairs import RunPair
@@ -36,7 +36,8 @@ def start(pair: RunPair, origin: Origin, orders: LegalOrders) -> Start:
         slots=None if comparison.ids is None else comparison.ids.slots,
         sets=None if comparison.ids is None else comparison.ids.sets, furthest=comparison.furthest,
         position=_position(pair, comparison),
-        scalars=tuple(scalars(*last)), unread=origin.unread, stack_a=frames(a, last[0]), stack_b=frames(b, last[1]),
+        scalars=tuple(scalars(*last)), shapes=tuple(_shapes(pair, origin)),
+        unread=origin.unread, stack_a=frames(a, last[0]), stack_b=frames(b, last[1]),
         orders=orders, rank=a.head.rank,
     )  # fmt: skip
 
@@ -59,6 +60,18 @@ def _position(pair: RunPair, comparison: Comparison) -> Position | None:
     sequence, position = min(places_there, key=lambda place: (place[1], place[0]))
     steps = tuple(any(sequence.start for sequence in each.sequences) for each in (tokens, tokens_b))
     return Position(sequence=sequence, token=position, behind_cache=(steps[0], steps[1]))
+
+
+def _shapes(pair: RunPair, origin: Origin) -> Iterator[str]:
+    """What calls of both sides that stand in one place give in other shapes, in words."""
+    partners = {(call.path, call.name, call.nth): call for call in origin.ops_b}
+    for ours in origin.ops_a:
+        theirs = partners.get((ours.path, ours.name, ours.nth))
+        for slot, number in ours.outputs.items():
+            partner = None if theirs is None else theirs.outputs.get(slot)
+            values = None if partner is None else (pair.a.side.value(number), pair.b.side.value(partner))
+            if values is not None and values[0].shape[-1:] != values[1].shape[-1:]:
+                yield f"output {slot} of {place(ours)}: {in_shapes(*values)}"
 
 
 def _names(calls: tuple[Call, ...]) -> tuple[str, ...]:

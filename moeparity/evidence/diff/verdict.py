@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from moeparity.errors import counted
+from moeparity.evidence.diff.compare import in_shapes
 from moeparity.evidence.diff.coverage import place
 from moeparity.evidence.diff.flow import ValuePair
 from moeparity.evidence.diff.pass_pairs import RunPair
 from moeparity.evidence.diff.report import Birth, Coverage, Start, Status
 from moeparity.evidence.diff.side import Side
+from moeparity.output.words import few
+
+_SHAPES = 3
+"""So many values of other shapes stand in a sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +87,22 @@ def _obstacles(facts: Facts) -> Iterator[str]:
 
 
 def _zeros(facts: Facts) -> Iterator[str]:
-    """Outputs of modules that are all zero on both sides."""
+    """Modules of which all outputs are zero on both sides. The ids of one expert are, and the sine of position 0, which
+    stand beside others that are not.
+    """
     for pair, values in facts.pairs:
         call = values.calls[0]
         is_result = call.level == "module" and values.role == "output" and values.comparison.status == "equal"
-        if is_result and pair.a.side.is_zero(values.a):
+        if is_result and all(map(pair.a.side.is_zero, call.outputs.values())):
             yield place(call)
+
+
+def _other_shapes(facts: Facts) -> Iterator[str]:
+    """What paired calls give in rows of other widths."""
+    for pair, values in facts.pairs:
+        pair_values = pair.a.side.value(values.a), pair.b.side.value(values.b)
+        if values.role == "output" and pair_values[0].shape[-1:] != pair_values[1].shape[-1:]:
+            yield f"output {values.slot} of {place(values.calls[0])}: {in_shapes(*pair_values)}"
 
 
 def sentences(facts: Facts) -> Iterator[str]:
@@ -101,6 +116,9 @@ def sentences(facts: Facts) -> Iterator[str]:
         )
     for entry in coverage.not_compared:
         yield f"Not compared, {counted(entry.values, 'value')}: {entry.reason} ({entry.example})."
+    shapes = list(dict.fromkeys(_other_shapes(facts)))
+    if shapes:
+        yield f"No bits were compared where rows have other widths: {few(shapes, _SHAPES)}."
     if any(not side.contents.whole for side in facts.sides):
         yield "A trace that was cut says nothing of what came after."
     for birth in facts.births:

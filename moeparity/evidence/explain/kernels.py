@@ -19,7 +19,7 @@ from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.sample import Ports, Sample, Values, with_earlier
 from moeparity.inputs.weights.store import Loaded
 from moeparity.ops.attribute import EDGE
-from moeparity.ops.log_softmax import UNROUNDED
+from moeparity.ops.log_probs import UNROUNDED
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.faults.apply import experts_of
 from moeparity.plan.graph import Node

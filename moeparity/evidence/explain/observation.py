@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -22,10 +22,12 @@ class Observation:
 
     real: which tokens are no padding, bool [B, T]; None where all are taken to be real. earlier: the steps before it
     whose keys it reads, row i on row i, the first first. number: which of the trace's forwards it is. unknown: why its
-    mask or its positions are not known.
+    mask or its positions are not known. other_shapes: of values of which a token has another shape than the checkpoint
+    says what it has, in words; among `values` only where what reads them takes any number.
     """
 
     values: Mapping[str, Tensor]
+    other_shapes: Mapping[str, str] = field(default_factory=dict)
     phase: Case = FORWARD
     real: Tensor | None = None
     earlier: tuple[Observation, ...] = ()

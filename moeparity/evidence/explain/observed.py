@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.maps.continued import Context, contexts
-from moeparity.evidence.maps.forwards import Forward, forwards
+from moeparity.evidence.maps.forwards import Forward, forwards, refuse_other_model
 from moeparity.evidence.maps.module_map import ModuleMap
-from moeparity.evidence.maps.values import values_by_name
+from moeparity.evidence.maps.values import shown_values
 from moeparity.evidence.trace.reader import RankTrace
 from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
@@ -41,16 +41,21 @@ class Recorded:
 
 
 def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
-    """What each forward shows. Raises TraceError for a trace without forwards, SpecError for a map."""
+    """What each forward shows.
+
+    Raises TraceError for a trace without forwards or of another model, SpecError for a map.
+    """
     ways = forwards(trace, module_map)
+    refuse_other_model(trace, module_map, graph, ways[0])
     at = contexts(trace, module_map, ways)
     steps: list[Observation] = []
     for number, (way, context) in enumerate(zip(ways, at, strict=True)):
-        values = values_by_name(trace, graph, module_map, way)
+        shown = shown_values(trace, graph, module_map, way)
         sources = {MASK: context.mask, POSITIONS: context.positions}
         steps.append(
             Observation(
-                values={**values, **{name: value for name, value in sources.items() if value is not None}},
+                values={**shown.tensors, **{name: value for name, value in sources.items() if value is not None}},
+                other_shapes=shown.other_shapes,
                 phase=context.phase,
                 real=context.mask,
                 earlier=tuple(steps[before] for before in context.earlier),

@@ -67,6 +67,7 @@ def _regions(
     for step in observations:
         try:
             region = region_of(plan.at_phase(step.phase), node, set(step.values))
+            _refuse_other_shapes(region, step)
             _refuse_missing_keys(region, step)
             step.sample(region)
         except TraceError as error:
@@ -75,6 +76,14 @@ def _regions(
             names = tuple(member.name for member in region)
             regions.setdefault(names, (region, []))[1].append(step)
     return regions, reasons
+
+
+def _refuse_other_shapes(region: tuple[Node, ...], step: Observation) -> None:
+    """Raises TraceError where a node is made of what this step has in another shape: it is not computed anew."""
+    for member in region[:-1]:
+        reshaped = next((value for value in member.values if value in step.other_shapes), None)
+        if reshaped is not None:
+            raise TraceError(f"{region[-1].name}: made of {reshaped}, which has {step.other_shapes[reshaped]}.")
 
 
 def _refuse_missing_keys(region: tuple[Node, ...], step: Observation) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from moeparity.output.json import to_json
 
 SCHEMA: Final = "moeparity.explain/1"
+UNSHOWN: Final = "the trace does not show its value whole."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,8 @@ class Explanation:
     tried: how many combinations of other choices were run, in `calls` kernel calls. matches: what gives every bit on
     all micro-batches, the plainest first; empty where the start profile's own choices do; where nothing does what comes
     nearest, the best first. open: what these values do not decide beside the first of them. padding: at how many
-    tokens of padding it gives other bits, and how many there are: they decide nothing.
+    tokens of padding it gives other bits, and how many there are: they decide nothing. other_shape: what a token has
+    in place of what the checkpoint says, in words: such values are compared with nothing; empty where shapes are equal.
     """
 
     node: str
@@ -148,6 +150,7 @@ class Explanation:
     settings: tuple[tuple[str, str], ...] = ()
     padding: tuple[int, int] = (0, 0)
     left: Left | None = None
+    other_shape: str = ""
 
     @property
     def explained(self) -> bool:
@@ -193,5 +196,5 @@ class Explained:
         return 3 if not self.nodes or (self.asked and self.unseen) else 0
 
     def to_json(self) -> str:
-        """The result as JSON: `moeparity schema explain` is its schema."""
+        """The result as JSON: `moeparity show schema explain` is its schema."""
         return to_json(SCHEMA, self)

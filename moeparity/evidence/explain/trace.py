@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.observed import observed
 from moeparity.evidence.explain.parts import explained_in_parts
-from moeparity.evidence.explain.report import Explained, Explanation, Unseen
+from moeparity.evidence.explain.report import UNSHOWN, Explained, Explanation, Unseen
 from moeparity.evidence.maps.forwards import module_calls
 from moeparity.evidence.maps.module_map import ModuleMap, load_map, map_of
 from moeparity.evidence.trace.reader import RankTrace, open_trace
@@ -26,12 +26,11 @@ from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_phases
 from moeparity.plan.engine_profile import load_profile
-from moeparity.plan.graph import Segment
+from moeparity.plan.faults.plant import width_of
+from moeparity.plan.graph import Node, Segment
 from moeparity.plan.schedule.cases import Case
 from moeparity.plan.setting import Place, Setting
 from moeparity.progress import Callback, Progress
-
-UNSHOWN = "the trace does not show its value whole."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,26 +106,24 @@ class _Walk:
 
     def explain(self, segment: Segment, loaded: Loaded, selected: set[str]) -> None:
         """Explain the selected nodes of a segment, whose weights are loaded."""
-        names = [node.name for node in segment.nodes if node.name in selected]
-        if not names:
-            return
-        for name in names:
+        for node in (node for node in segment.nodes if node.name in selected):
+            name = node.name
             if self.progress is not None:
                 done = len({*(node.node for node in self.nodes), *(unseen.node for unseen in self.unseen)})
                 self.progress(Progress(step="explaining", at=name, done=done, total=self.total, work=done, unit="node"))
-            values = next(node.values for node in segment.nodes if node.name == name)
-            shown = [
-                observation for observation in self.observations if all(value in observation.values for value in values)
-            ]
-            if not shown:
-                self.unseen.append(Unseen(node=name, reason=UNSHOWN))
-                continue
+            shaped = {step: words for step in self.observations if (words := _other_shape(step, node))}
+            known_values = [step for step in self.observations if all(value in step.values for value in node.values)]
+            # Of a table that is made of positions alone there are faults that give it another width.
+            shown = [step for step in known_values if step not in shaped or width_of(node) is not None]
             with torch.inference_mode():
                 parts = explained_in_parts(self.plan, name, shown, loaded, self.memories, self.answered, WORK)
-            self.nodes += parts.explanations
+            self.nodes += (_shaped(answer, shaped) for answer in parts.explanations)
+            self.nodes += _of_other_shapes(node, [step for step in shaped if step not in shown], shaped)
             self.unseen += parts.unseen
-            hidden = tuple(step.number for step in self.observations if step not in shown)
-            if hidden:
+            hidden = tuple(step.number for step in self.observations if step not in shown and step not in shaped)
+            if len(hidden) == len(self.observations):
+                self.unseen.append(Unseen(node=name, reason=UNSHOWN))
+            elif hidden:
                 self.unseen.append(Unseen(node=name, reason=UNSHOWN, forwards=hidden))
             self._learn(parts.explanations)
 
@@ -154,6 +151,38 @@ class _Walk:
             for (node, name), value in places.items()
             if name in told_names or node in shared
         }
+
+
+def _other_shape(step: Observation, node: Node) -> str:
+    """What a token has in a step in place of a node's values; empty where it has what the checkpoint says."""
+    return next((step.other_shapes[value] for value in node.values if value in step.other_shapes), "")
+
+
+def _of_other_shapes(
+    node: Node, steps: Sequence[Observation], shaped: Mapping[Observation, str]
+) -> Iterator[Explanation]:
+    """What is said of steps in which a node's values have another shape: their bits are compared with nothing."""
+    for words in dict.fromkeys(shaped[step] for step in steps):
+        alike = [step for step in steps if shaped[step] == words]
+        yield Explanation(
+            node=node.name,
+            op=node.op.name,
+            nodes=(node.name,),
+            forwards=tuple(step.number for step in alike),
+            phases=tuple(dict.fromkeys(step.phase for step in alike)),
+            elements=0,
+            as_it_is=0.0,
+            as_started=False,
+            tried=0,
+            calls=0,
+            other_shape=words,
+        )
+
+
+def _shaped(answer: Explanation, shaped: Mapping[Observation, str]) -> Explanation:
+    """An answer to values of another shape: what nothing explains has no distance from what is computed."""
+    words = next((words for step, words in shaped.items() if step.number in answer.forwards), "")
+    return answer if answer.explained or not words else replace(answer, left=None, other_shape=words)
 
 
 def _rank(request: Request) -> RankTrace:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from moeparity.errors import TraceError, Where
+from moeparity.errors import TraceError, Where, counted
 from moeparity.evidence.maps.module_map import ModuleMap, Place
 from moeparity.evidence.trace.reader import RankTrace
 from moeparity.evidence.trace.records import Call, Value
+from moeparity.plan.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +90,15 @@ def _forward(trace: RankTrace, place: Place, entry: Call, calls: Sequence[Call])
     for call in calls:
         by_path.setdefault(call.path, []).append(call)
     return Forward(ids.long().reshape(-1, ids.shape[-1]), ids.dim() == 1, by_path)
+
+
+def refuse_other_model(trace: RankTrace, module_map: ModuleMap, graph: Graph, way: Forward) -> None:
+    """Raises TraceError for modules that are of nodes this model has not."""
+    has = {(place.module, place.side) for places in module_map.on(graph).values() for place in places}
+    for path, side, value in module_map.every(graph.model_type, graph.layers + 1):
+        if path in way.calls and (path, side) not in has:
+            raise TraceError(
+                f"{Where(trace.folder)}: it has the module {path}, which by the map of {module_map.file.program} makes "
+                f"{value}; this checkpoint, a {graph.model_type} of {counted(graph.layers, 'layer')}, has no such "
+                "value. Is it a trace of another model?"
+            )

@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import Literal
 
 from moeparity import paths
-from moeparity.engine.liveness import widths
 from moeparity.errors import SpecError, TraceError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.trace.records import Call
 from moeparity.plan.address import role
 from moeparity.plan.graph import Graph, Node
 from moeparity.plan.spec import reader
 from moeparity.plan.spec.module_map import MapFile, Shown
+from moeparity.plan.token_shapes import token_shapes
 
 LAYER = "[*]"
 
@@ -23,14 +23,16 @@ LAYER = "[*]"
 class Place:
     """Where a program shows a value: the module's path, which side of it, and the slots it may lie in.
 
-    `columns`: of a value that stands beside others in the last axis, the first of its own and the one behind its last.
-    `repeated`: how many times side by side the node has it. `width`: how many numbers a token has there; None: any.
+    `columns`: of a value that stands beside others in the last axis, the first of its own and the one behind its last;
+    `beside`: how many numbers a token has of all of them. `repeated`: how many times side by side the node has it.
+    `width`: how many numbers a token has of the value there; None: any.
     """
 
     module: str
     side: Literal["input", "output"]
     slots: tuple[str, ...]
     columns: tuple[int, int] | None = None
+    beside: int | None = None
     repeated: int = 1
     width: int | None = None
 
@@ -75,22 +77,24 @@ class ModuleMap:
 
     def on(self, graph: Graph) -> Mapping[str, tuple[Place, ...]]:
         """By value of a graph, where it may be shown. Raises SpecError for columns of values without a known width."""
-        numbers, _ = widths(graph)
+        shapes = token_shapes(graph)
         shown_at = {
             value: tuple(self._place(shown, value, node, graph) for shown in self._shown(value, node, graph))
             for node in graph.nodes
             for value in node.values
         }
         return {
-            value: tuple(replace(place, width=numbers[value] // place.repeated) for place in places)
+            value: tuple(replace(place, width=shapes[value].numbers // place.repeated) for place in places)
             for value, places in shown_at.items()
             if places
         }
 
-    def every(self, layers: int) -> Iterator[tuple[str, str, str]]:
-        """Every module that some value is shown at, for so many layers: its path, which side of it, and the value."""
-        for value, shown in self.file.values.items():
-            for module in shown if isinstance(shown, list) else [shown]:
+    def every(self, model_type: str, layers: int) -> Iterator[tuple[str, str, str]]:
+        """Every module that shows some value in models of this type, for so many layers: its path, which side of it,
+        and the value.
+        """
+        for value in self.file.values:
+            for module in self._rules(value, model_type):
                 for layer in range(layers if LAYER in value else 1):
                     yield _path(module.module, layer), _side(module), value.replace(LAYER, f"[{layer}]")
 
@@ -103,38 +107,40 @@ class ModuleMap:
             if name not in values:
                 raise SpecError(
                     f"{Where(self.where.path, self.file.line_of('values'))}: values names {name!r}, which no node of "
-                    f"{graph.model_type} makes.{did_you_mean(name, values)} `moeparity show` lists nodes."
+                    f"{graph.model_type} makes.{did_you_mean(name, values)} `moeparity show plan` lists nodes."
                 )
 
     def _shown(self, value: str, node: Node, graph: Graph) -> list[Shown]:
-        shown = self.file.values.get(role(value), [])
-        every = shown if isinstance(shown, list) else [shown]
         last = node.layer == graph.layers - 1
-        return [
-            rule
-            for rule in every
-            if (rule.model_type is None or graph.model_type in rule.model_type) and (last or rule.layers == "all")
-        ]
+        return [rule for rule in self._rules(role(value), graph.model_type) if last or rule.layers == "all"]
+
+    def _rules(self, value: str, model_type: str) -> list[Shown]:
+        """What the file says of a value, by its name without the layer's number, for models of this type."""
+        shown = self.file.values.get(value, [])
+        rules = shown if isinstance(shown, list) else [shown]
+        return [rule for rule in rules if rule.model_type is None or model_type in rule.model_type]
 
     def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
         layer = 0 if node.layer is None else node.layer
         place = Place(_path(shown.module, layer), _side(shown), shown.slots, repeated=shown.repeated)
-        return replace(place, columns=self._columns(shown, value, graph)) if shown.columns else place
+        return self._in_columns(place, shown, value, graph) if shown.columns else place
 
-    def _columns(self, shown: Shown, value: str, graph: Graph) -> tuple[int, int]:
-        """Which columns are the value's own. Values that this graph has not take none."""
+    def _in_columns(self, place: Place, shown: Shown, value: str, graph: Graph) -> Place:
+        """The place with the columns that are the value's own. Values that this graph has not take none."""
         layer = value[: value.index("]") + 1] if "[" in value else ""
         widths = {node.name: _width(node) for node in graph.nodes}
-        first = 0
+        columns, beside = None, 0
         for name in shown.columns:
             width_name = name.replace(f"layers{LAYER}", layer)
             width = widths.get(width_name, 0)
             if width is None:
                 raise SpecError(f"{self.where}: columns names {name!r}, whose width no weight tells.")
             if width_name == value:
-                return first, first + width
-            first += width
-        raise SpecError(f"{self.where}: columns of {role(value)} leaves {role(value)} itself out. Add it.")
+                columns = (beside, beside + width)
+            beside += width
+        if columns is None:
+            raise SpecError(f"{self.where}: columns of {role(value)} leaves {role(value)} itself out. Add it.")
+        return replace(place, columns=columns, beside=beside)
 
 
 def load_map(name: str, where: Where) -> ModuleMap:

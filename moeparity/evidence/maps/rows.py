@@ -3,67 +3,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from moeparity.plan.graph import Graph, Node
+from moeparity.evidence.maps.module_map import Place
+from moeparity.plan.graph import Node
+from moeparity.plan.token_shapes import TokenShape
 
 
-def token_rows(
-    tensor: torch.Tensor, size: tuple[int, int], columns: tuple[int, int] | None = None, width: int | None = None
-) -> torch.Tensor | None:
-    """A value as [b, k, N], of `size` b sequences with t tokens each, N the `width`; None where its shape is of no such
-    tokens.
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """How a shape lies on a forward's tokens: of each sequence its last `tokens`, and behind them a token's own `axes`;
+    `shared`: one row is of all sequences.
+    """
+
+    tokens: int
+    axes: tuple[int, ...]
+    shared: bool = False
+
+
+def lying(shape: Sequence[int], size: tuple[int, int], place: Place) -> Lying | None:
+    """How a shape at a place lies on `size`, b sequences with t tokens each; None where it is of no such tokens.
 
     The axes of the tokens come first, as [b, t, ...] or as [b * t, ...]. One row for all sequences, [1, t, ...], is of
-    each of them. Of a head that sees each sequence's last k tokens alone, [b, k, V], k is less than t.
+    each of them. Of a head that sees each sequence's last k tokens alone, [b, k, V], k is less than t. What has another
+    width than the place says is of tokens where their two axes are there, or their one beside it.
     """
-    sequences, length = size
-    if columns is not None:
-        if not tensor.dim() or columns[1] > tensor.shape[-1]:
-            return None
-        tensor = tensor[..., columns[0] : columns[1]]
-    for axes in range(tensor.dim()):
-        if math.prod(tensor.shape[:axes]) == sequences * length and _fits(tensor, axes, width):
-            return tensor.reshape(sequences, length, -1)
-    if tensor.dim() > 2 and tensor.shape[:2] == (1, length) and _fits(tensor, 2, width):
-        return tensor.expand(sequences, *tensor.shape[1:]).flatten(2)
-    if tensor.dim() == 3 and tensor.shape[0] == sequences and 0 < tensor.shape[1] < length:
-        return tensor
-    return None
+    shape, (sequences, length) = tuple(shape), size
+    whole = place.width if place.beside is None else place.beside
+    for axes in range(len(shape)):
+        # Several axes behind may be those of other tokens, as of what a step of decoding makes of all keys.
+        fits = axes + 1 == len(shape) or whole in (None, math.prod(shape[axes:]))
+        if math.prod(shape[:axes]) == sequences * length and fits:
+            return Lying(length, shape[axes:])
+    if len(shape) > 2 and shape[:2] == (1, length) and (len(shape) == 3 or whole in (None, math.prod(shape[2:]))):
+        return Lying(length, shape[2:], shared=True)
+    if len(shape) == 3 and shape[0] == sequences and 0 < shape[1] < length:
+        return Lying(shape[1], shape[2:])
+    # With one token a whole width behind further axes is that of other tokens, as of all keys that a cache holds.
+    keys = length == 1 and shape[-1:] == (whole,)
+    if len(shape) > 2 and shape[:2] == (sequences, length) and not keys:
+        return Lying(length, shape[2:])
+    packed = len(shape) > 1 and length > 1 and shape[0] == sequences * length
+    return Lying(length, shape[1:]) if packed else None
 
 
-def _fits(tensor: torch.Tensor, axes: int, width: int | None) -> bool:
-    """Whether what lies behind so many axes may be a token's own: several axes may be those of other tokens, as of what
-    a step of decoding makes of all keys.
-    """
-    return axes + 1 == tensor.dim() or width in (None, math.prod(tensor.shape[axes:]))
+def other_shape(axes: Sequence[int], place: Place, shape: TokenShape) -> str:
+    """What a program has of a token in place of a value's `shape`, in words; empty where it has that."""
+    if place.beside is not None:
+        if math.prod(axes) == place.beside:
+            return ""
+        return f"{math.prod(axes):,} values for each token where those of the checkpoint are {place.beside:,} together"
+    axes = (*axes[:-1], axes[-1] * place.repeated)
+    return "" if shape.is_of(axes) else shape.beside(axes)
 
 
-def heads(graph: Graph) -> Mapping[str, int]:
-    """Into how many heads each value of a graph is cut; 1 where it is not."""
-    cut: dict[str, int] = {}
-    for node in graph.nodes:
-        for port, value in enumerate(node.values):
-            cut[value] = _heads(node, port, cut)
-    return cut
+def token_rows(tensor: torch.Tensor, size: tuple[int, int], place: Place) -> torch.Tensor | None:
+    """A tensor at a place as rows [b, k, N] of tokens (`lying`); None where it is of no such tokens."""
+    lies = lying(tensor.shape, size, place)
+    if lies is None:
+        return None
+    rows = tensor.reshape(1 if lies.shared else size[0], lies.tokens, -1).expand(size[0], -1, -1)
+    rows = rows if place.columns is None else rows[..., slice(*place.columns)]
+    return rows.repeat(1, 1, place.repeated) if place.repeated > 1 else rows
 
 
-def _heads(node: Node, port: int, cut: Mapping[str, int]) -> int:
-    if node.op.mixes_tokens:
-        return 1
-    if node.params.get("heads"):
-        return int(node.params["heads"])
-    if node.op.joins_heads:
-        return 1
-    return cut.get(node.inputs[port if node.op.keeps_heads else 0], 1)
-
-
-def laid_out(rows: torch.Tensor, node: Node, cut: int) -> torch.Tensor:
+def laid_out(rows: torch.Tensor, node: Node, shape: TokenShape) -> torch.Tensor:
     """Rows [b, t, N] as the node's kernel gives them: [b, t, heads, N / heads], or [b, heads, t, N / heads]."""
-    if cut > 1:
-        rows = rows.reshape(*rows.shape[:2], cut, -1)
-    elif node.op.token_axis > 1:
-        rows = rows.unsqueeze(2)
-    return rows if node.op.token_axis == 1 else rows.movedim(1, node.op.token_axis)
+    if shape.heads is not None or node.op.token_axis > 1:
+        rows = rows.reshape(*rows.shape[:2], shape.heads or 1, -1)
+    return rows.movedim(1, node.op.token_axis)

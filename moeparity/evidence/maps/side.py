@@ -12,19 +12,21 @@ import torch
 from moeparity.engine.grafts import Graft
 from moeparity.errors import TraceError, Where, counted
 from moeparity.evidence.maps.computed_together import own_schedule
-from moeparity.evidence.maps.forwards import Forward, forwards, module_calls
+from moeparity.evidence.maps.forwards import Forward, forwards, module_calls, refuse_other_model
 from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_of
 from moeparity.evidence.maps.placing import NOWHERE, Placing
-from moeparity.evidence.maps.rows import token_rows
-from moeparity.evidence.maps.values import shown_rows
+from moeparity.evidence.maps.values import shape_shown, shown_rows, tokens_shown
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
 from moeparity.evidence.trace.reader import RankTrace, Trace, open_trace
-from moeparity.evidence.trace.records import Value
 from moeparity.numerics.dtypes import name_of
+from moeparity.plan.address import pattern
 from moeparity.plan.faults.plant import giving_width, width_of
-from moeparity.plan.graph import Graph
+from moeparity.plan.graph import Graph, Node
 from moeparity.plan.schedule.steps import Schedule
+from moeparity.plan.token_shapes import token_shapes
 
+NAMED = 4
+"""So many kinds of nodes stand in a message."""
 KEPT = 4
 """So many values of a trace are held in memory at once: those of the node that is walked."""
 
@@ -74,12 +76,12 @@ def recorded_side(
     module_map = stated_map or map_of(module_calls(rank), Where(folder))
     module_map.refuse_unknown(graph)
     ways = forwards(rank, module_map)
-    _refuse_other_model(rank, module_map, graph, ways[0])
+    refuse_other_model(rank, module_map, graph, ways[0])
     indices = _indices(rank, ways, ids, mask)
     placed = [(way, index) for way, index in zip(ways, indices, strict=True) if bool((index != NOWHERE).any())]
     grafts = _grafts(rank, graph, module_map, placed, mask)
     _refuse_zeros(rank, graph, grafts)
-    _refuse_other_widths(graph, grafts)
+    _refuse_other_shapes(rank, graph, module_map, placed, grafts)
     shown = torch.zeros(mask.numel(), dtype=torch.bool)
     for _, index in placed:
         shown[index[index != NOWHERE]] = True
@@ -127,18 +129,6 @@ def _one_rank(trace: Trace) -> RankTrace:
     return first
 
 
-def _refuse_other_model(trace: RankTrace, module_map: ModuleMap, graph: Graph, way: Forward) -> None:
-    """Raises TraceError for modules that are of nodes this model has not."""
-    has = {(place.module, place.side) for places in module_map.on(graph).values() for place in places}
-    for path, side, value in module_map.every(graph.layers + 1):
-        if path in way.calls and (path, side) not in has:
-            raise TraceError(
-                f"{Where(trace.folder)}: it has the module {path}, which by the map of {module_map.file.program} makes "
-                f"{value}; this checkpoint, a {graph.model_type} of {counted(graph.layers, 'layer')}, has no such "
-                "value. Is it a trace of another model?"
-            )
-
-
 def _indices(trace: RankTrace, ways: Sequence[Forward], ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
     placing = Placing(ids, mask)
     indices = [placing.place(way) for way in ways]
@@ -158,7 +148,7 @@ def _schedule(
     mask: torch.Tensor,
 ) -> Schedule | None:
     shapes = [(len(way.ids), way.ids.shape[1]) for way, _ in placed]
-    last_only = [_tokens_shown(trace, way, logits) == 1 for way, _ in placed]
+    last_only = [tokens_shown(trace, way, logits) == 1 for way, _ in placed]
     return own_schedule(shapes, [index for _, index in placed], mask, last_only)
 
 
@@ -176,7 +166,7 @@ def _grafts(
     for value, at in places.items():
         is_known = torch.zeros(tokens, dtype=torch.bool)
         for way, index in placed:
-            last = _tokens_shown(trace, way, at)
+            last = tokens_shown(trace, way, at)
             if last:
                 flat_places = index.view(way.ids.shape)[:, -last:].flatten()
                 is_known[flat_places[flat_places != NOWHERE]] = True
@@ -205,23 +195,6 @@ def _multiplied(graph: Graph) -> set[str]:
 
 def _reader(read: Callable[[str], torch.Tensor], value: str) -> Callable[[], torch.Tensor]:
     return lambda: read(value)
-
-
-def _tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> int:
-    """Of how many tokens, each sequence's last ones, a forward has the value; 0 where it has none."""
-    for place in places:
-        value = way.value(place, trace.contents.values)
-        if value is not None and _is_kept(trace, value):
-            rows = token_rows(
-                torch.empty(value.shape, device="meta"), (len(way.ids), way.ids.shape[1]), place.columns, place.width
-            )
-            return 0 if rows is None else rows.shape[1]
-    return 0
-
-
-def _is_kept(trace: RankTrace, value: Value) -> bool:
-    base = value if value.base is None else trace.contents.values.get(value.base)
-    return value.tensor or (base is not None and base.tensor)
 
 
 def _rows(
@@ -267,21 +240,38 @@ def _first_floats(graph: Graph, grafts: Mapping[str, Graft]) -> Iterator[str]:
     yield from (value for value in values if value in grafts)
 
 
-def _refuse_other_widths(graph: Graph, grafts: Mapping[str, Graft]) -> None:
-    """Raises TraceError where what was recorded of some tokens, at a node that reads positions alone, has another width
-    than this model's, with the faults that give such a one: it can't stand beside what is computed of the others.
+def _refuse_other_shapes(
+    trace: RankTrace,
+    graph: Graph,
+    module_map: ModuleMap,
+    placed: Sequence[tuple[Forward, torch.Tensor]],
+    grafts: Mapping[str, Graft],
+) -> None:
+    """Raises TraceError where a token has another shape of a value than the checkpoint says: it can't stand in place of
+    what is computed. Tables made of positions alone may have another width where every token was recorded.
     """
-    for node in graph.nodes:
-        own_width = width_of(node)
-        graft = next((grafts[value] for value in node.values if value in grafts), None)
-        if own_width is None or graft is None or graft.whole:
-            continue
-        width = graft.read().shape[1]
-        plants = [] if width == own_width else list(giving_width(graph, node, width))
-        if plants:
-            faults = " or ".join(f"{plant} ({plant.in_words})" for plant in plants)
-            raise TraceError(
-                f"{graft.where}: {width:,} values for each token; {node.name} has {own_width:,} by this "
-                f"checkpoint's config.json. As many has fault {faults}; `moeparity explain` says whether its bits are "
-                "these. A recipe compares such values where every token was recorded, and here some were not."
-            )
+    shapes, places = token_shapes(graph), module_map.on(graph)
+    nodes_by_words: dict[str, list[str]] = {}
+    for value, graft in grafts.items():
+        node = graph.makers[value]
+        shown = (shape_shown(trace, way, places[value], shapes[value]) for way, _ in placed)
+        words = next(filter(None, shown), "")
+        if words and not (graft.whole and width_of(node) is not None):
+            nodes_by_words.setdefault(words + _faults(graph, node, graft), []).append(node.name)
+    if nodes_by_words:
+        sentences = [f"{pattern(dict.fromkeys(names))}: {words}" for words, names in nodes_by_words.items()]
+        further = f"; and {counted(len(sentences) - NAMED, 'other shape')} more" if len(sentences) > NAMED else ""
+        raise TraceError(
+            f"{Where(trace.folder)}: other shapes than this checkpoint's config.json says: "
+            f"{'; '.join(sentences[:NAMED])}{further}. "
+            "Name the checkpoint that this program ran; where it chose another number itself, "
+            "`moeparity explain` looks at each node."
+        )
+
+
+def _faults(graph: Graph, node: Node, graft: Graft) -> str:
+    """The faults that give a table as many columns as were recorded of some tokens, in words."""
+    if width_of(node) is None:
+        return ""
+    faults = " or ".join(f"{plant} ({plant.in_words})" for plant in giving_width(graph, node, graft.read().shape[1]))
+    return f", as with {faults}; of some tokens it was not recorded" if faults else ""

@@ -2,36 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import torch
 
 from moeparity.evidence.maps.forwards import Forward
 from moeparity.evidence.maps.module_map import ModuleMap, Place
-from moeparity.evidence.maps.rows import heads, laid_out, token_rows
+from moeparity.evidence.maps.rows import laid_out, lying, other_shape, token_rows
 from moeparity.evidence.trace.reader import RankTrace
-from moeparity.plan.graph import Graph
+from moeparity.plan.faults.plant import width_of
+from moeparity.plan.graph import Graph, Node
+from moeparity.plan.token_shapes import TokenShape, token_shapes
 
 
-def values_by_name(trace: RankTrace, graph: Graph, module_map: ModuleMap, way: Forward) -> dict[str, torch.Tensor]:
-    """What a trace shows of a graph's values in a forward, laid out as kernels give them, `tokens` among them."""
-    cut, makers = heads(graph), {value: node for node in graph.nodes for value in node.values}
-    by_value: dict[str, torch.Tensor] = {"tokens": way.ids}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownValues:
+    """A forward's values by name.
+
+    tensors: laid out as kernels give them, `tokens` among them. other_shapes: of those that a token has otherwise than
+    the checkpoint says what it has, in words; among `tensors` where what reads them takes any number.
+    """
+
+    tensors: Mapping[str, torch.Tensor]
+    other_shapes: Mapping[str, str]
+
+
+def shown_values(trace: RankTrace, graph: Graph, module_map: ModuleMap, way: Forward) -> ShownValues:
+    """What a trace shows of a graph's values in a forward."""
+    shapes = token_shapes(graph)
+    tensors: dict[str, torch.Tensor] = {"tokens": way.ids}
+    other_shapes: dict[str, str] = {}
     for value, places in module_map.on(graph).items():
         rows = shown_rows(trace, way, places)
-        if rows is not None:
-            by_value[value] = laid_out(rows, makers[value], cut[value]).contiguous()
-    return by_value
+        if rows is None:
+            continue
+        node, words = graph.makers[value], shape_shown(trace, way, places, shapes[value])
+        if words:
+            other_shapes[value] = words
+        if not words or takes_any_width(node):
+            tensors[value] = laid_out(rows, node, shapes[value]).contiguous()
+    return ShownValues(tensors=tensors, other_shapes=other_shapes)
 
 
-def shown_rows(trace: RankTrace, way: Forward, places: tuple[Place, ...]) -> torch.Tensor | None:
+def takes_any_width(node: Node) -> bool:
+    """Whether what reads a node's values takes them with any number for each token: slots of experts, and tables that
+    are made of positions alone.
+    """
+    return node.op.routes or width_of(node) is not None
+
+
+def shown_rows(trace: RankTrace, way: Forward, places: Sequence[Place]) -> torch.Tensor | None:
     """A value in a forward as rows [b, k, N], at the first place that the trace has; whole numbers in int64."""
     for place in places:
         value = way.value(place, trace.contents.values)
         tensor = None if value is None else trace.tensor(value)
         if tensor is not None:
-            sequences, length = way.ids.shape
-            rows = token_rows(tensor, (sequences, length), place.columns, place.width)
-            if rows is None:
-                return None
-            rows = rows.repeat(1, 1, place.repeated) if place.repeated > 1 else rows
-            return rows if rows.is_floating_point() else rows.long()
+            rows = token_rows(tensor, _size(way), place)
+            return rows if rows is None or rows.is_floating_point() else rows.long()
     return None
+
+
+def shape_shown(trace: RankTrace, way: Forward, places: Sequence[Place], shape: TokenShape) -> str:
+    """What a token has in place of a value's `shape` at the first place that the trace has, in words; empty where it
+    has that, or where nothing is known of a token.
+    """
+    for place in places:
+        value = way.value(place, trace.contents.values)
+        if value is not None and trace.has_tensor(value):
+            lies = lying(value.shape, _size(way), place)
+            return "" if lies is None else other_shape(lies.axes, place, shape)
+    return ""
+
+
+def tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> int:
+    """Of how many tokens, each sequence's last ones, a forward has the value; 0 where it has none."""
+    for place in places:
+        value = way.value(place, trace.contents.values)
+        if value is not None and trace.has_tensor(value):
+            lies = lying(value.shape, _size(way), place)
+            return 0 if lies is None else lies.tokens
+    return 0
+
+
+def _size(way: Forward) -> tuple[int, int]:
+    return len(way.ids), way.ids.shape[1]

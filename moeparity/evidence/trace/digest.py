@@ -16,6 +16,8 @@ from functools import lru_cache
 
 import torch
 
+from moeparity.evidence.trace.memory import words_of
+
 COLUMN = -7046029254386353131
 """0x9E3779B97F4A7C15, the golden ratio's, as a signed number."""
 
@@ -56,7 +58,8 @@ def row_digests(tensor: torch.Tensor, watch: Watch | None = None) -> torch.Tenso
     count = math.prod(tensor.shape[:-1])
     if not tensor.numel():
         return torch.zeros(count, dtype=torch.int64, device=tensor.device)
-    flat = tensor.detach().reshape(-1).contiguous()
+    # Of a single element any stride is contiguous to torch.
+    flat = tensor.detach().reshape(-1).contiguous().as_strided((tensor.numel(),), (1,))
     down = max(1, _BLOCK * count // max(flat.nbytes, 4 * _SUMS * count))
     if count <= down:
         return _digests(flat, count, watch)
@@ -171,11 +174,8 @@ def _is_zero(octets: torch.Tensor) -> bool:
     """
     if not octets.is_cpu:
         return False
-    memory = octets.numpy().reshape(-1)
-    if memory[:8].any():
-        return False
-    whole = memory.nbytes % 8 == 0 and octets.data_ptr() % 8 == 0
-    return not (memory.view("int64") if whole else memory).any()
+    words = words_of(octets)
+    return not words[:8].any() and not words.any()
 
 
 def value_digest(rows: torch.Tensor, shape: Sequence[int], dtype: str) -> str:

@@ -96,6 +96,11 @@ class RankTrace:
         memory.as_strided(base.shape, base.strides).copy_(whole)
         return memory.as_strided(value.shape, value.strides, offset)
 
+    def has_tensor(self, value: Value) -> bool:
+        """Whether the value was kept whole, or what it is a view of."""
+        base = None if value.base is None else self.contents.values.get(value.base)
+        return value.tensor or (base is not None and base.tensor)
+
     def _rows_of(self, view: Value, base: Value) -> torch.Tensor | None:
         rows, first = self.rows(base), (view.offset - base.offset) // (base.shape[-1] if base.shape else 1)
         return None if rows is None else rows[first : first + math.prod(view.shape[:-1])]

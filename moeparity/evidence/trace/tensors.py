@@ -11,10 +11,11 @@ import json
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+
+from moeparity.evidence.trace.memory import words_of
 
 _ROOM = 1 << 16
 """Bytes of the header of a file."""
@@ -81,10 +82,9 @@ class TensorFile:
 
     def _write(self, octets: torch.Tensor) -> None:
         """Write a tensor's own memory, but for pieces of it that are zero."""
-        plain: Any = octets.numpy()
-        memory = memoryview(plain)
-        words = plain.view(np.int64) if len(plain) % 8 == 0 and octets.data_ptr() % 8 == 0 else plain
-        each = _PIECE * len(words) // max(1, len(plain))
+        words = words_of(octets)
+        memory = memoryview(words.view(np.uint8))
+        each = _PIECE * len(words) // len(memory)
         zeros = [not words[at] and not words[at : at + each].any() for at in range(0, len(words), each)]
         for is_zero, run in groupby(enumerate(zeros), key=itemgetter(1)):
             if not is_zero:

@@ -1,4 +1,4 @@
-"""Token files: the sequences both variants are run on, and what was recorded of them."""
+"""Token files: the sequences that both variants run, and what an engine recorded of them."""
 
 from __future__ import annotations
 

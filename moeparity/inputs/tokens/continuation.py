@@ -1,4 +1,4 @@
-"""Prompts that are to be continued: the block of tokens that they and what is generated will fill."""
+"""Widens prompts that are to be continued, so that the block has places for the new tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from moeparity.plan.schedule.token_grid import TokenGrid
 
 
 def widened(tokens: TokenSet, new_tokens: int) -> TokenSet:
-    """Each sequence with places for `new_tokens` more behind its last; only these are scored, and pads stand there yet.
+    """Each sequence with places for `new_tokens` more after its last token; only these are scored, and they hold pads
+    so far.
 
-    Columns of padding alone behind all sequences are dropped. New tokens have the label of the last one before them.
+    Columns with nothing but padding after all sequences are dropped. New tokens have the label of the token before
+    them.
     """
     lasts = ends(tokens)
     width, rows = int(lasts.max()), torch.arange(len(lasts))
@@ -37,13 +39,13 @@ def widened(tokens: TokenSet, new_tokens: int) -> TokenSet:
 
 
 def ends(tokens: TokenSet) -> Tensor:
-    """The column behind the last token of each sequence, int64 [B]."""
+    """The column after the last token of each sequence, int64 [B]."""
     positions = torch.arange(tokens.attention_mask.shape[1]).expand_as(tokens.attention_mask)
     return positions.masked_fill(~tokens.attention_mask, -1).amax(1) + 1
 
 
 def widened_grid(tokens: TokenSet, new_tokens: int, *, with_ids: bool) -> TokenGrid:
-    """The grid of the widened tokens. Of those that are not known yet no two are taken for the same."""
+    """The grid of the widened tokens. New tokens, which are not known yet, all count as different."""
     wide = widened(tokens, new_tokens)
     unknown = -1 - torch.arange(wide.input_ids.numel()).view_as(wide.input_ids)
     return token_grid(replace(wide, input_ids=wide.input_ids.where(~wide.loss_mask, unknown)), with_ids=with_ids)

@@ -51,7 +51,7 @@ class _Line:
 
 
 def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int) -> TokenSet:
-    """Read a file of JSON lines; sequences are padded to the longest. Raises TokensError with the line at fault."""
+    """Read a file of JSON lines; sequences are padded to the longest. Raises TokensError, which names the line."""
     lines = [_line(where, fields, tokenizer) for where, fields in _objects(path)]
     if not lines:
         raise TokensError(f"{Where(path)}: holds no sequence; expected one JSON object per line.")
@@ -59,7 +59,7 @@ def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int)
 
 
 def lines(tokens: TokenSet) -> Iterator[str]:
-    """The JSON lines that read as these tokens, one per sequence, without its pads."""
+    """JSON lines, one per sequence and without its pads, that read as these tokens."""
     for row, real in enumerate(tokens.attention_mask):
         fields: dict[str, Any] = {
             "input_ids": tokens.input_ids[row][real].tolist(),
@@ -84,7 +84,7 @@ def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:
         raise TokensError(f"{Where(path)}: cannot be read: {error.strerror}. Expected a file of JSON lines.") from None
     except UnicodeDecodeError as error:
         raise TokensError(f"{Where(path)}: not JSON lines: byte {error.start} is not UTF-8.") from None
-    # Not splitlines(), which also cuts at characters that JSON allows inside a string.
+    # splitlines() would also cut at characters that JSON allows inside a string.
     numbered = enumerate(text.split("\n"), start=1)
     return [(Where(path, number), _object(Where(path, number), line)) for number, line in numbered if line.strip()]
 
@@ -187,7 +187,7 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
     places = [_place(len(line.ids), width, padding) for line in lines]
 
     def block(rows: list[Tensor | None], fill: float) -> Tensor | None:
-        """[B, T, ...] of rows [n, ...] or None, which all have the same trailing shape; None where no row is there."""
+        """[B, T, ...] of rows [n, ...], which all have the same trailing shape, or None; None if all rows are None."""
         example = next((row for row in rows if row is not None), None)
         if example is None:
             return None
@@ -219,7 +219,7 @@ def _place(length: int, width: int, padding: Padding) -> slice:
 
 
 def _check_alike(lines: list[_Line]) -> None:
-    """Labels in all lines or in none; routes of one shape."""
+    """Check that all lines or none have labels, and that routes have one shape."""
     labelled, unlabelled = ([line for line in lines if (line.labels is None) == without] for without in (False, True))
     if labelled and unlabelled:
         raise TokensError(

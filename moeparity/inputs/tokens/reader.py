@@ -1,7 +1,4 @@
-"""Token files by the end of their name: `.jsonl` is read as JSON lines, anything else as safetensors.
-
-The tokens a recipe names are read so too.
-"""
+"""Reads token files by their ending: `.jsonl` as JSON lines, anything else as safetensors. A recipe's tokens too."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from moeparity.plan.config import Config
 from moeparity.plan.spec import reader, recipe_schema
 
 MOST_NEW_TOKENS: Final = 10_000_000
-"""Tokens that all sequences together may be continued by."""
+"""The most new tokens of all sequences together."""
 
 
 def read_tokens(
@@ -35,11 +32,11 @@ def read_tokens(
 ) -> TokenSet:
     """Read a token file; `moeparity.inputs.tokens.jsonl` and `.tensorfile` say what it may hold.
 
-    `tokenizer` turns the text of JSON lines into ids, as `tokenizer.open_tokenizer` says; it is named
-    at `named_at`. JSON lines of unequal length are padded at the `padding` end with the pad_token_id of the
-    checkpoint's config.json (0 where it has none). Pads and what nothing predicts are never scored, whatever the file
-    says. Raises TokensError, also for tokens that are to be `scored` and hold none that is; CheckpointError for a
-    config.json that cannot be read.
+    tokenizer: turns the text of JSON lines into ids, as `tokenizer.open_tokenizer` says; named_at: where it is named.
+    JSON lines of different lengths are padded at the `padding` end with the pad_token_id of the checkpoint's
+    config.json (0 if it has none). Pads, and tokens that nothing predicts, are never scored, whatever the file says.
+    Raises TokensError, also if `scored` is set and no token is scored; CheckpointError for a config.json that can't be
+    read.
     """
     where = Where(path)
     if not paths.present(path):
@@ -63,10 +60,10 @@ def read_tokens(
 
 
 def recipe_tokens(recipe: recipe_schema.RecipeFile, path: Path, checkpoint: Path) -> TokenSet:
-    """The tokens of a recipe at `path`; where it has `sample:`, prompts, none of which is scored.
+    """The tokens of a recipe at `path`; with `sample:` these are prompts, of which nothing is scored.
 
-    Raises SpecError for a file that is not there, TokensError for one that can't be used, and for records of an engine
-    where new tokens are to be sampled, which they do not belong to.
+    Raises SpecError for a missing file, TokensError for one that can't be used, and for an engine's records beside
+    `sample:`, since they do not belong to the new tokens.
     """
     spec = recipe.tokens
     file = reader.find_file(spec.file, Where(path, spec.line_of("file")), "token file")
@@ -90,7 +87,7 @@ def recipe_tokens(recipe: recipe_schema.RecipeFile, path: Path, checkpoint: Path
 
 
 def _refuse_many(new_tokens: int, sequences: int, where: Where) -> None:
-    """Raises SpecError for more new tokens than there may be of all sequences together."""
+    """Raises SpecError for more new tokens of all sequences together than `MOST_NEW_TOKENS`."""
     most = limit(MOST_NEW_TOKENS)
     if new_tokens * sequences > most:
         raise SpecError(

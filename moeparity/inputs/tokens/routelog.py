@@ -1,4 +1,4 @@
-"""Routes that an engine recorded, sequence by sequence, in the forms engines write; no pickle, no weights needed.
+"""Reads routes that an engine recorded, in the forms that engines write; no pickle, no weights needed.
 
 A file is `*.jsonl` (a sequence or a response per line), `*.npy`, or else safetensors; `docs/flips.md` lists the forms.
 """
@@ -36,15 +36,15 @@ _INTEGERS = {
 _WHOLE = ("input_ids", "prompt_token_ids", "prompt_ids")
 _COMPLETION = ("output_ids", "token_ids", "generation_token_ids")
 _NEMO = "nrlre1:"
-"""What the strings of NeMo Gym start with, before `dtype:SxLxK:base64`."""
+"""The beginning of NeMo Gym's strings, before `dtype:SxLxK:base64`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRoutes:
-    """The routes of one sequence: int64 [rows, MoE layers, K], -1 where a token has none.
+    """The routes of one sequence: int64 [rows, MoE layers, K], -1 for a token without routes.
 
-    id: the name the file gives it, None without. tokens: token ids by what they are of: `sequence` or `completion`.
-    layers: the number of each layer among those recorded, dense ones counted where the engine recorded them too.
+    id: the sequence's name in the file, None without one. tokens: `sequence` or `completion` -> token ids. layers: the
+    index of each MoE layer among the recorded layers, which may include dense ones.
     """
 
     where: Where
@@ -55,10 +55,10 @@ class RecordedRoutes:
 
 
 def read_routes(path: Path, *, top_k: int | None = None) -> list[RecordedRoutes]:
-    """The routes of a file, in its order.
+    """The routes in a file, in order.
 
-    `top_k` tells the layers apart where an engine writes rows of layers x top_k numbers without a shape (SGLang).
-    Raises TokensError.
+    top_k: tells the layers apart if an engine writes rows of layers x top_k numbers without a shape (SGLang). Raises
+    TokensError.
     """
     where = Where(path)
     if not paths.present(path):
@@ -80,7 +80,7 @@ def read_routes(path: Path, *, top_k: int | None = None) -> list[RecordedRoutes]
 
 
 def _without_dense_layers(sequence: RecordedRoutes) -> RecordedRoutes:
-    """Checked, without the layers that have no router."""
+    """The routes, checked and without layers that have no router."""
     routes, layers = routed_layers(sequence.where, sequence.routes)
     check_routes(sequence.where, routes)
     return replace(sequence, routes=routes, layers=layers)
@@ -114,10 +114,12 @@ def _lines(path: Path) -> list[tuple[Where, dict[str, Any]]]:
 
 
 def _of_line(where: Where, record: dict[str, Any], top_k: int | None) -> list[RecordedRoutes]:
-    """A record of ours, or a response of an engine: with `choices` (vLLM) or `meta_info` (SGLang)."""
+    """The sequences of a line: a record of moeparity, or an engine's response with `choices` (vLLM) or `meta_info`
+    (SGLang).
+    """
     choices, meta = record.get("choices"), record.get("meta_info")
     if isinstance(choices, list) and all(isinstance(choice, dict) for choice in choices):
-        # The request's prompt stands beside its choices.
+        # The request's prompt is beside its choices.
         prompt = {key: record[key] for key in ("prompt_token_ids",) if key in record}
         return [_record(where, {**prompt, **choice}, None, top_k) for choice in choices]
     if isinstance(meta, dict):
@@ -167,7 +169,7 @@ def _tokens(where: Where, record: Mapping[str, Any]) -> dict[str, tuple[int, ...
 def decode(where: Where, value: Any, rows: int | None, top_k: int | None) -> Tensor:
     """routed_experts in any form that engines write -> int64 [rows, layers, K].
 
-    `rows` and `top_k` tell the axes apart where only numbers are written. Raises TokensError.
+    rows, top_k: tell the axes apart if there are only numbers. Raises TokensError.
     """
     if isinstance(value, list):
         return nested_routes(where, value)
@@ -184,7 +186,7 @@ def decode(where: Where, value: Any, rows: int | None, top_k: int | None) -> Ten
 
 
 def _from_envelope(where: Where, envelope: Mapping[str, Any]) -> Tensor:
-    """{data, shape, dtype, start}, as prime-rl has vLLM answer."""
+    """{data, shape, dtype, start}, the form in which prime-rl has vLLM answer."""
     data, shape, start = envelope.get("data"), envelope.get("shape"), envelope.get("start", 0)
     if not isinstance(data, str) or not isinstance(shape, list) or not all(type(n) is int for n in shape):
         raise TokensError(f"{where}: routed_experts is a mapping without data and shape; expected base64 and a list.")
@@ -206,7 +208,7 @@ def _nemo(where: Where, text: str) -> Tensor:
 
 
 def _raw(where: Where, data: bytes, shape: list[int], dtype: Any) -> Tensor:
-    """Numbers one after another; without a dtype their width follows from the shape."""
+    """Raw numbers; without a dtype their width follows from the shape."""
     count = math.prod(shape) if shape else 0
     if dtype is None:
         dtype = {1: "uint8", 2: "uint16", 4: "int32", 8: "int64"}.get(len(data) // count if count else 0)
@@ -225,7 +227,7 @@ def _raw(where: Where, data: bytes, shape: list[int], dtype: Any) -> Tensor:
 
 
 def _flat(where: Where, data: bytes, rows: int | None, top_k: int | None) -> Tensor:
-    """int32 without a shape, rows of layers x top_k, as SGLang answers."""
+    """int32 without a shape, in rows of layers x top_k, as SGLang answers."""
     count, odd_bytes = divmod(len(data), 4)
     if top_k is None:
         raise TokensError(f"{where}: routed_experts is {count} numbers without a shape. Give --top-k.")
@@ -283,7 +285,7 @@ def _of_block(where: Where, array: np.ndarray[Any, Any], tokens: Mapping[int, tu
 
 
 def _of_tensors(where: Where, path: Path) -> list[RecordedRoutes]:
-    """`routed_experts`, and `input_ids` and `attention_mask` where they are there."""
+    """The routes in a safetensors file: `routed_experts`, with `input_ids` and `attention_mask` if it has them."""
     try:
         paths.measured(path, "file of recorded routes")
         with safe_open(str(path), framework="pt") as file:

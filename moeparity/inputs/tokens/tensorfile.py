@@ -15,14 +15,14 @@ from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_rou
 
 KEYS = ("input_ids", "loss_mask", "attention_mask", "labels", "logprobs", "routed_experts")
 LABEL_NAMES = "label_names"
-"""Key of the file's metadata: a JSON list of words, the classes `labels` counts from 0."""
+"""Key of the file's metadata: a JSON list of words, the names of the classes in `labels`."""
 
 
 def read(path: Path) -> TokenSet:
     """Read a safetensors file: `input_ids` [B, T], and any other field of TokenSet under its own name.
 
     Masks may be any numbers 0 and 1, routed experts and labels any integers, log-probabilities any floats. Without
-    names in the metadata classes go by their numbers. Raises TokensError.
+    names in the metadata, classes are named by their numbers. Raises TokensError.
     """
     where = Where(path)
     tensors, metadata = _load(path)
@@ -81,7 +81,7 @@ def _mask(where: Where, tensors: dict[str, Tensor], key: str, ids: Tensor) -> Te
         return torch.ones_like(ids, dtype=torch.bool)
     if mask.shape != ids.shape:
         raise TokensError(f"{where}: {key} is {list(mask.shape)}; expected {list(ids.shape)}, as input_ids.")
-    # One-byte and smaller floats can't even be compared.
+    # Floats of one byte or less can't even be compared.
     if mask.dtype.itemsize == 1 and mask.dtype not in {torch.bool, torch.uint8, torch.int8}:
         raise TokensError(f"{where}: {key} is {_name(mask)}; expected bool or int64.")
     if not bool(((mask == 0) | (mask == 1)).all()):
@@ -109,7 +109,7 @@ def _labels(
 
 
 def _words(text: str | None) -> tuple[str, ...]:
-    """A JSON list of words; empty where it is anything else."""
+    """A JSON list of words; () for anything else."""
     try:
         words = json.loads(text or "[]")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""From text to token ids. Nothing is added: no BOS, no EOS, no template."""
+"""Turns text into token ids. Nothing is added: no BOS, no EOS, no template."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ INSTALL = "pip install 'moeparity[tokenizer]'"
 
 
 class Tokenizer(Protocol):
-    """Text to ids, and one id back to what it stands for."""
+    """Turns text into ids, and an id into its text."""
 
     def encode(self, text: str) -> list[int]:
         """The ids of the text alone."""
         ...
 
     def piece(self, token: int) -> str:
-        """What one id stands for, as the vocabulary spells it."""
+        """The text of one id, as the vocabulary spells it."""
         ...
 
 
 class Bytes:
-    """Token id = byte of the UTF-8 text."""
+    """A tokenizer whose ids are the bytes of the UTF-8 text."""
 
     def encode(self, text: str) -> list[int]:
         """The bytes."""
         return list(text.encode("utf-8"))
 
     def piece(self, token: int) -> str:
-        """The character of an ASCII byte, escaped where it can't be seen."""
+        """The character of an ASCII byte; escaped if it is not visible."""
         if token == ord(" "):
             return "\\x20"
         return repr(bytes([token]))[2:-1] if 0 <= token < 256 else "no byte"
@@ -82,10 +82,11 @@ def _reason(error: Exception) -> str:
 
 
 def open_tokenizer(name: str, where: Where, checkpoint: Path | None) -> Tokenizer:
-    """`bytes`, `checkpoint` (its own tokenizer.json), or a path to a tokenizer.json, relative to the file at `where`.
+    """The tokenizer `bytes`, `checkpoint` (its own tokenizer.json), or a path to a tokenizer.json, relative to the file
+    at `where`.
 
-    Raises TokensError for a vocabulary that bytes do not fit into, a missing file or package, a file that is no
-    tokenizer.
+    Raises TokensError for a vocabulary smaller than 256 with `bytes`, a missing file or package, and a file that is not
+    a tokenizer.
     """
     if name == "bytes":
         _check_bytes_fit(where, checkpoint)

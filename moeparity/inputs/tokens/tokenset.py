@@ -1,4 +1,6 @@
-"""What every token file becomes, and the checks that do not depend on the file's format: of masks, of records."""
+"""`TokenSet`, into which every token file is read, and the checks that no file format needs of its own: masks,
+records.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +15,20 @@ from moeparity.plan.graph import Graph
 
 _FEWEST = 2  # tokens that may be the same by chance
 LARGEST_LOGPROB = 1e-2
-"""In nats; rounding can lift the log of a probability near 1 above 0, but not this far."""
+"""In nats. Rounding can lift the log of a probability near 1 above 0, but not this far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSet:
-    """Sequences as one block. Everything about token i stands at index i.
+    """Sequences as one block. Everything about token i is at index i.
 
     input_ids: int64 [B, T].
-    loss_mask: bool [B, T], True where the token's log-probability counts. Never True at a pad or at the first token of
-        a sequence, which nothing predicts.
+    loss_mask: bool [B, T], True if the token's log-probability counts. Never True at a pad or at the first token of a
+        sequence, which nothing predicts.
     attention_mask: bool [B, T], False at pads.
-    labels: int64 [B, T], the class of each token as an index into `label_names`; None where the file has no classes.
-    logprobs: fp64 [B, T], in nats: log P(token i | tokens before i) as an engine recorded it, NaN where it did not.
-    routed_experts: int64 [B, T, MoE layers, top_k], the experts token i was sent to when it went through the model,
-        recorded likewise; -1 where there is none.
+    labels: int64 [B, T], the class of each token as an index into `label_names`; None if the file has no classes.
+    logprobs: fp64 [B, T], in nats: log P(token i | tokens before i) as an engine recorded it, NaN if it did not.
+    routed_experts: int64 [B, T, MoE layers, top_k], the experts to which the engine sent token i, -1 if not recorded.
     """
 
     input_ids: Tensor
@@ -40,12 +41,12 @@ class TokenSet:
 
     @property
     def pads(self) -> int:
-        """How many positions hold no token."""
+        """How many positions are padding."""
         return int((~self.attention_mask).sum())
 
     @property
     def constant_sequences(self) -> int:
-        """Sequences of three tokens and more that hold one id only."""
+        """How many sequences of at least three tokens have one id only."""
         low = torch.where(self.attention_mask, self.input_ids, self.input_ids.max()).amin(1)
         high = torch.where(self.attention_mask, self.input_ids, -1).amax(1)
         return int(((low == high) & (self.attention_mask.sum(1) > _FEWEST)).sum())
@@ -57,14 +58,15 @@ class TokenSet:
 
     @property
     def has_records(self) -> bool:
-        """True where an engine's log-probabilities or routes were recorded."""
+        """Whether an engine's log-probabilities or routes were recorded."""
         return self.logprobs is not None or self.routed_experts is not None
 
 
 def defect(mask: Tensor) -> str | None:
-    """Why `mask` [B, T] bool is no padding, naming the first sequence; None where each is padded on one side at most.
+    """Why `mask` (bool [B, T]) is not padding, naming the first such sequence; None if each is padded on at most one
+    side.
 
-    What transformers does with holes inside a sequence is defined too, but nobody trains or serves that.
+    transformers defines what happens with holes inside a sequence too, but nobody trains or serves that.
     """
     steps = mask[:, 1:].int() - mask[:, :-1].int()
     broken = (steps != 0).sum(dim=1) > 1
@@ -81,7 +83,7 @@ def defect(mask: Tensor) -> str | None:
 def scored_mask(loss_mask: Tensor, mask: Tensor) -> Tensor:
     """The tokens of `loss_mask` that are real and follow a real token, whose logits give their log-probability.
 
-    All [B, T] bool. The first column keeps what it has; it has no logits before it and is never scored.
+    All are bool [B, T]. The first column is left as it is; nothing stands before it, so it is never scored.
     """
     scorable = loss_mask & mask
     scorable[:, 1:] &= mask[:, :-1]
@@ -89,14 +91,14 @@ def scored_mask(loss_mask: Tensor, mask: Tensor) -> Tensor:
 
 
 def predicted_mask(attention_mask: Tensor) -> Tensor:
-    """bool [B, T]: tokens with another token of their sequence before them."""
+    """bool [B, T]: tokens before which another token of their sequence stands."""
     mask = scored_mask(torch.ones_like(attention_mask), attention_mask)
     mask[:, 0] = False
     return mask
 
 
 def check_logprobs(where: Where, logprobs: Tensor) -> None:
-    """Raises TokensError for a number that is no log-probability; NaN stands for none."""
+    """Raises TokensError for a number that can't be a log-probability; NaN stands for none."""
     bad = logprobs[(logprobs > LARGEST_LOGPROB) | logprobs.isinf()]
     if bad.numel():
         raise TokensError(
@@ -105,7 +107,7 @@ def check_logprobs(where: Where, logprobs: Tensor) -> None:
 
 
 def nested_routes(where: Where, rows: list[Any]) -> Tensor:
-    """Routes written as nested lists, null for a token without a record -> [tokens, MoE layers, top_k] int64, there -1.
+    """Routes written as nested lists -> int64 [tokens, MoE layers, top_k]; null (no record) becomes -1.
 
     Raises TokensError.
     """
@@ -124,12 +126,12 @@ def nested_routes(where: Where, rows: list[Any]) -> Tensor:
 
 
 def routed_layers(where: Where, routes: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-    """Routes [tokens, layers, top_k] without the layers that have no router, and the numbers of those that stay.
+    """Routes [tokens, layers, top_k] without layers that have no router, and the indices of the remaining layers.
 
-    SGLang and vLLM record every layer of the model, and leave zeros where a layer is dense (sglang
+    SGLang and vLLM record every layer of the model, and leave zeros for dense layers (sglang
     srt/state_capturer/routed_experts.py; vLLM routed_experts_capturer.py, as of 2026-09). With more than one expert per
-    token no router gives these. With one, expert 0 may be what a router always picks: all layers stay.
-    Raises TokensError where every id is 0.
+    token no router gives these. With one, a router may always pick expert 0, so all layers are kept.
+    Raises TokensError if every id is 0.
     """
     dense = (routes <= 0).all(-1).all(0) & (routes == 0).any(-1).any(0)
     if routes.shape[-1] == 1 or not bool(dense.any()):

@@ -1,1 +1,1 @@
-"""Checkpoints on disk: what they hold, whether they are sound, and their tensors as the ops take them."""
+"""Checkpoints on disk: what they contain, whether they are sound, and their tensors in the form that ops take."""

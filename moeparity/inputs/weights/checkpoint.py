@@ -1,7 +1,7 @@
 """A checkpoint folder: config.json and safetensors files, single or sharded, mapped into memory and never copied.
 
-Tensors come out as views of the mapped file, as `from_pretrained` of transformers leaves them: their address modulo 64
-is that of the file, which changes the bits of some fp32 kernels on CPU.
+Tensors are views of the mapped file, as `from_pretrained` of transformers leaves them. So their address modulo 64 is
+that in the file, which changes the bits of some fp32 kernels on CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _NUMBERS = re.compile(r"\d+")
 
 
 class Checkpoint:
-    """Reads a folder's tensors by name; `progress` hears of every file that is opened.
+    """Reads a folder's tensors by name; `progress` is told of every file that is opened.
+
+    constant: names of matrices in which all elements are equal; None until all values were read.
 
     Raises CheckpointError for everything that is wrong with its files.
     """
@@ -40,6 +42,7 @@ class Checkpoint:
         self._files: dict[Path, Any] = {}
         self.entries: dict[str, Entry] = {}
         self.handed_out = 0
+        self.constant: tuple[str, ...] | None = None
         self.progress = progress
         index = folder / INDEX
         if paths.present(index):
@@ -54,9 +57,10 @@ class Checkpoint:
         return tensor
 
     def require(self, name: str, needed_by: Where) -> Entry:
-        """The entry of a tensor that must be there."""
+        """The entry of a tensor that must exist; raises CheckpointError, which names `needed_by`."""
         if name not in self.entries:
-            # Another layer's or expert's tensor has the nearest name, and is none that was misspelt.
+            # Suggest only names with the same numbers: another layer's or expert's tensor is nearest by spelling, but
+            # not a typo.
             similar = [entry for entry in self.entries if _NUMBERS.findall(entry) == _NUMBERS.findall(name)]
             raise CheckpointError(
                 f"{Where(self.folder)}: tensor {name!r} is missing; {needed_by} needs it."
@@ -117,7 +121,7 @@ class Checkpoint:
 
 
 def _lies_in(folder: Path, path: Path) -> bool:
-    """Whether a shard's path stays in its folder. The hub's cache holds symbolic links, which may point elsewhere."""
+    """Whether a shard's path stays in its folder. Symbolic links may point elsewhere, as in the hub's cache."""
     try:
         is_below = path.is_symlink() or path.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):  # no such file can be, which is another complaint

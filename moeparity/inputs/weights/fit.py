@@ -1,4 +1,4 @@
-"""Is the checkpoint what the graph needs? Every fault is named before the first forward pass."""
+"""Checks that a checkpoint is what the graph needs, and names every fault before the first forward pass."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ _COPY = {
     "mxfp4": "Write a copy in bf16 with transformers, from_pretrained(..., quantization_config=Mxfp4Config("
     "dequantize=True)), then save_pretrained(..., save_original_format=False), and give that"
 }
-"""quant_method -> how a checkpoint that can be read is made of it: run with transformers 5.23.0."""
+"""quant_method -> how to make a checkpoint that can be read; tried with transformers 5.23.0."""
 
 
-def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None) -> tuple[str, ...]:
-    """Missing, extra, misshapen, unreadable and non-finite tensors. Reads every tensor once; `progress` hears of each.
-
-    Returns the names of matrices that hold one number only, zero or another: nobody trained those. Raises
-    CheckpointError for the first fault found, in the order of the list above.
-    """
+def check(checkpoint: Checkpoint, graph: Graph) -> None:
+    """Raises CheckpointError for missing, extra, misshapen and unreadable tensors, in this order. Reads no weight."""
     _refuse_quantised(checkpoint, graph)
-    refs = [ref for node in graph.nodes for ref in node.weights.values()]
-    for ref in refs:
+    for ref in _weights(graph):
         for name in ref.names:
             _check_entry(checkpoint, name, ref)
-    names = sorted({name for ref in refs for name in ref.names})
-    _check_extra(checkpoint, set(names), graph)
+    _check_extra(checkpoint, {name for ref in _weights(graph) for name in ref.names}, graph)
+
+
+def check_values(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None) -> tuple[str, ...]:
+    """Reads every tensor once; `progress` is told of each. Raises CheckpointError for a value that is not finite.
+
+    Returns the names of matrices in which all elements are equal, which no training leaves.
+    """
+    names = sorted({name for ref in _weights(graph) for name in ref.names})
     total, done, constant = sum(checkpoint.entries[name].bytes for name in names), 0, []
     for name in names:
         _report(progress, checkpoint.entries[name], done, total)
@@ -46,6 +48,10 @@ def check(checkpoint: Checkpoint, graph: Graph, progress: Callback | None = None
     return tuple(constant)
 
 
+def _weights(graph: Graph) -> list[WeightRef]:
+    return [ref for node in graph.nodes for ref in node.weights.values()]
+
+
 def _report(progress: Callback | None, entry: Entry, done: int, total: int) -> None:
     if progress is not None:
         at = entry.file.name
@@ -53,7 +59,9 @@ def _report(progress: Callback | None, entry: Entry, done: int, total: int) -> N
 
 
 def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
-    """A checkpoint that says so itself has tensors of other names, whose absence would explain nothing."""
+    """Refuse a checkpoint whose config.json says that it is quantised: its tensors have other names, and a message
+    about missing ones would explain nothing.
+    """
     method = quantisation(graph)
     if method is None or all(entry.dtype in READABLE for entry in checkpoint.entries.values()):
         return
@@ -64,7 +72,7 @@ def _refuse_quantised(checkpoint: Checkpoint, graph: Graph) -> None:
 
 
 def quantisation(graph: Graph) -> str | None:
-    """The `quant_method` of config.json's quantization_config; None where it has none."""
+    """The `quant_method` of config.json's quantization_config; None if it has none."""
     config = graph.config.get("quantization_config")
     return str(config.get("quant_method")) if isinstance(config, dict) else None
 
@@ -86,7 +94,7 @@ def _check_entry(checkpoint: Checkpoint, name: str, ref: WeightRef) -> None:
 
 def _check_extra(checkpoint: Checkpoint, names: set[str], graph: Graph) -> None:
     ignore = re.compile("|".join(_pattern(p) for p in (*graph.ignore, "**.rotary_emb.inv_freq")))
-    # A tied head may be stored all the same; the graph takes the embedding.
+    # A tied head may be stored nevertheless; the graph takes the embedding.
     extra = [n for n in checkpoint.entries if n not in names and not ignore.fullmatch(n) and n != "lm_head.weight"]
     if extra:
         where = Where(checkpoint.entries[extra[0]].file)
@@ -104,7 +112,8 @@ def _pattern(pattern: str) -> str:
 def _check_finite(checkpoint: Checkpoint, name: str) -> None:
     """Raises CheckpointError unless all values of the tensor are finite."""
     tensor: torch.Tensor = checkpoint.tensor(name)
-    # One quick pass: a NaN or an infinity makes the sum so. A sum may also overflow, hence the count below.
+    # One quick pass, since a NaN or an infinity makes the sum so. A finite sum may also overflow, hence the count
+    # below.
     if math.isfinite(float(tensor.sum(dtype=torch.float32))):
         return
     finite = torch.isfinite(tensor)
@@ -117,11 +126,11 @@ def _check_finite(checkpoint: Checkpoint, name: str) -> None:
 
 
 def _is_constant(tensor: torch.Tensor) -> bool:
-    """Whether a matrix, or one of a stack of them, holds one number only; norms and biases may."""
+    """Whether all elements of a matrix, or of one in a stack, are equal; norms and biases may be."""
     if tensor.dim() < 2 or tensor.shape[-1] * tensor.shape[-2] < 2:
         return False
     for matrix in tensor.reshape(-1, *tensor.shape[-2:]):
-        # Few rows decide it for all but a constant matrix.
+        # For all but a constant matrix, a few rows decide.
         first = matrix[0, 0]
         if bool((matrix[:2] == first).all()) and bool((matrix == first).all()):
             return True
@@ -129,7 +138,7 @@ def _is_constant(tensor: torch.Tensor) -> bool:
 
 
 def file_dtype(source: Source) -> str:
-    """The dtype most tensors have: `bf16`, `fp16` or `fp32`."""
+    """The dtype of most tensors: `bf16`, `fp16` or `fp32`."""
     names = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
     counts = Counter(names[e.dtype] for e in source.entries.values() if e.dtype in names)
     return counts.most_common(1)[0][0] if counts else "fp32"

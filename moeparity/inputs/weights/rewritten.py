@@ -1,7 +1,7 @@
-"""The weights of a node that a fault rewrites: each part as its own checkpoint has it, then what becomes of it.
+"""The weights of a node that a fault rewrites: read part by part, possibly from other checkpoints, then changed.
 
-A tensor lies at the address modulo 64 that the checkpoint's own has, since that changes the bits of some kernels: what
-a fault changes is numbers, not places.
+A tensor gets the same address modulo 64 as the checkpoint's own, since that changes the bits of some kernels: a fault
+is to change numbers, not addresses.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from moeparity.plan.edits import Part, Verb
 from moeparity.plan.graph import Node, WeightRef
 
 Read = Callable[[str, str], torch.Tensor]
-"""A tensor by its name and the folder of its checkpoint ("": the model's own)."""
+"""(name, folder of the checkpoint; "" for the model's own) -> tensor."""
 
 _PLACES = 64
-"""Bytes: what is left of an address that kernels go by."""
+"""In bytes: kernels may depend on an address modulo this."""
 
 
 def weights_of(node: Node, dtype: str, device: torch.device, read: Read) -> dict[str, torch.Tensor]:
-    """The weights of a rewritten node by port, laid out as `WeightStore.node` lays out those of others."""
+    """The weights of a rewritten node by port, in the layout of `WeightStore.node`."""
     stacks: dict[str, list[WeightRef]] = {}
     for port in node.op.weights:
         if port.name in node.weights:
@@ -34,7 +34,7 @@ def weights_of(node: Node, dtype: str, device: torch.device, read: Read) -> dict
 
 
 def refuse_others(nodes: Iterable[Node], open_other: Callable[[str], Checkpoint]) -> None:
-    """Raise CheckpointError where another checkpoint has no tensor of the name and shape that a fault takes from it."""
+    """Raise CheckpointError if another checkpoint has no tensor of the name and shape that a fault takes from it."""
     for node in nodes:
         for ref in node.weights.values():
             for part in (part for part in ref.parts if part.checkpoint):
@@ -61,7 +61,7 @@ def _weight(refs: Sequence[WeightRef], dtype: str, device: torch.device, read: R
 
 
 def _parts(ref: WeightRef) -> Sequence[Part]:
-    """The parts of a weight, be it rewritten or not."""
+    """The parts of a weight, rewritten or not."""
     if ref.parts:
         return ref.parts
     if ref.stacked is not None:
@@ -95,7 +95,7 @@ _EDITS: Mapping[Verb, Callable[[torch.Tensor, float], torch.Tensor]] = {
 
 
 def _placed(values: torch.Tensor, own_weight: torch.Tensor) -> torch.Tensor:
-    """The values at the address modulo 64 at which the checkpoint's own tensor lies, and contiguous."""
+    """The values, contiguous, at the same address modulo 64 as the checkpoint's own tensor."""
     width = values.element_size()
     room = torch.empty(values.numel() + _PLACES // width, dtype=values.dtype)
     start = (own_weight.data_ptr() - room.data_ptr()) % _PLACES // width
@@ -103,5 +103,5 @@ def _placed(values: torch.Tensor, own_weight: torch.Tensor) -> torch.Tensor:
 
 
 def other_checkpoint(folder: str) -> Checkpoint:
-    """The checkpoint that a fault takes weights from. Raises CheckpointError."""
+    """The checkpoint from which a fault takes weights. Raises CheckpointError."""
     return Checkpoint(Path(folder))

@@ -1,4 +1,4 @@
-"""Where tensors come from: a checkpoint's files, or a seed."""
+"""Where tensors come from: the files of a checkpoint, or a seed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 WIDTHS = {"BF16": 2, "F16": 2, "F32": 4}
-"""Bytes of a number of each dtype that is read, by its name in safetensors."""
+"""Bytes per number of each dtype that can be read, by its safetensors name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One tensor: the file it lies in (config.json where it lies in none), its safetensors dtype (`BF16`, `F32`, ...)
-    and its shape.
+    """One tensor: its file (config.json for synthetic ones), its safetensors dtype (`BF16`, `F32`, ...) and its
+    shape.
     """
 
     file: Path
@@ -24,7 +24,7 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """How many bytes its numbers take."""
+        """The size of its data in bytes."""
         return math.prod(self.shape) * WIDTHS[self.dtype]
 
 
@@ -38,9 +38,9 @@ class Source(Protocol):
 
     @property
     def handed_out(self) -> int:
-        """Bytes of all tensors handed out so far; one that is still being made counts as far as it is."""
+        """Bytes of all tensors handed out so far; one in the making counts as far as it is made."""
         ...
 
     def tensor(self, name: str) -> Any:
-        """The tensor, on the CPU, in the dtype of its entry; not to be written to."""
+        """The tensor, on the CPU, in the dtype of its entry; callers must not write to it."""
         ...

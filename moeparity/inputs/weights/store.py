@@ -1,6 +1,7 @@
-"""The weights of one segment at a time, in the dtype and layout each op takes, with the next one on its way.
+"""Gives the weights of one segment at a time, in the dtype and layout that each op takes, and prepares the next
+meanwhile.
 
-`fits` says whether all of them can stay in memory between passes.
+`fits` says whether all weights can stay in memory between passes.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ Weights = Mapping[str, torch.Tensor]
 
 
 class Loaded(dict[tuple[str, str], Weights]):
-    """(node name, dtype name) -> weights by port, of the nodes of a segment as their graph has them.
+    """(node name, dtype name) -> weights by port, for the nodes of a segment as the graph has them.
 
-    What a fault makes of a node's weights is read when it is first asked for, and kept until a pass leaves the segment.
+    The weights of a node that a fault rewrites are read when first asked for, and kept until the pass leaves the
+    segment.
     """
 
     def __init__(
@@ -36,13 +38,15 @@ class Loaded(dict[tuple[str, str], Weights]):
         read: Callable[[Node, str], Weights] | None = None,
         most: int | None = None,
     ) -> None:
-        """`read` gives the weights of a rewritten node in a dtype, of which the latest `most` are kept (None: all)."""
+        """read: gives the weights of a rewritten node in a dtype. most: how many of the latest of these are kept
+        (None: all).
+        """
         super().__init__(weights or {})
         self._read, self._most = read, most
         self._rewritten: dict[tuple[str, str, str], Weights] = {}
 
     def of(self, node: Node, dtype: str) -> Weights:
-        """The weights of a node as it is run."""
+        """The weights of a node as it is run (rewritten by faults)."""
         if node.own_weights:
             return self[node.name, dtype]
         key = (node.name, node.computation, dtype)
@@ -54,29 +58,29 @@ class Loaded(dict[tuple[str, str], Weights]):
         return self._rewritten[key]
 
     def beside(self) -> Loaded:
-        """The same weights, with rewritten ones of its own, of which it keeps the latest few."""
+        """The same weights, with a cache of its own for the latest few rewritten ones."""
         return Loaded(self, self._read, _KEPT)
 
 
 Residency = Literal["stream", "resident"]
 
 SHARE = 0.5
-"""Of the available memory; the rest is for activations, logits and what else the machine does."""
+"""Weights may take this fraction of the available memory; activations, logits and other programs need the rest."""
 
 
 _FILE_NAMES = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
 _KEPT = 2
-"""Nodes whose rewritten weights are kept for a search, which asks for those of one on every micro-batch in a row."""
+"""A search keeps the rewritten weights of so many nodes, since it asks for those of one node on every micro-batch."""
 _BETWEEN_REPORTS = 0.1
 """Seconds between two reports of a pass that waits for weights."""
 
 
 class WeightStore:
-    """Hands out segments' weights; `bytes_read` counts what was taken from the files.
+    """Gives segments' weights; `bytes_read` counts what was read from the files.
 
-    `stream` keeps at most two segments: the one in use and the next, which is prepared meanwhile. `resident` keeps all
-    of them for as long as the store lives. `progress` hears of a pass that waits for weights, from the thread that
-    waits. `others` are the checkpoints that faults take weights from, by folder.
+    residency: `stream` keeps at most two segments, the one in use and the next, which is being prepared; `resident`
+    keeps all as long as the store lives. progress: is told by the waiting thread if a pass waits for weights. others:
+    the checkpoints from which faults take weights, by folder.
     """
 
     def __init__(
@@ -95,10 +99,10 @@ class WeightStore:
         self.others: dict[str, Checkpoint] = {}
 
     def segments(self, dtypes: Sequence[str], *, reuse: bool = False) -> _Pass:
-        """One pass over the segments in order, each with its weights in every dtype asked for.
+        """One pass over the segments in order, each with its weights in every requested dtype.
 
-        With `reuse` the memory of a segment's experts is written to again once the next segment is asked for, so that
-        nobody may hold on to them: filling fresh memory takes several times as long.
+        reuse: once the next segment is asked for, the memory of a segment's experts is overwritten, so callers must not
+        keep them; filling fresh memory would take several times as long.
         """
         return _Pass(self, tuple(dtypes), reuse and self.residency == "stream" and self.device.type == "cpu")
 
@@ -114,7 +118,7 @@ class WeightStore:
         return weights
 
     def recycle(self, segment: Segment, segment_weights: Loaded) -> None:
-        """Keep the memory of a segment's experts for the next that needs as much."""
+        """Keep the memory of a segment's experts for the next segment that needs as much."""
         for (name, _), weights in segment_weights.items():
             refs = [ref for node in segment.nodes if node.name == name for ref in node.weights.values()]
             if any(ref.each and ref.stacked is None for ref in refs):
@@ -122,11 +126,11 @@ class WeightStore:
                     self._spares.setdefault((tuple(stack.shape), stack.dtype), []).append(stack)
 
     def forget(self) -> None:
-        """Give back what was kept for a next segment."""
+        """Give back memory that was kept for a next segment."""
         self._spares.clear()
 
     def refuse_unfit(self, nodes: Iterable[Node]) -> None:
-        """Raise CheckpointError where a checkpoint that faults take weights from does not fit the nodes as run."""
+        """Raise CheckpointError if a checkpoint from which faults take weights does not fit the nodes as run."""
         refuse_others(nodes, self._other_checkpoint)
 
     def rewritten(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
@@ -160,8 +164,8 @@ class WeightStore:
     def _experts(self, node: Node, dtype: str) -> dict[str, torch.Tensor]:
         """gate and up of all experts as one [E, 2I, H], down as one [E, H, I], and biases as [E, 2I] and [E, H].
 
-        The stacks transformers 5 holds: one made of every expert's tensors, gate first, or the file's own, whose memory
-        then stays as it lies there, inputs before outputs.
+        These are the stacks of transformers 5. They are made from every expert's tensors, gate first; or they are the
+        file's own stacks, which keep their layout, inputs before outputs.
         """
         parts: dict[str, list[WeightRef]] = {}
         for port in node.op.weights:
@@ -187,16 +191,18 @@ class WeightStore:
         return stack
 
     def unread(self, dtypes: Sequence[str]) -> list[WeightRef]:
-        """The weights that a pass takes from the source."""
+        """The weights that a pass reads from the source."""
         waiting = [segment for segment in self.graph.segments if (segment.name, tuple(dtypes)) not in self._resident]
         return [ref for segment in waiting for node in segment.nodes for ref in node.weights.values()]
 
     def unread_bytes(self, dtypes: Sequence[str]) -> int:
-        """Bytes that a pass takes from the source, which hands a tensor out once for every dtype."""
+        """Bytes that a pass reads from the source, which gives a tensor once for each dtype."""
         return sum(self._bytes(ref) for ref in self.unread(dtypes)) * len(dtypes)
 
     def made_bytes(self, ref: WeightRef, dtypes: Sequence[str]) -> int:
-        """Bytes of a weight in all of `dtypes` that are no pages of a file: what is stacked, cast or made."""
+        """Bytes of a weight, in all of `dtypes`, that are not pages of a file, since it is stacked, cast or
+        synthetic.
+        """
         mapped = isinstance(self.checkpoint, Checkpoint) and self.device.type == "cpu"
         stored = _FILE_NAMES.get(self.checkpoint.entries[ref.names[0]].dtype)
         stacked_anew = ref.each and ref.stacked is None
@@ -232,9 +238,9 @@ class _Pass:
             self.store.forget()
             self.pool.shutdown()
             raise StopIteration
-        # The thread is idle from here to the next prefetch, so that nobody takes what is put back.
+        # The thread is idle from here to the next prefetch, so it can't take memory that is being put back.
         segment = self.segments.pop(0)
-        # What faults make of them goes with the pass, also where all weights stay.
+        # Rewritten weights go with the pass, even if all others stay in memory.
         weights = Loaded(self._waited_for(self.next, segment.name), self.store.rewritten)
         if self.current is not None and self.reuse:
             self.store.recycle(*self.current)
@@ -263,9 +269,9 @@ class _Pass:
 
 
 def fits(graph: Graph, dtypes: Sequence[str], device: torch.device, limit: float | None = None) -> bool:
-    """Whether the weights in every one of `dtypes` take at most half of what is available; False where unknown.
+    """Whether the weights in all of `dtypes` take at most half of the available memory; False if that is unknown.
 
-    `limit` are the bytes that may be taken at most (None: all that is available).
+    limit: the most bytes that may be taken (None: all that is available).
     """
     available = available_bytes(device)
     if available is None:
@@ -274,7 +280,7 @@ def fits(graph: Graph, dtypes: Sequence[str], device: torch.device, limit: float
 
 
 def resident_bytes(graph: Graph, dtypes: Sequence[str]) -> int:
-    """What a resident WeightStore holds at most: every node's weights in every dtype."""
+    """The most bytes that a resident WeightStore holds: every node's weights in every dtype."""
     refs = [ref for node in graph.nodes for ref in node.weights.values()]
     return sum(
         weight_bytes(ref.shape, ref.count, "fp32" if ref.keep_fp32 else dtype) for ref in refs for dtype in dtypes

@@ -1,10 +1,10 @@
-"""Weights made from a seed, for people who have a config.json and no weights.
+"""Weights made from a seed, for users who have a config.json and no weights.
 
-Matrices are normal with the standard deviation `initializer_range`, as are attention sinks and the bias of a router's
-GEMM; norm weights are 1 and other biases 0, as transformers 5.23.0 initialises a model
-(`PreTrainedModel._init_weights`), except that an embedding's padding row is not set to 0.
-The numbers themselves are not transformers': each tensor has a stream of its own, so that it does not matter which
-tensors are made, or in which order.
+Matrices are normal with the standard deviation `initializer_range`, and so are attention sinks and the bias of a
+router's GEMM; norm weights are 1 and other biases 0, as transformers 5.23.0 initialises a model
+(`PreTrainedModel._init_weights`), except that an embedding's padding row is not set to 0. The numbers are not
+transformers': each tensor has a random stream of its own, so it does not matter which tensors are made or in which
+order.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from moeparity.plan.config import UNDECLARED_DTYPE, Config
 from moeparity.plan.graph import Graph, Node, WeightRef
 
 _CHUNK = 1 << 22
-"""Elements drawn at once: 16 MiB in fp32, whatever the size of the tensor."""
+"""Elements drawn at once: 16 MiB in fp32, for tensors of any size."""
 _NAMES = {"bf16": "BF16", "fp16": "F16", "fp32": "F32"}
 
 
 class Synthetic:
-    """The tensors a graph names, each made anew whenever it is asked for. Raises CheckpointError for a bad config.json.
+    """The tensors that a graph names, made anew whenever one is asked for. Raises CheckpointError for a bad
+    config.json.
 
-    They are in the config's dtype, fp32 where it says none; those the graph keeps in fp32 are fp32. The same seed gives
-    the same bits on the same machine: torch's normal draws go through vectorised logarithms.
+    They have the config's dtype, fp32 if it says none; those that the graph keeps in fp32 are fp32. Equal seeds give
+    equal bits on the same machine, but not on all machines, since torch's normal draws use vectorised logarithms.
     """
 
     def __init__(self, config: Config, graph: Graph, seed: int) -> None:
@@ -70,7 +71,7 @@ def _tensors(node: Node) -> Iterator[tuple[str, str, WeightRef]]:
 
 
 def _stream(seed: int, name: str) -> int:
-    """The seed of one tensor's generator, 63 bits; Python's own hash() differs between processes."""
+    """The seed of one tensor's generator, 63 bits. Python's own hash() would differ between processes."""
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "little") >> 1
 
 

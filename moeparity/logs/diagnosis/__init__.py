@@ -1,4 +1,6 @@
-"""What is wrong with a pair of log-probability columns, by what they mean, how they were computed, how old."""
+"""Diagnoses two columns of log-probabilities: do they mean the same, how were they computed, how old are the
+weights.
+"""
 
 from moeparity.logs.diagnosis.finding import Diagnosis, Evidence, Finding
 from moeparity.logs.diagnosis.observer import CAUSES, Observer

@@ -1,4 +1,4 @@
-"""Tier 1: whether a log-probability stands beside the token that it belongs to."""
+"""Tier 1: tests whether each log-probability stands beside its own token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
 from moeparity.logs.diagnosis.intervals import above, explains, mean, negated, share
 from moeparity.logs.diagnosis.state import State
 
-# Rarer than this, a lone exact 0 may be a numerical event on a confident token just as well.
+# If exact 0s are rarer than this, a numerical event at a confident token explains a single one just as well.
 _RARE = 1e-3
 
 
@@ -18,12 +18,12 @@ _placeholders = partial(Finding, tier="semantics", name="placeholders")
 
 
 def placeholders(state: State) -> Finding:
-    """Whether zeros stand where no log-probability was.
+    """Tests whether zeros stand where there was no log-probability (placeholders).
 
-    Statistic: the share of scored tokens to which one side gives log P = 0 exactly and the other less than 1/2.
-    Rounding makes an exact 0 of a P within 6e-8 of 1, to which no noise of known size gives 1/2. Placeholders give the
-    share of unmasked ones. A truncation that keeps one token makes a 0 too, with min_p or a small top_k also of a P
-    below 1/2; `_kept_alone` tells these apart.
+    Statistic: the fraction of scored tokens to which one side gives log P = 0 exactly and the other P < 1/2. Rounding
+    makes an exact 0 of a P within 6e-8 of 1, and no known noise turns that into 1/2. A truncation that keeps one token
+    gives log P = 0 too, with min_p or a small top_k even if P was below 1/2; `_kept_alone` tells these from
+    placeholders.
     """
     counts = {side: state.total(f"zero_{side}") for side in ("rollout", "trainer")}
     evidence = tuple(
@@ -67,10 +67,11 @@ def placeholders(state: State) -> Finding:
 
 
 def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Evidence, ...]]:
-    """Whether the zeros of `side`, a share `part` of its tokens, are those of a truncation that kept one token.
+    """Tests whether the zeros of `side`, the fraction `part` of its tokens, come from a truncation that kept one token.
 
-    Then the side is 0 wherever the other is sure of the token, which placeholders are no more often than elsewhere; or
-    all other tokens are offset in one direction (log of the kept mass), which placeholders leave alone.
+    If they do, the side is 0 wherever the other side is sure of the token, where placeholders are no more frequent than
+    elsewhere; or all other tokens are shifted in one direction (by the log of the kept mass), which placeholders are
+    not.
     """
     other_side = "trainer" if side == "rollout" else "rollout"
     sure = mean(
@@ -86,7 +87,7 @@ def _kept_alone(state: State, side: str, part: float) -> tuple[Verdict, tuple[Ev
 
 
 def impossible(state: State) -> Finding:
-    """Whether a sampled token has log P = -inf on a side, which no rounding of finite logits gives."""
+    """Tests for sampled tokens with log P = -inf on a side, which rounding of finite logits can't give."""
     count = state.total("impossible")
     evidence = (Evidence(name="tokens with log P = -inf on a side", value=count, unit="tokens"),)
     if not count:
@@ -106,11 +107,11 @@ def impossible(state: State) -> Finding:
 
 
 def misaligned(state: State) -> Finding:
-    """Whether the rollout's log-probabilities belong to tokens some places on.
+    """Tests whether the rollout's log-probabilities belong to tokens some places later.
 
-    Statistic, for shifts k of up to 4 places: 1 - sum |r[i] - t[i + k]| / sum |r[i] - t[i]|, distances cut at 5 nats,
-    over the same pairs of scored tokens of a sequence. Under noise r[i] is nearest to t[i], the statistic is negative
-    and large. Shifted by k it is 1 but for noise at k, and about 0 at all others.
+    Statistic, for shifts k of up to 4 places: 1 - sum |r[i] - t[i + k]| / sum |r[i] - t[i]|, with distances cut at 5
+    nats, over the same pairs of scored tokens of a sequence. Under noise r[i] is nearest to t[i], so the statistic is
+    negative and large. If the column is shifted by k, it is 1 (up to noise) at k, and about 0 at all other shifts.
     """
     shares: dict[int, Evidence] = {}
     for by in SHIFTS:
@@ -142,11 +143,11 @@ def misaligned(state: State) -> Finding:
 
 
 def unrelated(state: State) -> Finding:
-    """Whether the two columns have anything to do with each other.
+    """Tests whether the two columns have anything to do with each other.
 
-    Statistic: Pearson's correlation of r and t (cut at -20 nats) over all tokens, with an interval from its linear
-    term per sequence. Rounding noise leaves it above 0.99; log-probabilities of other ids, of another tokenizer or of
-    other rows of a batch have about 0. Named below 1/2: half of one side's spread, or less, is of the other's.
+    Statistic: Pearson's correlation of r and t (cut at -20 nats) over all tokens, with an interval from its linear term
+    per sequence. Rounding noise leaves it above 0.99; log-probabilities of other ids, of another tokenizer or of other
+    rows of a batch give about 0. Named below 1/2.
     """
     correlation = _correlation(state)
     evidence = (correlation,)
@@ -191,7 +192,7 @@ def _correlation(state: State) -> Evidence:
     product = (xy - mean_x * y - mean_y * x + n * (mean_x * mean_y)) / (spread_x * spread_y)
     squares = (xx - 2 * mean_x * x + n * mean_x**2) / spread_x**2 + (yy - 2 * mean_y * y + n * mean_y**2) / spread_y**2
     value = float(product.sum()) / total
-    # The influence of a sequence on the correlation: its products less what its own spread would make of them.
+    # The influence of a sequence on the correlation: its products, minus what its own spread contributes.
     influence = product - value * squares / 2
     interval = mean("correlation", influence, n, offset=value)
     return Evidence(name="correlation", value=value, low=interval.low, high=interval.high, level=interval.level)

@@ -1,8 +1,7 @@
-"""Per-token quantities that the tests of a diagnosis sum over each sequence.
+"""The per-token quantities that the tests of a diagnosis sum over each sequence.
 
-Natural logarithms; r = log P_sampler, t = log P_trainer as reported, delta = t - r, rho = exp(delta). Each statistic
-comes as a pair: what the cause explains, and the size of what there is to explain (`*_gross`); their ratio of sums is a
-share in [-1, 1].
+Natural logarithms; r = log P_sampler, t = log P_trainer as reported, delta = t - r, rho = exp(delta). Each statistic is
+a ratio of two sums, in [-1, 1]: what the cause explains, over the size of what there is to explain (column `*_gross`).
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ BASES: Mapping[str, float] = {
     "trainer in log2": math.log(2),
     "trainer in log10": math.log(10),
 }
-"""What r / t is when one side's logarithms have another base."""
+"""r / t if one side's logarithms have another base."""
 OUTSIDE = 0.2
-"""PPO's usual clip range: a token with |rho - 1| above it is clipped or masked by many objectives."""
+"""PPO's usual clip range: many objectives clip or mask a token with |rho - 1| above it."""
 
-# Beyond so many nats exp(delta) says nothing more (verl's clamp).
+# Beyond so many nats exp(delta) tells nothing more (verl's clamp).
 _SAFETY = 20.0
-# Corner of the bounded offsets: small ones count by size, so that a few tokens cannot outvote all others.
+# Offsets are cut at this size, so that small ones count by size and few large ones can't outvote them.
 _CORNER = 0.1
-# The same for distances between log-probabilities that may belong to different tokens.
+# The cut of distances between log-probabilities that may belong to different tokens.
 _FAR = 5.0
 _HALF = math.log(0.5)
-# Log-probabilities nearer to 0 than this are rounding of an fp32 log-softmax (logits of 30 have an ulp of 2e-6).
+# A log-probability nearer to 0 than this may be rounding of an fp32 log-softmax (logits of 30 have an ulp of 2e-6).
 _ROUNDING = 1e-5
-# What an exact 0 must differ by to be more than that.
+# By how much the other side must differ from an exact 0 to be more than such rounding.
 _CERTAIN = 1e-4
 _TAIL = math.log(0.05)
 _SURE = math.log(0.97)
@@ -45,7 +44,7 @@ _LEAST_LOG = -20.0
 
 
 def columns(chunk: Chunk) -> dict[str, Tensor]:
-    """Every column of a chunk by name, fp64 [N]. -inf and placeholder zeros count in columns of their own only."""
+    """All columns of a chunk by name, fp64 [N]. -inf and placeholder zeros are counted only in columns of their own."""
     r, t = chunk.rollout, chunk.trainer
     positive = (r > _CERTAIN) | (t > _CERTAIN)
     impossible = (r == -math.inf) | (t == -math.inf)
@@ -80,12 +79,14 @@ def columns(chunk: Chunk) -> dict[str, Tensor]:
 
 
 def _sure(side: Tensor) -> Tensor:
-    """Where top_p up to 0.97, or min_p from 0.04 on, leaves one token, and fp32 has no P that it rounds to 1."""
+    """Tokens so likely that top_p up to 0.97, or min_p from 0.04 on, leaves them alone, but not so likely that fp32
+    rounds their P to 1.
+    """
     return (side > _SURE) & (side < -_CERTAIN)
 
 
 def _ratios(r: Tensor, t: Tensor) -> dict[str, Tensor]:
-    """rho - 1 and 1/rho - 1, and the moments from which the exponent of p_trainer ~ p_rollout^kappa is had."""
+    """rho - 1 and 1/rho - 1, and the moments that give the exponent in p_trainer ~ p_rollout^kappa."""
     delta = (t - r).clamp(-_SAFETY, _SAFETY)
     ratio, inverse = delta.expm1(), (-delta).expm1()
     return {
@@ -108,10 +109,11 @@ def _ratios(r: Tensor, t: Tensor) -> dict[str, Tensor]:
 
 
 def _offsets(r: Tensor, t: Tensor) -> dict[str, Tensor]:
-    """Bounded offsets of all tokens, of those that the distribution prefers and of those in its tail.
+    """Bounded offsets between the sides: of all tokens, of those that the distribution prefers, and of those in its
+    tail.
 
-    A token with P > 1/2 is its context's mode; there the offset is that of the logit, log P/(1-P), on which noise acts
-    alike however near P is to 1. The rest is all tokens but those with an exact 0.
+    A token with P > 1/2 is the mode of its context. Its offset is taken of the logit, log P/(1-P), which noise moves by
+    the same amount however near P is to 1. `rest` is all tokens but those with an exact 0.
     """
     middle = (r + t) / 2
     mode = (middle > _HALF) & (torch.minimum(r, t) < -_ROUNDING)
@@ -138,7 +140,7 @@ def _correlation(r: Tensor, t: Tensor, usable: Tensor) -> dict[str, Tensor]:
 
 
 def _formats(r: Tensor, t: Tensor) -> dict[str, Tensor]:
-    """Distances between the sides, as they are and with one side read in another format."""
+    """Distances between the sides as they are, and with one side read in another format."""
     scaled = {f"distance {name}": _distance(r, base * t) for name, base in BASES.items()}
     return {
         "distance": _distance(r, t),
@@ -157,12 +159,12 @@ def _distance(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _log(p: Tensor) -> Tensor:
-    """log of what may be a probability; far from everything where it can't be one."""
+    """The log of what may be a probability; a value far from all others if it can't be one."""
     return torch.where((p > 0) & (p <= 1 + _CERTAIN), p, 1e-300).log()
 
 
 def _calibration(chunk: Chunk, usable: Tensor) -> dict[str, Tensor]:
-    """t + H: a token's surprise against what the trainer's own distribution expects."""
+    """t + H: a token's log-probability compared with its expectation under the trainer's own distribution."""
     entropy = chunk.values.get("entropy")
     if entropy is None:
         nothing = torch.zeros_like(chunk.trainer)
@@ -172,9 +174,9 @@ def _calibration(chunk: Chunk, usable: Tensor) -> dict[str, Tensor]:
 
 
 def shifted_distances(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """For each of `SHIFTS` k: distances of r[i] to t[i] and to t[i + k], and the sequences, each [M], M tokens i.
+    """For each k of `SHIFTS`: distances of r[i] to t[i] and to t[i + k], and the sequences, each [M] for M tokens i.
 
-    0 where position i + k is not scored in the same sequence, or a log-probability is -inf.
+    A distance is 0 if position i + k is not scored in the same sequence, or if a log-probability is -inf.
     """
     possible = (chunk.rollout > -math.inf) & (chunk.trainer > -math.inf)
     r, t = (torch.where(possible, side, 0.0) for side in (chunk.rollout, chunk.trainer))

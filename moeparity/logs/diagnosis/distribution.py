@@ -1,13 +1,13 @@
-"""Tier 1: whether both columns are of the distribution that the tokens were drawn from.
+"""Tier 1: tests whether both columns are of the distribution from which the tokens were drawn.
 
-With q the distribution sampled from and p the other one, both of the same context, three identities hold for every
-context, so for every mixture of contexts, without a word on the model:
+Let q be the distribution that was sampled from and p the other one, both in the same context. Three identities hold for
+every context, and so for any mixture of contexts, without assumptions about the model:
 - E_q[p/q] is the mass that p has on what q can draw: 1 with full support, less under truncation.
 - With h = (p - q) / (p + q) = tanh(delta / 2), which is bounded, and m = (p + q) / 2: E_q[h] = -E_m[h^2] and
-  E_p[h] = +E_m[h^2], while E[h^2] is E_m[h^2] under either but for E_m[h^3]. So E[h] / E[h^2] is -1 where the tokens
-  were drawn from q, and +1 where from p.
-- If p is q to the power kappa, normalised, then E_q[(log p - kappa log q) (p/q - 1)] = 0: log p - kappa log q is the
-  same for every token of a context, and the mean of p/q - 1 is 0.
+  E_p[h] = +E_m[h^2], while E[h^2] is E_m[h^2] under either, up to E_m[h^3]. So E[h] / E[h^2] is -1 if the tokens were
+  drawn from q, and +1 if from p.
+- If p is q to the power kappa, normalised, then E_q[(log p - kappa log q) (p/q - 1)] = 0, since log p - kappa log q is
+  the same for every token of a context and the mean of p/q - 1 is 0.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from moeparity.logs.diagnosis.intervals import LEVEL, above, bounds, explains, m
 from moeparity.logs.diagnosis.state import State
 
 _ALL = 0.95
-"""Of what moves the modes, a temperature explains all but the noise: from 0.9 to 1.2 under that of fp8 at least 0.98. A
-repetition penalty, which leaves modes alone that were not seen before, reaches 0.9."""
+"""The fraction of the modes' offset that a temperature has to explain: at 0.9 to 1.2, under fp8 noise, it explains at
+least 0.98. A repetition penalty, which leaves unseen modes alone, reaches 0.9."""
 _SHARPENED = (
     "Near 1, a trainer whose weights have sharpened since the rollout looks alike: equal weights tell them apart."
 )
 
 
 _SINGLE = ("top-p or min-p", "a grammar that allows one token")
-"""What keeps a token alone, so that its P is exactly 1."""
+"""Causes that leave a single token, so that its P is exactly 1."""
 _SEVERAL = (
     "top-k",
     "tokens that one side bans: a grammar, bad words, an end of sequence before min_tokens",
@@ -39,7 +39,7 @@ _SEVERAL = (
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the difference of the sides lies, from -1 to 1; see `shape`."""
+    """Statistics from -1 to 1 on how the difference of the sides is distributed over tokens; `shape` defines them."""
 
     mode: Evidence
     tail: Evidence
@@ -48,22 +48,22 @@ class Shape:
     missing_rollout: Evidence
 
     def truncated(self) -> tuple[Verdict, Verdict]:
-        """Whether the rollout is renormalised on fewer tokens than the trainer, and the reverse."""
+        """Whether the rollout is normalised over fewer tokens than the trainer, and the reverse."""
         forward = _all(explains(negated(self.bulk)), explains(self.missing))
         reverse = _all(explains(self.bulk), explains(self.missing_rollout))
         return forward, reverse
 
     def tempered(self) -> Verdict:
-        """Whether one side prefers each context's mode more than the other does."""
+        """Whether one side prefers the mode of each context more than the other side does."""
         return explains(self.mode if self.mode.value > 0 else negated(self.mode))
 
 
 def shape(state: State) -> Shape:
-    """Statistics of the form sum of offsets / sum of |offsets|: 0 when they cancel, +-1 when all have one sign.
+    """Statistics of the form sum of offsets / sum of |offsets|: 0 if they cancel, +-1 if all have one sign.
 
-    mode: of the logit log P/(1-P), trainer less rollout, of tokens with P > 1/2 (geometric mean of the sides).
-    tail: of delta, of tokens with P < 0.05. bulk: of delta, of all. These three are cut at 0.1 nats, so that they tell
-    of many tokens and not of few great ones.
+    mode: offsets of the logit log P/(1-P), trainer minus rollout, at tokens with P > 1/2 (geometric mean of the sides).
+    tail: delta at tokens with P < 0.05. bulk: delta at all tokens. These three are cut at 0.1 nats, so that they tell
+    about many tokens rather than a few large ones.
     missing: of 1 - rho. missing_rollout: of 1 - 1/rho.
     Under rounding noise rho has mean 1, so `missing` is 0; the others are of the size of delta itself, since noise
     moves a logit up as often as down. Truncation before the rollout's normalisation makes every delta negative: bulk =
@@ -80,7 +80,7 @@ def shape(state: State) -> Shape:
 
 
 def _all(*verdicts: Verdict) -> Verdict:
-    """Named where all are, ruled out where one is."""
+    """`named` if all verdicts are, `ruled out` if one is, else undecided."""
     if "ruled out" in verdicts:
         return "ruled out"
     if "not tested" in verdicts:
@@ -89,20 +89,23 @@ def _all(*verdicts: Verdict) -> Verdict:
 
 
 def ratio(state: State) -> Evidence:
-    """E[rho] over the tokens, delta cut at 20 nats; 1 under any noise, under truncation the trainer's kept mass."""
+    """E[rho] over the tokens, with delta cut at 20 nats; 1 under any noise, the trainer's kept mass under
+    truncation.
+    """
     return mean("E[rho]", state.sums("ratio"), state.sums("usable"), offset=1.0)
 
 
 def inverse(state: State) -> Evidence:
-    """E[1/rho]; 1 where the tokens were drawn from the trainer's column."""
+    """E[1/rho]; 1 if the tokens were drawn from the trainer's column."""
     return mean("E[1/rho]", state.sums("inverse"), state.sums("usable"), offset=1.0)
 
 
 def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
-    """top-p, top-k, min-p, a banned token, a padded head: one side's probabilities are normalised over fewer tokens.
+    """Tests for truncation (top-p, top-k, min-p, a banned token, a padded head): one side is normalised over fewer
+    tokens.
 
-    Statistics: `Shape.bulk` and `Shape.missing`, both beyond 1/2. `reverse` has the sides exchanged: the trainer was
-    given the kept set, the rollout's log-probabilities are raw.
+    Statistics: `Shape.bulk` and `Shape.missing`, both beyond 1/2. `reverse` exchanges the sides: the trainer is
+    normalised over the kept set, the rollout's log-probabilities are raw.
     """
     verdict = form.truncated()[reverse]
     gross, mass = (form.missing_rollout, inverse(state)) if reverse else (form.missing, ratio(state))
@@ -143,15 +146,16 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
 
 
 def temperature(state: State, form: Shape) -> Finding | None:
-    """One column is the other to a power, normalised: a temperature that only one side applies. None where it is not.
+    """Tests for a temperature that only one side applies: one column is the other to a power, normalised. None if not.
 
     Statistic: `Shape.mode` beyond 1/2, and no truncation. Which side was sampled from is told by E[h] / E[h^2], whose
-    interval must exclude everything on the other side's half, above 1/2 or below -1/2. The power is the ratio of sums
-    of the third identity of this module, with Fieller's interval. Noise adds about E[delta^2] to its denominator alone,
-    which draws a kappa near 1 away from 1.
+    interval must lie wholly above -1/2 or wholly below 1/2. The power is the ratio of sums in the third identity of
+    this module, with Fieller's interval. Noise adds about E[delta^2] to its denominator only, which draws a kappa near
+    1 away from 1.
 
-    A cap on the logits moves modes and tails as a temperature does, and is listed beside it. A penalty on tokens that
-    were seen moves most modes, and the others the opposite way, which no temperature does: that is left open.
+    A cap on the logits moves modes and tails as a temperature does, so it is listed as an alternative. A penalty on
+    tokens that were seen moves most modes one way and the others the opposite way, which no temperature does; that is
+    left open.
     """
     if form.tempered() != "named":
         return None
@@ -227,11 +231,11 @@ def _temperature_words(value: float, *, mirrored: bool) -> tuple[str, str]:
 
 
 def calibration(state: State) -> Finding:
-    """Whether the tokens are drawn from what the trainer's column describes, where the log has its entropy H.
+    """Tests whether the tokens were drawn from the trainer's distribution, if the log has its entropy H.
 
-    Statistic: E[t + H], 0 where they are. Mismatch of the size that the two columns show moves it by at most
-    sqrt(E[(rho - 1)^2] Var t) (Cauchy-Schwarz). Beyond that the tokens come from a distribution that neither column
-    is: raw log-probabilities on both sides of a sampler with a temperature or a truncation.
+    Statistic: E[t + H], which is 0 if they were. A mismatch of the size that the two columns show moves it by at most
+    sqrt(E[(rho - 1)^2] Var t) (Cauchy-Schwarz). Beyond that, the tokens come from a distribution that neither column
+    shows: both columns are raw log-probabilities, and the sampler used a temperature or a truncation.
     """
     counts = state.sums("surprises")
     if not float(counts.sum()):
@@ -267,11 +271,12 @@ _mean_ratio = partial(Finding, tier="semantics", name="E[rho]")
 
 
 def offset(state: State, has_cause: bool) -> Finding:
-    """E[rho] = 1, the question that comes before all numerics; `has_cause`: one already explains an answer no.
+    """Tests E[rho] = 1, which has to hold before numerics are discussed. has_cause: a named cause explains why it does
+    not.
 
-    Statistic: E[rho], 1 under rounding noise of any size and under stale weights. Its interval sees no more of a heavy
-    tail than the tokens reached: events that take P away from confident tokens and give it to ones that are never drawn
-    leave a mean below 1 for any length of log.
+    Statistic: E[rho], which is 1 under rounding noise of any size and under stale weights. Its interval sees no more of
+    a heavy tail than the tokens reached: if P moves from confident tokens to ones that are never drawn, the mean stays
+    below 1 for a log of any length.
     """
     evidence = ratio(state)
     low, high = bounds(evidence)

@@ -1,4 +1,4 @@
-"""Shares, means and slopes with their intervals over sequences."""
+"""Fractions, means and slopes with intervals over sequences."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from moeparity.metrics.interval import token_mean
 from moeparity.metrics.verdict import Interval
 
 LEVEL = 0.99
-"""Nominal coverage of means, which are held against what noise alone gives: one in a hundred leaves it by chance."""
+"""Nominal coverage of means. They are compared with what noise alone gives, so one in a hundred is off by chance."""
 
 SHARE_LEVEL = 0.95
-"""Nominal coverage of shares and slopes; a share is held against `LINE`, which lies far from what noise gives."""
+"""Nominal coverage of shares and slopes. A share is compared with `LINE`, which is far from what noise gives."""
 
 BLOCKS = 1024
-"""More sequences than this are first summed into so many blocks, which are as independent and as alike as they were."""
+"""If there are more sequences, they are first summed into so many blocks, which are as independent as sequences are."""
 
 
 def mean(name: str, sums: Tensor, counts: Tensor, unit: str = "", *, offset: float = 0.0) -> Evidence:
     """sum(sums) / sum(counts) + offset with its bootstrap-t interval; both fp64 [B], counts >= 0.
 
-    As a share of a gross size, `counts` may be any weights: the statistic is a ratio of sums either way.
+    `counts` may be any weights, such as sizes of what there is to explain: the statistic is a ratio of sums in any
+    case.
     """
     bootstrap = interval(sums, counts)
     return Evidence(
@@ -40,7 +41,7 @@ def mean(name: str, sums: Tensor, counts: Tensor, unit: str = "", *, offset: flo
 
 
 def rate(name: str, sums: Tensor, counts: Tensor) -> Evidence:
-    """As `mean`, of events: between 0 and 1; of one that was not seen in n tokens at most 3 / n."""
+    """As `mean`, for the rate of an event: within 0 and 1; at most 3 / n if the event was not seen in n tokens."""
     evidence = mean(name, sums, counts)
     low, high = bounds(evidence)
     total = float(counts.sum())
@@ -50,14 +51,14 @@ def rate(name: str, sums: Tensor, counts: Tensor) -> Evidence:
 
 
 def share(name: str, part: Tensor, whole: Tensor) -> Evidence:
-    """The share of `whole` that `part` is, at most 1, with its interval; both fp64 [B], |part| <= whole, or part <=
+    """sum(part) / sum(whole), at most 1, with its interval; both fp64 [B], part <= whole, possibly also |part| <=
     whole.
 
-    Near a bound nearly all sequences are alike, and the bootstrap-t has nothing to draw from. The interval here is that
-    of all s for which the mean of part - s whole does not differ from 0 (normal quantile, as in `slope`), and is
-    then widened by twice the share of sequences that may be of another kind without one of them being seen: of B, at
-    most 1 - (1 - level)^(1/B) (the exact rule of three); 2 is the whole range of a share. Eleven sequences that all
-    have a share of 1 have a lower bound of 0.52.
+    If nearly all sequences are alike, as they are near a bound, bootstrap-t has nothing to draw from. Instead the
+    interval has all s for which the mean of part - s whole does not differ from 0 (normal quantile, as in `slope`). It
+    is then widened by twice the fraction of sequences that may be of another kind without one of them being seen: with
+    B sequences at most 1 - (1 - level)^(1/B) (the exact rule of three); 2 is the whole range of a share. Eleven
+    sequences that all have a share of 1 have a lower bound of 0.52.
     """
     positive = whole > 0
     count = int(positive.sum())
@@ -70,7 +71,7 @@ def share(name: str, part: Tensor, whole: Tensor) -> Evidence:
 
 
 def interval(sums: Tensor, counts: Tensor) -> Interval:
-    """As `token_mean` gives it at `LEVEL`, of blocks where there are very many sequences."""
+    """The interval of `token_mean` at `LEVEL`; of blocks if there are very many sequences."""
     x, n = (_blocks(column) for column in (sums, counts))
     return token_mean(x, n, level=LEVEL)
 
@@ -78,15 +79,15 @@ def interval(sums: Tensor, counts: Tensor) -> Interval:
 def _blocks(column: Tensor) -> Tensor:
     if column.numel() <= BLOCKS:
         return column
-    # Every BLOCKS-th sequence: a block is spread over the whole log, so that drift does not become spread.
+    # A block takes every BLOCKS-th sequence, so that it is spread over the log and drift does not look like spread.
     index = torch.arange(column.numel()) % BLOCKS
     return torch.zeros(BLOCKS, dtype=torch.float64).index_add_(0, index, column)
 
 
 def slope(name: str, y: Tensor, x: Tensor) -> Evidence:
-    """sum(y) / sum(x) of fp64 [B] of any sign, with Fieller's interval over sequences (normal quantile).
+    """sum(y) / sum(x), fp64 [B] of any sign, with Fieller's interval over sequences (normal quantile).
 
-    All b are kept for which mean(y - b x) does not differ from 0; infinite bounds where mean(x) itself may be 0.
+    The interval has all b for which mean(y - b x) does not differ from 0; its bounds are infinite if mean(x) may be 0.
     Source: E. C. Fieller, "Some problems in interval estimation", JRSS B 16, 1954.
     """
     count = x.numel()
@@ -122,12 +123,12 @@ def bounds(evidence: Evidence) -> tuple[float, float]:
 
 
 def explains(share: Evidence) -> Verdict:
-    """Whether the cause explains most of what there is: its whole interval lies above `LINE`, or below."""
+    """`named` if the whole interval lies above `LINE` (the cause explains most), `ruled out` if it lies below."""
     return above(share, LINE)
 
 
 def above(evidence: Evidence, line: float) -> Verdict:
-    """named where the whole interval lies above the line, ruled out where below, not tested without a number."""
+    """`named` if the whole interval lies above the line, `ruled out` if below, `not tested` without a number."""
     if not math.isfinite(evidence.value):
         return "not tested"
     low, high = bounds(evidence)
@@ -137,6 +138,6 @@ def above(evidence: Evidence, line: float) -> Verdict:
 
 
 def negated(evidence: Evidence) -> Evidence:
-    """The same of the opposite sign."""
+    """The evidence with the opposite sign."""
     low, high = bounds(evidence)
     return replace(evidence, value=-evidence.value, low=-high, high=-low)

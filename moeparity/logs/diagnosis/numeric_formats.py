@@ -1,4 +1,4 @@
-"""Tier 1: whether both columns are natural logarithms of probabilities."""
+"""Tier 1: tests whether both columns are natural logarithms of probabilities."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from moeparity.logs.diagnosis.intervals import bounds, explains, share
 from moeparity.logs.diagnosis.state import State
 
 _ALL = 0.8
-"""Of the distance, another base explains all but the noise."""
+"""The fraction of the distance that another base has to explain; it explains all but the noise."""
 _ALL_SQUARES = 0.9
-"""Of the squared distance, a constant factor explains all but the noise; other faults reach 0.85 (min_p = 0.3)."""
+"""The fraction of the squared distance that a constant factor has to explain; other faults reach 0.85 (min_p = 0.3)."""
 _OFF, _BETTER = 0.005, 0.1
-"""A factor further from a base's than the one, which removes more than the other of the squares that the base leaves,
-is another factor. Under the base itself routing noise moves it by at most 0.3 %, and other weights, which move it by 2
-%, let it remove at most 0.05."""
+"""A factor is not a base's if it differs from it by more than `_OFF`, and removes more than `_BETTER` of the squares
+that the base leaves. If the base is right, routing noise moves the factor by at most 0.3 %; other weights move it by 2
+%, but then it removes at most 0.05."""
 _LEAST = 1e-3
 
 
 def not_logs(state: State) -> Finding:
-    """Whether a column holds probabilities, or logarithms without their sign.
+    """Tests whether a column has probabilities, or logarithms without their sign.
 
-    Statistic: the count of values above 0 by more than fp32 rounding; a log-probability never is, so under rounding
-    noise it is 0, and one such value is proof. Which of the two faults it is: a value above 1 is no probability; else
-    the reading that brings the column nearer to the other side, by the share of the distance that it removes.
+    Statistic: the number of values above 0 by more than fp32 rounding. A log-probability never is, so one such value is
+    proof. Which of the two faults it is: a value above 1 is no probability; else the reading that brings the column
+    nearer to the other side, by the fraction of the distance that it removes.
     """
     sides = [side for side in ("rollout", "trainer") if state.total(f"positive_{side}")]
     counts = tuple(
@@ -63,7 +63,7 @@ def not_logs(state: State) -> Finding:
 
 
 def factor_of(state: State) -> float:
-    """The c of r = c t: the least-squares slope through 0; NaN where all t are 0."""
+    """The c of r = c t by least squares through 0; NaN if all t are 0."""
     yy = state.total("yy")
     return state.total("xy") / yy if yy else math.nan
 
@@ -74,23 +74,23 @@ def _left_by(state: State, c: float) -> Tensor:
 
 
 def _is_base(state: State, base: float) -> bool:
-    """Whether the factor between the sides is this one, as far as noise lets it be told."""
+    """Whether the factor between the sides is this base's, as far as noise lets one tell."""
     factor, unexplained = factor_of(state), float(_left_by(state, base).sum())
     better = 1 - float(_left_by(state, factor).sum()) / unexplained if unexplained else 0.0
     return abs(factor / base - 1) <= _OFF or better <= _BETTER
 
 
 def scaled(state: State) -> Finding:
-    """Whether one side is the other times a constant that is no logarithm's base.
+    """Tests whether one side is the other times a constant that is not a logarithm's base.
 
-    Statistic: 1 - sum (r - c t)^2 / sum (r - t)^2 with the least-squares c, 1 where all tokens have one factor.
-    Rounding noise leaves c at 1, and nothing is removed. A temperature scales the logits and normalises: no one factor
-    fits a context's mode and its tail. A factor that may be a base's is left open.
+    Statistic: 1 - sum (r - c t)^2 / sum (r - t)^2 with the least-squares c; 1 if all tokens have one factor. Rounding
+    noise leaves c at 1, so nothing is removed. A temperature scales the logits and normalises, so no single factor fits
+    both the mode of a context and its tail. A factor that may be a base's is left open.
     """
     whole, factor = _left_by(state, 1.0), factor_of(state)
     removed = share("squared distance explained by one factor", whole - _left_by(state, factor), whole)
     verdict = explains(removed)
-    # Where one side is 0 throughout the best factor is 0 too: that is no scale.
+    # If one side is 0 throughout, the best factor is 0 too, which is no scale.
     if removed.value < _ALL_SQUARES or abs(factor) < _LEAST:
         verdict = "ruled out" if verdict != "not tested" else verdict
     elif any(_is_base(state, base) for base in BASES.values()):
@@ -116,14 +116,14 @@ def scaled(state: State) -> Finding:
 
 
 def log_base(state: State) -> Finding:
-    """Whether one side's logarithms have base 2 or 10.
+    """Tests whether one side's logarithms have base 2 or 10.
 
-    Statistic: 1 - sum |r - c t| / sum |r - t|, distances cut at 5 nats, for the constants c = 1/ln 2, 1/ln 10, ln 2, ln
-    10. Another base makes r = c t for every token, so that it is 1 but for noise. Rounding noise has r = t on average:
-    scaling adds |c - 1| |t| and the statistic is negative. Temperature scales too, but then normalises: a token that
-    its context prefers moves towards 0, from which 1/ln 2 and 1/ln 10 lead away or far beyond. A hard truncation moves
-    it towards 0 too, which a factor explains to two thirds at most: below 0.8 no base is named. Nor is one where an
-    estimated factor fits better (1.4 is near 1/ln 2 = 1.443): that is `scaled`.
+    Statistic: 1 - sum |r - c t| / sum |r - t|, with distances cut at 5 nats, for c = 1/ln 2, 1/ln 10, ln 2, ln 10.
+    Another base makes r = c t for every token, so the statistic is 1 up to noise. Rounding noise has r = t on average:
+    scaling then adds |c - 1| |t|, and the statistic is negative. A temperature scales too, but then normalises: a token
+    that its context prefers moves towards 0, while 1/ln 2 and 1/ln 10 move it away or far beyond. A hard truncation
+    also moves it towards 0, of which a factor explains at most two thirds; so below 0.8 no base is named. Nor is one if
+    an estimated factor fits better (1.4 is near 1/ln 2 = 1.443): that is `scaled`.
     """
     whole = state.sums("distance")
     shares = [share(name, whole - state.sums(f"distance {name}"), whole) for name in BASES]

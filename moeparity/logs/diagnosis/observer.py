@@ -1,4 +1,4 @@
-"""The front door: take in a log chunk by chunk, give the diagnosis."""
+"""`Observer`: takes in a log chunk by chunk and gives its diagnosis."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CAUSES = (
     "size",
     "confident tokens",
     "growth with position",
-    "few sequences",
+    "outlier sequences",
     "routing flips",
     "weight lag",
 )
-"""Everything that a diagnosis may name."""
+"""Every cause that a diagnosis may name."""
 
 FIX_FIRST = (
     "Set what is named above, record one batch again with unchanged weights (learning rate 0), and run moeparity "
@@ -39,11 +39,11 @@ BISECT = (
         "the token ids of this log."
     ),
     (
-        "moeparity init CHECKPOINT writes a recipe, moeparity tokens LOG --out tokens.jsonl a token file of this log. "
-        "Name it in the recipe: tokens: {file: tokens.jsonl, sampled_from: candidate}."
+        "moeparity init CHECKPOINT writes a recipe, moeparity tokens LOG --from-log --out tokens.jsonl a token file of "
+        "this log. Name it in the recipe: tokens: {file: tokens.jsonl, sampled_from: candidate}."
     ),
     (
-        "moeparity engines --config LAUNCH_FILE reads the profile of each side from its launch configuration; set them "
+        "moeparity show launch LAUNCH_FILE reads the profile of each side from its launch configuration; set them "
         "as reference and candidate, then moeparity bisect recipe.yaml."
     ),
 )
@@ -51,9 +51,9 @@ BISECT = (
 
 @dataclass(slots=True)
 class Observer:
-    """Feed it every chunk of a log, in any cut, and each sequence if at hand; the same log gives the same diagnosis.
+    """Give it every chunk of a log, however cut, and each sequence if available; equal logs give equal diagnoses.
 
-    Memory: about 1 KB per sequence, whatever their length.
+    It takes about 1 KB per sequence, whatever the sequence's length.
     """
 
     _fresh: State = field(default_factory=State)
@@ -75,7 +75,7 @@ class Observer:
                 state.add(chunk if bool(mask.all()) else select(chunk, mask))
 
     def note(self, sequence: Sequence) -> None:
-        """Take in what a sequence says beside its log-probabilities: sampling parameters, and versions."""
+        """Take in what a sequence says besides its log-probabilities: sampling parameters and versions."""
         self._sampling[sequence.sampling] += 1
         self._lags.note(sequence)
 
@@ -120,7 +120,7 @@ def _parameters(sampling: Sampling) -> str:
 
 
 def _next(findings: tuple[Finding, ...], *, wrong: bool) -> tuple[str, ...]:
-    """What to do, first things first."""
+    """What to do, the most important first."""
     advice = [f.advice for f in findings if f.verdict == "named" and f.advice]
     if wrong:
         return (*advice, FIX_FIRST)

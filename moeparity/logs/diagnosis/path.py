@@ -1,4 +1,4 @@
-"""Tier 2: what is left when both columns mean the same. Sizes against published ones, and where the difference lies."""
+"""Tier 2: for columns that mean the same, how large the difference is beside published ones, and where it lies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from moeparity.logs.diagnosis.intervals import above, bounds, explains, mean, ra
 from moeparity.logs.diagnosis.state import State
 
 GROWTH = 1.25
-"""The second half of a sequence is said to differ more than the first when its |delta| is so many times as great."""
+"""A sequence is said to differ more in its second half if |delta| there is at least so many times that of the first."""
 
-# Chance that any sequence of a log without a cause is called an outlier.
+# The chance that some sequence of a log without a cause is called an outlier.
 _ALARM = 0.01
-# 1 / the 75 % quantile of a normal variable: what makes the median of |deviations| a standard deviation.
+# 1 / the 75 % quantile of a normal variable: turns the median of |deviations| into a standard deviation.
 _MAD = 1.4826
 _MOST_NAMED = 5
 
@@ -40,7 +40,7 @@ FLOORS = (
     Floor(name="fp8 rollout", low=1.4e-3, high=5e-3, source="NeMo-RL, Qwen3.5"),
 )
 UNHEALTHY = 1.5e-2
-"""prime-rl's bar for a new model, the greatest of the published ones for k3."""
+"""prime-rl's bar for a new model, the highest published one for k3."""
 
 
 def inference_path(state: State) -> tuple[Finding, ...]:
@@ -49,12 +49,11 @@ def inference_path(state: State) -> tuple[Finding, ...]:
 
 
 def size(state: State) -> Finding:
-    """k3 beside what others report.
+    """Compares k3 with published values.
 
     Statistic: mean k3 with its bootstrap-t interval over sequences. Named above prime-rl's merge bar of 0.015, which no
-    rounding reported so far exceeds for a whole log; ruled out below 0.005, where the published ranges end. Floors
-    depend on the model, the hardware and the
-    parallel layout: one's own, the same engine twice, is the better measure.
+    reported rounding exceeds for a whole log; ruled out below 0.005, where the published ranges end. Floors depend on
+    the model, the hardware and the parallel layout: your own floor, the same engine twice, is the better measure.
     """
     evidence = mean("k3", state.sums("k3"), state.sums("usable"), "nats per token")
     near = [f"{f.name} ({f.source})" for f in FLOORS if f.low <= evidence.value <= f.high]
@@ -88,9 +87,9 @@ def size(state: State) -> Finding:
 
 
 def tail(state: State) -> Finding:
-    """The share of k3 that the greatest 0.1% and 1% of the tokens carry. Described, not judged.
+    """Describes which fraction of k3 the largest 0.1 % and 1 % of the tokens carry; not judged.
 
-    Of normal noise of one size the top 1 % carry 7 %; of published MoE mismatch 80 %.
+    With normal noise of one size the top 1 % carry 7 %; in published MoE mismatch they carry 80 %.
     """
     tops = tuple(
         Evidence(name=f"k3 of the top {100 * part:g}% of the tokens", value=state.k3.top(part))
@@ -101,11 +100,11 @@ def tail(state: State) -> Finding:
 
 
 def confident(state: State) -> Finding:
-    """Whether tokens that a side is sure of carry the difference.
+    """Tests whether tokens of which a side is sure carry the difference.
 
     Statistic: k3 of tokens with P > 0.9 on a side, over all k3. Perturbed logits move log P by at most the perturbation
-    times 1 - P, so that under rounding noise such tokens carry a small part. A value lost in a state, or a kernel that
-    switches its tiling, moves whole logits and takes P from tokens that were sure.
+    times 1 - P, so under rounding noise such tokens carry little. A value lost from a state, or a kernel that switches
+    its tiling, moves whole logits and takes P away from sure tokens.
     """
     evidence = share("k3 of tokens with P > 0.9", state.sums("confident_k3"), state.sums("k3"))
     verdict = explains(evidence)
@@ -120,10 +119,11 @@ def confident(state: State) -> Finding:
 
 
 def growth(state: State) -> Finding:
-    """Whether the difference grows along a sequence: a cache in a low dtype, a recurrent state, decode against prefill.
+    """Tests whether the difference grows along a sequence: a cache in a low dtype, a recurrent state, decode against
+    prefill.
 
     Statistic: the geometric mean of |delta| in the second half of each sequence's tokens over that in the first,
-    compared within bins of P; 1 where the place does not matter. Named above 1.25 by the whole interval.
+    compared within bins of P; 1 if the position has no effect. Named if the whole interval lies above 1.25.
     """
     evidence = _growth(state)
     verdict = above(evidence, GROWTH)
@@ -156,37 +156,41 @@ def _exp(value: float) -> float:
 
 
 def _residuals(state: State) -> tuple[Tensor, Tensor]:
-    """Sums of log |delta| less its mean at that P, and tokens, of each half of each sequence, both fp64 [B, 2]."""
+    """Sums of log |delta| minus its mean at that P, and numbers of tokens, for each half of each sequence, fp64 [B,
+    2] each.
+    """
     counts, logs = state.scale.unbind(-1)
     expected = logs.sum((0, 1)) / counts.sum((0, 1)).clamp(min=1)
     return (logs - counts * expected).sum(-1), counts.sum(-1)
 
 
 def concentration(state: State) -> Finding:
-    """Whether a few sequences differ as a whole: a state that went wrong for a request, or other weights unnoticed.
+    """Tests whether outlier sequences differ as a whole: a state that went wrong in a request, or other weights
+    unnoticed.
 
-    Statistic: each sequence's mean of log |delta|, within bins of P, times the square root of its tokens; its distance
-    from the median in units of 1.4826 times the median distance (MAD). An outlier lies above the normal quantile that
-    one sequence of a log without a cause exceeds with a chance of 1 %, and has at least twice the |delta| of the
-    others. Named where the outliers carry more than half of k3, else described: contents differ in how often they flip
-    a router, which makes outliers that explain little. A few great events hardly move a mean of logarithms; a wrong
-    state moves every token. Such sequences are less than half of all, since the median is one of the others.
+    Statistic: each sequence's mean of log |delta|, within bins of P, times the square root of its number of tokens; its
+    distance from the median in units of 1.4826 times the median distance (MAD). An outlier lies above the normal
+    quantile that some sequence of a log without a cause exceeds with a chance of 1 %, and has at least twice the
+    |delta| of the others. Named if the outliers carry more than half of k3, else described: texts differ in how often
+    they flip a router, which makes outliers that explain little. A few large events hardly move a mean of logarithms,
+    while a wrong state moves every token. Such sequences have to be fewer than half, since the median has to be one of
+    the others.
     """
     residual, counts = (part.sum(1) for part in _residuals(state))
     population = int((counts > 0).sum())
     if population < 8:
-        return _finding("few sequences", "not tested", "Fewer than 8 sequences.", (), "")
+        return _finding("outlier sequences", "not tested", "Fewer than 8 sequences.", (), "")
     rows, greater = _outliers(residual, counts), _greater(residual, counts)
     part = _part(state, rows)
     if part <= LINE < _part(state, greater):
         return _open(state, len(rows), greater, population)
     if not len(rows):
         reason = "No sequence differs as a whole from the others."
-        return _finding("few sequences", "ruled out", reason, _counted(0, population, 0.0), "")
+        return _finding("outlier sequences", "ruled out", reason, _counted(0, population, 0.0), "")
     verb = "differs" if len(rows) == 1 else "differ"
     return Finding(
         tier="inference path",
-        name="few sequences",
+        name="outlier sequences",
         verdict="named" if part > LINE else "described",
         reason=f"{len(rows)} of {population} sequences {verb} as a whole, with {100 * part:.0f}% of k3: "
         f"{_worst(state, rows)}",
@@ -200,23 +204,25 @@ def concentration(state: State) -> Finding:
 
 
 def _open(state: State, outliers: int, greater: Tensor, population: int) -> Finding:
-    """Where outliers carry no more than half of k3, and those of at least twice the |delta| of the others do."""
+    """The finding if outliers carry at most half of k3, but sequences with at least twice the others' |delta| carry
+    more.
+    """
     part = _part(state, greater)
     reason = (
-        f"Whether a few sequences differ as a whole is open: {len(greater)} of {population} have at least twice the "
+        f"Whether outlier sequences differ as a whole is open: {len(greater)} of {population} have at least twice the "
         f"|delta| of the others, with {100 * part:.0f}% of k3, and the others scatter too: {_worst(state, greater)}"
     )
-    return _finding("few sequences", "undecided", reason, _counted(outliers, population, part), "")
+    return _finding("outlier sequences", "undecided", reason, _counted(outliers, population, part), "")
 
 
 def _part(state: State, rows: Tensor) -> float:
-    """The part of k3 that these sequences carry."""
+    """The fraction of k3 that these sequences carry."""
     k3 = state.sums("k3")
     return float(k3[rows].sum() / k3.sum()) if float(k3.sum()) else 0.0
 
 
 def _worst(state: State, rows: Tensor) -> str:
-    """Those of the greatest k3 by name and place, behind which a sentence ends."""
+    """Names and places of these sequences with the largest k3, as the end of a sentence."""
     k3 = state.sums("k3")[rows]
     worst = rows[k3.argsort(descending=True, stable=True)][:_MOST_NAMED].tolist()
     names = ", ".join(f"{state.ids[row]} ({state.where[row]})" for row in worst)
@@ -232,13 +238,13 @@ def _counted(outliers: int, population: int, part: float) -> tuple[Evidence, ...
 
 
 def _greater(residual: Tensor, counts: Tensor) -> Tensor:
-    """The rows of at least twice the |delta| of the median sequence, int64."""
+    """Rows with at least twice the |delta| of the median sequence, int64."""
     means = residual / counts
     return (means - means[counts > 0].median() > math.log(2)).nonzero().squeeze(-1)
 
 
 def _outliers(residual: Tensor, counts: Tensor) -> Tensor:
-    """The rows that lie above the others by the rule of `concentration`, int64."""
+    """Rows that are outliers by the rule of `concentration`, int64."""
     present = counts > 0
     scaled, means = residual[present] / counts[present].sqrt(), residual[present] / counts[present]
     centre = scaled.median()
@@ -249,7 +255,7 @@ def _outliers(residual: Tensor, counts: Tensor) -> Tensor:
 
 
 def flips(state: State) -> Finding:
-    """Where both sides' routes are known: the share of k3 at positions whose experts differ.
+    """If both sides' routes are known: which fraction of k3 lies at positions whose experts differ.
 
     Statistic: k3 of tokens with another expert set in some layer, over that of all tokens with known routes.
     """

@@ -1,4 +1,4 @@
-"""Tier 1 in its order: a test is made only where those before it leave it a meaning."""
+"""Runs the tests of tier 1 in order; each is made only if those before it leave it a meaning."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def _truncations(state: State, form: Shape) -> list[Finding]:
 
 
 def _temperatures(state: State, form: Shape) -> list[Finding]:
-    """Both kinds of temperature; beside a truncation only the tail shows one, which that alone moves with the modes."""
+    """The findings on both kinds of temperature. Beside a truncation, which moves modes and tail alike, only a tail
+    that moves the other way shows a temperature.
+    """
     names = ("temperature", "raw log-probs (temperature)")
     forward, reverse = form.truncated()
     if "named" in {forward, reverse}:
@@ -81,7 +83,7 @@ def _temperatures(state: State, form: Shape) -> list[Finding]:
 
 
 def _opposite(form: Shape) -> bool:
-    """Whether modes and tail surely do not move together, as a truncation alone would move them."""
+    """Whether modes and tail surely do not move together, as truncation alone would move them."""
     tail = form.tail if form.mode.value > 0 else negated(form.tail)
     return explains(tail) == "ruled out"
 

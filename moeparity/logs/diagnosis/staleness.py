@@ -1,4 +1,4 @@
-"""Tiers 0 and 3: tokens that other weights sampled, and what the objective makes of the difference that is left."""
+"""Tiers 0 and 3: tokens that other weights sampled, and what the objective does with the remaining difference."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from moeparity.metrics.chunk import UNKNOWN, Chunk
 
 @dataclass(slots=True)
 class Lags:
-    """Tokens by weight-version lag, the trainer's version less the one that sampled the token.
+    """Numbers of tokens by lag: the trainer's weight version minus the one that sampled the token.
 
-    tokens: lag to count. mixed: sequences whose tokens have more than one lag. unknown: tokens of unknown lag.
-    versions_mixed: sequences known to have been sampled by more than one version, also where the trainer's is unknown.
-    of_steps: the versions that sampled the sequences of each step.
+    tokens: lag -> count. of_several_lags: sequences whose tokens have more than one lag. unknown: tokens of unknown
+    lag.
+    of_several_versions: sequences known to have been sampled by several versions, even if the trainer's is unknown.
+    of_steps: step -> the versions that sampled its sequences.
     """
 
     tokens: dict[int, int] = field(default_factory=dict)
@@ -55,10 +56,10 @@ class Lags:
 
 
 def staleness(lags: Lags, basis: State, fresh: State, unsaid: State, stale: State) -> Finding:
-    """Whether tokens were sampled by other weights than the trainer's, known from the versions that the log gives.
+    """Reports whether tokens were sampled by other weights than the trainer's, from the versions in the log.
 
-    Evidence: counts by lag, and k3 of each part with its interval. No test: what the log says of versions is taken at
-    its word. The further tiers judge tokens of lag 0; where there are none, those of unknown lag; else all.
+    Evidence: counts by lag, and k3 of each part with its interval. It is no test: the log's versions are taken as true.
+    The further tiers judge tokens of lag 0; if there are none, those of unknown lag; else all.
     """
     if not lags.tokens:
         return _unknown(lags)
@@ -123,11 +124,11 @@ def _unknown(lags: Lags) -> Finding:
 
 
 def objective(lags: Lags, fresh: State, unsaid: State, stale: State) -> tuple[Finding, ...]:
-    """Tier 3: how much of the difference is due to old weights, and how many tokens a clip or a mask acts on.
+    """Tier 3: how much of the difference comes from old weights, and on how many tokens a clip or a mask acts.
 
-    Statistic of the lag: k3 of stale tokens over that of all whose lag is known, over the sequences; named above 1/2.
-    Of the clip: the share of tokens with |rho - 1| above 0.2; described, not judged, since what is too much depends on
-    the objective.
+    Statistic for the lag: k3 of stale tokens over that of all tokens of known lag, over the sequences; named above 1/2.
+    For the clip: the fraction of tokens with |rho - 1| above 0.2; described, not judged, since the objective decides
+    what is too much.
     """
     parts = [part for part in (fresh, unsaid, stale) if part.tokens]
     count = torch.cat([part.sums("usable") for part in parts])

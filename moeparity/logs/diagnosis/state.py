@@ -15,10 +15,11 @@ from moeparity.metrics.quantities import k3
 from moeparity.metrics.running import Magnitudes
 
 PROBABILITIES = (1e-4, 1e-3, 1e-2, 0.1, 0.3, 0.6, 0.9, 0.99, 0.999, 0.99999)
-"""Bounds of the bins within which |delta| is compared: by far the most of its spread is due to P itself. Above the last
-one |delta| is the rounding of an fp32 log-softmax and is left out."""
+"""Bounds of the bins of P within which |delta| is compared, since most of the spread of |delta| comes from P itself.
+Above the last bound |delta| is rounding of an fp32 log-softmax, and is left out.
+"""
 
-# |delta| below this is taken as this before its logarithm: fp64 has nothing to say there.
+# A smaller |delta| is replaced by this before its logarithm, since fp64 can't resolve it.
 _LEAST = 1e-9
 _BINS_PER_OCTAVE = 16
 _LEAST_OCTAVE, _OCTAVES = -70, 110
@@ -26,7 +27,7 @@ _LEAST_OCTAVE, _OCTAVES = -70, 110
 
 @dataclass(slots=True)
 class Tail:
-    """How much of a sum its greatest terms carry, in fixed memory: counts and sums in bins of a sixteenth octave."""
+    """How much of a sum its largest terms carry, in fixed memory: counts and sums in bins of a sixteenth octave."""
 
     counts: Tensor = field(default_factory=lambda: torch.zeros(_BINS_PER_OCTAVE * _OCTAVES, dtype=torch.float64))
     sums: Tensor = field(default_factory=lambda: torch.zeros(_BINS_PER_OCTAVE * _OCTAVES, dtype=torch.float64))
@@ -39,9 +40,9 @@ class Tail:
         self.sums += torch.bincount(index, weights=values, minlength=self.sums.numel())
 
     def top(self, share: float) -> float:
-        """The share of the sum that the greatest `share` of the values carry, NaN of nothing.
+        """The fraction of the sum that the largest `share` of the values carry; NaN without values.
 
-        Within the bin that the cut falls into all values count alike; they differ by 4.4 % at most.
+        All values in the bin that contains the cut count alike; they differ by at most 4.4 %.
         """
         total, amount = float(self.sums.sum()), share * float(self.counts.sum())
         if not total:
@@ -56,7 +57,7 @@ class Tail:
 
 @dataclass(slots=True)
 class State:
-    """Sums over the sequences that have a token, in the order they came."""
+    """Sums over each sequence that has a scored token, in the order in which sequences come."""
 
     ids: list[str] = field(default_factory=list)
     where: list[Where] = field(default_factory=list)
@@ -122,13 +123,17 @@ class State:
         return float(self.sums(name).sum()) if self.names else 0.0
 
     def shift(self, by: int) -> tuple[Tensor, Tensor]:
-        """Summed distances fp64 [B] of r to t at the same token, and to t `by` tokens on, over the same pairs."""
+        """Summed distances, fp64 [B] each, of r to t at the same token, and to t `by` tokens later, over the same
+        pairs.
+        """
         distances = torch.cat(self._shifts)[:, SHIFTS.index(by)]
         return distances[:, 0], distances[:, 1]
 
     @property
     def scale(self) -> Tensor:
-        """fp64 [B, 2 halves, P bins, 2]: tokens, and sums of log |delta|, of each half of a sequence's tokens."""
+        """fp64 [B, 2 halves, P bins, 2]: number of tokens, and sum of log |delta|, for each half of a sequence's
+        tokens.
+        """
         return torch.cat(self._scale)
 
 
@@ -146,7 +151,7 @@ def _shift_sums(chunk: Chunk) -> Tensor:
 
 
 def _scale_sums(chunk: Chunk, usable: Tensor) -> Tensor:
-    """As `State.scale`, of one chunk."""
+    """`State.scale` of one chunk."""
     bounds = torch.tensor(PROBABILITIES, dtype=torch.float64).log()
     bins = torch.bucketize(chunk.rollout, bounds)
     starts = chunk.counts.cumsum(0) - chunk.counts

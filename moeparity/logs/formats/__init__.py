@@ -1,1 +1,1 @@
-"""One reader per format of log; `registry` finds the one that fits a file."""
+"""Readers of log files, one for each format; `registry` finds the one that fits a file."""

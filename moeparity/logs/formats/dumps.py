@@ -1,8 +1,7 @@
-"""slime and miles: `--save-debug-rollout-data` and `--save-debug-train-data`, files of torch.save.
+"""slime and miles: files of torch.save, by `--save-debug-rollout-data` and `--save-debug-train-data`.
 
-They are read with `weights_only=True`, which unpickles tensors and plain containers and nothing else. Their lists
-of log-probabilities are those of the response. Such a file is in memory as a whole: a run writes one per rollout.
-
+They are read with `weights_only=True`, which unpickles only tensors and plain containers. Their lists of
+log-probabilities cover the response. A file is read as a whole; a run writes one per rollout.
 Read in THUDM/slime 624b824a, slime/observability/{rollout,train}_data_utils.py, and radixark/miles 31f1ca96,
 miles/ray/rollout/debug_data.py and miles/utils/train_dump_utils.py.
 """
@@ -62,10 +61,10 @@ def _load(path: Path) -> list[dict[str, Any]]:
 
 
 def _check_sums(path: Path) -> None:
-    """torch.load does not look at the checksums that torch.save wrote. Raises LogError for a damaged file."""
+    """Check the checksums that torch.save wrote, which torch.load ignores. Raises LogError for a damaged file."""
     where = Where(path)
     try:
-        # It raises, too, for an archive in several parts.
+        # is_zipfile also raises, for an archive in several parts.
         if not is_zipfile(path):
             return
         with ZipFile(path) as file:
@@ -80,7 +79,9 @@ def _check_sums(path: Path) -> None:
 
 
 def _refuse_packed(where: Where, file: ZipFile) -> None:
-    """torch.save packs nothing; what is packed may be a thousand times its size once it is not. Raises LogError."""
+    """Refuse compressed entries, which torch.save never writes, and which may unpack to a thousand times their size.
+    Raises LogError.
+    """
     size, most = sum(part.file_size for part in file.infolist()), limit(LIMITS["torch.save"])
     if any(part.compress_type != ZIP_STORED for part in file.infolist()) or size > most:
         raise LogError(f"{where}: no file of torch.save: it is packed, or holds more than {most:,} bytes.")
@@ -95,7 +96,9 @@ def _cause(error: Exception) -> str:
 
 
 def _columns(where: Where, content: dict[str, Any]) -> list[dict[str, Any]]:
-    """miles keeps the columns of a rank, and where context is split over ranks only a part of each sequence."""
+    """The samples of a rank's columns, as miles keeps them. Raises LogError if context is split over ranks, since then
+    a file has only a part of each sequence.
+    """
     columns, parts = content["rollout_data"], content.get("cp_size")
     if parts != 1:
         raise LogError(
@@ -162,13 +165,13 @@ _SIDES = ("rollout_log_probs", "log_probs", "ref_log_probs", "entropy")
 
 
 def _after(fields: Fields, key: str, prompt: int, response: int) -> Tensor:
-    """A list of the response behind the prompt, where nothing is known."""
+    """A column of the response, preceded by the prompt, for which nothing is known."""
     unknown = torch.full((prompt,), torch.nan, dtype=torch.float64)
     return torch.cat([unknown, fields.floats(key, response)])
 
 
 def _versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
-    """Which version made which token is known only where all calls of the engine had one."""
+    """The version of each token; it is known only if all calls of the engine had the same."""
     calls = _calls(fields)
     if not calls:
         return None
@@ -179,13 +182,13 @@ def _versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
 
 
 def _calls(fields: Fields) -> set[str]:
-    """The versions of the calls of the engine that made a sample; the dump does not say which tokens each made."""
+    """The versions of the engine calls that made a sample; the dump does not say which call made which tokens."""
     versions = fields.values.get("weight_versions")
     return set(map(str, versions)) if isinstance(versions, list) else set()
 
 
 def _routes(fields: Fields, size: int) -> dict[str, Tensor]:
-    """Routes of all but the last token, of all layers; layers without a router are filled with zeros and left out."""
+    """Routes of all tokens but the last, of all layers; layers without a router are filled with zeros and left out."""
     routes = fields.values.get("rollout_routed_experts")
     if not isinstance(routes, Tensor):
         return {}

@@ -1,4 +1,4 @@
-"""One record of a log, and its lists as tensors: strict about kinds and lengths, without a Python step per token."""
+"""One record of a log, with its lists as tensors. Strict about kinds and lengths, without a Python step per token."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from moeparity.errors import LogError, Where, did_you_mean, listed, shown
 
 LARGEST_TOKEN = 2**31
 Address = tuple[int, ...]
-"""Where a record lies in its file, to find it again; what the numbers are is the container's business."""
+"""Where a record is in its file, so that it can be found again; each container defines the numbers."""
 
 
 class Container(Protocol):
-    """A file of records, whatever the records are."""
+    """A file that consists of records, of whatever format."""
 
     def records(self) -> Iterator[tuple[Address, Fields]]:
         """All records, in order. Raises LogError."""
@@ -29,13 +29,13 @@ class Container(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A record by its keys: lists from JSON, or tensors. Every method raises LogError with the place."""
+    """A record by its keys; values are JSON lists or tensors. Every method raises LogError, which names the place."""
 
     where: Where
     values: Mapping[str, Any]
 
     def has(self, key: str) -> bool:
-        """Whether the key is there and not null."""
+        """Whether the key is present and not null."""
         return self.values.get(key) is not None
 
     def need(self, key: str) -> Any:
@@ -59,22 +59,22 @@ class Fields:
         return value
 
     def optional_whole(self, key: str) -> int | None:
-        """A whole number, None where there is none."""
+        """A whole number; None if the key is missing or null."""
         return self.whole(key) if self.has(key) else None
 
     def word(self, key: str) -> str:
-        """A word or a whole number, as a word."""
+        """A word, or a whole number as a word."""
         value = self.need(key)
         if type(value) not in {str, int} or value == "":
             raise LogError(f"{self.where}: {key} is {shown(value)}; expected a word or a whole number.")
         return str(value)
 
     def optional_word(self, key: str) -> str | None:
-        """A word, None where there is none."""
+        """A word; None if the key is missing or null."""
         return self.word(key) if self.has(key) else None
 
     def tokens(self, key: str, *, first: int | None = None) -> Tensor:
-        """Token ids, int64 [n], at least one; only the `first` where the rest is padding."""
+        """Token ids, int64 [n], at least one; only the `first` ones if the rest is padding."""
         value = self.need(key)
         ids = integers(self, key, value if first is None else value[:first])
         if not ids.numel():
@@ -90,7 +90,7 @@ class Fields:
         return _list(self, key, self.need(key))
 
     def length(self, key: str) -> int:
-        """Entries of a list."""
+        """The length of a list."""
         value = self.need(key)
         return len(value if isinstance(value, Tensor) and value.dim() else _list(self, key, value))
 
@@ -99,9 +99,10 @@ class Fields:
         return self._sized(key, integers(self, key, self.need(key)), size)
 
     def floats(self, key: str, size: int, *, scored: Tensor | None = None) -> Tensor:
-        """fp64 [size], NaN for null.
+        """A list of floats, fp64 [size], NaN for null.
 
-        With `scored`, bool [n], the first n of them, for the rest is padding; what is not scored is looked at less.
+        With `scored` (bool [n]), only the first n, since the rest is padding; values that are not scored are checked
+        less.
         """
         value = self.need(key)
         if scored is not None and isinstance(value, list) and len(value) == size:
@@ -109,11 +110,11 @@ class Fields:
         return self._sized(key, numbers(self, key, value), size)
 
     def mask(self, key: str, size: int) -> Tensor:
-        """bool [size] from 0 and 1, in any kind of number."""
+        """bool [size] from 0 and 1, as integers, floats or booleans."""
         return self._sized(key, flags(self, key, self.need(key)), size)
 
     def only(self, keys: tuple[str, ...]) -> None:
-        """Refuses a key that is not known: in a format of our own it is a slip."""
+        """Refuses unknown keys; in moeparity's own format such a key is a typing error."""
         for key in self.values:
             if key not in keys:
                 raise LogError(
@@ -127,14 +128,14 @@ class Fields:
 
 
 def inner(fields: Fields, value: Any, key: str) -> Fields:
-    """A mapping found under a key."""
+    """A value found under a key, which has to be a mapping, as Fields."""
     if not isinstance(value, Mapping):
         raise LogError(f"{fields.where}: {key} is {shown(value)}; expected a mapping.")
     return Fields(fields.where, value)
 
 
 def numbers(fields: Fields, key: str, value: Any, scored: Tensor | None = None) -> Tensor:
-    """A list of numbers and nulls, or a tensor of floats -> fp64 [n], NaN for null; `scored` as `Fields.floats`."""
+    """A list of numbers and nulls, or a tensor of floats -> fp64 [n], NaN for null; `scored` as in `Fields.floats`."""
     if isinstance(value, Tensor):
         return _flat(fields, key, value, floating=True).to(torch.float64)
     value = _list(fields, key, value)
@@ -183,7 +184,7 @@ def flags(fields: Fields, key: str, value: Any) -> Tensor:
         if not value:
             return torch.empty(0, dtype=torch.bool)
         try:
-            # By way of bytes: a bytearray made of a list takes twice as long.
+            # By way of bytes, since making a bytearray from a list takes twice as long.
             column = torch.frombuffer(bytearray(bytes(value)), dtype=torch.uint8)
         except (TypeError, ValueError):
             column = numbers(fields, key, value)
@@ -193,7 +194,7 @@ def flags(fields: Fields, key: str, value: Any) -> Tensor:
 
 
 def _hides_flags(values: list[Any], packed: Tensor, scored: Tensor | None = None) -> bool:
-    """Whether a `false` or `true` was packed as the number 0 or 1, at a scored token if these are known."""
+    """Whether a `false` or `true` was packed as 0 or 1 (at a scored token, if these are given)."""
     suspects = (packed == 0) | (packed == 1)
     if scored is not None:
         suspects &= scored
@@ -207,7 +208,7 @@ def _list(fields: Fields, key: str, value: Any) -> list[Any]:
 
 
 def _pack(kind: str, values: list[Any]) -> bytearray | None:
-    """The numbers of a list one after another; None where one is none. Takes half the time of numpy.array."""
+    """The numbers of a list as packed bytes; None if an element is not a number. Twice as fast as numpy.array."""
     packed = bytearray(8 * len(values))
     try:
         struct.pack_into(f"{len(values)}{kind}", packed, 0, *values)
@@ -217,7 +218,7 @@ def _pack(kind: str, values: list[Any]) -> bytearray | None:
 
 
 def _flat(fields: Fields, key: str, column: Tensor, *, floating: bool | None) -> Tensor:
-    """[n], or [1, n], of the kind asked for."""
+    """The column as [n], from [n] or [1, n], of the kind asked for."""
     flat = column[0] if column.dim() == 2 and column.shape[0] == 1 else column
     wrong = floating is not None and flat.is_floating_point() != floating
     if flat.dim() != 1 or wrong or flat.is_complex():

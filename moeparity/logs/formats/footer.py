@@ -1,7 +1,7 @@
-"""How many rows and values a parquet file says that it holds, read from its footer before anything is unpacked.
+"""Reads from a parquet file's footer how many rows and values the file claims to have, before anything is unpacked.
 
-pyarrow 26.0.1 ends the whole process where a row group or a column chunk of a broken file is asked of its metadata:
-`RowGroup` and `ColumnChunk` of `pyarrow/includes/libparquet.pxd` let no C++ exception through. So the footer, which is
+pyarrow 26.0.1 ends the whole process if a row group or a column chunk of a broken file is asked for its metadata, since
+`RowGroup` and `ColumnChunk` in `pyarrow/includes/libparquet.pxd` let no C++ exception through. So the footer, which is
 Thrift in its compact protocol (apache/parquet-format, `parquet.thrift`), is read here.
 """
 
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 _TAIL = 8
-"""Bytes behind the footer: its length and `PAR1`."""
+"""Bytes after the footer: its length and `PAR1`."""
 _GROUPS, _COLUMNS, _ROWS, _METADATA, _VALUES = 4, 1, 3, 3, 5
-"""Fields: `FileMetaData.row_groups`, `RowGroup.columns` and `num_rows`, `ColumnChunk.meta_data`,
+"""Field numbers: `FileMetaData.row_groups`, `RowGroup.columns` and `num_rows`, `ColumnChunk.meta_data`,
 `ColumnMetaData.num_values`."""
 
 Struct = dict[int, Any]
 
 
 class BrokenFooterError(Exception):
-    """A footer that is none."""
+    """The bytes are not a valid footer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row group: its rows, and the values of its column chunk with the most."""
+    """A row group: its number of rows, and of values in its longest column chunk."""
 
     rows: int
     values: int
@@ -49,7 +49,7 @@ def _values(column: Struct) -> int:
 
 
 class _Compact:
-    """Thrift's compact protocol: numbers, texts as bytes, lists, and structs by the numbers of their fields."""
+    """Reads Thrift's compact protocol: numbers, texts as bytes, lists, and structs as field number -> value."""
 
     def __init__(self, octets: bytes) -> None:
         self._octets, self._at = octets, 0

@@ -1,4 +1,4 @@
-"""What a format is: who writes it, how its files are known, and by whom the fixture of its tests was made."""
+"""`Format`: who writes it, how its files are recognised and read, and who made the file that its tests read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ ContainerKind = Literal["json", "torch", "parquet", "safetensors"]
 class Format:
     """A format of one producer.
 
-    name: as `--format` takes it. producer: who writes which file. container: what the file is.
-    claims: whether a record is of this format, from its keys; no two formats claim one record.
-    read: the sequences of a record, by the side whose log-probabilities are wanted of a file that has one side's only.
-    source: project, version and file where the fields were read. fixture: who made the file that the tests read.
+    name: as `--format` takes it. producer: which program writes which file. container: the kind of file.
+    claims: whether a record is of this format, by its keys; no two formats claim one record.
+    read: gives the sequences of a record; if a record has only one side's log-probabilities, as those of the given
+    side.
+    source: project, version and file in which the fields were read. fixture: who made the file that the tests read.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A file that is known and holds no log-probabilities, or none that can be read safely."""
+    """A known kind of file that has no log-probabilities, or none that can be read safely."""
 
     name: str
     claims: Callable[[Mapping[str, Any]], bool]

@@ -1,7 +1,7 @@
-"""Files of JSON, line by line and never as a whole: a line is an object, or a list of them.
+"""JSON files, read line by line: a line is an object or a list of objects.
 
-A file that is one JSON document over several lines is read as a whole, and may not be large. `*.gz` is unpacked on the
-way.
+A file that is one JSON document over several lines is read as a whole, and must not be large. `*.gz` is unpacked while
+reading.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ from moeparity.errors import LogError, Where, shown
 from moeparity.logs.formats.fields import Address, Fields
 
 _BUFFER = 2**20
-"""Bytes read at once; lines of such logs are long, and Python's own 8 KiB cost a quarter of the time of parsing."""
+"""Bytes read at once. Lines of such logs are long; Python's default of 8 KiB would add a quarter to the parsing
+time.
+"""
 _LONGEST_OPENING = 64
-"""Bytes of a first line that is no JSON by itself and yet may open a document; a longer one is a broken line."""
+"""If the first line is no JSON by itself, it may open a document if it is at most so many bytes long; else it is
+broken.
+"""
 _MOST_BLANKS = 1_000_000
-"""Blank lines in a row: a packed file of kilobytes can hold billions."""
+"""The most blank lines in a row, since a compressed file of kilobytes can have billions of them."""
 GZIP = b"\x1f\x8b"
 
 
 class JsonFile:
-    """The records of a file by the offset and number of their line and their place in it. Raises LogError."""
+    """The records of a file. An address is the offset and number of a line, and the record's index in it. Raises
+    LogError.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +44,7 @@ class JsonFile:
         self._document = self._whole_document()
 
     def records(self) -> Iterator[tuple[Address, Fields]]:
-        """All records, in order; blank lines are passed over."""
+        """All records, in order; blank lines are skipped."""
         if self._document is not None:
             yield from (((0, 0, item), record) for item, record in enumerate(self._document))
             return
@@ -68,7 +74,7 @@ class JsonFile:
         return cast("IO[bytes]", gzip.open(self.path, "rb")) if self._packed else _open(self.path)
 
     def _whole_document(self) -> list[Fields] | None:
-        """The records of a file that is one document; None where each line stands for itself."""
+        """The records of a file that is one document; None if each line is a document."""
         with self._stream() as file:
             first = next((raw for raw in _raw_lines(file, self.path) if not raw.isspace()), b"")
         if not first:
@@ -93,7 +99,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _raw_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    """The lines of a file that may be packed, none and not all of them together larger than may be."""
+    """The lines of a file that may be compressed. Raises LogError if a line, or all lines together, are too large."""
     longest, most = (paths.limit(paths.LIMITS[key]) for key in ("line of a log", "log once unpacked"))
     size, blanks = 0, 0
     try:
@@ -119,7 +125,9 @@ def _parses(raw: bytes) -> bool:
 
 
 def _parse(raw: bytes) -> Any:
-    """JSON; also NaN and Infinity, which Python's json writes and the standard does not know. Raises ValueError."""
+    """Parse JSON, and also NaN and Infinity, which Python's json writes although the standard has none. Raises
+    ValueError.
+    """
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError:

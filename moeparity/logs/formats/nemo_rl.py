@@ -1,6 +1,6 @@
 """NeMo-RL: `train_data_step{N}.jsonl` in the log folder of a GRPO run.
 
-Every value is a batch of one, padded to the longest sequence of the step; index t tells of token t, and index 0, which
+Every value is a batch of one, padded to the longest sequence of the step. Index t is about token t. Index 0, which
 nothing predicts, is dropped, as the loss drops it. Read in NVIDIA-NeMo/RL 7ea279abf, nemo_rl/algorithms/grpo.py and
 nemo_rl/utils/logger.py (log_batched_dict_as_jsonl).
 """
@@ -37,7 +37,7 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
         raise LogError(f"{row.where}: token_loss_mask scores padding, which begins at token {length} (input_lengths).")
     ids, mask = row.tokens("token_ids", first=length), mask[:length]
     scored = mask.nonzero()
-    # What an environment puts between turns is masked too; the prompt is what comes before the first answer.
+    # Text that an environment inserts between turns is masked too, so the prompt is what comes before the first answer.
     prompt = int(scored[0]) if len(scored) else None
     if prompt == 0:
         raise LogError(f"{row.where}: token_loss_mask scores token 0, which nothing predicts. Shifted by one?")
@@ -63,7 +63,7 @@ _UNUSED = ("content", "rewards", "filtered_rewards")
 
 
 def _element(fields: Fields, key: str) -> Any:
-    """The element of a batch of one; `idx` is the only value that is none."""
+    """The element of a batch of one; only `idx` is not a batch."""
     value = fields.values[key]
     if key == "idx":
         return value
@@ -82,7 +82,7 @@ def _counts(row: Fields) -> torch.Tensor:
 
 
 def _group(agent: Any) -> str | None:
-    """The environment of NeMo Gym, None without."""
+    """The environment of NeMo Gym; None without one."""
     name = agent.get("name") if isinstance(agent, dict) else agent
     return name if isinstance(name, str) else None
 

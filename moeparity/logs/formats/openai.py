@@ -1,8 +1,9 @@
 """Responses of OpenAI-style servers, one per line: completions and chat.
 
-Both name tokens by text, which does not say which token it was. Ids come from `token_ids` (vLLM: `return_token_ids:
-true` in the request) or from texts `token_id:123` (vLLM: `return_tokens_as_token_ids: true`). As the trainer's log a
-scored prompt counts: `prompt_logprobs`, or a completion with `echo`. Read in vLLM 0.33.0, vllm/entrypoints/openai.
+Both name tokens by text, which does not identify a token. Ids come from `token_ids` (vLLM: `return_token_ids: true` in
+the request) or from texts `token_id:123` (vLLM: `return_tokens_as_token_ids: true`). As the trainer's log, a scored
+prompt is
+read: `prompt_logprobs`, or a completion with `echo`. Read in vLLM 0.33.0, vllm/entrypoints/openai.
 """
 
 from __future__ import annotations
@@ -76,13 +77,13 @@ def _scored(fields: Fields, choice: Fields, name: str) -> Sequence:
 
 
 def _prompt(fields: Fields, choice: Fields) -> Tensor | None:
-    """Completions keep the prompt's ids in the choice, chat beside the choices."""
+    """The prompt's ids. Completions have them in the choice, chat beside the choices."""
     holder = next((place for place in (choice, fields) if place.has("prompt_token_ids")), None)
     return None if holder is None else holder.tokens("prompt_token_ids")
 
 
 def _echoed(fields: Fields, ids: Tensor, values: Tensor) -> int:
-    """How many tokens of the prompt a completion with `echo` repeats: its first token has no log-probability."""
+    """How many tokens of the prompt a completion with `echo` repeats; its first token has no log-probability."""
     if not values[:1].isnan().any():
         return 0
     prompt = fields.mapping("usage").whole("prompt_tokens", least=1)
@@ -92,7 +93,7 @@ def _echoed(fields: Fields, ids: Tensor, values: Tensor) -> int:
 
 
 def _tokens(choice: Fields) -> tuple[Tensor, Tensor]:
-    """Ids int64 [n] and log-probabilities fp64 [n] of what the choice lists."""
+    """Ids int64 [n] and log-probabilities fp64 [n] of the tokens that the choice lists."""
     if not choice.has("logprobs"):
         raise LogError(f"{choice.where}: no logprobs. Ask: logprobs: 1 for completions, logprobs: true for chat.")
     lists = choice.mapping("logprobs")

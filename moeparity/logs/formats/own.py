@@ -1,10 +1,10 @@
-"""moeparity's own format, for logs of any framework: the keys of a token file, and those a log needs besides.
+"""moeparity's own format, for logs of any framework: the keys of a token file, and some that only logs need.
 
-JSON lines and parquet hold a sequence per line or row; safetensors the same keys as blocks [B, T], read a row at a
-time. There sequences of unequal length are padded at the right, which `attention_mask` tells; NaN stands for no
-log-probability, -1 for no version and no route. What is said of a sequence as a whole is [B] (`step`, `prompt_tokens`,
-`trainer_version`), or a JSON list under the metadata's `ids` and `labels`; `sampling_params` there holds for all.
-docs/logs.md lists the keys.
+JSON lines and parquet have one sequence per line or row. safetensors has the same keys as blocks [B, T], read a row at
+a time; sequences are padded on the right, as `attention_mask` says. NaN stands for no log-probability, -1 for no
+version and no route. Values of a sequence as a whole are [B] (`step`, `prompt_tokens`, `trainer_version`), or JSON
+lists in the metadata (`ids`, `labels`); `sampling_params` in the metadata holds for all sequences. docs/logs.md lists
+the keys.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PER_TOKEN = {
     "current_logprobs": "current",
     "advantages": "advantages",
 }
-"""Lists of floats by key, and the field they fill."""
+"""Keys of lists of floats -> the field that they fill."""
 ROUTES = ("routed_experts", "trainer_routed_experts")
 WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params")
 KEYS = (*WHOLE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES)
@@ -79,7 +79,7 @@ def sequence(
     routes: dict[str, Tensor],
     group: str | None,
 ) -> Sequence:
-    """The sequence of columns that were read, with what `fields` says of it as a whole."""
+    """A sequence made of columns that were read and of what `fields` says of the sequence as a whole."""
     prompt = fields.optional_whole("prompt_tokens")
     if prompt is not None and prompt > len(ids):
         raise LogError(f"{fields.where}: prompt_tokens is {prompt}; the sequence has {len(ids)} tokens.")
@@ -140,7 +140,7 @@ TENSOR_KEYS = ("input_ids", "loss_mask", "attention_mask", "versions", *_PER_SEQ
 
 
 class TensorFile:
-    """The rows of a file, each read by itself. Raises LogError."""
+    """The rows of a safetensors file, read one at a time. Raises LogError."""
 
     def __init__(self, path: Path) -> None:
         self.where = Where(path)

@@ -1,4 +1,4 @@
-"""Parquet files, a batch of rows at a time; needs `pip install 'moeparity[logs]'`."""
+"""Parquet files, read a batch of rows at a time; needs `pip install 'moeparity[logs]'`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from moeparity.logs.record import Sequence
 from moeparity.paths import LIMIT_FACTOR, limit
 
 _BATCH = 64
-"""Rows that are unpacked at once."""
+"""How many rows are unpacked at once."""
 _MOST_VALUES = 100_000_000
-"""Values of a column in one row group: writers make groups of about a million rows."""
+"""The most values of a column in one row group; writers make groups of about a million rows."""
 _STEP = re.compile(r"rollout_(\d{1,18})")
 
 
 class ParquetFile:
-    """The rows of a file as records: lists of numbers as tensors, the rest as Python values. Raises LogError."""
+    """The rows of a file as records; lists of numbers become tensors, the rest Python values. Raises LogError."""
 
     def __init__(self, path: Path) -> None:
         self.where = Where(path)
@@ -38,7 +38,7 @@ class ParquetFile:
             raise LogError(
                 f"{self.where}: a parquet file; reading one needs pyarrow: pip install 'moeparity[logs]'."
             ) from None
-        # A name or a text that is not UTF-8 is found when it is made a Python string.
+        # A name or text that is not valid UTF-8 is noticed only when it becomes a Python string.
         self._broken = (ArrowException, OSError, UnicodeDecodeError)
         try:
             self._file = parquet.ParquetFile(path)
@@ -63,7 +63,7 @@ class ParquetFile:
             ) from None
 
     def _refuse_bombs(self, groups: list[Group]) -> None:
-        """Run lengths make a column of billions of values out of a kilobyte."""
+        """Refuse columns of billions of values, which run lengths can encode in a kilobyte. Raises LogError."""
         for number, group in enumerate(groups):
             values = max(group.rows, group.values)
             if values > limit(_MOST_VALUES):
@@ -84,7 +84,7 @@ class ParquetFile:
             raise LogError(f"{self.where}: cannot be read to its end: {str(error).splitlines()[0][:200]}.") from None
 
     def at(self, address: Address) -> Fields:
-        """One row; its row group is kept until another is asked for."""
+        """One row; its row group stays in memory until a row of another group is asked for."""
         group = bisect.bisect_right(self._starts, address[0]) - 1
         if self._group[0] != group:
             self._group = group, self._file.read_row_group(group).combine_chunks()
@@ -96,7 +96,7 @@ class ParquetFile:
 
 
 def _value(cell: Any) -> Any:
-    """A cell of a list of numbers -> tensor, NaN where a float is null; any other as Python has it."""
+    """A cell with a list of numbers as a tensor (NaN for a null float); any other cell as Python has it."""
     from pyarrow import types
 
     kind = cell.type
@@ -113,7 +113,7 @@ def _columns_claim(record: Mapping[str, Any]) -> bool:
 
 
 def _read_columns(fields: Fields, role: Role) -> list[Sequence]:
-    """A sample of miles: lists of log-probabilities and masks are those of the response."""
+    """A sample of miles, whose lists of log-probabilities and masks cover the response."""
     ids = fields.tokens("tokens")
     response = fields.whole("response_length", least=1)
     if fields.whole("total_length") != len(ids) or response > len(ids):

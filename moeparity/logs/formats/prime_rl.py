@@ -1,6 +1,6 @@
 """prime-rl: `token_exports/step_{s}/rank_{r}.jsonl`, written with `trainer.enable_token_export = true`.
 
-Index t tells of token t. Read in PrimeIntellect-ai/prime-rl 559b44772, src/prime_rl/trainer/rl/token_export.py.
+Index t is about token t. Read in PrimeIntellect-ai/prime-rl 559b44772, src/prime_rl/trainer/rl/token_export.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from moeparity.logs.record import Sequence
 
 SCHEMA_VERSION = 1
 _ROUNDING = 1e-5
-"""Relative to the larger of the two log-probabilities: they and their difference are written in fp32."""
+"""Tolerance relative to the larger of two log-probabilities: they and their difference are written in fp32."""
 
 
 def claims(record: Mapping[str, Any]) -> bool:
@@ -38,7 +38,7 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
     step, rank, number = (fields.whole(key) for key in ("step", "rank", "export_sequence_idx"))
     rollout, trainer = (fields.floats(key, size) for key in ("inference_logprobs", "trainer_logprobs"))
     mask = fields.mask("loss_mask", size) & _sampled(fields, size)
-    # The trainer shifts its scores right and fills index 0 with log(1 / vocabulary).
+    # The trainer shifts its scores to the right and fills index 0 with log(1 / vocabulary).
     mask[0] = False
     _check_ratio(fields, rollout, trainer, mask)
     scored = mask.nonzero()
@@ -60,7 +60,7 @@ def read(fields: Fields, role: Role) -> list[Sequence]:
 
 
 def _sampled(fields: Fields, size: int) -> Tensor:
-    """Tokens the policy sampled: those trained by cross-entropy alone carry placeholders, as train.py says."""
+    """Which tokens the policy sampled. Those trained by cross-entropy alone have placeholders (as train.py says)."""
     lists = {key: fields.need(key) for key in ("rl_weights", "ref_kl_weights")}
     weighted = {key for key, value in lists.items() if isinstance(value, list) and any(w is not None for w in value)}
     if not weighted:
@@ -70,7 +70,7 @@ def _sampled(fields: Fields, size: int) -> Tensor:
 
 
 def _check_ratio(fields: Fields, rollout: Tensor, trainer: Tensor, mask: Tensor) -> None:
-    """The file states the difference of its two columns, which shows columns that slipped against each other."""
+    """Check both columns against their difference, which the file states too: columns that are shifted show here."""
     ratios = fields.floats("log_importance_ratio", len(mask))
     off = (ratios - (trainer - rollout)).abs() > _ROUNDING * torch.maximum(trainer.abs(), rollout.abs()).clamp(min=1)
     bad = (off & mask).nonzero()

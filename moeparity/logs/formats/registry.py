@@ -1,4 +1,4 @@
-"""All formats, and which of them a file is of: by what it holds, never by its name."""
+"""All formats, and how a file's format is recognised: by its contents, never by its name."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _OPENERS: dict[str, Callable[[Path], Container]] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file of a known format, and the side whose log-probabilities it is to give where it holds one side's."""
+    """A file of a known format. role: whose log-probabilities it gives, if it has one side's only."""
 
     path: Path
     format: Format
@@ -67,7 +67,7 @@ class Source:
 
 
 def recognise(path: Path, role: Role, name: str | None = None) -> Source:
-    """The file with its format: the one that claims its first record, or `name`. Raises LogError."""
+    """The file with its format: the one that claims its first record, or the one called `name`. Raises LogError."""
     kind = _container(path)
     container = _OPENERS[kind](path)
     formats = [format_ for format_ in FORMATS.values() if format_.container == kind]
@@ -85,7 +85,7 @@ def recognise(path: Path, role: Role, name: str | None = None) -> Source:
 
 
 def _container(path: Path) -> str:
-    """What kind of file it is, from its first bytes."""
+    """The kind of file, from its first bytes."""
     try:
         size = paths.checked(path).st_size
         with path.open("rb") as file:

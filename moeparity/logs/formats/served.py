@@ -1,4 +1,4 @@
-"""What the responses of engines have in common: prompts, request parameters, weight versions."""
+"""What responses of different engines have in common: prompts, request parameters, weight versions."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from moeparity.logs.formats.fields import Fields
 from moeparity.logs.record import Sampling, Sequence
 
 PARAMETERS = ("sampling_params", "request")
-"""Where a line may hold what was asked for, beside what was answered."""
+"""Keys under which a line may have the request's parameters beside the response."""
 
 
 _SHAPED = ("nrlre1:", base64.b64encode(b"\x93NUMPY").decode())
-"""How strings of NeMo Gym and of vLLM's server start: the second is a *.npy file."""
+"""How strings of NeMo Gym and of vLLM's server begin; the latter are *.npy files."""
 
 
 def sampling(fields: Fields) -> Sampling:
-    """The request's parameters where the line holds them under `sampling_params` or `request`."""
+    """The request's parameters, if the line has them under `sampling_params` or `request`."""
     parameters = next((fields.mapping(key) for key in PARAMETERS if fields.has(key)), None)
     if parameters is None:
         return Sampling()
@@ -53,14 +53,14 @@ def _fraction(parameters: Fields, key: str) -> float | None:
 
 
 def version(name: Any) -> int:
-    """A weight version as a number, -1 where it is none: engines let it be any word."""
+    """A weight version as a number; -1 if it is none, since engines accept any word."""
     is_name = isinstance(name, str) or (type(name) is int and abs(name) < 1 << 63)
     number = whole_number(str(name)) if is_name else None
     return -1 if number is None else number
 
 
 def versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
-    """int64 [size], from `weight_versions`, spans [start, end) of the response, or one `weight_version` for all."""
+    """int64 [size], from `weight_versions` (spans [start, end) of the response) or one `weight_version` for all."""
     spans, single = fields.values.get("weight_versions"), fields.values.get("weight_version")
     if not spans and single is None:
         return None
@@ -79,7 +79,7 @@ def versions(fields: Fields, prompt: int, size: int) -> Tensor | None:
 
 
 def _span(fields: Fields, span: Any) -> tuple[Any, Any, Any]:
-    """SGLang writes [version, start, end], vLLM a mapping."""
+    """The version, start and end of a span: SGLang writes a list, vLLM a mapping."""
     if isinstance(span, Mapping):
         return span.get("version"), span.get("start"), span.get("end")
     if not isinstance(span, list) or len(span) != 3:
@@ -88,9 +88,9 @@ def _span(fields: Fields, span: Any) -> tuple[Any, Any, Any]:
 
 
 def routes(fields: Fields, size: int) -> dict[str, Tensor]:
-    """routed_experts, where the record tells their shape and they are those of the whole sequence.
+    """routed_experts, if the record gives their shape and they cover the whole sequence.
 
-    SGLang's base64 of int32 alone does not say how many layers it has. Engines do not run the last token.
+    SGLang's plain base64 of int32 does not tell the number of layers. Engines do not run the last token.
     """
     log = fields.values.get("routed_experts")
     if log is None or (isinstance(log, str) and not log.startswith(_SHAPED)):
@@ -116,7 +116,9 @@ def sampled_sequence(
     parameters: Sampling,
     routed: Fields | None = None,
 ) -> Sequence:
-    """The sequence of a response: prompt (None where the record lacks its ids) and completion, the latter scored."""
+    """The sequence of a response: prompt (None if the record lacks its ids) and completion; the completion is
+    scored.
+    """
     before = torch.empty(0, dtype=torch.int64) if prompt is None else prompt
     whole = torch.cat([before, ids])
     mask = torch.zeros(len(whole), dtype=torch.bool)
@@ -135,7 +137,7 @@ def sampled_sequence(
 
 
 def scored_sequence(fields: Fields, name: str, ids: Tensor, values: Tensor) -> Sequence:
-    """The sequence of a scored prompt; what the sampler did not make falls out when the two are joined."""
+    """The sequence of a scored prompt. Tokens that the sampler did not make are dropped when both sides are joined."""
     weights = version(fields.values.get("weight_version"))
     return Sequence(
         id=name,

@@ -1,8 +1,8 @@
 """SGLang: responses of `/generate` with `return_logprob`, one per line.
 
-As the sampler's log the generated tokens count (`output_token_logprobs`); as the trainer's the scored prompt
-(`input_token_logprobs`), which is then a request whose input is prompt and response. Entries are [log-probability,
-token id, text or null]. Read in SGLang 0.5.23, srt/managers/tokenizer_manager.py.
+As the sampler's log the generated tokens are read (`output_token_logprobs`). As the trainer's log the scored prompt is
+read (`input_token_logprobs`); the request's input is then prompt and response. Entries are [log-probability, token id,
+text or null]. Read in SGLang 0.5.23, srt/managers/tokenizer_manager.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def claims(record: Mapping[str, Any]) -> bool:
 def read(fields: Fields, role: Role) -> list[Sequence]:
     """The sequence of a response. Raises LogError."""
     meta = fields.mapping("meta_info")
-    # The engine's own id is new for every request; one that the user wrote joins files.
+    # The engine's own id is new for every request, so files are joined by an id that the user wrote, if there is one.
     name = fields.word("id") if fields.has("id") else meta.word("id")
     return [_scored(fields, meta, name) if role == "trainer" else _sampled(fields, meta, name)]
 
@@ -52,7 +52,7 @@ def _sampled(fields: Fields, meta: Fields, name: str) -> Sequence:
 
 
 def _prompt(fields: Fields, meta: Fields) -> Tensor | None:
-    """Ids of the prompt, from `input_ids` of the request or from a prompt scored from its start."""
+    """The prompt's ids: from `input_ids` of the request, or from a prompt that was scored from its start."""
     if fields.has("input_ids"):
         ids = fields.tokens("input_ids")
     elif meta.values.get("input_token_logprobs"):

@@ -1,7 +1,7 @@
-"""vLLM: `RequestOutput` as JSON, one per line, as docs/logs.md writes it.
+"""vLLM: `RequestOutput` as JSON, one per line, written as docs/logs.md shows.
 
-As the sampler's log `outputs` count; as the trainer's the scored prompt (`prompt_logprobs`). A position is a mapping
-from token id to {logprob, rank, decoded_token}, in which the position's own token always stands. Read in vLLM 0.33.0,
+As the sampler's log `outputs` are read, as the trainer's the scored prompt (`prompt_logprobs`). A position is a mapping
+from token id to {logprob, rank, decoded_token}, which always contains the position's own token. Read in vLLM 0.33.0,
 vllm/outputs.py and vllm/logprobs.py.
 """
 

@@ -1,6 +1,6 @@
-"""A series as a picture: a chart of characters for a terminal, or PNG, SVG and PDF; repeated runs likewise.
+"""Draws a series, or repeated runs: as a chart of characters for a terminal, or as PNG, SVG and PDF.
 
-The chart needs no library, the files need matplotlib, the extra `plot`.
+The chart needs no library; the files need matplotlib, from the extra `plot`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moeparity.errors import MoeparityError, display_path
+from moeparity.logs.series.data import Summary
 from moeparity.logs.series.repeated_batch import Repeats
-from moeparity.logs.series.summary import Summary
 from moeparity.output.words import ends, printable
 from moeparity.output.writing import write_whole
 
@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _GUTTER = 10
+FEWEST_DRAWN = 4
+"""A series is drawn if it has at least so many steps."""
+
+
+def chart_of(summary: Summary) -> list[str]:
+    """A chart, if the series is long enough; else []."""
+    return chart(summary) if len(summary.series.points) >= FEWEST_DRAWN else []
 
 
 def chart(summary: Summary, *, width: int = 77, height: int = 12, log: bool = True) -> list[str]:
-    """Lines of at most `width` characters: `·` the metric's least and greatest in a column, `o` the average, `^` a
-    spike.
+    """Lines of at most `width` characters: `·` is the metric's smallest and largest value in a column, `o` the average,
+    `^` a spike.
 
-    The axis is logarithmic where all values are positive and `log` is set, else linear. Steps are spread by their
-    number, so that a gap in them is a gap in the chart; steps that share a column are drawn as their range. Nothing
-    for a series without a finite value.
+    The axis is logarithmic if all values are positive and `log` is set, else linear. Columns are by step number, so a
+    gap in the steps is a gap in the chart; steps that share a column are drawn as a range. [] for a series without a
+    finite value.
     """
     points = [
         (point.step, point.value, smooth)
@@ -64,7 +71,7 @@ def chart(summary: Summary, *, width: int = 77, height: int = 12, log: bool = Tr
 
 
 def _labelled(grid: list[list[str]], low: float, high: float, *, log: bool) -> list[str]:
-    """The rows of a chart behind its axis, with a number at the top, in the middle and at the bottom."""
+    """The rows of a chart with its axis, which has a number at the top, in the middle and at the bottom."""
     last = len(grid) - 1
     labels = {0: high, last: low, last // 2: high - (high - low) * (last // 2) / last}
     numbers = {index: f"{10**value if log else value:.3g}" for index, value in labels.items()}
@@ -72,7 +79,7 @@ def _labelled(grid: list[list[str]], low: float, high: float, *, log: bool) -> l
 
 
 ENDINGS = (".png", ".svg", ".pdf")
-# Within less than this, powers of ten alone are too few ticks.
+# If values span less than this factor, powers of ten alone would be too few ticks.
 _DECADE = 10
 _SEQUENCES = 10
 _LONGEST_NAME = 60
@@ -81,9 +88,9 @@ _WIDTH, _PANEL, _ROW = 9.0, 4.0, 0.35
 
 
 def save_series(summaries: list[Summary], path: Path) -> None:
-    """One panel for each summary: values, moving average, spikes, the published alarm; a log axis where it can be.
+    """One panel for each summary: values, moving average, spikes, the published alarm; a log axis if values allow it.
 
-    Raises MoeparityError without matplotlib, for another ending, or for a series without a finite value.
+    Raises MoeparityError without matplotlib, for another file ending, or for a series without a finite value.
     """
     figure = _figure(path, _PANEL * len(summaries))
     for summary, axes in zip(summaries, figure.subplots(len(summaries), 1, squeeze=False)[:, 0], strict=True):
@@ -92,7 +99,7 @@ def save_series(summaries: list[Summary], path: Path) -> None:
 
 
 def save_repeats(repeats: Repeats, path: Path) -> None:
-    """A dot for each run, the median as a line, and the sequences that spike in some runs, each as a row of dots.
+    """A dot for each run, the median as a line, and a row of dots for each sequence that spikes in some runs.
 
     Raises as `save_series`.
     """
@@ -111,7 +118,7 @@ def save_repeats(repeats: Repeats, path: Path) -> None:
 
 
 def refuse_unplottable(path: Path) -> None:
-    """Raises MoeparityError where a picture could never be written: another ending, or no matplotlib."""
+    """Raises MoeparityError if no figure could be written: for another file ending, or without matplotlib."""
     if path.suffix not in ENDINGS:
         raise MoeparityError(
             f"{display_path(path)}: a picture ends in one of {', '.join(ENDINGS)}; given {path.suffix!r}."
@@ -165,21 +172,21 @@ def _rows(axes: Any, rows: list[tuple[str, tuple[float, ...]]]) -> None:
         axes.plot(values, [index] * len(values), "o", color="tab:blue", alpha=0.5)
     if min(finite) > 0:
         axes.set_xscale("log")
-    # No name is a formula, whatever the user's matplotlib is set to.
+    # Names are shown literally, not as formulas, whatever the user's matplotlib settings are.
     axes.set_yticks(range(len(rows)), [_label(name) for name, _ in rows], parse_math=False, usetex=False)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _label(name: str) -> str:
-    """A name out of a file on one short line, of characters that a picture can hold."""
+    """A name from a file as one short line, of characters that a figure can have."""
     return ends(printable(name).replace("\n", "\\n").replace("\t", "\\t"), _LONGEST_NAME)
 
 
 def _write(figure: Figure, path: Path) -> None:
     from matplotlib import rc_context
 
-    # The same picture for the same numbers: no date, no random ids.
+    # Equal numbers give equal files: no date, no random ids.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix)
     with rc_context({"svg.hashsalt": "moeparity"}):
         write_whole(path, lambda temporary: figure.savefig(temporary, dpi=150, metadata=metadata))

@@ -1,4 +1,4 @@
-"""The same batch, run several times: spikes that do not come back, as a distribution."""
+"""Repeated runs of one batch: spikes that do not recur, as a distribution."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.declaration import Metric
 
 TIMES = 2.0
-"""A sequence spikes in a run where its sum is more than so many times its median over the runs."""
+"""A sequence spikes in a run if its sum exceeds so many times its median over the runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unsteady:
-    """A sequence that spikes in some runs: its mean per token in each run, and in how many it spikes."""
+    """A sequence that spikes in some runs. values: its mean per token in each run; spikes: in how many runs it
+    spikes.
+    """
 
     id: str
     values: tuple[float, ...]
@@ -31,9 +33,11 @@ class Unsteady:
 class Repeats:
     """A metric of one batch in several runs.
 
-    values: per run, in the order given. spiking: from 8 runs on those above the median of all by the rule of `spikes`,
-    of fewer those above `TIMES` the median (of what lies beyond 1, where parity is 1). alarms: runs that raise the
-    published alarm; None where there is none. unsteady: sequences that spike in some runs, greatest first.
+    values: by run, in the given order. spiking: the runs that stand out: with 8 runs or more, those above the median by
+    the rule of `spikes`; with fewer, those above `TIMES` the median (of the excess over 1, for a metric that is 1 at
+    parity).
+    alarms: how many runs raise the published alarm; None if there is none. unsteady: sequences that spike in some runs,
+    the largest first.
     """
 
     metric: str
@@ -65,10 +69,10 @@ class Repeats:
 
 
 def repeats(metric: Metric, names: Sequence[str], runs: Sequence[Accumulator]) -> Repeats:
-    """The distribution of a metric over runs of the same sequences; `names` are told of, such as the files'.
+    """The distribution of a metric over runs of the same sequences; `names` are the runs' names in messages.
 
-    Raises LogError for fewer than 2 runs, or runs whose sequences or token counts are not the same; ValueError for a
-    metric that is no mean.
+    Raises LogError for fewer than 2 runs, or runs whose sequences or token counts differ; ValueError for a metric that
+    is not a mean.
     """
     if len(runs) < 2:
         raise LogError(f"{', '.join(names)}: one run; at least 2 runs of one batch are expected to compare them.")
@@ -95,7 +99,7 @@ def repeats(metric: Metric, names: Sequence[str], runs: Sequence[Accumulator]) -
 
 
 def _row_orders(names: Sequence[str], runs: Sequence[Accumulator]) -> list[torch.Tensor]:
-    """For each run the rows of the first run's sequences."""
+    """For each run, the rows in which it has the sequences of the first run."""
     first = runs[0]
     orders = []
     for name, run in zip(names, runs, strict=True):

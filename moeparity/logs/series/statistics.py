@@ -1,4 +1,4 @@
-"""Smoothing, trend and spikes of values at increasing, possibly irregular, steps. Pure functions of plain numbers."""
+"""Moving average, trend and spikes of values at increasing, possibly irregular, steps; functions of plain numbers."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from statistics import NormalDist, median
 
 import torch
 
+from moeparity.logs.series.data import Trend
+
 _MAD = 1.4826
-# The chance that one of so many normal residuals is called a spike.
+# The chance that one of all residuals, if they are normal, is called a spike.
 _ALARM = 0.01
-# Steps beyond which pairs are made of medians of blocks: 2 million pairs.
+# With more points, pairs are made of medians of blocks; so many points have 2 million pairs.
 _POINTS = 2000
 
 
 def ema(steps: Sequence[float], values: Sequence[float], tau: float) -> list[float]:
-    """The exponential moving average weighted by time: y += (1 - exp(-dt / tau)) (x - y), dt the steps since the last.
+    """The time-weighted exponential moving average: y += (1 - exp(-dt / tau)) (x - y), dt the steps since the last
+    value.
 
-    tau in steps. The first value starts it. A value that is not finite leaves it where it is, and its time counts to
-    the next; before any finite value it is NaN. Raises ValueError for a tau that is not positive, or steps that do not
-    increase.
+    tau is in steps. The first value starts the average. A value that is not finite leaves it unchanged, and its time
+    counts towards the next value; before any finite value it is NaN. Raises ValueError for a tau that is not positive,
+    or steps that do not increase.
     """
     if not tau > 0:
         raise ValueError(f"tau is {tau}; a number of steps above 0 expected")
@@ -38,23 +41,9 @@ def ema(steps: Sequence[float], values: Sequence[float], tau: float) -> list[flo
     return averages
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trend:
-    """Theil and Sen's slope: the median of the slopes of all pairs of points, per step.
-
-    log: whether it is of the natural logarithm, so that exp(slope) is a factor per step. p: two-sided, of Mann and
-    Kendall's test that the order is by chance, with ties and the normal approximation; it takes the steps for
-    independent, which training steps are not quite, so read it as a lower bound. points: how many it is of.
-    """
-
-    slope: float
-    p: float
-    points: int
-    log: bool
-
-
 def trend(steps: Sequence[float], values: Sequence[float]) -> Trend:
-    """The trend of the finite values; of their logarithms where all are positive. NaN, with p = 1, of fewer than 4.
+    """The trend of the finite values, or of their logarithms if all are positive. NaN with p = 1 for fewer than 4
+    values.
 
     Beyond 2000 points, blocks of neighbours are replaced by their medians. Raises ValueError for steps that do not
     increase.
@@ -82,7 +71,7 @@ def trend(steps: Sequence[float], values: Sequence[float]) -> Trend:
 
 
 def _kendall(score: int, values: list[float]) -> float:
-    """The two-sided p of Mann and Kendall's S, with the variance for ties and the continuity correction."""
+    """The two-sided p of the Mann-Kendall S, with the variance for ties and the continuity correction."""
     ties = [count for count in Counter(values).values() if count > 1]
     n = len(values)
     variance = (n * (n - 1) * (2 * n + 5) - sum(t * (t - 1) * (2 * t + 5) for t in ties)) / 18
@@ -103,10 +92,10 @@ class Spike:
 def spikes(values: Sequence[float], *, window: int = 21) -> tuple[Spike, ...]:
     """Points that stand out above the running median.
 
-    A residual is a value less the median of the `window` values around it, of logarithms where all are positive. Their
-    spread is 1.4826 times the median of |residual| (MAD). A spike lies above the normal quantile that one of so many
-    normal residuals exceeds with a chance of 1 %: 3.7 for 100 points. An infinite value always is one. Where more
-    than half of the residuals are 0, any residual above 0 is. None of fewer than 8 finite values.
+    A residual is a value minus the median of the `window` values around it; of logarithms if all values are positive.
+    The spread of residuals is 1.4826 times the median of |residual| (MAD). A spike lies above the normal quantile that
+    some of as many normal residuals exceeds with a chance of 1 %: 3.7 for 100 points. An infinite value always is a
+    spike. If more than half of the residuals are 0, any residual above 0 is one. Fewer than 8 finite values have none.
     """
     finite = [index for index, value in enumerate(values) if math.isfinite(value)]
     always = [Spike(index=index, distance=math.inf) for index, value in enumerate(values) if value == math.inf]

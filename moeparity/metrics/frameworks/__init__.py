@@ -1,1 +1,1 @@
-"""The metrics as each framework defines them, one declaration each."""
+"""The metrics as each framework defines them, declared once each."""

@@ -1,4 +1,4 @@
-"""The metrics of miles, which is made of slime."""
+"""The metrics of miles, which derives from slime."""
 
 from __future__ import annotations
 

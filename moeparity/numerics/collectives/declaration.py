@@ -1,4 +1,6 @@
-"""What a simulated collective states: its order map, what messages it takes, and where the knowledge comes from."""
+"""`Collective`: an algorithm of a library with its order map, the messages it takes, and the source of this
+knowledge.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +11,21 @@ from moeparity.numerics.dtypes import CHECKPOINT_NAMES
 from moeparity.numerics.order_map import Message, OrderMap
 
 Level = Literal["verified", "verified: ptx", "verified: trace", "read", "inferred", "opaque"]
-"""The surest first."""
+"""Levels of evidence, the surest first."""
 
 Average = Literal["scaled_inputs", "divided", "scaled_fp32"]
-"""How AVG is formed: each input times 1/n, both rounded to the message's dtype; the rounded sum divided by n; the fp32
-sum times fl(1/n) before the one rounding."""
+"""How AVG is formed. scaled_inputs: each input times 1/n, both rounded to the message's dtype. divided: the rounded sum
+divided by n. scaled_fp32: the fp32 sum times fl(1/n), then rounded once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """How sure the declaration is and what it rests on.
+    """How sure the declaration is, and on what it rests.
 
-    `verified`: equal to the real thing bit for bit in this project's tests, with the versions named. `verified: ptx`:
-    so to a run of what a compiler made of its CUDA source, before the assembler. `verified: trace`: it gives the values
-    that a program was recorded to compute, bit for bit, and no other value of a stated list does. `read`: from the
-    source named. `inferred`: concluded, not read. `opaque`: the hardware does not say; what is run is a stand-in.
+    verified: this project's tests find it equal to the real library, bit for bit, with the versions named. verified:
+    ptx: equal to a run of the PTX that a compiler made of the CUDA source. verified: trace: it gives the values that a
+    program was recorded to compute, bit for bit, and no other value of a stated list does. read: from the named source.
+    inferred: concluded, not read. opaque: the hardware does not say, and a stand-in is run.
     """
 
     level: Level
@@ -32,16 +34,18 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """One algorithm of one library. `worlds`, where given, and `dtypes` are all that is known of it.
+    """One algorithm of one library. worlds, dtypes: the numbers of ranks (if given) and dtypes for which it is known.
 
-    `granule` is the number of bytes a message must be a multiple of. A reduce-scatter (`scatters`) leaves block r of
-    the reduced message on rank r; an all-reduce leaves all of it on every rank.
+    granule: a message must be a multiple of so many bytes. scatters: it is a reduce-scatter, which leaves block r of
+    the reduced message on rank r; an all-reduce leaves all of it on every rank. by_token: a token's sum is left on the
+    rank that has the token, so its bits do not depend on whether tokens are scattered over ranks.
     """
 
     name: str
     order_map: OrderMap
     evidence: Evidence
     scatters: bool = False
+    by_token: bool = False
     average: Average | None = None
     worlds: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = CHECKPOINT_NAMES
@@ -51,7 +55,9 @@ class Collective:
         return f"{self.name}: {self.order_map}\n  {self.evidence.level}: {self.evidence.source}"
 
     def check(self, message: Message, dtype: str) -> None:
-        """ValueError where the library would not take this message, or is not known in `dtype` (as in `bf16`)."""
+        """Raises ValueError if the library would not take this message, or is not known for `dtype` (such as
+        `bf16`).
+        """
         if self.worlds and message.ranks not in self.worlds:
             raise ValueError(f"{self.name} runs on {list(self.worlds)} ranks, not on {message.ranks}")
         if dtype not in self.dtypes:

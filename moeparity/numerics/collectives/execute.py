@@ -1,4 +1,4 @@
-"""Collectives run over simulated ranks, and what is made of them: one tensor for each rank in, one for each out."""
+"""Runs collectives over simulated ranks: one tensor for each rank in, one for each rank out."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def all_reduce(
 ) -> list[torch.Tensor]:
     """The sum (or AVG) of the ranks' tensors as `collective` forms it.
 
-    `inputs`: one tensor a rank, all of one shape and dtype (bf16, fp16 or fp32). Returns one and the same tensor for
-    each rank, of that shape, in that dtype or in fp32 where the collective hands its sum on unrounded. ValueError where
-    the library would not take the message, or has no AVG.
+    inputs: one tensor per rank, all of one shape and dtype (bf16, fp16 or fp32). Returns the same tensor for each rank,
+    of that shape; its dtype is that of the inputs, or fp32 if the collective hands its sum on unrounded. Raises
+    ValueError if the library would not take the message, or has no AVG.
     """
     if collective.scatters:
         raise ValueError(f"{collective.name} is a reduce-scatter")
@@ -39,16 +39,24 @@ def reduce_scatter(
     average: bool = False,
     executor: Executor = "auto",
 ) -> list[torch.Tensor]:
-    """Block r of the sum (or AVG), cut along the first axis, for rank r.
+    """Block r of the sum (or AVG), cut along the first axis, for each rank r.
 
-    `inputs`: one tensor [n * k, ...] a rank, where n is the number of ranks, of one dtype. Returns n tensors [k, ...];
-    errors as for `all_reduce`, and ValueError where the first axis does not divide by n.
+    inputs: one tensor [n * k, ...] per rank, all of one dtype; n is the number of ranks. Returns n tensors [k, ...].
+    Raises ValueError as `all_reduce`, and if the first axis does not divide by n.
     """
     if not collective.scatters:
         raise ValueError(f"{collective.name} is an all-reduce")
     if inputs[0].shape[0] % len(inputs):
         raise ValueError(f"the first axis of {list(inputs[0].shape)} does not divide by {len(inputs)} ranks")
     return list(_sum(collective, inputs, average=average, executor=executor).chunk(len(inputs)))
+
+
+def arch(device: torch.device) -> str | None:
+    """The name of a GPU's architecture in selection tables, such as `sm90`; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm{major}{minor}"
 
 
 def log_softmax(
@@ -58,8 +66,8 @@ def log_softmax(
 ) -> list[torch.Tensor]:
     """Log-probabilities [..., V/n] of each rank's own part of the vocabulary, in the logits' dtype.
 
-    `shards`: one tensor [..., V/n] of logits for each of n ranks. The maximum over all ranks has no order. `total` adds
-    up a rank's own exponentials [..., V/n] -> [..., 1], `reduce` the n sums, as every rank gets them; the result is
+    shards: logits [..., V/n] of each of n ranks. total: adds up a rank's own exponentials, [..., V/n] -> [..., 1].
+    reduce: adds up the n sums and gives what every rank gets. The maximum over ranks has no order; the result is
     (x - max) - log(sum). Source imitated: NVIDIA-NeMo/RL `nemo_rl/distributed/model_utils.py`
     (_compute_distributed_log_softmax) at 0433dae8dd.
     """

@@ -1,7 +1,7 @@
-"""gloo's ring all-reduce, and what torch's ProcessGroupGloo makes of it.
+"""gloo's ring all-reduce, and torch's ProcessGroupGloo on top of it.
 
-Source imitated: pytorch/gloo `gloo/allreduce.cc` (ring) at 70dc360272, as torch 2.13 ships it. gloo's newer
-shared-memory path within one node (`allreduce_shm.cc`, ranks ascending) is not taken by torch 2.13 and not simulated.
+Source imitated: pytorch/gloo `gloo/allreduce.cc` (ring) at 70dc360272, as torch 2.13 ships it. torch 2.13 does not take
+gloo's newer shared-memory path within one node (`allreduce_shm.cc`, ranks ascending), and it is not simulated.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _VERIFIED = Evidence(
 
 @dataclass(frozen=True, slots=True)
 class GlooSegments:
-    """Chunk c of the ring: n equal runs of whole segments of at most 1 MiB, at least two segments a chunk.
+    """Chunk c of the ring: n equal runs of whole segments of at most 1 MiB, at least two segments per chunk.
 
-    Trailing chunks are short or missing where the message is small.
+    In a small message the last chunks are short or missing.
     """
 
     def __str__(self) -> str:
@@ -47,8 +47,8 @@ DESCENDING = Rotation(start=-1, step=-1)
 
 ALL_REDUCE = Collective("gloo.all_reduce", OrderMap(GlooSegments(), DESCENDING, "io"), _VERIFIED, average="divided")
 
-# `reduce_scatter_tensor` reduces the whole tensor and keeps a slice; the list form reduces each destination's tensor
-# by itself, and so cuts it elsewhere.
+# `reduce_scatter_tensor` reduces the whole tensor and keeps a slice; the list form reduces each destination's tensor by
+# itself, so it cuts at other places.
 REDUCE_SCATTER_TENSOR = Collective(
     "gloo.reduce_scatter_tensor", OrderMap(GlooSegments(), DESCENDING, "io"), _VERIFIED, scatters=True
 )

@@ -1,8 +1,8 @@
-"""All-reduces that inference engines bring themselves: TensorRT-LLM and FlashInfer, vLLM, SGLang, torch symm_mem.
+"""All-reduces that inference engines bring along: TensorRT-LLM and FlashInfer, vLLM, SGLang, torch symm_mem.
 
-Sources imitated: flashinfer fb28d7242b, TensorRT-LLM b35ac1b, sglang 0.5.23, vLLM and PyTorch of 2025-26; the file is
-named with each declaration. vLLM's two kernels and FlashInfer's one-shot and two-shot ones, with either accumulator,
-were run through their PTX over simulated ranks (docs/ptx.md); the others were not run by this project.
+Sources imitated: flashinfer fb28d7242b, TensorRT-LLM b35ac1b, sglang 0.5.23, vLLM and PyTorch of 2025-26; each
+declaration names the file. vLLM's two kernels and FlashInfer's one-shot and two-shot ones, with either accumulator,
+were run as PTX over simulated ranks (docs/ptx.md); this project has not run the others.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _KIB, _MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Packs16:
-    """One run of 16-byte packs for each rank, the last rank taking what does not divide."""
+    """One run of 16-byte packs for each rank; the last rank takes the remainder."""
 
     def __str__(self) -> str:
         return "packs16"
 
     def parts(self, message: Message) -> tuple[Part, ...]:
-        """One part a rank, owned by it; with fewer packs than ranks the last rank has all."""
+        """One part per rank, owned by it; with fewer packs than ranks the last rank has all."""
         lanes, ranks = PACK // message.itemsize, message.ranks
         share = message.elements // lanes // ranks * lanes
         parts = [Part(rank * share, (rank + 1) * share, rank) for rank in range(ranks - 1) if share]
@@ -47,12 +47,12 @@ class Packs16:
 
 
 def groups_of_eight(ranks: int) -> AnyTree:
-    """Ranks ascending; above 8, the sums of ranks 0 to 7 and of the others are added."""
+    """Ranks in ascending order; with more than 8, the sums of ranks 0 to 7 and of the others are added."""
     return chain(chain(range(first, min(first + 8, ranks))) for first in range(0, ranks, 8))
 
 
 def two_lanes(ranks: int) -> AnyTree:
-    """Even ranks, odd ranks, then both sums."""
+    """The sum of even ranks plus the sum of odd ranks."""
     return chain([chain(range(0, ranks, 2)), chain(range(1, ranks, 2))])
 
 
@@ -66,7 +66,7 @@ def _collective(
     return Collective(name, order_map, Evidence("read", source), worlds=worlds, dtypes=dtypes, granule=PACK)
 
 
-# TensorRT-LLM and FlashInfer. The Lamport kernels mark an empty slot by -0, so that a -0 arrives as +0.
+# TensorRT-LLM and FlashInfer. The Lamport kernels mark an empty slot by -0, so a -0 arrives as +0.
 _FUSION = "flashinfer fb28d7242b: include/flashinfer/comm/trtllm_allreduce_fusion.cuh"
 _TRTLLM = "TensorRT-LLM b35ac1b: cpp/tensorrt_llm/kernels/communicationKernels/allReduceFusionKernels.cu"
 _MNNVL = "flashinfer fb28d7242b: include/flashinfer/comm/trtllm_mnnvl_allreduce.cuh"
@@ -75,7 +75,9 @@ _FUSED_WORLDS = (2, 4, 8, 16)
 
 
 def lamport(acc: Literal["io", "fp32"]) -> tuple[Collective, ...]:
-    """One-shot and two-shot: ranks ascending on every rank, each add rounded (the default) or `fp32_acc`."""
+    """One-shot and two-shot: every rank adds the ranks in ascending order, each addition rounded (default) or
+    `fp32_acc`.
+    """
     suffix = "_fp32" if acc == "fp32" else ""
     one_shot = OrderMap(Whole(), ASCENDING, acc, inputs="negative_to_positive")
     words = OrderMap(Whole(), ASCENDING, acc, inputs="negative_words_to_positive")
@@ -108,7 +110,7 @@ MNNVL_TABLE = Selection(
     "flashinfer.mnnvl", ((When(total_bytes_up_to=_MIB), MNNVL_ONE_SHOT.name), (When(), MNNVL_TWO_SHOT.name))
 )
 
-# The sum is handed on in fp32: its first rounding is that of the residual addition.
+# The sum is handed on in fp32, and is first rounded by the residual addition.
 CUTEDSL_TWO_LANES = _collective(
     "flashinfer.cutedsl_ll_two_lanes",
     OrderMap(Whole(), EveryPart("two_lanes", two_lanes), "fp32", output="fp32", from_zero=True),
@@ -131,7 +133,7 @@ CUTEDSL_BT = _collective(
     ("bf16",),
 )
 
-# vLLM's own kernels: two stages give another order than one.
+# vLLM's own kernels; two stages give another order than one.
 _VLLM = "vLLM csrc/custom_all_reduce.cuh at 036bb68558: packed_reduce"
 VLLM_ONE_STAGE = _collective(
     "vllm.one_stage", OrderMap(Whole(), ASCENDING, "fp32"), f"{_VLLM}, cross_device_reduce_1stage", (2, 4, 6, 8)
@@ -142,8 +144,8 @@ VLLM_TWO_STAGE = _collective(
     f"{_VLLM}, cross_device_reduce_2stage",
     (2, 4, 6, 8),
 )
-# SGLang's custom all-reduce: three kernels, one order, from the first rank on. Not imitated: push makes the first of a
-# pair of +0 a -0, and 4 ranks and more let the switch add (multimem) above some size.
+# SGLang's custom all-reduce: three kernels with one order, from the first rank on. Not imitated: push turns the first
+# of a pair of +0 into -0, and with 4 ranks or more the switch adds (multimem) above some size.
 _SGLANG = "sglang 0.5.23, kernels/jit/csrc/distributed/custom_all_reduce.cuh"
 SGLANG = tuple(
     _collective(
@@ -159,7 +161,7 @@ SGLANG = tuple(
     )
 )
 
-# torch's symmetric memory kernels: a bf16 register, which starts from 0 where the ranks are not unrolled.
+# torch's symmetric memory kernels: a bf16 register, which starts from 0 if ranks are not unrolled.
 _SYMM_MEM = (
     "pytorch of 2025-26 (commit not recorded) torch/csrc/distributed/c10d/symm_mem/CUDASymmetricMemory-inl.h "
     "load_and_reduce"
@@ -193,9 +195,9 @@ VLLM_SYMM_MEM_TABLE = Selection(
     ),
 )
 
-# Of vLLM 0.33.0 on SM90, one node, full NVLink, by the bytes of one call: custom_all_reduce.py:510 with the limits of
+# vLLM 0.33.0 on SM90, one node, full NVLink, by the bytes of one call: custom_all_reduce.py:510 with the limits of
 # all_reduce_utils.py:22-31, as with symmetric memory, the default; above them torch's symmetric memory up to
-# all_reduce_utils.py:53-59. What is larger still NCCL adds by a rule of its own: no row holds.
+# all_reduce_utils.py:53-59. NCCL adds larger messages by a rule of its own, so no row holds.
 _CUSTOM = (
     (When(ranks=(2,), bytes_below=8 * _MIB), VLLM_ONE_STAGE.name),
     (When(ranks=(4,), bytes_below=512 * _KIB), VLLM_ONE_STAGE.name),
@@ -208,7 +210,7 @@ _CUSTOM = (
 )
 VLLM_TABLE = Selection("vllm.custom", _CUSTOM)
 _MNNVL_LIMITS = ((2, 64 * _MIB), (4, 2 * _MIB), (8, _MIB // 2))
-"""Ranks, and the bytes up to which FlashInfer's mnnvl is taken before: allreduce_rms_fusion.py:104-109."""
+"""Ranks, and the bytes up to which FlashInfer's mnnvl is tried first: allreduce_rms_fusion.py:104-109."""
 VLLM_SM90_TABLE = Selection(
     "vllm.all_reduce_sm90",
     (
@@ -220,7 +222,8 @@ VLLM_SM90_TABLE = Selection(
         *_CUSTOM,
     ),
 )
-# The same with FlashInfer's trtllm backend; of 2 ranks two-shot above 32 MiB: allreduce_rms_fusion.py:133-137.
+# With FlashInfer's trtllm backend, fused with a norm, where vLLM sets fp32_acc; for 2 ranks two-shot above 32 MiB
+# (allreduce_rms_fusion.py:133-137).
 VLLM_TRTLLM_SM90_TABLE = Selection(
     "vllm.all_reduce_trtllm_sm90",
     (
@@ -230,6 +233,14 @@ VLLM_TRTLLM_SM90_TABLE = Selection(
         (When(ranks=(8,), bytes_below=_MIB // 2 + 1), "flashinfer.one_shot_fp32"),
         *_CUSTOM,
     ),
+)
+
+# Outside norms vLLM sets neither fp32_acc nor use_oneshot (flashinfer_all_reduce.py:521-537): FlashInfer 0.7.2 adds in
+# the dtype of the message, and takes one-shot up to 512, 64 and 42 MiB of message x 2 x ranks on 2, 4 and 8 ranks
+# (comm/trtllm_ar.py:712-725). vLLM's own limits lie below that.
+VLLM_TRTLLM_UNFUSED_SM90_TABLE = Selection(
+    "vllm.all_reduce_trtllm_unfused_sm90",
+    (*((When(ranks=(ranks,), bytes_below=most + 1), "flashinfer.one_shot") for ranks, most in _MNNVL_LIMITS), *_CUSTOM),
 )
 
 QUICK_REDUCE = _collective(
@@ -255,4 +266,12 @@ ALL = (
     MULTIMEM,
     QUICK_REDUCE,
 )
-TABLES = (TRTLLM_TABLE, MNNVL_TABLE, VLLM_TABLE, VLLM_SM90_TABLE, VLLM_TRTLLM_SM90_TABLE, VLLM_SYMM_MEM_TABLE)
+TABLES = (
+    TRTLLM_TABLE,
+    MNNVL_TABLE,
+    VLLM_TABLE,
+    VLLM_SM90_TABLE,
+    VLLM_TRTLLM_SM90_TABLE,
+    VLLM_TRTLLM_UNFUSED_SM90_TABLE,
+    VLLM_SYMM_MEM_TABLE,
+)

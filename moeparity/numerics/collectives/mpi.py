@@ -32,13 +32,13 @@ _VERIFIED = Evidence(
 
 @dataclass(frozen=True, slots=True)
 class MpiBlocks:
-    """n blocks that differ by one element at most, the longer ones first."""
+    """n blocks whose lengths differ by at most one element, the longer ones first."""
 
     def __str__(self) -> str:
         return "mpi_blocks"
 
     def parts(self, message: Message) -> tuple[Part, ...]:
-        """One part a block, owned by its number; ValueError where there are fewer elements than ranks."""
+        """One part per block, owned by its number; ValueError if there are fewer elements than ranks."""
         late, longer = divmod(message.elements, message.ranks)
         if late == 0:
             raise ValueError(f"the ring needs an element a rank: {message.elements} for {message.ranks} ranks")
@@ -51,7 +51,7 @@ class MpiBlocks:
 
 
 def recursive_doubling(ranks: int) -> AnyTree:
-    """Neighbours first; where `ranks` is no power of two, leading pairs are added beforehand until it is."""
+    """Neighbours first. If `ranks` is not a power of two, leading pairs are added before, until it is."""
     extra = ranks - (1 << (ranks.bit_length() - 1))
     level: list[AnyTree] = [(2 * pair, 2 * pair + 1) for pair in range(extra)]
     level += range(2 * extra, ranks)
@@ -60,7 +60,7 @@ def recursive_doubling(ranks: int) -> AnyTree:
     return level[0]
 
 
-# Block c: ((x[c] + x[c+1]) + ...) + x[c-1]: the other direction than gloo's, and another start than NCCL's.
+# Block c: ((x[c] + x[c+1]) + ...) + x[c-1]; gloo goes in the other direction, and NCCL starts elsewhere.
 RING = Collective("openmpi.ring", OrderMap(MpiBlocks(), Rotation(start=0, step=1), "io"), _VERIFIED, dtypes=("fp32",))
 RECURSIVE_DOUBLING = Collective(
     "openmpi.recursive_doubling",

@@ -2,10 +2,10 @@
 
 Source imitated: NVIDIA/nccl at 5067397c26: `src/enqueue.cc` (scheduleCollTasksToPlan, calcCollChunking),
 `src/device/all_reduce.h` (runRing, runTreeSplit), `src/device/reduce_scatter.h`, `src/graph/connect.cc`,
-`src/graph/trees.cc`, `src/device/symmetric/`. What NCCL finds out about the machine is an input here: the number of
-channels, the protocol, the nodes, the ring of each channel (recipes state all but the rings: there ranks ascend).
-Versions that do not give each channel at least 32 KiB of traffic cut elsewhere. Nothing of it has been run against real
-NCCL by this project.
+`src/graph/trees.cc`, `src/device/symmetric/`. What NCCL finds out about the machine is an input here: number of
+channels, protocol, nodes, and the ring of each channel (recipes give all but the rings, in which ranks ascend).
+Versions that do not give each channel at least 32 KiB of traffic cut elsewhere. This project has compared none of it
+with real NCCL.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ Protocol = Literal["simple", "ll", "ll128"]
 
 MIN_TRAFFIC = 32 << 10
 _FULL_CHUNK = {"simple": (4 << 20) // 8 * 4, "ll": 8 * 512 * 16 // 2, "ll128": 120 * 640 * 8 // 16 * 15}
-"""Bytes of a ring's chunk with default buffer sizes: 4 of 8 steps of 4 MiB; one step of LL's and LL128's buffers, less
-the flags that travel with the data."""
+"""Bytes of a ring's chunk with default buffer sizes: 4 of 8 steps of 4 MiB; for LL and LL128 one step of the buffer,
+minus the flags that travel with the data.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NcclChannels:
     """Consecutive runs of cells for the channels of one operation that is alone in its launch.
 
-    `channels`: how many the operation may use (after NCCL lowered the number for a small message); `existing`: how
-    many the communicator has. `traffic` is 2 for an all-reduce; None stands for the number of ranks (reduce-scatter).
+    channels: how many the operation may use (after NCCL lowered the number for a small message). existing: how many the
+    communicator has. traffic: 2 for an all-reduce; None stands for the number of ranks (reduce-scatter).
     """
 
     channels: int = 1
@@ -70,7 +71,7 @@ class NcclChannels:
 
 
 def _cells_per_channel(cells: int, target: int, existing: int) -> list[int]:
-    """scheduleCollTasksToPlan's low, middle and high channels, for an operation that starts on channel 0."""
+    """The low, middle and high channels of scheduleCollTasksToPlan, for an operation that starts on channel 0."""
     target = min(cells, target)
     low = cells if existing == 1 else target
     remainder = cells - low
@@ -84,7 +85,7 @@ def _cells_per_channel(cells: int, target: int, existing: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class NcclRingChunks:
-    """The n chunks of each loop over a channel: full ones, and in the last loop what is left, in 16-byte steps."""
+    """The n chunks of each loop over a channel: full ones, and in the last loop what remains, in 16-byte steps."""
 
     channels: NcclChannels
 
@@ -92,7 +93,7 @@ class NcclRingChunks:
         return f"{self.channels} | ring_chunks"
 
     def parts(self, message: Message) -> tuple[Part, ...]:
-        """One part a chunk, owned by its number, on its channel; chunks without elements are left out."""
+        """One part per chunk, owned by its number, on its channel; chunks without elements are left out."""
         full = _FULL_CHUNK[self.channels.protocol] // message.itemsize
         return tuple(part for channel in self.channels.parts(message) for part in _chunks(channel, full, message))
 
@@ -114,7 +115,7 @@ def _chunks(channel: Part, full: int, message: Message) -> list[Part]:
 
 @dataclass(frozen=True, slots=True)
 class RingDestinations:
-    """A ring reduce-scatter: the sum of block r ends at rank r's place on each channel's ring."""
+    """A ring reduce-scatter: the sum of block r ends at rank r's position on each channel's ring."""
 
     channels: NcclChannels
     rings: tuple[tuple[int, ...], ...] = ()
@@ -167,7 +168,7 @@ def ring_all_reduce(
 
 
 def ring_reduce_scatter(channels: int = 1, *, rings: Rings = ()) -> Collective:
-    """The same sum, with each destination's place on the ring as the owner."""
+    """The ring's sum, whose owner is each destination's position on the ring."""
     partition = RingDestinations(NcclChannels(channels, None, "simple", traffic=None), rings)
     order = Rotation(start=1, step=1, rings=rings)
     return Collective(
@@ -183,9 +184,9 @@ def tree_all_reduce(
     pattern: Pattern = "balanced_tree",
     double_after: int = 1,
 ) -> Collective:
-    """A chain within each node, and the two trees of `ncclGetDtree` across nodes, for alternate runs of channels.
+    """A chain within each node, and across nodes the two trees of `ncclGetDtree`, for alternate runs of channels.
 
-    `nodes` lists the ranks of each node in its chain's order (None: one node, ranks ascending).
+    nodes: the ranks of each node in the order of its chain (None: one node, ranks ascending).
     """
     order: RankOrder = NcclTree(None if nodes is None else tuple(map(tuple, nodes)), pattern, double_after)
     partition = NcclChannels(channels, None, protocol)
@@ -195,9 +196,9 @@ def tree_all_reduce(
 def as_set(
     collective: Collective, *, channels: int, protocol: Protocol, node: int, pattern: Pattern, ranks: int
 ) -> Collective:
-    """NCCL's ring or tree over so many channels; `collective` itself where it is neither.
+    """NCCL's ring or tree with this many channels; any other `collective` unchanged.
 
-    `node`: ranks of one node, in turn, each node's chain ascending (0: all `ranks` are on one). The second half of the
+    node: ranks per node, in turn, each node's chain ascending (0: all `ranks` are on one node). The second half of the
     channels takes the second tree across nodes.
     """
     if collective.name == RING.name:

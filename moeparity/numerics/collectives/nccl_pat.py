@@ -1,7 +1,7 @@
-"""NCCL's PAT reduce-scatter: a binomial tree towards each destination, walked in the order of its schedule.
+"""NCCL's PAT reduce-scatter: a binomial tree towards each destination, in the order of its schedule.
 
 Source imitated: NVIDIA/nccl at 5067397c26, `src/include/collectives.h` PatRSAlgorithm and `src/device/prims_simple.h`
-patReduce. PAT runs with one GPU per node only.
+patReduce. PAT runs only with one GPU per node.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from moeparity.numerics.order_map import OrderMap, Part, PerDestination, chain
 from moeparity.numerics.orders import AnyTree
 
 LARGEST = 16
-"""Above 16 ranks the aggregation factor, and so the order, depends on the message."""
+"""With more ranks the aggregation factor, and so the order, depends on the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatOrder:
-    """The rank `t` before the destination adds to its own value what its children send, as the schedule asks for it.
+    """The rank at offset `t` before the destination adds what its children send to its own value, in schedule order.
 
-    Children of offset t are t + 2^i below its lowest set bit. Up to 16 ranks the schedule aggregates as many steps as
-    it can, whatever the size of the message.
+    The children of offset t are t + 2^i, below its lowest set bit. Up to 16 ranks the schedule aggregates as many steps
+    as it can, whatever the size of the message.
     """
 
     def __str__(self) -> str:
@@ -42,9 +42,9 @@ class PatOrder:
 
 
 def _senders(ranks: int) -> Iterator[int]:
-    """Offsets of the senders, in the order in which their sums are taken in (phases 1 to 4 of getNextOp).
+    """Offsets of the senders, in the order in which their sums are received (phases 1 to 4 of getNextOp).
 
-    Within a step the schedule mirrors the bits of the offsets; they all have different receivers, so nothing shows.
+    Within a step the schedule mirrors the bits of the offsets; these have different receivers, so that has no effect.
     """
     factor = 1
     while factor < ranks // 2:

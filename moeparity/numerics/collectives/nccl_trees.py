@@ -13,15 +13,15 @@ from moeparity.numerics.order_map import Part, chain
 from moeparity.numerics.orders import AnyTree
 
 Pattern = Literal["tree", "balanced_tree", "split_tree"]
-"""Which rank of a node's chain takes up the two children from other nodes: the first both; the second the first child
-and the first the second child; the second both."""
+"""Which rank of a node's chain receives from the two child nodes. tree: the first rank from both. balanced_tree: the
+second rank from the first child, the first rank from the second child. split_tree: the second rank from both."""
 
 Nodes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class NcclTree:
-    """Each rank adds to its own value first the next rank of its node, then what comes from other nodes.
+    """Each rank adds to its own value first that of the next rank of its node, then those from other nodes.
 
     Channels 0 to `double_after` - 1 use the first tree across nodes, as many after them the second, and so on.
     """
@@ -37,7 +37,7 @@ class NcclTree:
         return f"nccl_tree({nodes}, {self.pattern}, second tree after {self.double_after} channels)"
 
     def tree(self, part: Part, ranks: int) -> AnyTree:
-        """ValueError where the nodes do not hold each rank once, or have one rank only and another pattern."""
+        """The tree. ValueError if the nodes do not hold each rank once, or have one rank only and another pattern."""
         nodes: Nodes = (tuple(range(ranks)),) if self.nodes is None else self.nodes
         if sorted(rank for node in nodes for rank in node) != list(range(ranks)):
             raise ValueError(f"the nodes must hold ranks 0 to {ranks - 1} once each; got {nodes}")
@@ -52,7 +52,7 @@ class NcclTree:
     def _value(
         self, nodes: Nodes, children: dict[int, tuple[int | None, int | None]], node: int, place: int
     ) -> AnyTree:
-        """What the rank at `place` in `node`'s chain sends up."""
+        """The value that the rank at `place` in `node`'s chain sends up."""
         first, second = _receivers(self.pattern)
         terms: list[AnyTree] = [nodes[node][place]]
         if place + 1 < len(nodes[node]):
@@ -68,7 +68,7 @@ def _receivers(pattern: Pattern) -> tuple[int, int]:
 
 
 def btree_children(count: int, index: int) -> tuple[int | None, int | None]:
-    """Both children of `index` in NCCL's binary tree of `count` nodes: leaves and inner nodes alternate."""
+    """Both children of `index` in NCCL's binary tree of `count` nodes, in which leaves and inner nodes alternate."""
     bit = 1
     while bit < count and not bit & index:
         bit <<= 1
@@ -85,7 +85,9 @@ def btree_children(count: int, index: int) -> tuple[int | None, int | None]:
 
 
 def dtree_children(count: int, index: int, *, second: bool) -> tuple[int | None, int | None]:
-    """The same in the first tree, or in the second: its mirror image, or moved on by one where `count` is odd."""
+    """Both children in the first tree or in the second, which is its mirror image, or shifted by one if `count` is
+    odd.
+    """
     if not second:
         return btree_children(count, index)
     if count % 2:

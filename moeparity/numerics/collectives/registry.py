@@ -1,4 +1,4 @@
-"""All collectives by name, and the tables that choose among them. NCCL's stand there on one channel, one node."""
+"""All collectives by name, and the tables that choose among them. NCCL's are listed with one channel on one node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SELECTIONS: dict[str, Selection] = {table.name: table for table in (mpi.RING_TAB
 def find(name: str, message: Message) -> Collective:
     """The collective called `name`, or the one that the table `name` chooses for `message`.
 
-    ValueError for an unknown name, and where no row of the table holds.
+    Raises ValueError for an unknown name, and if no row of the table holds.
     """
     choice = SELECTIONS[name].choose(message) if name in SELECTIONS else name
     if choice not in COLLECTIVES:
@@ -28,8 +28,10 @@ def find(name: str, message: Message) -> Collective:
 
 
 def scattering(collective: Collective) -> Collective | None:
-    """The reduce-scatter of the same library and algorithm; itself where it is one, None where none is known."""
-    if collective.scatters:
+    """The reduce-scatter of the same library and algorithm; the collective itself if it is one or goes by token; None
+    if none is known.
+    """
+    if collective.scatters or collective.by_token:
         return collective
     return COLLECTIVES.get(_SCATTERING.get(collective.name, ""))
 

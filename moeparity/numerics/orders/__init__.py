@@ -1,4 +1,4 @@
-"""Summation orders: what they are called, how they are written, and the tree each is over n leaves. No torch here."""
+"""Summation orders: their names, how they are written, and the tree of each over n leaves. No torch here."""
 
 from moeparity.numerics.orders.build import tree
 from moeparity.numerics.orders.parser import parse

@@ -1,4 +1,4 @@
-"""From an order and a number of leaves to its tree."""
+"""Builds the tree of an order for a number of leaves."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Values = Sequence[AnyTree]
 def tree(order: Order, leaves: int, *, rooted: bool = False) -> AnyTree:
     """The tree of `order` over `leaves` leaves (at least 1).
 
-    An accumulator that is given one value and starts from none is that value: no addition, no rounding. Only the last
-    level's is there all the same where it states a dtype, and with `rooted`, as something to start from. A written out
-    tree raises OrderError for another number of leaves than its own, any ValueError for less than one.
+    An accumulator that gets one value and starts from nothing is that value: no addition, no rounding. Only that of the
+    last level exists in any case if it states a dtype or `rooted` is set, so that something can be put before it.
+    Raises OrderError for a written-out tree with another number of leaves, ValueError for less than one leaf.
     """
     if leaves < 1:
         raise ValueError(f"a sum of {leaves} leaves has no tree; at least 1 expected")
@@ -42,7 +42,7 @@ def tree(order: Order, leaves: int, *, rooted: bool = False) -> AnyTree:
 
 
 def chain(children: Values, level: Level, *, how: How = "plain", width: int = 1) -> AnyTree:
-    """The accumulator of a level over its children; None where all of them are padded zeros."""
+    """The accumulator of a level over its children; None if all of them are padded zeros."""
     if all(child is None for child in children):
         return None
     zero = "zero" in level.words
@@ -62,7 +62,7 @@ def chain(children: Values, level: Level, *, how: How = "plain", width: int = 1)
 
 
 def _shortest(accumulator: Sum) -> AnyTree:
-    """A sum about which nothing is stated is a tuple."""
+    """A sum without stated properties, as a tuple."""
     return accumulator.children if accumulator == Sum(children=accumulator.children) else accumulator
 
 
@@ -74,7 +74,7 @@ def _fold(values: Values, level: Level) -> Values:
 def _fold_run(values: Values, level: Level) -> AnyTree:
     skip = "skip" in level.words
     pads = (1 << (len(values) - 1).bit_length()) - len(values)
-    # Pads that are left out are the empty tuple while folding; no tree is one.
+    # While folding, a pad that is left out is the empty tuple, which is no tree.
     row: list[AnyTree] = [*values, *([()] * pads if skip else [None] * pads)]
     while len(row) > 1:
         half = len(row) // 2
@@ -92,7 +92,7 @@ def _pair(left: AnyTree, right: AnyTree, level: Level) -> AnyTree:
 
 
 def _with_rounding(value: AnyTree, level: Level) -> AnyTree:
-    """`value` with the rounding of what a level leaves."""
+    """`value` with the rounding that the level states for its results."""
     if level.round is None or value is None:
         return value
     return Sum(children=(value,), accumulate=level.accumulate, round=level.round)

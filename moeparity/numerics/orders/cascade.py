@@ -1,4 +1,4 @@
-"""torch CPU's sum, as aten/src/ATen/native/cpu/SumKernel.cpp adds in torch 2.13 (`multi_row_sum`, `row_sum`)."""
+"""torch CPU's sum, as in aten/src/ATen/native/cpu/SumKernel.cpp of torch 2.13 (`multi_row_sum`, `row_sum`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ Values = Sequence[AnyTree]
 
 
 def cascade(values: Values, level: Level) -> AnyTree:
-    """A contiguous row: vectors of `lanes` values, vector i in accumulator i mod `accumulators`, then tail, then lanes.
+    """A contiguous row: vector i of `lanes` values goes to accumulator i mod `accumulators`, then the tail, then the
+    lanes.
 
     With `halves` a vector is the sum of two, as 16-bit loads are widened. A row shorter than one load is taken value by
-    value. Outer dimensions are lanes=1: with one accumulator where the kernel takes columns in groups, four elsewhere.
+    value. Outer dimensions are lanes=1: with one accumulator if the kernel takes columns in groups, else with four.
     """
     lanes, accumulators = level.numbers
     load = 2 * lanes if "halves" in level.words else lanes
@@ -35,20 +36,20 @@ def cascade(values: Values, level: Level) -> AnyTree:
 
 
 def _row(values: Values, accumulators: int, level: Level) -> AnyTree:
-    """Value i in accumulator i mod `accumulators`, what does not fill them all in the first, then their sum."""
+    """Value i goes to accumulator i mod `accumulators`, an incomplete last group to the first; then their sum."""
     rows = len(values) // accumulators
     full = rows * accumulators
     sums = [_multi_row(values[i:full:accumulators], level) for i in range(accumulators)]
     tail = values[full:]
     if tail:
         sums[0] = _plain(level, *tail, zero=True) if sums[0] is None else _plain(level, sums[0], *tail)
-    # What an empty accumulator adds is +0, to a sum that is never -0.
+    # An empty accumulator adds +0 to a sum that is never -0.
     totals = [total for total in sums if total is not None]
     return totals[0] if len(totals) == 1 else _plain(level, *totals)
 
 
 def _multi_row(values: Values, level: Level) -> AnyTree:
-    """Four levels of accumulators: a full run of `step` values goes up one level, step runs of that one more."""
+    """Four levels of accumulators: a full run of `step` values goes up one level, `step` such runs one more."""
     if not values:
         return None
     power = max(4, (len(values) - 1).bit_length() // _LEVELS)

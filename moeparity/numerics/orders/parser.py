@@ -1,4 +1,4 @@
-"""Orders read from text: `threads(1024, vector=8) | fold_hi(32) | fold_hi`. They print themselves as they are read."""
+"""Parses orders such as `threads(1024, vector=8) | fold_hi(32) | fold_hi`; an Order prints itself in the same form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DEEPEST, _LARGEST = 200, 1 << 20
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Order:
-    """The order that `text` writes. Raises OrderError, which says at which character and what was expected."""
+    """The order that `text` writes. Raises OrderError, which names the character and what was expected there."""
     return _Parser(text).order()
 
 
@@ -222,7 +222,7 @@ class _Parser:
 
 
 def _explicit_sum(sign: str, children: list[AnyTree]) -> AnyTree:
-    """A bracket's sum; `(0+1)+2` is `0+1+2`, and brackets round one value are none."""
+    """The sum in brackets; `(0+1)+2` becomes `0+1+2`, and brackets around one value disappear."""
     if len(children) == 1:
         return children[0]
     if sign == "[":

@@ -1,11 +1,11 @@
 """The types of summation orders, and how they are spelled.
 
-Trees lie over the leaves of a sum; an `Order` is one for any number of them.
+A tree is over the leaves of one sum; an `Order` gives a tree for any number of leaves.
 
-A `Tree` is the index of a leaf, or a tuple of trees that are added from left to right. An `AnyTree` may also hold a
-`Sum`, whose accumulator is described further, or None: a padded zero, +0, which is added like any other value. An
-`Order` is a list of levels; what one level leaves, the next adds up. `native` is no order: it stands for whatever
-torch's own kernel does on the device at hand, and nothing is claimed about it.
+A `Tree` is the index of a leaf, or a tuple of trees that are added from left to right. An `AnyTree` may also contain a
+`Sum`, whose accumulator has further properties, or None: a padded +0, which is added like any other value. An `Order`
+is a list of levels; each level adds up what the one before leaves. `native` is not an order: it stands for torch's own
+kernel on the device at hand, about whose order nothing is claimed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, Union
 
 NATIVE = "native"
 EXPLICIT = ("sequential", "reverse", "fold_hi", "fold_lo")
-"""Orders without arguments that hold for any sum: what a floor draws from."""
+"""Orders without arguments that exist for any sum; a floor draws from them."""
 
 Tree = int | tuple["Tree", ...]
 AnyTree = Union[int, "Sum", tuple["AnyTree", ...], None]
@@ -23,17 +23,17 @@ How = Literal["plain", "kahan", "neumaier", "fused"]
 
 
 class OrderError(ValueError):
-    """An order that cannot be read, or that is not one for this number of leaves."""
+    """An order that can't be read, or that is not for this number of leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """An accumulator, and what is added to it from left to right; where nothing else is said, a tuple does.
+    """An accumulator and what is added to it from left to right; a tuple is one with all defaults.
 
-    Every addition is rounded to `accumulate` (None: the dtype the executor is told), the finished sum also to `round`.
-    `zero`: it starts from +0, not from its first child. `fma`: a child that is a leaf is a product and enters with one
-    rounding; where nothing is before it, it is a product rounded to fp32. `how`: `kahan` and `neumaier` compensate;
-    `fused` adds `width` children at once, exactly, with one rounding for all.
+    accumulate: every addition is rounded to it (None: the dtype given to the executor). round: the finished sum is
+    rounded to it too. zero: it starts from +0 instead of its first child. fma: a child that is a leaf is a product and
+    is added with one rounding; if it comes first, it is a product rounded to fp32. how: `kahan` and `neumaier`
+    compensate; `fused` adds `width` children at once, exactly, with one rounding.
     """
 
     children: tuple[AnyTree, ...]
@@ -47,9 +47,9 @@ class Sum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A whole-number argument of a level, at least `least`; optional where it has a default.
+    """An integer argument of a level, at least `least`; it is optional if it has a default.
 
-    An optional one that goes `by_name` is printed with its name: `threads(8, vector=4)`.
+    by_name: it is printed with its name, as in `threads(8, vector=4)`.
     """
 
     name: str
@@ -61,7 +61,9 @@ class Number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A kind of level: its arguments, the words it takes, and whether it can leave more than one value."""
+    """A kind of level: its arguments, the words that it takes, and whether it can leave more than one value
+    (`partial`).
+    """
 
     says: str
     numbers: tuple[Number, ...] = ()
@@ -71,9 +73,9 @@ class Form:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One level of an order. `numbers` are all arguments of its form, 0 where a fold has no width; `words` are sorted.
+    """One level of an order. numbers: all arguments of its form, 0 for a fold without a width. words: sorted.
 
-    `explicit` is the tree of `tree(...)`, whose leaves are the values this level is given.
+    explicit: the tree of `tree(...)`, whose leaves are the values that reach this level.
     """
 
     name: str
@@ -84,7 +86,7 @@ class Level:
     explicit: AnyTree = None
 
     def __str__(self) -> str:
-        """As it is parsed: numbers, words and dtypes in parentheses, those of its form's defaults left out."""
+        """As it is parsed: numbers, words and dtypes in parentheses, without those that are the form's defaults."""
         arguments = [] if self.explicit is None else [_spelling(self.explicit, "")]
         for number, value in zip(FORMS[self.name].numbers, self.numbers, strict=True):
             if value != number.default:
@@ -101,7 +103,9 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A summation order: levels, of which all but the last leave several values; prints itself as it is parsed."""
+    """A summation order: levels, all but the last of which may leave several values; it prints itself as it is
+    parsed.
+    """
 
     levels: tuple[Level, ...]
 
@@ -112,7 +116,7 @@ class Order:
 
     @property
     def leaves(self) -> int | None:
-        """The one number of leaves it holds for; None where it holds for any."""
+        """The only number of leaves that it is for; None if it is for any."""
         first = self.levels[0]
         return None if first.explicit is None else len(leaves_of(first.explicit))
 
@@ -123,7 +127,7 @@ class Order:
 
 FOLDS = ("fold_hi", "fold_lo")
 DTYPES = ("accumulate", "round")
-"""What a level may state of its own rounding."""
+"""The roundings that a level may state."""
 CONTRACTED = "fma"
 COMPENSATED: tuple[How, ...] = ("kahan", "neumaier")
 _CHAIN = ("fma", "kahan", "neumaier", "zero")
@@ -193,7 +197,7 @@ FORMS: dict[str, Form] = {
 
 
 def children_of(tree: AnyTree) -> tuple[AnyTree, ...]:
-    """What an accumulator adds up; nothing for a leaf or a padded zero."""
+    """What an accumulator adds up; () for a leaf or a padded zero."""
     return tree.children if isinstance(tree, Sum) else tree if isinstance(tree, tuple) else ()
 
 

@@ -27,10 +27,10 @@ def attention(
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """q [B, H, T, D], k and v [B, G, S, D], mask [B, S] or, of a pack, [1, T, T] bool -> [B, T, H * D].
+    """q [B, H, T, D], k and v [B, G, S, D], mask bool [B, S] (for a pack [1, T, T]) -> [B, T, H * D].
 
-    The queries are the last T of S tokens; own_k [B, G, T, D] and own_v [B, T, G, D] stand in place of what `k` and `v`
-    have for these.
+    The queries are the last T of S tokens. own_k [B, G, T, D] and own_v [B, T, G, D], if given, replace the keys and
+    values of these tokens in k and v.
     """
     if own_k is not None and own_v is not None:
         k, v = with_own(k, own_k), with_own(v, own_v.transpose(1, 2))

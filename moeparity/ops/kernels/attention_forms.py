@@ -1,4 +1,4 @@
-"""What `attention` and `mla` have in common: the forms in which heads attend, and what a cache hands on."""
+"""What `attention` and `mla` share: the forms of attention, and how a cache hands keys and values on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from moeparity.ops.kernels.flash_blocks import flash_in_blocks
 
 
 def with_own(stored: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-    """[B, G, S, D], of which the last T are as they were computed, [B, G, T, D]."""
+    """`stored` [B, G, S, D] with its last T tokens replaced by `new` [B, G, T, D], the values as they were computed."""
     earlier = stored.shape[2] - new.shape[2]
     return torch.cat((stored[:, :, :earlier], new), dim=2) if earlier else new
 
@@ -29,14 +29,14 @@ def with_own(stored: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
 def cached(
     k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, queries: int, window: int | None, at: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
-    """Keys, values and mask as a cache hands them on, and how many of its places behind them are free.
+    """Keys, values and mask as a cache hands them on, and how many places at the end of the cache are free.
 
-    Imitates transformers 5.23.0, cache_utils.py: DynamicLayer, DynamicSlidingWindowLayer, StaticLayer and
-    StaticSlidingWindowLayer, `update`.
+    Imitates transformers 5.23.0, cache_utils.py: `update` of DynamicLayer, DynamicSlidingWindowLayer, StaticLayer and
+    StaticSlidingWindowLayer.
     """
     layout = at.get("kv_layout")
     if layout is None:
-        # An online softmax, of which it is no choice, loads tiles: it is handed one layout, whatever made the keys.
+        # An online softmax, for which the layout is not a choice, loads tiles: it always gets the same layout.
         return _copy(k), _copy(v), mask, 0
     if layout == "projected":
         return k, v, mask, 0
@@ -47,7 +47,7 @@ def cached(
         if window is None and keys > places:
             raise RefusedError("allocated", f"{keys} tokens do not fit into {places} places. Allocate more.")
         if not before and keys > places:
-            # Handed on as they are: only what the window keeps is copied.
+            # Nothing was dropped by the window, so nothing is copied.
             return k, v, mask, 0
         free = max(0, places - keys)
         reach = None if before < places else places - 1
@@ -59,12 +59,12 @@ def cached(
 
 
 def _copy(x: torch.Tensor) -> torch.Tensor:
-    """A contiguous copy, always: `contiguous` leaves a view of one row its strides and its place in a cache line."""
+    """A contiguous copy in any case: `contiguous` would leave a view of one row its strides and its address."""
     return x.new_empty(x.shape).copy_(x)
 
 
 def softmax_scale(width: int, p: Mapping[str, Any]) -> float:
-    """1 / sqrt of the width of a head's query, as the parameters have it. Raises RefusedError."""
+    """1 / sqrt of the width of a head's query, or what the parameters give instead. Raises RefusedError."""
     of, factor = p.get("scale_width"), p.get("softmax_scale")
     if of is not None and of < 1:
         raise RefusedError("fault", f"no query is {of} wide.")
@@ -73,18 +73,18 @@ def softmax_scale(width: int, p: Mapping[str, Any]) -> float:
 
 
 def causal(heads: Heads, at: Mapping[str, Any]) -> torch.Tensor:
-    """The attention of all heads, [B, H, T, V]."""
+    """The causal attention of all heads in the node's form, [B, H, T, V]."""
     return {SDPA: _sdpa, FLASH: _flash}.get(at["implementation"], _eager)(heads, at)
 
 
 def side_by_side(heads: torch.Tensor) -> torch.Tensor:
-    """Of heads [B, H, T, V] -> [B, T, H * V]."""
+    """Heads [B, H, T, V] side by side: [B, T, H * V]."""
     return heads.transpose(1, 2).contiguous().flatten(2)
 
 
 def _visible(x: Heads) -> torch.Tensor:
-    """Which keys a query sees, [B or 1, 1, T, S] bool, the last T of S tokens asking; a padded query at the left sees
-    none at all.
+    """Which keys a query sees, bool [B or 1, 1, T, S]. The queries are the last T of S tokens; a query that is padding
+    on the left sees none.
     """
     queries, keys = x.q.shape[2], x.mask.shape[-1]
     before = keys - x.free - queries
@@ -112,10 +112,10 @@ def _eager(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _with_sinks(scores: torch.Tensor, sinks: torch.Tensor, counted: int, at: Mapping[str, Any]) -> torch.Tensor:
-    """Softmax of scores [B, H, T, T] with a sink in each row, so many times; these then are left out: a view, as
-    transformers has it.
+    """Softmax of scores [B, H, T, S] in which each row has its sink `counted` times; the result, without the sinks, is
+    a view, as in transformers.
 
-    transformers subtracts the highest first, in the scores' dtype (GptOssAttention, eager_attention_forward).
+    transformers subtracts the maximum first, in the scores' dtype (GptOssAttention, eager_attention_forward).
     """
     scores = torch.cat((scores, sinks.expand(*scores.shape[:3], counted)), dim=-1)
     shifted = rounding.add(scores, -scores.amax(dim=-1, keepdim=True), at["shifted"])
@@ -141,13 +141,13 @@ def _flash(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
-    # One dtype for all three: the widest, should an earlier site have left one of them in fp32.
+    # One dtype for all three: the widest, in case an earlier site left one of them in fp32.
     common = torch.promote_types(torch.promote_types(x.q.dtype, x.k.dtype), x.v.dtype)
     x = replace(x, q=rounded(x.q, common), k=rounded(x.k, common), v=rounded(x.v, common))
     q, k, v = x.q, x.k, x.v
     b, h, t, _ = q.shape
     groups = h // k.shape[1]
-    # What torch can be told in a word is not spelled out as a mask: no padding in these sequences, none out of reach.
+    # If torch can be told by an argument what to mask (no padding, no key out of reach), no mask is built.
     in_reach = x.window is None or k.shape[2] < x.window
     at_once = t == k.shape[2] or (t == 1 and at.get("kv_layout") != "static")
     plain = in_reach and at_once and not x.ahead and bool(x.mask.all())
@@ -164,7 +164,9 @@ def _sdpa(x: Heads, at: Mapping[str, Any]) -> torch.Tensor:
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Batched a @ b: torch's kernel of `dtype` if both operands are in it, else of `working` dtype and one rounding."""
+    """Batched a @ b. If both operands have `dtype` it is torch's kernel of that dtype, else one in `working` dtype,
+    rounded once.
+    """
     if a.dtype == b.dtype == dtype:
         return torch.matmul(a, b)
     step = working(a.dtype, b.dtype, dtype)
@@ -172,13 +174,13 @@ def matmul(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor
 
 
 def _repeated(x: Heads) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [B, H, T, D], one head for each of the queries'."""
+    """Keys and values [B, H, T, D], repeated so that each query head has its own."""
     times = x.q.shape[1] // x.k.shape[1]
     return _repeat_heads(x.k, times), _repeat_heads(x.v, times)
 
 
 def _repeat_heads(x: torch.Tensor, times: int) -> torch.Tensor:
-    """[B, G, T, D] -> [B, G * times, T, D]; the view itself when there is nothing to repeat, as transformers does."""
+    """[B, G, T, D] -> [B, G * times, T, D]; for times = 1 the view itself, as in transformers."""
     if times == 1:
         return x
     b, g, t, d = x.shape

@@ -16,7 +16,7 @@ from moeparity.ops.kernels.pieces import RANKS, each, stacked
 Settings = Mapping[str, Any]
 Leaf = Callable[[int], torch.Tensor]
 _WHOLE = 4
-"""Axes of rows that are not in parts."""
+"""The number of axes of rows that are not partial sums."""
 
 
 def combine(
@@ -31,8 +31,9 @@ def combine(
 ) -> torch.Tensor:
     """rows [B, T, K, H], ids and weights [B, T, K], shared [B, T, H] -> [B, T, H].
 
-    ids are read for `leaves: expert` and ranks, weights where rows have not met theirs, shared where it goes into this
-    sum. Rows in parts [B, ranks, T, K, H], or experts that lie on ranks, give partial sums [B, ranks, T, H].
+    ids are needed for `leaves: expert` and for ranks, weights if rows have not been multiplied by theirs, shared if it
+    is added within this sum. Rows in partial sums [B, ranks, T, K, H], or experts on several ranks, give partial sums
+    [B, ranks, T, H].
     """
     if at["expert"] == 1 and rows.dim() == _WHOLE:
         return _combined(rows, ids, weights, shared, p, at)
@@ -50,12 +51,12 @@ def _combined(
     p: Settings,
     at: Settings,
 ) -> torch.Tensor:
-    """The sum over the slots, and what happens to it before and after its last rounding."""
+    """The sum over the slots, with what happens before and after its last rounding."""
     way, later = at.get("shared", ADD), at["scaling"]
     if way == SLOT:
         assert shared is not None
         rows, ids, weights = _with_shared(rows, ids, weights, shared, p, 1.0 if later == "weights" else 1 / p["scale"])
-    # Where more is done in the accumulator, torch's own sum must leave it as it is.
+    # If more is added in the accumulator, torch's own sum must not be rounded to the output dtype.
     accumulated = at["accumulate"] if way == LAST or later == "accumulator" else at["output"]
     total = _sum(rows, ids, weights, shared if way == FIRST else None, {**at, "output": accumulated})
     if way == LAST:
@@ -85,8 +86,8 @@ def _sum(
 
 
 def _products(pick: Leaf, weights: torch.Tensor, order: orders.Order, at: Settings) -> dict[str, Leaf]:
-    """The weighted rows: one at a time, since all at once are K times the memory, and page faults cost more than sums;
-    or both factors of each, where the order contracts them.
+    """The weighted rows, one at a time, since all together would take K times the memory, and page faults cost more
+    than the additions. If the order contracts products into additions: both factors of each row.
     """
 
     def weight(i: int) -> torch.Tensor:
@@ -105,7 +106,7 @@ def _with_shared(
     p: Settings,
     weight: float,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """The shared expert's output as one slot more, behind all others, by expert id too."""
+    """The shared expert's output as one more slot, after all others, also by expert id."""
     column = rows[..., :1, 0]
     if weights is None:
         shared = rounded(wide(shared) * weight, shared.dtype)
@@ -116,7 +117,7 @@ def _with_shared(
 
 
 def _own_rows(rows: torch.Tensor, ids: torch.Tensor | None, p: Settings, at: Settings) -> Iterator[torch.Tensor]:
-    """Per partial sum, the rows of the rank it is of, and zeros in the other slots: adding those changes nothing."""
+    """For each partial sum, the rows of its rank, with zeros in the other slots, which change no sum."""
     assert ids is not None
     owner = ids // (p["experts"] // at["expert"])
     index = owner if at["partials"] == "rank" else _first_slots(owner)
@@ -125,13 +126,15 @@ def _own_rows(rows: torch.Tensor, ids: torch.Tensor | None, p: Settings, at: Set
 
 
 def _partials(ids: torch.Tensor | None, at: Settings) -> int:
-    """How many partial sums experts on ranks leave; ids [B, T, K]."""
+    """How many partial sums experts on ranks give; ids [B, T, K]."""
     assert ids is not None
     return int(at["expert"]) if at["partials"] == "rank" else min(int(at["expert"]), ids.shape[-1])
 
 
 def _first_slots(owner: torch.Tensor) -> torch.Tensor:
-    """owner [B, T, K], ranks by slot -> of each slot, how many other ranks have a slot before the first of its own."""
+    """owner [B, T, K], the rank of each slot -> for each slot, how many other ranks have a slot before its rank's
+    first one.
+    """
     same = owner.unsqueeze(-1) == owner.unsqueeze(-2)
     first = same.to(torch.int64).argmax(-1)
     leads = first == torch.arange(owner.shape[-1], device=owner.device)
@@ -141,7 +144,7 @@ def _first_slots(owner: torch.Tensor) -> torch.Tensor:
 def _leaves(
     rows: torch.Tensor, ids: torch.Tensor | None, weights: torch.Tensor | None, leaves: str
 ) -> tuple[Leaf, torch.Tensor | None]:
-    """Each token's i-th row [B, T, H] as a function of i, by slot or by expert id, and the weights in that order."""
+    """A function i -> each token's i-th row [B, T, H], by slot or by expert id; and the weights in that order."""
     if leaves == "slot":
         return lambda i: rows[..., i, :], weights
     assert ids is not None
@@ -150,14 +153,14 @@ def _leaves(
     places, flat = starts + by_expert, rows.flatten(0, -2)
 
     def pick(i: int) -> torch.Tensor:
-        # index_select moves whole rows; gather would go element by element, and take longer than the GEMMs.
+        # index_select moves whole rows; gather goes element by element and would take longer than the GEMMs.
         return flat.index_select(0, places[..., i].flatten()).view_as(rows[..., 0, :])
 
     return pick, None if weights is None else weights.gather(-1, by_expert)
 
 
 def _native_sum(weighted: torch.Tensor, output: torch.dtype) -> torch.Tensor:
-    """torch's sum over the slots; of 16-bit leaves it accumulates in fp32 and rounds once, to their own dtype."""
+    """torch's sum over the slots; for 16-bit leaves it accumulates in fp32 and rounds once, to their dtype."""
     if weighted.dtype != output or output == torch.float64:
         weighted = weighted.to(torch.float32)
     flat = weighted.flatten(0, 1).sum(dim=1)

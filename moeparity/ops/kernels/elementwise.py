@@ -26,15 +26,16 @@ def embedding(
 ) -> torch.Tensor:
     """tokens [B, T] int64 -> [B, T, H]."""
     row = F.embedding(tokens, w["weight"])
-    # A vocabulary cut over ranks is looked up in each, zeros where it is not held, and summed: -0 + 0 is +0.
+    # A vocabulary that is cut over ranks is looked up on each, with zeros for missing rows, and summed; so -0 becomes
+    # +0.
     return rounding.rounded(row + 0.0 if cut(at) > 1 else row, at["output"])
 
 
 def add(
     a: torch.Tensor, b: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """a + b of equal shapes; where one is in partial sums [B, ranks, T, H], the first rank adds the other one. What a
-    stage of a pipeline sends is rounded on its way.
+    """a + b of equal shapes. If one is in partial sums [B, ranks, T, H], the first rank adds the other one. A value
+    that a pipeline stage sends to the next one is rounded on the way.
     """
     border = at.get("border", UNROUNDED)
     if border == UNROUNDED:
@@ -64,7 +65,7 @@ def shared_add(
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """routed + shared, both [B, T, H] or in partial sums as in `add`; shared is None where the combine has added it."""
+    """routed + shared, both [B, T, H] or in partial sums as in `add`; shared is None if the combine has added it."""
     if shared is None:
         return rounding.rounded(routed, at["output"])
     if at["scaling"] == "shared_fma" and routed.dim() == shared.dim():
@@ -98,7 +99,7 @@ def sigmoid_gate(
 def clamp(
     x: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> torch.Tensor:
-    """x of any shape, held between -limit and limit."""
+    """x of any shape, clamped to [-limit, limit]."""
     return rounding.rounded(x, at["output"]).clamp(-p["limit"], p["limit"])
 
 

@@ -1,4 +1,4 @@
-"""torch's grouped GEMM as `experts` calls it: on all rows, on blocks of them, on those of several steps."""
+"""torch's grouped GEMM as `experts` calls it: on all rows, on blocks of rows, or on the rows of several steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def all_groups(counts: torch.Tensor, at: Settings) -> Multiply:
-    """One grouped GEMM, or one for each block of rows; counts [E, 1]."""
+    """One grouped GEMM, or one for each block of rows; counts [E, 1]: rows of each expert."""
     offsets = counts.flatten().cumsum(0).to(torch.int32)
 
     def multiply(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -50,20 +50,20 @@ def groups_of_steps(counts: torch.Tensor, at: Settings) -> Multiply:
 
 
 def _one_group(x: torch.Tensor, weight: torch.Tensor, _: torch.Tensor | None) -> torch.Tensor:
-    """A grouped GEMM of one expert's rows x [M, K] alone, weight [N, K]."""
+    """A grouped GEMM of one expert's rows alone; x [M, K], weight [N, K]."""
     offsets = torch.tensor([len(x)], dtype=torch.int32)
     return F.grouped_mm(x, weight.t()[None], offs=offsets)
 
 
 def _between_others(x: torch.Tensor, weight: torch.Tensor, _: torch.Tensor | None) -> torch.Tensor:
-    """As `_one_group`, with rows of other experts before and behind these."""
+    """As `_one_group`, but with rows of other experts before and after these."""
     before, behind = x.new_zeros(3, x.shape[1]), x.new_zeros(5, x.shape[1])
     offsets = torch.tensor([3, 3 + len(x), 8 + len(x)], dtype=torch.int32)
     return F.grouped_mm(torch.cat([before, x, behind]), weight.t().expand(3, -1, -1), offs=offsets)[3:-5]
 
 
 def _grouped_blocks(rows: torch.Tensor, weight: torch.Tensor, counts: Sequence[int], size: int) -> torch.Tensor:
-    """rows [M, K] sorted by expert, weight [E, K, N] -> [M, N]: a grouped GEMM of each block of one expert's rows."""
+    """rows [M, K] sorted by expert, weight [E, K, N] -> [M, N]: a grouped GEMM for each block of one expert's rows."""
     offsets = torch.tensor([size], dtype=torch.int32, device=rows.device)
     key = ("grouped", weight.shape[1:], weight.stride())
 

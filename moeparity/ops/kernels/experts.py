@@ -1,7 +1,8 @@
 """Kernel of `experts`, and the SwiGLU that dense MLPs share with it.
 
-The weights are the stacks transformers holds in memory: `gate_up` [E, 2I, H], gate rows first unless they alternate
-with those of up, and `down` [E, H, I]; with biases also `gate_up_bias` [E, 2I], laid out alike, and `down_bias` [E, H].
+The weights are the stacks that transformers holds in memory: `gate_up` [E, 2I, H], with the rows of gate first unless
+they alternate with those of up, and `down` [E, H, I]. Biases are `gate_up_bias` [E, 2I], in the same layout, and
+`down_bias` [E, H].
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Project = Callable[[torch.Tensor, torch.Tensor, torch.dtype, torch.dtype], torch
 Settings = Mapping[str, Any]
 Scores = torch.Tensor | None
 Stacks = Mapping[str, Sequence[torch.Tensor]]
-"""The weights, whole or as the ranks hold them whose activations are gathered before the down projection."""
+"""The weights by name: whole, or cut over the ranks whose activations are gathered before the down projection."""
 
 
 def experts(
@@ -42,10 +43,10 @@ def experts(
     at: Settings,
     steps: Steps | None = None,
 ) -> torch.Tensor:
-    """x [B, T, H], ids [B, T, K] -> rows [B, T, K, H], the output of each token's slots.
+    """x [B, T, H], ids [B, T, K] -> rows [B, T, K, H], the expert's output for each slot of each token.
 
-    weights [B, T, K] are given where a row meets its own here (`score_site`). Where each expert is cut over ranks
-    row-wise, the result are their parts of the rows, [B, ranks, T, K, H].
+    weights [B, T, K] are given if rows are multiplied by them here (`score_site`). If each expert is cut over ranks
+    row-wise, the results are partial sums [B, ranks, T, K, H].
     """
     run, pieces = _grouped if at["implementation"] == "grouped" else _loop, cut(at)
     if steps is not None:
@@ -61,7 +62,7 @@ def experts(
         return run(x_NH, ids_NK, scores, stacks_by_rank, p, at).view(*ids.shape, x.shape[-1])
     stacks_by_rank = {name: _outputs(name, stack, pieces, p) for name, stack in w.items() if name.startswith("gate_up")}
     at, stacks_by_rank["down"] = {**at, "output": at["partial"]}, parts(w["down"], pieces, 2)
-    # A bias is added once: by the first rank.
+    # Only the first rank adds the bias.
     stacks_by_rank["down_bias"] = [w["down_bias"]] if "down_bias" in w else []
     ranks = [{name: [stacks[i]] for name, stacks in stacks_by_rank.items() if i < len(stacks)} for i in range(pieces)]
 
@@ -81,7 +82,7 @@ def _in_steps(
     at: Settings,
     steps: Steps,
 ) -> torch.Tensor:
-    """The rows of experts that nothing cuts, as if computed step after step."""
+    """The rows of experts that are not cut over ranks, with the bits of step after step."""
     of_rows = (None if value is None else value.flatten(0, 1)[steps.places] for value in (x, ids, weights))
     x_NH, ids_NK, weights_NK = of_rows
     scores = None if weights_NK is None else weights_NK.reshape(-1, 1)
@@ -91,7 +92,7 @@ def _in_steps(
 
 
 def _outputs(name: str, stack: torch.Tensor, pieces: int, p: Settings) -> list[torch.Tensor]:
-    """What each rank holds of a stack [E, N, ..] that is cut along its outputs: as much of gate as of up."""
+    """Each rank's part of a stack [E, N, ..] that is cut along its outputs: equally much of gate and of up."""
     if not name.startswith("gate_up") or p.get("interleaved"):
         return parts(stack, pieces, 1)
     halves = (parts(half, pieces, 1) for half in stack.chunk(2, dim=1))
@@ -107,7 +108,7 @@ def _loop(
     at: Settings,
     steps: Steps | None = None,
 ) -> torch.Tensor:
-    """One GEMM per expert hit, in ascending id; inside an expert, rows by step, then slot, then token."""
+    """One GEMM for each expert that is hit, in ascending id; within an expert, rows by step, then slot, then token."""
     n, k = ids.shape
     rows = torch.empty(n * k, x.shape[-1], dtype=at["output"], device=x.device)
     by_expert = _by_expert_and_step(ids.t(), steps).reshape(-1).sort(stable=True)
@@ -128,12 +129,12 @@ def _loop(
 
 
 def _by_expert_and_step(ids: torch.Tensor, steps: Steps | None) -> torch.Tensor:
-    """Numbers that ascend by expert, and of one expert by step; ids [K, n]."""
+    """A number for each slot that ascends by expert and, within an expert, by step; ids [K, n]."""
     return ids if steps is None else ids * len(steps.sizes) + steps.numbers
 
 
 def _counts(numbers: torch.Tensor, w: Stacks, steps: Steps | None) -> torch.Tensor:
-    """By expert and step how many rows there are, int64 [E, steps]."""
+    """The number of rows by expert and step, int64 [E, steps]."""
     experts, of_each = w["down"][0].shape[0], 1 if steps is None else len(steps.sizes)
     return torch.bincount(numbers, minlength=experts * of_each).view(experts, of_each)
 
@@ -148,7 +149,7 @@ def _alone(gemm: Callable[..., torch.Tensor]) -> Project:
 
 
 def _joined(gemm: Callable[..., torch.Tensor], at: Settings, sizes: Sequence[int]) -> Project:
-    """The GEMMs of several steps' rows, which follow each other."""
+    """The GEMMs of the rows of several consecutive steps."""
 
     def project(x: torch.Tensor, weight: torch.Tensor, inputs: torch.dtype, output: torch.dtype) -> torch.Tensor:
         def alone(x: torch.Tensor, weight: torch.Tensor, _: torch.Tensor | None) -> torch.Tensor:
@@ -200,7 +201,7 @@ def _grouped(
 def _mlp(
     x: torch.Tensor, scores: Scores, w: Stacks, p: Settings, at: Settings, project: Project, turns: StepRows
 ) -> torch.Tensor:
-    """Rows [M, H] of x [M, H], with scores [M, 1] where they are not left to the combine."""
+    """Rows [M, H] of x [M, H]; scores [M, 1] unless they are left to the combine."""
     where = at["score_site"]
     if scores is not None and where == INPUT:
         x = product(x, scores, at["scored"])
@@ -235,7 +236,9 @@ def _projected(
     at: Settings,
     project: Project,
 ) -> torch.Tensor:
-    """A GEMM and, after it, its bias [N] or [M, N]; without one, where another rank has it, rounded as there."""
+    """A GEMM, then its bias [N] or [M, N]. Without a bias, since another rank adds it, the result is rounded as
+    there.
+    """
     projection = project(x, weight, inputs, at.get("unbiased", output))
     return rounded(projection, output) if bias is None else add(projection, bias, output)
 
@@ -249,7 +252,7 @@ def _hidden(
     project: Project,
     turns: StepRows,
 ) -> torch.Tensor:
-    """What the down projection takes of rows x [M, H]; weight [2I, H] or [E, 2I, H], bias [2I] or [M, 2I]."""
+    """The input of the down projection for rows x [M, H]; weight [2I, H] or [E, 2I, H], bias [2I] or [M, 2I]."""
     inputs, dtype = at["projections"], at.get("biased", at["projections"])
 
     def activated(apply: Apply, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -268,10 +271,10 @@ def _hidden(
 
 
 def _halves(x: torch.Tensor, axis: int, p: Settings) -> tuple[torch.Tensor, ...]:
-    """What belongs to gate and what to up, along the axis of outputs: -1, or -2 of a weight."""
+    """The halves that belong to gate and to up, along the axis of outputs: -1, or -2 for a weight."""
     if not p.get("interleaved"):
         return x.chunk(2, dim=axis)
-    # Matrices of their own: torch's grouped GEMM takes none with another's rows between its own.
+    # Copied to matrices of their own: torch's grouped GEMM does not take interleaved ones.
     alternate = (x[..., i::2] if axis == -1 else x[..., i::2, :].contiguous() for i in range(2))
     return tuple(alternate)
 
@@ -286,7 +289,7 @@ def _clamped(gate: torch.Tensor, up: torch.Tensor, p: Settings, at: Settings, ap
 
 
 def _computed_for(output: torch.dtype, x: torch.Tensor) -> torch.Tensor:
-    """x in the dtype in which a function of it is computed: its own if `output` is that too."""
+    """x in the dtype in which a function of it is computed; its own dtype if `output` is the same."""
     return x if x.dtype == output else x.to(working(x.dtype, output))
 
 

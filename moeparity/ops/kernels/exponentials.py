@@ -1,4 +1,4 @@
-"""exp, exp2 and log whose bits depend on no library, Sleef's expf, sigmoid, silu and softmax written out."""
+"""exp, exp2 and log whose bits depend on no library; Sleef's expf; sigmoid, silu and softmax step by step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from moeparity.numerics import cuda
+from moeparity.numerics import cpu, cuda
 from moeparity.numerics.fma import fma
 from moeparity.numerics.joined_steps import Apply, call
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import wide, working
 from moeparity.numerics.summation import sum_axis
 
-# Of sleefsimdsp.c, xexpf: 1 / ln 2, ln 2 in two parts, and the polynomial from its highest power down.
+# From sleefsimdsp.c, xexpf: 1 / ln 2, ln 2 in two parts, and the polynomial from its highest power down.
 _INVERSE_LN2 = 1.442695040888963407
 _LN2 = (0.693145751953125, 1.428606765330187045e-06)
 _POLYNOMIAL = (
@@ -27,22 +27,23 @@ _POLYNOMIAL = (
     0.5,
 )
 _UNDERFLOW = -104.0
-CUDA_FAST = "cuda_fast"
-"""The form of CUDA's functions with -use_fast_math, which also flushes what is subnormal."""
+CUDA_FAST, U20 = "cuda_fast", "u20"
+"""The forms of CUDA's functions under -use_fast_math, which also flushes subnormal numbers to zero, and of torch's
+exp_u20 for AVX-512."""
 
 
 def exp(x: torch.Tensor) -> torch.Tensor:
-    """exp in x's dtype, fp32 or fp64. In fp32 it is rounded correctly, short of one fp64 result in about 2^28."""
+    """exp in x's dtype, fp32 or fp64. In fp32 it is correctly rounded, except for about one fp64 result in 2^28."""
     return _by_fp64(torch.exp, x)
 
 
 def exp2(x: torch.Tensor) -> torch.Tensor:
-    """2 to the x, as `exp`."""
+    """2 to the power x, with the accuracy of `exp`."""
     return _by_fp64(torch.exp2, x)
 
 
 def log(x: torch.Tensor) -> torch.Tensor:
-    """The natural logarithm, as `exp`."""
+    """The natural logarithm, with the accuracy of `exp`."""
     return _by_fp64(torch.log, x)
 
 
@@ -51,9 +52,9 @@ def _by_fp64(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) 
 
 
 def sleef_exp(x: torch.Tensor) -> torch.Tensor:
-    """Sleef's expf_u10 of fp32 x <= 104, as built with FMA: what ATen's softmax on CPU takes for exp.
+    """Sleef's expf_u10 as built with FMA, for fp32 x <= 104: the exp in ATen's softmax on CPU.
 
-    Imitates Sleef 3.6, xexpf (the one vectorised for AVX2 and AVX-512); run against torch 2.13.0 on AVX2.
+    Imitates Sleef 3.6, xexpf (the version vectorised for AVX2 and AVX-512); compared with torch 2.13.0 on AVX2.
     """
     high, low = (torch.tensor(-part, dtype=torch.float32, device=x.device) for part in _LN2)
     first, *others = (torch.tensor(c, dtype=torch.float32, device=x.device) for c in _POLYNOMIAL)
@@ -63,13 +64,15 @@ def sleef_exp(x: torch.Tensor) -> torch.Tensor:
     for coefficient in others:
         total = fma(total, reduced, coefficient)
     total = 1 + fma(reduced * reduced, total, reduced)
-    # In fp64 the power of two is exact, and what is subnormal is rounded once.
+    # In fp64 the power of two is exact, and subnormal results are rounded only once.
     scaled = (total.double() * torch.exp2(turns.double())).float()
     return torch.where(x < _UNDERFLOW, 0.0, scaled)
 
 
 def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
-    """The sigmoid: torch's own kernel in x's dtype; or 1 / (1 + exp(-x)) in fp32 or fp64, each step rounded."""
+    """The sigmoid by `form`: torch's own kernel in x's dtype, or 1 / (1 + exp(-x)) in fp32 or fp64, each step
+    rounded.
+    """
     if form == NATIVE:
         return apply(torch.sigmoid, x)
     denominator = 1 + _exp(-wide(x), form)
@@ -78,24 +81,26 @@ def sigmoid(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
 
 
 def silu(x: torch.Tensor, form: str, apply: Apply = call) -> torch.Tensor:
-    """Of x its product with its sigmoid, as `sigmoid`; written out it is x / (1 + exp(-x))."""
+    """silu by `form`: torch's own; x times the written sigmoid (`u20`); or x / (1 + exp(-x)), each step rounded."""
     if form == NATIVE:
         return apply(F.silu, x)
+    if form == U20:
+        return wide(x) * sigmoid(x, form)
     divide = cuda.fast_divide if form == CUDA_FAST and wide(x).dtype == torch.float32 else torch.div
     return divide(wide(x), 1 + _exp(-wide(x), form))
 
 
 def _exp(x: torch.Tensor, form: str) -> torch.Tensor:
-    """exp as `logistic` has it; of fp64 torch's."""
-    functions = {"cuda": cuda.expf, CUDA_FAST: cuda.fast_expf}
+    """exp in the form that `logistic` names; for fp64 it is torch's."""
+    functions = {"cuda": cuda.expf, CUDA_FAST: cuda.fast_expf, U20: cpu.exp_u20}
     return functions.get(form, torch.exp)(x) if x.dtype == torch.float32 else torch.exp(x)
 
 
 def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> torch.Tensor:
-    """Softmax over the last axis in `step`, fp32 or fp64, in the form a node's `softmax` names.
+    """Softmax over the last axis in `step`, fp32 or fp64, in the form that the node's `softmax` names.
 
-    Imitates, where written out: `divide`, ATen's SoftMax.cu (read; exp's own bits aside); `reciprocal` with `sleef`,
-    ATen's kernel on CPU (run, torch 2.13.0 with AVX2; the same with AVX-512 is read).
+    The written-out forms imitate: `divide`, ATen's SoftMax.cu (read; without exp's own bits); `reciprocal` with
+    `sleef`, ATen's kernel on CPU (compared with torch 2.13.0 on AVX2; that AVX-512 is the same was read).
     """
     if at["softmax"] == NATIVE:
         return F.softmax(scores, dim=-1, dtype=step)
@@ -107,7 +112,7 @@ def softmax(scores: torch.Tensor, step: torch.dtype, at: Mapping[str, Any]) -> t
 
 
 def row_sum(x: torch.Tensor, order: str) -> torch.Tensor:
-    """The sum over the last axis, which stays with one element; every addition in x's dtype, fp32 or fp64."""
+    """The sum over the last axis, which is kept with one element; additions are in x's dtype, fp32 or fp64."""
     if order == NATIVE:
         return x.sum(-1, keepdim=True)
     return sum_axis(x, parse(order), -1, accumulate=working(x.dtype)).unsqueeze(-1)

@@ -1,7 +1,7 @@
-"""Attention by online softmax over tiles of keys, and the merge of several runs of tiles.
+"""Attention by online softmax over tiles of keys, and the merge of the results for several runs of tiles.
 
-Shapes: q [B, H, T, D], k [B, H, S, D], v [B, H, S, V], visible [B or 1, 1, T, S] bool; a row statistic is [B, H, T, 1].
-The queries are the last T of S tokens.
+Shapes: q [B, H, T, D], k [B, H, S, D], v [B, H, S, V], visible bool [B or 1, 1, T, S]; a statistic of a row is
+[B, H, T, 1]. The queries are the last T of S tokens.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from moeparity.numerics import cuda
+from moeparity.numerics import cpu, cuda, gemm
 from moeparity.numerics.fma import fma
-from moeparity.numerics.orders import parse
+from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import product, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attention import END, RESCALE, START
-from moeparity.ops.attention_forms import SHARED
+from moeparity.ops.attention_forms import QUERY, SHARED, U20
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
 from moeparity.ops.kernels.key_tiles import cuts
 
@@ -29,12 +29,13 @@ LOG2E = math.log2(math.e)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heads:
-    """Queries and as many heads of keys and values for them, or fewer that several queries share.
+    """Queries, keys and values of all heads, with what their attention needs.
 
-    q [B, H, T, D], k [B, G, S, D], v [B, G, S, V], mask [B, S] bool, or [1, T, T] in a pack;
-    `window`: the tokens a query sees, itself included (None: all before it); `scale`: of q @ k.T; sinks [1, H, 1, 1];
-    `free`: so many of the keys, the last, are places of a cache that no token has filled; `ahead`: so many keys behind
-    a query are seen too; `counted`: how often a sink counts.
+    q [B, H, T, D], k [B, G, S, D], v [B, G, S, V] (G < H: several query heads share a key head), mask bool [B, S], or
+    [1, T, T] in a pack. window: how many tokens a query sees, itself included (None: all before it). scale: factor on q
+    @ k.T.
+    sinks: [1, H, 1, 1]. free: how many of the last keys are places of a cache that no token has filled. ahead: how many
+    keys after itself a query sees too. counted: how often a sink counts.
     """
 
     q: torch.Tensor
@@ -51,7 +52,7 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What some tiles come to: the normalised output, and the natural logarithm of the sum of exponentials."""
+    """The result for some tiles: the normalised output, and the natural logarithm of the sum of exponentials."""
 
     out: torch.Tensor
     lse: torch.Tensor
@@ -59,7 +60,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Some keys and values [B, H, S, D] and [B, H, S, V], and which of them a query sees, [B or 1, 1, T, S]."""
+    """Some keys [B, H, S, D] and values [B, H, S, V], and which of them each query sees, [B or 1, 1, T, S]."""
 
     k: torch.Tensor
     v: torch.Tensor
@@ -67,16 +68,15 @@ class Tile:
 
 
 def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
-    """Scores, sums and output in fp32, fp64 where an operand or a site is; -> [B, H, T, V] in `output`.
+    """Attention [B, H, T, V] in `output`; scores, sums and outputs are in fp32, in fp64 if an operand or a site is.
 
-    The queries are the last T of S keys; visible [B or 1, 1, T, S]. A query that sees no key gets zeros. Tiles that a
-    query does not see at all change nothing, so that none is skipped. A head's sink makes the sum larger, in the first
-    run.
-    Not modelled: the tensor cores' order inside a tile, and that they add a tile onto the rescaled output inside the
-    GEMM; that each of the four threads of a row carries its own sum of exponentials from tile to tile, joined at the
-    end, where here a tile's sum is added to what came before; the rescaling that FlashAttention 4 leaves out while the
-    maximum grows little. Imitates otherwise FlashAttention 0251105 (read; softmax.h: max -inf taken as 0, the sum over
-    exponentials that are not yet rounded).
+    The queries are the last T of S keys; visible [B or 1, 1, T, S]. A query that sees no key gets zeros. A tile of
+    which a query sees nothing changes nothing, so none is skipped. A head's sink is part of the sum of the first run.
+    Not modelled: the order of tensor cores within a tile, and that they add a tile onto the rescaled output inside the
+    GEMM; that each of the four threads of a row keeps its own sum of exponentials over tiles and these are joined at
+    the end (here each tile's sum is added to the sum so far). Otherwise it imitates FlashAttention 0251105 (read;
+    softmax.h: a maximum of -inf is taken as 0, the sum is of exponentials before their rounding), and vLLM 0.33.0,
+    csrc/cpu/cpu_attn_impl.hpp (read).
     """
     heads = operands(heads, at)
     q, k, v, outputs = heads.q, heads.k, heads.v, []
@@ -88,7 +88,7 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
 
 
 def merged_runs(heads: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) -> torch.Tensor:
-    """The attention of some queries to all runs of tiles, [B, H, T, V] in `output`."""
+    """The attention of some queries to all runs of tiles, merged, [B, H, T, V] in `output`."""
     without_sinks = replace(heads, sinks=None)
     attended = [attend(without_sinks if i else heads, run, at) for i, run in enumerate(runs)]
     if at["splits"] == 1 or (at["splits"] == SHARED and len(runs) == 1):
@@ -98,10 +98,14 @@ def merged_runs(heads: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, A
 
 
 def operands(heads: Heads, at: Mapping[str, Any]) -> Heads:
-    """Queries, keys and values in the dtype that is computed in, rounded to TF32 where a node asks for it."""
+    """Queries, keys and values in the dtype of the computation, rounded to TF32 if the node asks for it; queries
+    already scaled if it asks for that, with a scale of 1 for the scores.
+    """
     step = working(heads.q.dtype, heads.k.dtype, heads.v.dtype, at["probabilities"], at["output"])
-    q, k, v = (_operand(x.to(step), at) for x in (heads.q, heads.k, heads.v))
-    return replace(heads, q=q, k=k, v=v)
+    q, k, v = (x.to(step) for x in (heads.q, heads.k, heads.v))
+    if at["scale_on"] == QUERY:
+        q, heads = q * torch.tensor(heads.scale, dtype=step, device=q.device), replace(heads, scale=1.0)
+    return replace(heads, q=_operand(q, at), k=_operand(k, at), v=_operand(v, at))
 
 
 def _operand(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
@@ -118,13 +122,14 @@ def attend(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> _Run:
         highest, total = heads.sinks.to(q.dtype).expand_as(highest), torch.ones_like(highest)
     out = torch.zeros(*q.shape[:3], heads.v.shape[-1], dtype=q.dtype, device=q.device)
     for tile in tiles if at["kv_order"] == "ascending" else reversed(tiles):
-        scores = torch.matmul(q, tile.k.transpose(2, 3)).masked_fill(~tile.visible, -math.inf)
+        scores = _product(q, tile.k.transpose(2, 3), at["scores_order"]).masked_fill(~tile.visible, -math.inf)
         scores = formula.scaled(scores)
-        before, highest = highest, torch.maximum(highest, scores.amax(-1, keepdim=True))
+        before, highest = highest, _raised(highest, scores.amax(-1, keepdim=True), formula, at)
         p, shrunk = formula.p(scores, _finite(highest)), formula.shrink(before, _finite(highest))
-        total = total * shrunk + row_sum(p, at["row_sum"])
+        summed = row_sum(p, at["row_sum"])
+        total = fma(total, shrunk, summed) if at["contraction"] == "sum" else total * shrunk + summed
         weights = _operand(rounded(p, at["probabilities"]).to(q.dtype), at)
-        out = out * shrunk + torch.matmul(weights, tile.v)
+        out = _product(weights, tile.v, at["values_order"], onto=out * shrunk)
     if heads.sinks is not None and sink == END:
         total = total + formula.of_sink(heads.sinks.to(q.dtype), _finite(highest))
     lse = formula.in_nats(_finite(highest)) + log(total)
@@ -133,7 +138,7 @@ def attend(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> _Run:
 
 
 def _rescaled(run: _Run, sinks: torch.Tensor | None, at: Mapping[str, Any]) -> torch.Tensor:
-    """The output of a run in its dtype, times the share of it that is not the sink's where that is left to the end.
+    """The output of a run in its dtype; if the sink is applied at the end, times the fraction that is not the sink's.
 
     Imitates torchtitan 0014ac2ca4, models/gpt_oss/model.py Attention.forward (read).
     """
@@ -143,13 +148,29 @@ def _rescaled(run: _Run, sinks: torch.Tensor | None, at: Mapping[str, Any]) -> t
     return product(out, rounded(torch.sigmoid(run.lse - sinks.to(run.lse.dtype)), at["output"]), at["output"])
 
 
+def _product(a: torch.Tensor, b: torch.Tensor, order: str, *, onto: torch.Tensor | None = None) -> torch.Tensor:
+    """Batched a @ b, added to `onto`: torch's GEMM, then one addition; in an order written out the sum starts there."""
+    if order != NATIVE:
+        return gemm.matmul(a, b, order, start=onto)
+    product = torch.matmul(a, b)
+    return product if onto is None else onto + product
+
+
+def _raised(before: torch.Tensor, highest: torch.Tensor, formula: _Exp2 | _Exp, at: Mapping[str, Any]) -> torch.Tensor:
+    """The maximum that exponentials are taken under: the highest of all, or what it was where that is little more."""
+    above = torch.maximum(before, highest)
+    if at["rescale_above"] == 0:
+        return above
+    return torch.where(formula.exponent(above - before) <= at["rescale_above"], before, above)
+
+
 def _finite(highest: torch.Tensor) -> torch.Tensor:
-    """-inf, where no key was seen yet, taken as 0: -inf - -inf would be NaN."""
+    """The maximum, with 0 in place of -inf (no key seen yet), since -inf - -inf would be NaN."""
     return torch.where(highest == -math.inf, 0.0, highest)
 
 
 class _Exp2:
-    """exp2 of scores as they are, with softmax scale and log2(e) folded into one factor."""
+    """exp2 of unscaled scores, with softmax scale and log2(e) folded into one factor."""
 
     def __init__(self, scale: float, dtype: torch.dtype, device: torch.device, *, contracted: bool) -> None:
         self.scale, self.factor = (torch.tensor(x, dtype=dtype, device=device) for x in (scale, scale * LOG2E))
@@ -157,6 +178,9 @@ class _Exp2:
 
     def scaled(self, scores: torch.Tensor) -> torch.Tensor:
         return scores
+
+    def exponent(self, difference: torch.Tensor) -> torch.Tensor:
+        return difference * self.factor
 
     def p(self, scores: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
         most = highest * self.factor
@@ -178,22 +202,27 @@ class _Exp2:
 
 
 class _Exp:
-    """exp of scores times the softmax scale."""
+    """exp of scores times the softmax scale; quick, as on CPUs, in fp32 only."""
 
-    def __init__(self, scale: float, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, scale: float, dtype: torch.dtype, device: torch.device, *, quick: bool) -> None:
         self.scale = torch.tensor(scale, dtype=dtype, device=device)
+        quick = quick and dtype == torch.float32
+        self.of_score, self.of_maximum = (cpu.exp_u20, cpu.expf) if quick else (exp, exp)
 
     def scaled(self, scores: torch.Tensor) -> torch.Tensor:
         return scores * self.scale
 
+    def exponent(self, difference: torch.Tensor) -> torch.Tensor:
+        return difference
+
     def p(self, scores: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
-        return exp(scores - highest)
+        return self.of_score(scores - highest)
 
     def shrink(self, before: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
-        return exp(before - highest)
+        return self.of_maximum(before - highest)
 
     def of_sink(self, sinks: torch.Tensor, highest: torch.Tensor) -> torch.Tensor:
-        return exp(sinks - highest)
+        return self.of_score(sinks - highest)
 
     def in_nats(self, highest: torch.Tensor) -> torch.Tensor:
         return highest
@@ -202,7 +231,8 @@ class _Exp:
 _FORMULAS: dict[str, Callable[[float, torch.dtype, torch.device], _Exp2 | _Exp]] = {
     "exp2_fma": partial(_Exp2, contracted=True),
     "exp2": partial(_Exp2, contracted=False),
-    "exp": _Exp,
+    "exp": partial(_Exp, quick=False),
+    U20: partial(_Exp, quick=True),
 }
 
 
@@ -218,7 +248,9 @@ def _merged(runs: Sequence[_Run], at: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _at_once(runs: Sequence[_Run], order: str) -> torch.Tensor:
-    """Outputs weighted by exp(lse - lse of all); FlashAttention 0251105, combine_attn_seqk_parallel (read)."""
+    """Outputs weighted by exp(lse - lse of all), then added; FlashAttention 0251105, combine_attn_seqk_parallel
+    (read).
+    """
     lse = torch.stack([run.lse for run in runs])
     highest = _finite(lse.amax(0))
     summed = sum_axis(exp(lse - highest), parse("sequential"), 0, accumulate=lse.dtype)
@@ -228,7 +260,9 @@ def _at_once(runs: Sequence[_Run], order: str) -> torch.Tensor:
 
 
 def _online(runs: Sequence[_Run]) -> torch.Tensor:
-    """Outputs added up as they come; vLLM 0155494, triton_decode_attention.py, stage 2 (read; contraction inferred)."""
+    """Outputs merged one after the other; vLLM 0155494, triton_decode_attention.py, stage 2 (read; contraction
+    inferred).
+    """
     highest = torch.full_like(runs[0].lse, -math.inf)
     total, out = torch.zeros_like(highest), torch.zeros_like(runs[0].out, dtype=highest.dtype)
     for run in runs:
@@ -240,7 +274,7 @@ def _online(runs: Sequence[_Run]) -> torch.Tensor:
 
 
 def _pair(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
-    """Two outputs weighted by quotients, stored; vLLM 0.33.0, merge_attn_states.cu, run through its PTX."""
+    """Two outputs merged with quotients as weights, then stored; vLLM 0.33.0, merge_attn_states.cu, run as PTX."""
     highest = _finite(torch.maximum(a.lse, b.lse))
     single = highest.dtype == torch.float32
     power, logarithm = (cuda.expf, cuda.logf) if single else (torch.exp, torch.log)

@@ -1,7 +1,7 @@
-"""The online softmax on blocks of a fixed number of queries and tiles of a fixed number of keys.
+"""Online softmax on blocks of a fixed number of queries and tiles of a fixed number of keys.
 
-torch's GEMMs choose how they add by their shapes, and those of attention change with every step: a prefill has all
-queries, a decode one, and the keys grow. Here every GEMM has one shape. Shapes are those of `flash`.
+torch's GEMMs choose their order of additions by shape, and in attention shapes change with every step: a prefill has
+all queries, a decode one, and keys grow. Here every GEMM has the same shape. Letters are those of `flash`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from moeparity.ops.kernels.key_tiles import Cut, cuts
 from moeparity.ops.kernels.linear import places_tried
 
 Tiles = dict[int, tuple[torch.Tensor, torch.Tensor]]
-"""Keys and values of tiles that were filled up, by their first key."""
+"""Padded keys and values of tiles, by the index of their first key."""
 
 
 def flash_in_blocks(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
-    """As `flash`, one sequence after the other, of which padding at the left is left out.
+    """As `flash`, one sequence after the other, without padding on the left.
 
-    The queries are the last T of S keys; visible [B or 1, 1, T, S]. A query's bits are the same whatever else its step
-    computes, finite values given: a NaN among the keys of its last tile is one even where it is masked.
+    The queries are the last T of S keys; visible [B or 1, 1, T, S]. The bits of a query do not depend on what else its
+    step computes, if all values are finite: a NaN among the keys of its last tile shows even if it is masked.
 
-    Raises RefusedError where a query's place in its block shows on this machine.
+    Raises RefusedError if a query's place within its block changes bits on this machine.
     """
     heads, visible = operands(heads, at), visible.expand(heads.q.shape[0], -1, -1, -1)
     out = heads.q.new_zeros(*heads.q.shape[:3], heads.v.shape[-1], dtype=at["output"])
-    # Of a pack the mask says for each query what it may see.
+    # In a pack, the mask says for each query which keys it may see.
     for b, visible_keys in enumerate(heads.mask.any(1) if heads.mask.dim() > 2 else heads.mask):
         if not bool(visible_keys.any()):
             continue
         start = int(visible_keys.to(torch.int8).argmax())
-        # Queries that are padding at the left see nothing, and stay zeros.
+        # Queries that are padding on the left see nothing; their rows stay zero.
         skipped = max(0, start - (heads.k.shape[2] - heads.q.shape[2]))
         sequence = slice(b, b + 1)
         q, k, v = heads.q[sequence, :, skipped:], heads.k[sequence, :, start:], heads.v[sequence, :, start:]
@@ -57,7 +57,7 @@ def _sequence(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> tor
             block = replace(heads, q=filled(heads.q[:, :, span], size))
             visible_keys = visible[:, :, span]
             if not bool(visible_keys.any()):
-                # Padding at the left of a sequence within a pack.
+                # Padding on the left of a sequence within a pack.
                 out[:, :, span] = 0
                 continue
             runs = [
@@ -71,7 +71,9 @@ def _sequence(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> tor
 
 
 def _cuts(queries: int, keys: int, window: int | None, at: Mapping[str, Any]) -> list[Cut]:
-    """The cuts of a sequence; queries whose last key lies in another run of a fixed length have no empty run behind."""
+    """The cuts of a sequence. Queries whose last key lies in an earlier run of a fixed length do not get empty later
+    runs.
+    """
     every = cuts(queries, keys, window, at)
     if at["splits"] != FIXED:
         return every
@@ -81,12 +83,12 @@ def _cuts(queries: int, keys: int, window: int | None, at: Mapping[str, Any]) ->
 
 
 def _visible_tiles(run: Sequence[slice], visible: torch.Tensor) -> list[slice]:
-    """The tiles of which some query of a block sees a key: the others change nothing."""
+    """The tiles of which some query of a block sees a key; others change nothing."""
     return [tile for tile in run if bool(visible[..., tile].any())]
 
 
 def _tile(heads: Heads, tile: slice, visible: torch.Tensor, tiles: Tiles, at: Mapping[str, Any]) -> Tile:
-    """A tile filled up to `kv_block` keys, and which of them the queries of a block see, who are filled up too."""
+    """A tile padded to `kv_block` keys, and which of them the queries of a block (padded as well) see."""
     width = int(at["kv_block"])
     if tile.start not in tiles:
         tiles[tile.start] = (filled(heads.k[:, :, tile], width), filled(heads.v[:, :, tile], width))
@@ -97,8 +99,9 @@ def _tile(heads: Heads, tile: slice, visible: torch.Tensor, tiles: Tiles, at: Ma
 
 
 def _try(block: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) -> None:
-    """One query in every place of a block, on the first tile, all of which it sees."""
+    """Try one query in every place of a block, on the first tile, which it sees in full."""
     tile = next(tile for run in runs for tile in run)
     open_tile = replace(tile, visible=torch.ones_like(tile.visible))
-    key = ("flash", tile.k.shape, tile.v.shape, at["exponential"], at["row_sum"], at["probabilities"])
+    names = ("exponential", "scores_order", "values_order", "row_sum", "probabilities")
+    key = ("flash", tile.k.shape, tile.v.shape, *(at[name] for name in names))
     try_places(block.q, lambda q: attend(replace(block, q=q, sinks=None), [open_tile], at).out, key)

@@ -1,4 +1,4 @@
-"""How split-KV cuts the keys of a sequence into runs of tiles, and for which queries: known without torch."""
+"""How split-KV cuts the keys of a sequence into runs of tiles, and for which queries; needs no torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from moeparity.ops.attention_forms import FIXED, SEEN, SHARED, TILES
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Some queries, and the runs of key tiles that they attend to; what they do not see of these is masked."""
+    """Some queries and the runs of key tiles to which they attend; keys that they do not see are masked."""
 
     queries: slice
     runs: list[list[slice]]
 
 
 def cuts(queries: int, length: int, window: int | None, at: Mapping[str, Any]) -> list[Cut]:
-    """Of the last `queries` of `length` tokens, under the attributes of `attention`; together all queries, in turn.
+    """The cuts for the last `queries` of `length` tokens, by the attributes of `attention`; they cover all queries in
+    order.
 
     Imitates, all read: FlashAttention 0251105 csrc/flash_attn/src/flash_fwd_kernel.h, n_blocks_per_split (`tiles`);
     0f25c7b hopper/block.h, get_n_block_min_max (`seen`); vLLM 0155494 vllm/v1/attention/ops/triton_decode_attention.py
     and SGLang 03cd2ec decode_attention.py, kv_len_per_split (`keys`); FlashInfer fb28d72 attention/prefill.cuh,
     chunk_start (`fixed`); vLLM 5704f34f36 vllm/v1/attention/backends/flash_attn.py, cascade_attention (`shared`). How
-    many splits their heuristics choose is not modelled: it depends on the batch and the GPU.
+    many splits their heuristics choose depends on the batch and the GPU, and is not modelled.
     """
     splits, block, every = at["splits"], at["kv_block"], slice(0, queries)
     if splits == FIXED:
@@ -52,7 +53,7 @@ def cuts(queries: int, length: int, window: int | None, at: Mapping[str, Any]) -
 
 
 def _behind_a_prefix(queries: int, length: int, at: Mapping[str, Any]) -> Iterator[Cut]:
-    """Queries within the shared keys attend to these alone; those behind them to the two runs."""
+    """Queries within the shared prefix attend to that alone, later ones to two runs."""
     block, shared = at["kv_block"], min(at["shared_keys"], length)
     within = min(queries, max(0, shared - (length - queries)))
     prefix = _cut(0, shared, block)

@@ -20,7 +20,7 @@ def kv_cache(
 
 
 def _read_back(x: torch.Tensor, at: Mapping[str, Any], scale: str) -> torch.Tensor:
-    """x [B, G, T, D] stored, and read again; x itself where it is stored as it comes."""
+    """x [B, G, T, D] after it was stored and read; x itself if it is stored unrounded."""
     stored = at["stored"]
     if not isinstance(stored, torch.dtype):
         return x
@@ -34,7 +34,7 @@ def _read_back(x: torch.Tensor, at: Mapping[str, Any], scale: str) -> torch.Tens
 
 
 def _scale(x: torch.Tensor, at: Mapping[str, Any], name: str) -> torch.Tensor:
-    """A number, or one for each head, [G, 1, 1]."""
+    """One scale, or one for each head, [G, 1, 1]."""
     if at["scale"] == STATIC:
         return torch.tensor(at[name], dtype=torch.float32, device=x.device).to(_wide(x).dtype)
     highest = _wide(x).abs()
@@ -48,13 +48,13 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 
 
 def to_fp8(x: torch.Tensor, dtype: torch.dtype, *, saturates: bool) -> torch.Tensor:
-    """x to nearest even in an 8-bit `dtype`; fp64 by way of fp32.
+    """x rounded to nearest even in an 8-bit `dtype`; fp64 by way of fp32.
 
-    What rounds above the largest number is that number (__NV_SATFINITE), infinities too; in float8_e5m2 it is infinity
-    unless it `saturates`. NaN stays NaN.
+    Values that round above the largest number, infinities included, become the largest number (__NV_SATFINITE); in
+    float8_e5m2 they become infinity unless `saturates` is True. NaN stays NaN.
     """
     if saturates or dtype == torch.float8_e4m3fn:
-        # Older casts of torch made NaN of it.
+        # Older casts of torch gave NaN here.
         largest = torch.finfo(dtype).max
         x = x.clamp(-largest, largest)
     return x.to(torch.float32).to(dtype)

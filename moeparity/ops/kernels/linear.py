@@ -30,10 +30,10 @@ def linear(
     at: Mapping[str, Any],
     steps: Steps | None = None,
 ) -> torch.Tensor:
-    """x [B, T, K] -> [B, T, N], or [B, T, heads, N / heads], or row-wise partial sums [B, ranks, T, N]."""
+    """x [B, T, K] -> [B, T, N], or [B, T, heads, N / heads], or if cut row-wise partial sums [B, ranks, T, N]."""
     how_cut = way(at, p) if "parallel" in at else "whole"
     if how_cut == "column" and p["heads"] is not None:
-        # Several ranks may hold the same head: what they compute is the same.
+        # Several ranks may hold the same head; they compute the same values.
         at = {**at, **{name: min(at[name], p["heads"]) for name in ("tensor", "blocks")}}
     product = _product(at, "partial" if how_cut == "row" else "output", steps)
     out = placement.linear(x, w["weight"], w.get("bias"), way=how_cut, at=at, gemm=product)
@@ -66,8 +66,8 @@ def lm_head(
 
 
 def _product(at: Mapping[str, Any], output: str, steps: Steps | None) -> Gemm:
-    """The GEMM in the form and roundings of a node, on all rows or `steps` of them; `output` names the site of its
-    result.
+    """The GEMM in the form and roundings of a node, on all rows or step by step (`steps`). output: the name of the site
+    of its result.
     """
     kernel: Gemm = partial(gemm_of(at), inputs=at["inputs"], output=at[output])
     if steps is None:
@@ -84,7 +84,7 @@ def _product(at: Mapping[str, Any], output: str, steps: Steps | None) -> Gemm:
 
 @contextmanager
 def places_tried() -> Iterator[None]:
-    """Raises RefusedError of `rows` where a row's place in its block shows on this machine."""
+    """Raises RefusedError of `rows` if a row's place within its block changes bits on this machine."""
     try:
         yield
     except PlaceError as error:
@@ -92,15 +92,15 @@ def places_tried() -> Iterator[None]:
 
 
 def gemm_of(at: Mapping[str, Any]) -> Callable[..., torch.Tensor]:
-    """`numerics.gemm.gemm` in the form that a node asks for; its operands are rounded to TF32 where it asks for that.
+    """`numerics.gemm.gemm` in the form that a node asks for, with operands rounded to TF32 if it asks for that.
 
-    The call takes x, weight and bias, and the dtypes `inputs` and `output` by name. Where no form can be asked for, it
-    is torch's own kernel. Raises RefusedError for blocks in which a row's place shows on this machine.
+    The call takes x, weight and bias, and the dtypes `inputs` and `output` by name. For a node without a form it is
+    torch's own kernel. Raises RefusedError for blocks in which a row's place changes bits on this machine.
     """
     splits = {"partials": at["split"], "splits_order": at["splits_order"]} if at.get("splits", 1) > 1 else {}
     form = {name: at[name] for name in ("order", "rows", "splits") if name in at} | splits
     in_blocks, in_tf32 = at.get("rows", ALL) != ALL, at.get("tf32") == "yes"
-    # A loop over experts calls this for every one of every step: nothing is asked where nothing is left open.
+    # A shortcut, since a loop over experts calls this for every expert in every step.
     if not in_blocks and not in_tf32 and not splits and form.get("order", NATIVE) == NATIVE:
         return rounding.linear
 

@@ -28,7 +28,7 @@ def mla_expand(
     p: Mapping[str, Any],
     at: Mapping[str, Any],
 ) -> torch.Tensor:
-    """latent [B, 1, T, L], or own_latent [B, T, L] in its place -> [B, T, H, N + V]."""
+    """latent [B, 1, T, L], or if given own_latent [B, T, L] -> keys and values [B, T, H, N + V]."""
     x = latent if own_latent is None else own_latent.unsqueeze(1)
     assert x is not None, "one of the two is read"
     pieces = cut(at)
@@ -53,8 +53,8 @@ def mla(
     """q_nope [B, T, H, N], q_rope [B, H, T, R], latent [B, 1, S, L], k_rope [B, 1, S, R], mask [B, S], expanded
     [B, S, H, N + V] -> [B, T, H * V].
 
-    The queries are the last T of S tokens; own_latent [B, T, L] and own_k_rope [B, 1, T, R] stand in place of what
-    `latent` and `k_rope` have for these.
+    The queries are the last T of S tokens. own_latent [B, T, L] and own_k_rope [B, 1, T, R], if given, replace the
+    values of these tokens in latent and k_rope.
     """
     if own_k_rope is not None:
         k_rope = with_own(k_rope, own_k_rope)
@@ -72,9 +72,9 @@ def mla(
 
 @dataclass(frozen=True, slots=True)
 class _Latent:
-    """What the heads that one rank holds attend with: q_nope [B, H, T, N], q_rope [B, H, T, R], kv_b [H * (N + V), L],
-    latent [B, 1, S, L], k_rope [B, 1, S, R], mask [B, S], expanded [B, S, H, N + V]; of the two that make keys and
-    values one is there.
+    """The operands of the heads that one rank holds: q_nope [B, H, T, N], q_rope [B, H, T, R], kv_b [H * (N + V), L],
+    k_rope [B, 1, S, R], mask [B, S], and either latent [B, 1, S, L] or expanded [B, S, H, N + V], from which keys and
+    values come.
     """
 
     q_nope: torch.Tensor
@@ -92,8 +92,8 @@ class _Latent:
 
 
 def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
-    """Attention to keys and values of every head's own, [B, H, T, V]; what a cache holds lies as it leaves it: latents,
-    or what they were expanded into.
+    """Attention with keys and values of every head, [B, H, T, V]. The cache holds either latents or expanded values,
+    and these keep the layout in which the cache hands them on.
     """
     q, heads, k_rope, mask, free = torch.cat((x.q_nope, x.q_rope), dim=-1), x.expanded, x.k_rope, x.mask, 0
     if heads is None:
@@ -110,14 +110,16 @@ def _expanded(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
 
 
 def _by_kv_b(latent: torch.Tensor, kv_b: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
-    """Keys and values of every head that a rank holds, side by side: latent [B, 1, S, L] -> [B, S, H * (N + V)]."""
+    """Keys and values of every head of a rank, side by side: latent [B, 1, S, L] -> [B, S, H * (N + V)]."""
     x, weight = (_for_kv_b(operand, at) for operand in (latent, kv_b))
     gemm = gemm_of({"rows": at.get("rows", ALL)})
     return gemm(x, weight, None, inputs=at["kv_b"], output=at["kv_b"]).squeeze(1)
 
 
 def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.Tensor:
-    """As `_expanded`, to the latent itself, one key and value head for all; its GEMMs see all tokens of a head."""
+    """As `_expanded`, but attends to the latent itself, which is one key and value head for all; GEMMs are per head,
+    over all tokens.
+    """
     assert x.latent is not None, "it is always read here"
     halves = x.kv_b.view(x.q_nope.shape[1], -1, x.kv_b.shape[-1])
     to_latent, to_values = halves[:, : -p["value_dim"]], halves[:, -p["value_dim"] :].transpose(1, 2)
@@ -129,13 +131,13 @@ def _absorbed(x: _Latent, p: Mapping[str, Any], at: Mapping[str, Any]) -> torch.
 
 
 def _for_kv_b(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
-    """An operand of a GEMM with kv_b."""
+    """x as an operand of a GEMM with kv_b, rounded to that GEMM's input dtype."""
     x = rounded(x, at["kv_b"])
     return tf32(x) if at.get("kv_b_tf32") == "yes" else x
 
 
 def _by_head(x: torch.Tensor, weight: torch.Tensor, at: Mapping[str, Any], output: torch.dtype) -> torch.Tensor:
-    """x [B, H, T, K], weight [H, K, N] -> [B, H, T, N], a GEMM for each head over the tokens of all sequences."""
+    """x [B, H, T, K], weight [H, K, N] -> [B, H, T, N]: one GEMM for each head, over the tokens of all sequences."""
     flat = x.transpose(0, 1).flatten(1, 2)
     flat, weight = _for_kv_b(flat, at), _for_kv_b(weight, at)
     if at.get("rows", ALL) == ALL:

@@ -14,9 +14,9 @@ from moeparity.numerics.rounding import product, rounded, wide, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.norm_welford import mean_square
-from moeparity.ops.norm.launches import SM_COUNT, WELFORD_THREADS, Launch, Moments, te_moments, te_order
+from moeparity.ops.norm.launches import WELFORD_THREADS, Moments, te_moments, te_order
 from moeparity.ops.norm.reductions import order_of
-from moeparity.ops.norm.rms_norm import DIVIDE, IEEE, RECIPROCAL, TRANSFORMER_ENGINE, TWO_PASS, WELFORD
+from moeparity.ops.norm.rms_norm import DIVIDE, IEEE, RECIPROCAL, TRANSFORMER_ENGINE, TWO_PASS, WELFORD, launch_of
 
 
 def rms_norm(
@@ -24,10 +24,10 @@ def rms_norm(
 ) -> torch.Tensor:
     """x [..., C] of any float dtype -> [..., C] or [..., heads, C / heads].
 
-    The statistic is in fp32, in fp64 where x or the squares are. Raises RefusedError for a launch that a rule refuses.
+    The statistic is in fp32, or in fp64 if x or the squares are. Raises RefusedError for a launch that a rule refuses.
     """
     x_f, weight = wide(x), _weight(w["weight"], at["offset"], at["weight"])
-    # An edge may hand over fp32, and a variant may keep it: the kernel's own dtype is the narrower.
+    # An edge may hand over fp32, or a variant keep it; the dtype in which the kernel loads rows is the narrower one.
     stored = min(at["output"], x.dtype, key=lambda dtype: dtype.itemsize)
     rstd = _rsqrt(_statistic(x_f, at, stored) + (p["eps"] if at["eps"] == "config" else at["eps"]), at["rsqrt"])
     if torch.promote_types(x.dtype, at["scaled"]) != at["scaled"]:
@@ -43,7 +43,7 @@ def rms_norm(
 
 
 def _weight(weight: torch.Tensor, offset: float, dtype: torch.dtype) -> torch.Tensor:
-    """weight + offset, rounded; the weight as it is where nothing is added and the dtype holds every value of it."""
+    """weight + offset, rounded; the weight itself if the offset is 0 and the dtype can hold all its values."""
     if offset:
         weight = weight.to(working(weight.dtype, dtype)) + offset
     elif torch.promote_types(weight.dtype, dtype) == dtype:
@@ -52,14 +52,8 @@ def _weight(weight: torch.Tensor, offset: float, dtype: torch.dtype) -> torch.Te
 
 
 def _statistic(x: torch.Tensor, at: Mapping[str, Any], stored: torch.dtype) -> torch.Tensor:
-    """x [..., C] in fp32 or fp64 -> its mean square [..., 1], as a kernel on rows stored in that dtype forms it."""
-    launch = Launch(
-        hidden=x.shape[-1],
-        rows=x.numel() // x.shape[-1],
-        dtype=str(name_of(stored)),
-        sm_count=at.get("sm_count", SM_COUNT),
-        ranks=at.get("tensor", 1),
-    )
+    """x [..., C] in fp32 or fp64 -> its mean square [..., 1], as a kernel computes it for rows stored in `stored`."""
+    launch = launch_of(at, x.shape[-1], x.numel() // x.shape[-1], str(name_of(stored)))
     if at["statistic"] == WELFORD:
         return mean_square(x, WELFORD_THREADS)
     if at["statistic"] == TRANSFORMER_ENGINE:
@@ -78,7 +72,7 @@ def _statistic(x: torch.Tensor, at: Mapping[str, Any], stored: torch.dtype) -> t
 
 
 def _mean(x: torch.Tensor, order: Order | None, form: str, *, square: torch.dtype | None = None) -> torch.Tensor:
-    """The mean over the last axis, kept as [..., 1], of x or of its squares; `order` None: torch's own."""
+    """The mean of x, or of its squares, over the last axis, [..., 1]; order None: torch's own mean."""
     if order is None:
         values = (x if square is None else _squares(x, square)).to(working(x.dtype, square or x.dtype))
         if form == NATIVE:
@@ -88,7 +82,7 @@ def _mean(x: torch.Tensor, order: Order | None, form: str, *, square: torch.dtyp
         total = _sum(x, order, square=square).unsqueeze(-1)
     if form == RECIPROCAL or (form != DIVIDE and x.is_cuda):
         return total * (1 / x.shape[-1])
-    # A tensor, since torch's GPU kernel multiplies by the reciprocal of a number.
+    # Divide by a tensor, since torch's GPU kernel multiplies by the reciprocal of a number.
     return total / torch.full_like(total, x.shape[-1])
 
 
@@ -97,7 +91,7 @@ def _squares(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _sum(x: torch.Tensor, order: Order, *, square: torch.dtype | None) -> torch.Tensor:
-    """The sum over the last axis of x, or of its squares, which an order with fma contracts."""
+    """The sum of x, or of its squares, over the last axis; an order with fma contracts the squares."""
     if square is None:
         return sum_axis(x, _plain(order), -1, accumulate=x.dtype)
     accumulate = working(x.dtype, square)
@@ -113,10 +107,10 @@ def _plain(order: Order) -> Order:
 
 
 def _merged_moments(x: torch.Tensor, tuned: Moments, square: torch.dtype) -> torch.Tensor:
-    """M2 / C + mean^2 [..., 1] of x [..., C], from the moments of each warp's part, the first half onto the second.
+    """M2 / C + mean^2 [..., 1] of x [..., C], from the moments of each warp's part, merged by halves.
 
-    TransformerEngine's tuned kernel and `warp_chan_upd_dynamic`; parts are powers of two long, so that their weights in
-    a merger round nothing. Whether M2 / C + mean^2 is contracted there is not known; here it is not.
+    Imitates TransformerEngine's tuned kernel and `warp_chan_upd_dynamic`. The lengths of parts are powers of two, so
+    their weights in a merger round nothing. Whether M2 / C + mean^2 is contracted there is not known; here it is not.
     """
     parts = x.reshape(*x.shape[:-1], -1, tuned.warps, 32 * tuned.vector).transpose(-3, -2).flatten(-2)
     mean = _mean(parts, parse(tuned.order), RECIPROCAL)
@@ -133,9 +127,9 @@ def _merged_moments(x: torch.Tensor, tuned: Moments, square: torch.dtype) -> tor
 def _rsqrt(x: torch.Tensor, form: str) -> torch.Tensor:
     """1 / sqrt(x) in x's dtype.
 
-    `ieee`: fp64's is within one ulp, and no fp32 number's lies nearer than 2^-51.7 to a tie (all significands were
-    tried), so that rounding it is right. `sqrt_div` takes its root by way of fp64 too: torch's own in fp32 is MKL's on
-    CPU, which is not correctly rounded.
+    `ieee`: fp64's result is within one ulp, and no fp32 number's lies nearer than 2^-51.7 to a tie (all significands
+    were tried), so rounding it is correct. `sqrt_div` also takes its root in fp64, since torch's own in fp32 is MKL's
+    on CPU, which is not correctly rounded.
     """
     if form == NATIVE or x.dtype == torch.float64:
         return torch.rsqrt(x)

@@ -1,4 +1,4 @@
-"""Welford's updates for the statistic of `rms_norm`: mean and M2 of a row, which its threads build up and merge."""
+"""Welford's algorithm for the statistic of `rms_norm`: threads compute mean and M2 of parts of a row and merge them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _WARP = 32
 
 @dataclass(frozen=True, slots=True)
 class _Moments:
-    """Mean and M2 [..., n] of n parts of a row, and how many elements each has, [n], in their dtype."""
+    """Mean and M2, [..., n] each, of n parts of a row, and the number of elements in each part, [n], in the same
+    dtype.
+    """
 
     mean: torch.Tensor
     m2: torch.Tensor
@@ -27,11 +29,11 @@ class _Moments:
 
 
 def mean_square(x: torch.Tensor, threads: int) -> torch.Tensor:
-    """M2 / C + mean^2 [..., 1] of x [..., C] in fp32 or fp64, in x's dtype, by `threads` threads, whole warps.
+    """M2 / C + mean^2 [..., 1] of x [..., C] in fp32 or fp64, in x's dtype, by `threads` threads in whole warps.
 
-    Thread i takes every `threads`-th element from the ith on. Lanes are merged in each warp, then the warps, the upper
-    half onto the lower. Imitates torch's WelfordOps and cuda_utils::BlockReduce (2.13.0); products that are added are
-    contracted, as nvcc does where it is not told otherwise.
+    Thread i takes elements i, i + threads, and so on. Lanes are merged in each warp, then warps, the upper half into
+    the lower. Imitates torch's WelfordOps and cuda_utils::BlockReduce (2.13.0). Products that are added are contracted,
+    as nvcc does by default.
     """
     whole = _by_thread(x, threads)
     split = (threads // _WARP, _WARP)
@@ -49,7 +51,7 @@ def _by_thread(x: torch.Tensor, threads: int) -> _Moments:
         values = x[..., first : first + threads]
         n = values.shape[-1]
         delta = values - mean[..., :n]
-        # A tensor, since torch's GPU kernel multiplies by the reciprocal of a number.
+        # Divide by a tensor, since torch's GPU kernel multiplies by the reciprocal of a number.
         mean[..., :n] += delta / torch.full_like(delta, step)
         m2[..., :n] = fma(delta, values - mean[..., :n], m2[..., :n])
         count[:n] = step
@@ -63,7 +65,7 @@ def _folded(moments: _Moments) -> _Moments:
 
 
 def _merged(a: _Moments, b: _Moments) -> _Moments:
-    """Both parts as one; where one has no elements, the other."""
+    """Both parts merged; if one has no elements, the other one."""
     delta, count = b.mean - a.mean, a.count + b.count
     share = b.count / count
     mean = fma(delta, share.expand_as(delta), a.mean)

@@ -1,4 +1,4 @@
-"""Who computes an op's pieces: this process all of them (simulated ranks), or its own rank's only (a live job)."""
+"""Who computes an op's pieces: this process all of them (simulated ranks), or only its own rank's (a live job)."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from typing import Any
 import torch
 
 RANKS = 1
-"""The axis of ranks of a value in partial sums, behind that of the batch."""
+"""The axis of ranks of a value in partial sums; it follows the batch axis."""
 
 Compute = Callable[[], tuple[torch.Tensor, ...]]
 Reduce = Callable[[Sequence[torch.Tensor]], torch.Tensor]
-"""What a reduction makes of all ranks' partial sums, where they are simulated."""
+"""Computes the reduction of all ranks' partial sums, if ranks are simulated."""
 
 
 class Ranks:
-    """Simulated ranks: every piece is computed here, and what ranks send each other is there."""
+    """Simulated ranks: every piece is computed in this process, so nothing has to be sent."""
 
     def holds(self, piece: int, pieces: int) -> bool:  # noqa: ARG002
-        """Whether this process computes one of so many pieces."""
+        """Whether this process computes this one of `pieces` pieces."""
         return True
 
     def gathered(self, outputs: Sequence[torch.Tensor | None], pieces: int) -> list[torch.Tensor]:  # noqa: ARG002
-        """The outputs of all pieces; None are those that others computed."""
+        """The outputs of all pieces; None in `outputs` stands for a piece that another rank computed."""
         return [output for output in outputs if output is not None]
 
     def reduced(self, partials: Sequence[torch.Tensor], simulated: Reduce, *, scattered: bool) -> torch.Tensor:  # noqa: ARG002
-        """The sum of all ranks' partial sums [B, T, H], as `simulated` forms it; `scattered`: by a reduce-scatter over
-        the tokens, gathered again.
+        """The sum of all ranks' partial sums [B, T, H], as `simulated` forms it. scattered: by a reduce-scatter over
+        the tokens that is gathered again.
         """
         return simulated(partials)
 
     def in_group(self, group: tuple[int, int], compute: Compute, *, whole: bool) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """What `compute` gives in one of so many groups of ranks: of the rows of a group that attends apart, or of a
-        stage of a pipeline; `whole`: values that are not in partial sums, which other groups are sent.
+        """The result of `compute` in one group of ranks (group: its number, and how many there are): a group that
+        attends apart, or a pipeline stage. whole: the values are not partial sums, and are sent to the other groups.
         """
         return compute()
 
     def handed_on(self, stage: int, values: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:  # noqa: ARG002
-        """Values as the stage of a pipeline behind this one has them, which it is sent."""
+        """The values that the next pipeline stage receives from this one."""
         return list(values)
 
     def stage(self, node: str) -> tuple[int, int]:  # noqa: ARG002
-        """Which of how many stages of a pipeline computes a node, where each has ranks of its own."""
+        """The pipeline stage that computes a node, and how many stages with ranks of their own there are."""
         return 0, 1
 
 
 _current = Ranks()
-"""Of the one thread that computes."""
+"""The ranks of the one thread that computes."""
 
 
 def current() -> Ranks:
-    """Who computes now."""
+    """The current `Ranks`."""
     return _current
 
 
@@ -71,18 +71,18 @@ def computing(ranks: Ranks) -> Iterator[None]:
 def each(
     compute: Callable[..., torch.Tensor], operands: Iterable[tuple[Any, ...]], pieces: int
 ) -> list[torch.Tensor | None]:
-    """What `compute` gives of the operands of each of so many pieces; None where another rank computes it."""
+    """The result of `compute` for each piece's operands; None if another rank computes the piece."""
     return [compute(*piece) if _current.holds(i, pieces) else None for i, piece in enumerate(operands)]
 
 
 def gathered(outputs: Sequence[torch.Tensor | None], pieces: int) -> torch.Tensor:
-    """What the ranks computed, side by side along the last axis: the value itself of one rank."""
+    """The ranks' outputs side by side along the last axis; with one rank, that output itself."""
     every = _current.gathered(outputs, pieces)
     return every[0] if len(every) == 1 else torch.cat(tuple(every), dim=-1)
 
 
 def stacked(outputs: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """Partial sums along the axis of ranks. NaN stands for those of other ranks, which nothing here may read."""
+    """Partial sums stacked along the axis of ranks. Those of other ranks are NaN, and nothing here may read them."""
     first_output = next(output for output in outputs if output is not None)
     every = [torch.full_like(first_output, torch.nan) if output is None else output for output in outputs]
     return torch.stack(every, dim=RANKS)

@@ -16,7 +16,7 @@ from moeparity.ops.attribute import RefusedError
 def rotary(
     positions: torch.Tensor, *, w: Mapping[str, torch.Tensor], p: Mapping[str, Any], at: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """positions [B, T] int64 -> cos, sin [B, T, dim], computed in fp32, or in fp64 for an output of fp64."""
+    """positions int64 [B, T] -> cos, sin [B, T, dim], computed in fp32, or in fp64 if the output is fp64."""
     step = working(at["output"])
     inverse, scaling = inverse_frequencies(p["dim"], p["rope"], p["max_positions"], step, positions.max() + 1)
     angles = positions[..., None].to(step) * inverse.to(positions.device)
@@ -27,13 +27,13 @@ def rotary(
 def inverse_frequencies(
     dim: int, rope: Mapping[str, Any], max_positions: int, dtype: torch.dtype, length: torch.Tensor
 ) -> tuple[torch.Tensor, float]:
-    """Inverse frequencies [dim / 2] in `dtype`, and the factor on cos and sin.
+    """Inverse frequencies [dim / 2] in `dtype`, and a factor on cos and sin.
 
-    Computed on the CPU whatever the device, as transformers does when it builds a model; `dynamic` frequencies of a
-    `length` (int64 scalar) above `max_positions` are computed where the length is, in the forward pass. They are those
-    of a model that has not seen longer sequences before: transformers keeps what the longest made of them.
+    They are computed on the CPU for any device, as transformers does when it builds a model. The `dynamic` frequencies
+    of a `length` (int64 scalar) above `max_positions` are computed on the length's device, in the forward pass. They
+    are those of a model that has seen no longer sequence before; transformers would keep those of the longest.
 
-    Raises RefusedError for a base or a width that a fault puts in place of the model's and that cannot be.
+    Raises RefusedError for a base or a width, set by a fault, that is impossible.
     """
     if dim % 2:
         raise RefusedError("fault", f"{dim} columns cannot be rotated in pairs.")
@@ -54,9 +54,9 @@ def inverse_frequencies(
 def _dynamic_powers(
     dim: int, rope: Mapping[str, Any], max_positions: int, dtype: torch.dtype, length: torch.Tensor
 ) -> torch.Tensor:
-    """theta grown with the length, to the powers 2i / dim; up to `max_positions` it stays (almost) what it is."""
+    """theta, grown with the length, to the powers 2i / dim; up to `max_positions` it stays (almost) unchanged."""
     grown = bool(length > max_positions)
-    # As long as nothing has grown transformers works in Python's floats, then in 0-d tensors.
+    # Until something has grown, transformers computes in Python's floats, then in 0-d tensors.
     reached = (length if dtype == torch.float32 else length.to(dtype)) if grown else max_positions
     factor = rope["factor"]
     base = rope["rope_theta"] * ((factor * reached / max_positions) - (factor - 1)) ** (dim / (dim - 2))
@@ -66,7 +66,7 @@ def _dynamic_powers(
 
 
 def _llama3(inverse: torch.Tensor, rope: Mapping[str, Any]) -> torch.Tensor:
-    """Low frequencies divided by `factor`, high ones kept, those between passed over smoothly."""
+    """Low frequencies are divided by `factor`, high ones kept, those between interpolated smoothly."""
     low, high, factor = rope["low_freq_factor"], rope["high_freq_factor"], rope["factor"]
     trained = rope["original_max_position_embeddings"]
     wavelength = 2 * math.pi / inverse
@@ -86,7 +86,7 @@ def _yarn(dim: int, rope: Mapping[str, Any], max_positions: int, powers: torch.T
 
 
 def _ramp_bounds(dim: int, rope: Mapping[str, Any], trained: int) -> tuple[float, float]:
-    """Between which dimensions yarn passes from extrapolated to interpolated frequencies."""
+    """The dimensions between which yarn goes from extrapolated to interpolated frequencies."""
 
     def dimension(rotations: float) -> float:
         return (dim * math.log(trained / (rotations * 2 * math.pi))) / (2 * math.log(rope["rope_theta"]))
@@ -95,12 +95,12 @@ def _ramp_bounds(dim: int, rope: Mapping[str, Any], trained: int) -> tuple[float
     if rope.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
-    # The same guard as transformers: a ramp of no width would divide by zero.
+    # As in transformers: a ramp of width 0 would divide by zero.
     return low, high + 0.001 if low == high else high
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """yarn's magnitude correction for a context grown by `factor`."""
+    """yarn's correction of the magnitude, for a context that is `factor` times as long."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
@@ -131,14 +131,14 @@ def rope(
         left_over = x.shape[-1] > cos.shape[-1]
         turned = x[..., : cos.shape[-1]]
         out = rotate(turned, cos, sin, at)
-        # Joined even where nothing is left over: the result is laid out head by head, which a GEMM may notice.
+        # Concatenated even with nothing to add: then the result is laid out head by head, which a GEMM may notice.
         others = [rounded(x[..., cos.shape[-1] :], at["output"])] if p["partial"] or left_over else []
         rotated.append(torch.cat((out, *others), dim=-1) if others else out)
     return rotated[0], rotated[1]
 
 
 def _table(x: torch.Tensor, width: int | None, head: int) -> torch.Tensor:
-    """cos or sin [B, T, dim], both halves alike, of the first `width` / 2 frequencies. Raises RefusedError."""
+    """cos or sin of the first `width` / 2 frequencies, [B, T, dim] with equal halves. Raises RefusedError."""
     if x.shape[-1] > head:
         raise RefusedError("fault", f"{x.shape[-1]} columns are to be rotated, and a head has {head}.")
     if width is None:

@@ -28,8 +28,8 @@ def router(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """logits [B, T, E] -> ids int64 and weights, both [B, T, K].
 
-    The experts `replayed` [B, T, K] int64, in any order, are taken in place of its own choice, in the slots in which
-    it ranks them itself; with `replayed_weights` [B, T, K] each with the weight given there, in that dtype.
+    replayed: int64 [B, T, K], experts in any order that replace the router's own choice; they take the slots in which
+    the router itself ranks them. replayed_weights: [B, T, K], the weights of these experts, kept in their dtype.
     """
     flat = logits.reshape(-1, logits.shape[-1]).to(working(logits.dtype, at["scores"]))
     after = at.get("timing") == AFTER
@@ -46,7 +46,7 @@ def router(
 
 
 def _weights(scores: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
-    """The routing weights of the chosen experts' scores [N, K], or of their logits where these are scored only now."""
+    """The routing weights from the chosen experts' scores [N, K], or from their logits if these are scored only now."""
     after = at.get("timing") == AFTER
     weights = wide(_scores(scores, p, at) if after else scores)
     scale = p["scale"] if at.get("scaling", "weights") == "weights" else 1.0
@@ -56,7 +56,7 @@ def _weights(scores: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
 
 
 def _chosen(scores: torch.Tensor, ranked: torch.Tensor, ids: torch.Tensor, w: Weights, at: Settings) -> torch.Tensor:
-    """What the weights are made of: the scores [N, K] of the experts `ids`."""
+    """The scores [N, K] of the experts `ids`, from which weights are made."""
     if "bias" not in w or at["chosen"] == "scores":
         return scores.gather(1, ids)
     bias = wide(rounded(w["bias"], at["correction"]))[ids]
@@ -64,23 +64,27 @@ def _chosen(scores: torch.Tensor, ranked: torch.Tensor, ids: torch.Tensor, w: We
 
 
 def _own_order(own_ids: torch.Tensor, replayed: torch.Tensor, ranked: torch.Tensor, at: Settings) -> torch.Tensor:
-    """The experts `replayed` as the router itself orders them, all [N, K]; `own_ids` where it chooses the same ones."""
-    # Ascending, so that ties go by the expert's id here too. Groups the router would not keep are no matter any more.
+    """The experts `replayed` in the order in which the router ranks them, all [N, K]; `own_ids` where these are the
+    same set.
+    """
+    # Ascending, so that ties go by expert id here too. Groups that the router would drop do not matter any more.
     ascending = replayed.sort(dim=-1).values
     order = _top_k(ranked.gather(1, ascending), replayed.shape[-1], at)
     same = (own_ids.sort(dim=-1).values == ascending).all(dim=-1, keepdim=True)
-    # As it is, strides included, where nothing is forced upon it.
+    # If nothing is forced, the router's own tensor is kept, strides included.
     return own_ids if bool(same.all()) else torch.where(same, own_ids, ascending.gather(1, order))
 
 
 def _of_expert(ids: torch.Tensor, replayed: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The weights of `replayed` in the order of `ids`, the same experts in other slots, all [N, K]."""
+    """The weights of `replayed`, reordered to `ids` (the same experts in other slots), all [N, K]."""
     slots = (ids.unsqueeze(-1) == replayed.unsqueeze(-2)).to(torch.int64).argmax(-1)
     return weights.gather(-1, slots)
 
 
 def selection(logits: torch.Tensor, *, w: Weights, p: Settings, at: Settings) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `router` ranks the experts by: logits [B, T, E] -> [B, T, E] before and after groups are masked."""
+    """The values by which `router` ranks the experts, before and after groups are masked; logits, results: [B, T,
+    E].
+    """
     flat = logits.reshape(-1, logits.shape[-1]).to(working(logits.dtype, at["scores"]))
     before = flat if ranks_logits(at) else _ranked(_scores(flat, p, at), w, at)
     after = _best_groups_only(before, p, at) if p["groups"] > 1 else before
@@ -93,7 +97,7 @@ def ranks_logits(at: Settings) -> bool:
 
 
 def _scores(logits: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
-    """Of logits [N, E or K] in the dtype they are scored in."""
+    """The scores of logits [N, E or K], in the dtype in which they are scored."""
     return rounded(_softmax(logits, at) if p["score"] == "softmax" else _sigmoid(logits, at), at["scores"])
 
 
@@ -112,7 +116,7 @@ def _sigmoid(logits: torch.Tensor, at: Settings) -> torch.Tensor:
 
 
 def _exp(x: torch.Tensor, at: Settings) -> torch.Tensor:
-    """exp as `math` has it; of fp64 torch's."""
+    """exp as `math` names it; for fp64 it is torch's."""
     functions = {"cuda": cuda.expf, "cuda_fast": cuda.fast_expf}
     return functions.get(at["math"], torch.exp)(x) if x.dtype == torch.float32 else x.exp()
 
@@ -130,12 +134,12 @@ def _sum(x: torch.Tensor, order: str, start: float | None = None) -> torch.Tenso
 
 
 def _ranked(scores: torch.Tensor, w: Weights, at: Settings) -> torch.Tensor:
-    """What experts are ranked by, before groups are chosen, [N, E]."""
+    """The values by which experts are ranked before groups are chosen, [N, E]."""
     return add(scores, rounded(w["bias"], at["correction"]), at["choice"]) if "bias" in w else scores
 
 
 def _best_groups_only(choice: torch.Tensor, p: Settings, at: Settings) -> torch.Tensor:
-    """choice [N, E] with the mask's value outside the best `top_groups` groups."""
+    """choice [N, E] with the mask's value outside the `top_groups` best groups."""
     by_group = choice.view(len(choice), p["groups"], -1)
     best = {"top2_sum": 2, "max": 1, "topk_share_sum": p["top_k"] // p["top_groups"]}[at["group_score"]]
     group_scores = by_group.topk(best, dim=-1)[0].sum(dim=-1)
@@ -155,16 +159,16 @@ def _top_k(choice: torch.Tensor, k: int, at: Settings) -> torch.Tensor:
 
 
 def _renormalised(weights: torch.Tensor, scale: float, at: Settings) -> torch.Tensor:
-    """weights [N, K] over their sum, and scaled."""
+    """weights [N, K] divided by their sum, and scaled."""
     eps, order = at["renormalize_eps"], at["renormalize_order"]
     total = _sum(weights, order, start=eps) if at["renormalize_eps_at"] == START else _sum(weights, order) + eps
     total = rounded(total, at["total"])
-    # A sum in 16 bits is divided by in fp32, one in fp64 in fp64.
+    # A 16-bit sum is divided by in fp32, an fp64 one in fp64.
     total = wide(total)
     if at["renormalize"] in {"divide", "reciprocal"}:
         quotient = weights / total if at["renormalize"] == "divide" else weights * (1.0 / total)
         return wide(rounded(quotient, at.get("quotient", quotient.dtype))) * scale
     if at["renormalize"] == "scale_first":
         return weights.to(torch.promote_types(weights.dtype, total.dtype)) * scale / total
-    # torch makes a number over a tensor a product with the reciprocal.
+    # torch turns a number divided by a tensor into a product with the reciprocal; with two tensors it divides.
     return weights * (torch.full_like(total, scale) / total)

@@ -1,7 +1,8 @@
-"""As `launches`, of kernels that also reduce over ranks: all-reduce, residual add and RMSNorm in one. No torch.
+"""Launch rules as in `launches`, for kernels that also reduce over ranks: all-reduce, residual add and RMSNorm in one.
+They need no torch.
 
-Where a launch depends on the GPU it is that of SM90, with clusters of up to 8 blocks, and with at most 64 registers a
-thread, so that 1024 threads fit.
+If a launch depends on the GPU, it is that of SM90: clusters of up to 8 blocks, at most 64 registers a thread, so that
+1024 threads fit.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from math import gcd
 from moeparity.ops.norm.launches import WARP, Launch, accesses, refuse, warps_of
 
 _BLOCK = 1024
-"""Most threads of a block."""
+"""The most threads of a block."""
 _CLUSTER = 8
-"""Most blocks of a cluster."""
+"""The most blocks of a cluster."""
 
 _ONE_SHOT, _TWO_SHOT = "trtllm.all_reduce_rms_norm", "trtllm.two_shot_rms_norm"
 _MOE = "trtllm.moe_all_reduce_rms_norm"
@@ -25,7 +26,7 @@ _BT, _BT_MOE = "flashinfer.cutedsl_bt_rms_norm", "flashinfer.cutedsl_bt_moe_rms_
 
 
 def fused_launch(launch: Launch, name: str = _ONE_SHOT) -> tuple[int, int]:
-    """Threads of a block and blocks of a cluster: one thread for each 16 bytes of a row.
+    """(threads of a block, blocks of a cluster), with one thread for each 16 bytes of a row.
 
     The cluster shrinks until blocks have 128 threads, and until the clusters of all rows fit the SMs.
     """
@@ -42,12 +43,12 @@ def fused_launch(launch: Launch, name: str = _ONE_SHOT) -> tuple[int, int]:
 
 
 def fused_all_reduce(launch: Launch) -> str:
-    """A thread for each 16 bytes over a cluster of up to 8 blocks, fewer the more rows there are for the SMs."""
+    """A thread for each 16 bytes, over a cluster of up to 8 blocks; fewer blocks if many rows share the SMs."""
     return _clustered(f"blocks({launch.vector}, fma)", *fused_launch(launch))
 
 
 def two_shot(launch: Launch) -> str:
-    """As one-shot, but launched for the rows of one rank, which are those of all divided by `tensor`, rounded up."""
+    """As one-shot, but launched for the rows of one rank: the number of rows divided by `tensor`, rounded up."""
     share = replace(launch, rows=-(-launch.rows // launch.ranks))
     block, cluster = fused_launch(share, _TWO_SHOT)
     if block < launch.ranks:
@@ -65,7 +66,7 @@ def moe_all_reduce(launch: Launch) -> str:
 
 
 def mnnvl_launch(launch: Launch) -> tuple[int, int]:
-    """As `fused_launch`, but the cluster grows again, down to 64 threads a block, where that fits the SMs."""
+    """As `fused_launch`, but the cluster grows again, down to 64 threads a block, if that fits the SMs."""
     block, cluster = fused_launch(launch, _MNNVL)
     widest = gcd(_CLUSTER, block * cluster)
     while cluster < widest and block // 2 >= 64 and launch.rows * 2 * cluster <= launch.sm_count:
@@ -88,7 +89,7 @@ def cutedsl_ll(launch: Launch) -> str:
 
 
 def cutedsl_ll_moe(launch: Launch) -> str:
-    """As `cutedsl_ll` behind MoE finalize; two lanes share a vector for 8192 over 16 ranks and 7168 over 8."""
+    """As `cutedsl_ll`, after MoE finalize; two lanes share a vector for 8192 over 16 ranks and 7168 over 8."""
     _one_trip(_LL_MOE, launch)
     lanes, warps = {(8192, 16): (2, 4), (7168, 8): (2, 8)}.get((launch.hidden, launch.ranks), (1, 4))
     return f"blocks(8) | fold_lo({WARP // lanes}) | fold_hi({warps}) | sequential"
@@ -100,12 +101,12 @@ def cutedsl_bt(launch: Launch) -> str:
 
 
 def cutedsl_bt_moe(launch: Launch) -> str:
-    """As `cutedsl_bt` behind MoE finalize."""
+    """As `cutedsl_bt`, after MoE finalize."""
     return _bt(_BT_MOE, {4: (512, 512), 8: (512, 512)}, launch)
 
 
 def _bt(name: str, of_7168: Mapping[int, tuple[int, int]], launch: Launch) -> str:
-    """`of_7168`: by ranks, up to how many rows of 7168 elements there are 1024 threads, and how many beyond."""
+    """`of_7168`: ranks -> (up to how many rows of 7168 elements there are 1024 threads, how many threads beyond)."""
     _one_trip(name, launch)
     few, threads = of_7168.get(launch.ranks, (0, _BLOCK)) if launch.hidden == 7168 else (0, _BLOCK)
     return f"blocks(8) | threads({_BLOCK if launch.rows <= few else threads}) | fold_hi(32) | fold_hi"
@@ -117,7 +118,7 @@ def _one_trip(name: str, launch: Launch) -> None:
 
 
 def _clustered(thread: str, block: int, cluster: int) -> str:
-    """Threads that each hold a vector, folded in each block; the blocks of a cluster in turn."""
+    """Threads with one vector each, folded within each block; then the blocks of a cluster in turn."""
     if cluster == 1:
         return f"{thread} | fold_hi(32) | fold_hi"
     if block % WARP == 0:
@@ -127,18 +128,18 @@ def _clustered(thread: str, block: int, cluster: int) -> str:
 
 
 def _fold(width: int) -> str:
-    """`fold_hi` of so many neighbours, as one level of several."""
+    """`fold_hi` of so many neighbours, as one of several levels."""
     return "" if width == 1 else f"fold_hi({width}) | "
 
 
 def _short_warps(block: range) -> str:
-    """A block's threads written out: a fold in each warp, of which the last is not full, then over the warps."""
+    """A block's threads written out: a fold in each warp, the last of which is not full, then over the warps."""
     threads = [str(thread) for thread in block]
     return _folded([_folded(threads[i : i + WARP]) for i in range(0, len(threads), WARP)])
 
 
 def _folded(values: list[str]) -> str:
-    """fold_hi written out; what is missing to a power of two is left out, as sums of squares are never -0."""
+    """fold_hi written out; values missing to a power of two are left out, since sums of squares are never -0."""
     half = 1 << (len(values) - 1).bit_length() >> 1
     if len(values) == 1:
         return values[0]

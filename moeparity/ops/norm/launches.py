@@ -1,7 +1,8 @@
-"""How kernels that add up the squares of an RMSNorm are launched, and the order of additions that follows; no torch.
+"""How kernels that add up the squares of an RMSNorm are launched, and the order of additions that follows. No torch
+here.
 
-Each function gives the order as text, or raises OrderError for a launch its kernel refuses, or one that is not known.
-Kernels that are fused with an all-reduce stand in `fused_launches`.
+Each function gives the order as text, or raises OrderError for a launch that its kernel refuses or that is not known.
+Kernels that are fused with an all-reduce are in `fused_launches`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ SM_COUNT = 132
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What a launch depends on: `rows` rows of `hidden` elements, stored in `dtype`, on a GPU of `sm_count` SMs.
+    """What a launch depends on: `rows` rows of `hidden` elements, stored in `dtype`, on a GPU with `sm_count` SMs.
 
-    `ranks`: over which an all-reduce goes that the kernel is fused with.
+    ranks: over how many ranks the all-reduce goes with which the kernel is fused.
     """
 
     hidden: int
@@ -36,7 +37,7 @@ class Launch:
 
     @property
     def vector(self) -> int:
-        """Elements of the widest load, 16 bytes, that divides the row."""
+        """How many elements the widest load has that divides the row, of at most 16 bytes."""
         return gcd(16 // self.itemsize, self.hidden)
 
 
@@ -46,7 +47,7 @@ def refuse(name: str, needs: str, launch: Launch) -> OrderError:
 
 
 def warps_of(threads: int) -> int:
-    """Warps that hold so many threads."""
+    """How many warps hold so many threads."""
     return -(-threads // WARP)
 
 
@@ -55,13 +56,13 @@ def _few_or_many(rows: int) -> int:
 
 
 def vllm(launch: Launch) -> str:
-    """1024 threads at most, 256 from 256 rows on."""
+    """At most 1024 threads; at most 256 from 256 rows on."""
     threads = min(launch.hidden // launch.vector, _few_or_many(launch.rows))
     return f"threads({threads}, vector={launch.vector}, fma) | fold_lo(32) | sequential"
 
 
 def vllm_fused_add(launch: Launch) -> str:
-    """The same threads, each adding pairs of squares, then the pairs of 8 elements."""
+    """The same number of threads; each adds pairs of squares, then the pairs of 8 elements."""
     threads = min(launch.hidden, _few_or_many(launch.rows))
     if launch.itemsize != 2 or launch.hidden % 8:
         return f"threads({threads}, fma) | fold_lo(32) | sequential"
@@ -69,13 +70,13 @@ def vllm_fused_add(launch: Launch) -> str:
 
 
 def flashinfer(launch: Launch) -> str:
-    """A thread for each 16 bytes, 1024 at most; the CUDA kernels, with residual add or without."""
+    """A thread for each 16 bytes, at most 1024: the CUDA kernels, with or without residual add."""
     threads = WARP * warps_of(min(1024, launch.hidden // launch.vector))
     return f"threads({threads}, vector={launch.vector}, fma) | fold_hi(32) | fold_hi"
 
 
 def _ladder(hidden: int) -> int:
-    """Threads that share a row, in FlashInfer's CuTe-DSL kernels and in quack, which they follow."""
+    """How many threads share a row in FlashInfer's CuTe-DSL kernels, and in quack, which they follow."""
     steps = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
     return next((threads for widest, threads in steps if hidden <= widest), 256)
 
@@ -85,14 +86,14 @@ def cutedsl(launch: Launch) -> str:
 
     Their PTX (CuTe-DSL 4.8.1, sm_90) contracts squares, which shows where x is a sum in fp32.
     """
-    # With a residual two rows are kept in half of an H100's shared memory.
+    # With a residual, two rows have to fit half of an H100's shared memory.
     if launch.hidden * launch.itemsize > 56 << 10:
         raise refuse("flashinfer.cutedsl_rms_norm", "rows of at most 56 KiB (longer ones may be split)", launch)
     return f"threads({_ladder(launch.hidden)}, vector={launch.vector}, fma) | fold_lo(32) | fold_lo"
 
 
 def cutedsl_qk(launch: Launch) -> str:
-    """The CuTe-DSL kernel for the heads of q and k on SM100, SM103 and SM107: 32 elements a thread, 4 at least."""
+    """The CuTe-DSL kernel for heads of q and k on SM100, SM103 and SM107: 32 elements a thread, at least 4 threads."""
     if launch.hidden * launch.itemsize > 56 << 10:
         raise refuse("flashinfer.cutedsl_qk_rms_norm_sm100", "heads of at most 56 KiB", launch)
     shared = 1 << max(launch.hidden // 32, 1).bit_length() - 1
@@ -101,14 +102,14 @@ def cutedsl_qk(launch: Launch) -> str:
 
 
 def quack(launch: Launch) -> str:
-    """8 to 256 threads a row, as FlashInfer's CuTe-DSL kernels, folded the other way."""
+    """8 to 256 threads a row, as in FlashInfer's CuTe-DSL kernels, but folded the other way."""
     if launch.hidden > (1 << 14 if launch.itemsize == 2 else 1 << 15):
         raise refuse("quack.rms_norm", "at most 16384 elements, 32768 in fp32 (longer rows are split)", launch)
     return f"threads({_ladder(launch.hidden)}, vector={launch.vector}) | fold_hi(32) | fold_hi"
 
 
 def sglang(launch: Launch) -> str:
-    """A thread for each 16 bytes; one warp to 256 elements."""
+    """A thread for each 16 bytes; one warp up to 256 elements."""
     fits = launch.hidden % 256 == 0 and launch.hidden <= 8192
     if launch.itemsize != 2 or not (fits or launch.hidden in {64, 128}):
         raise refuse("sglang.rms_norm", "64, 128 or a multiple of 256 to 8192 16-bit elements", launch)
@@ -116,13 +117,13 @@ def sglang(launch: Launch) -> str:
 
 
 def sglang_qk(launch: Launch) -> str:
-    """Heads of q and k: a warp, or more from 512 elements on; of other sizes FlashInfer's CuTe-DSL kernel."""
+    """Heads of q and k: one warp, or more from 512 elements on; for other sizes FlashInfer's CuTe-DSL kernel."""
     fits = launch.itemsize == 2 and launch.hidden in {64, 128, 256, 512, 1024}
     return sglang(launch) if fits else cutedsl(launch)
 
 
 def trtllm(launch: Launch) -> str:
-    """1024 threads at most, each adding pairs of squares."""
+    """At most 1024 threads; each adds pairs of squares."""
     threads = WARP * warps_of(min(launch.hidden, 1024))
     if launch.itemsize != 2:
         return f"threads({threads}, fma) | fold_hi(32) | fold_hi"
@@ -132,14 +133,14 @@ def trtllm(launch: Launch) -> str:
 
 
 def accesses(name: str, launch: Launch) -> int:
-    """16-byte loads of a row, of which each thread of kernel `name` makes one. Raises OrderError for other rows."""
+    """How many 16-byte loads a row takes; each thread of kernel `name` makes one. Raises OrderError for other rows."""
     if launch.hidden * launch.itemsize % 16:
         raise refuse(name, "a multiple of 16 bytes", launch)
     return launch.hidden // launch.vector
 
 
 def _cuda(launch: Launch) -> tuple[str, int]:
-    """The levels within the threads, and how many threads share a row, of torch's reduction of contiguous fp32 rows."""
+    """The levels within threads, and how many threads share a row, in torch's reduction of contiguous fp32 rows."""
     hidden, vector = launch.hidden, 4 if launch.hidden >= 128 else 1
     if hidden % vector or hidden >= 1 << 17:
         raise refuse("torch.cuda_mean", "below 131072 elements, a multiple of 4 from 128 on", launch)
@@ -152,12 +153,12 @@ def _cuda(launch: Launch) -> tuple[str, int]:
 
 
 def cuda_mean(launch: Launch) -> str:
-    """Torch's mean of fp32 rows on a GPU, as transformers calls it; below 16 rows more threads share one."""
+    """Torch's mean of fp32 rows on a GPU, as transformers calls it; with fewer than 16 rows, more threads share one."""
     return f"{_cuda(launch)[0]} | fold_hi"
 
 
 def cuda_mean_2_9(launch: Launch) -> str:
-    """The same before torch 2.10, and with ROCm since: neighbours first within a warp."""
+    """Torch's mean before torch 2.10, and with ROCm since: neighbours first within a warp."""
     levels, threads = _cuda(launch)
     if threads <= WARP:
         return f"{levels} | fold_lo"
@@ -170,7 +171,7 @@ def cuda_mean_2_9(launch: Launch) -> str:
 
 
 def cuda_rms_norm(launch: Launch) -> str:
-    """The fused kernel of F.rms_norm on a GPU, of aligned rows."""
+    """The fused kernel of F.rms_norm on a GPU, for aligned rows."""
     if launch.hidden % 4:
         raise refuse("torch.cuda_rms_norm", "a multiple of 4", launch)
     return "threads(128, vector=4, fma) | fold_hi(32) | fold_hi"
@@ -182,7 +183,7 @@ def apex(launch: Launch) -> str:
 
 
 def liger(launch: Launch) -> str:
-    """One Triton program a row; many short rows share one."""
+    """One Triton program for each row; many short rows share a program."""
     tile = 1 << (launch.hidden - 1).bit_length()
     if tile <= 256 and launch.rows >= 1 << 15:
         raise refuse("liger.rms_norm", f"fewer than 32768 rows to 256 wide, of which there are {launch.rows}", launch)
@@ -192,15 +193,15 @@ def liger(launch: Launch) -> str:
 
 
 def vllm_tiles(launch: Launch) -> str:
-    """Tiles of 1024 elements over 4 warps, a thread's 8 in pairs, then the tiles."""
-    # The kernel contracts one square of each pair into fma, which changes nothing: 16-bit squares are exact in fp32.
+    """Tiles of 1024 elements over 4 warps; a thread's 8 elements in pairs, then the tiles."""
+    # The kernel contracts one square of each pair into an fma, which has no effect: 16-bit squares are exact in fp32.
     if launch.itemsize != 2:
         raise refuse("vllm.batch_invariant", "16-bit elements", launch)
     return "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"
 
 
 def sglang_mean(launch: Launch) -> str:
-    """Squares rounded to fp32, in tiles of 1024 over 4 warps, a thread's 4 and 4 in pairs, then the tiles."""
+    """Squares rounded to fp32, in tiles of 1024 over 4 warps; a thread's 4 and 4 elements in pairs, then the tiles."""
     if launch.hidden % 16:
         raise refuse("sglang.batch_invariant_mean", "a multiple of 16 elements", launch)
     fours = list(map(str, range(launch.hidden // 4)))
@@ -208,7 +209,9 @@ def sglang_mean(launch: Launch) -> str:
 
 
 def _fp32_tile(fours: list[str]) -> str:
-    """A thread holds four elements of each half of the tile: threads, lanes and warps; "" is what a mask leaves out."""
+    """A tile of which each thread has four elements of either half: threads, lanes, warps; "" where a mask leaves
+    out.
+    """
     fours = fours + [""] * (256 - len(fours))
     threads = [_half_on_half([fours[i], fours[i + 128]]) for i in range(128)]
     return _half_on_half([_half_on_half(threads[i : i + WARP]) for i in range(0, 128, WARP)])
@@ -223,7 +226,7 @@ def _half_on_half(values: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """TransformerEngine's tuned kernel: mean and M2 of each of `warps` parts of a row in `order`, which are merged.
+    """TransformerEngine's tuned kernel: mean and M2 of each of `warps` parts of a row, in `order`, then merged.
 
     `vector` elements of a part lie side by side for each of its 32 threads.
     """
@@ -234,11 +237,11 @@ class Moments:
 
 
 TUNED = (512, 768, 1024, 2048, 4096, 8192)
-"""Hidden sizes of TransformerEngine's tuned kernels, which take whole groups of 4 rows."""
+"""Hidden sizes of TransformerEngine's tuned kernels, which need a number of rows divisible by 4."""
 
 
 def te_moments(launch: Launch) -> Moments | None:
-    """The tuned kernel of a launch; None where the general one is taken, which adds up squares (`te_order`)."""
+    """The tuned kernel of a launch; None if the general one is taken, which adds up squares (`te_order`)."""
     if launch.rows % 4 or launch.hidden not in TUNED:
         return None
     vector = 16 // launch.itemsize
@@ -248,7 +251,9 @@ def te_moments(launch: Launch) -> Moments | None:
 
 
 def te_order(launch: Launch) -> str:
-    """Squares in TransformerEngine's general kernel: one warp to 2048 elements, else four for each 8192."""
+    """The order of squares in TransformerEngine's general kernel: one warp up to 2048 elements, else four for each
+    8192.
+    """
     vector = 4 if launch.hidden <= 128 else 16 // launch.itemsize
     if launch.hidden <= 2048:
         return f"threads(32, vector={vector}, fma) | fold_lo"
@@ -258,4 +263,4 @@ def te_order(launch: Launch) -> str:
 
 
 WELFORD_THREADS = 512
-"""Threads that share a row in torch's kernel for rows that are no multiple of 4 or not aligned (`welford`)."""
+"""How many threads share a row in torch's kernel for rows that are not aligned or not a multiple of 4 (`welford`)."""

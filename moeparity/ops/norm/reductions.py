@@ -1,8 +1,8 @@
-"""In which order kernels add up the squares of an RMSNorm: launch rules, by name. No torch here.
+"""Launch rules by name: in which order kernels add up the squares of an RMSNorm. No torch here.
 
-The tree of a kernel follows from how it is launched: the hidden size, the number of rows, the dtype, the GPU's number
-of SMs. None of them has been run on a GPU by this project; docs/ptx.md and docs/engines-run.md say which were run here
-as PTX. Only the order of additions is stated here: kernels also divide and take roots approximately.
+A kernel's tree follows from its launch: hidden size, number of rows, dtype, number of SMs. This project has run none of
+them on a GPU; docs/ptx.md and docs/engines-run.md say which were run as PTX. Only the order of additions is stated
+here: the kernels also divide and take roots approximately.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from moeparity.ops.norm.launches import Launch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A kernel's order of squares: `order` gives it as text for a launch, or raises OrderError for one it refuses.
+    """A kernel's order of squares: `order` gives it as text for a launch, or raises OrderError if it refuses the
+    launch.
 
-    `rows`: whether it depends on how many rows there are; `sms`: on the number of SMs; `ranks`: on that of the ranks of
-    the all-reduce.
+    rows, sms, ranks: whether the order depends on the number of rows, of SMs, of ranks of the all-reduce.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Rule:
         return str(self.order.__doc__)
 
     def explain(self, hidden: int, *, rows: Iterable[int] = range(1, 1025), dtype: str = "bf16", ranks: int = 1) -> str:
-        """The orders of a hidden size, one line for each run of rows that has the same."""
+        """The orders for a hidden size, one line for each run of row counts with the same order."""
         orders = ((n, self.order(Launch(hidden=hidden, rows=n, dtype=dtype, ranks=ranks))) for n in rows)
         lines = []
         for order, run in groupby(orders, key=lambda pair: pair[1]):
@@ -50,7 +50,7 @@ class Rule:
 
 
 def order_of(name: str, launch: Launch) -> Order:
-    """The order that `name` stands for: a rule at this launch, or an order written out. Raises OrderError."""
+    """The order that `name` means: a rule's at this launch, or an order written out. Raises OrderError."""
     return parse(RULES[name].order(launch)) if name in RULES else parse(name)
 
 
@@ -210,8 +210,8 @@ _ALL = (
 RULES = {rule.name: rule for rule in _ALL}
 """Every launch rule by name."""
 BY_ROWS = tuple(rule.name for rule in _ALL if rule.rows)
-"""Those whose tree depends on how many rows there are."""
+"""Rules whose tree depends on the number of rows."""
 BY_SMS = tuple(rule.name for rule in _ALL if rule.sms)
-"""Those whose tree depends on the number of SMs."""
+"""Rules whose tree depends on the number of SMs."""
 BY_RANKS = tuple(rule.name for rule in _ALL if rule.ranks)
-"""Those whose tree depends on the number of ranks."""
+"""Rules whose tree depends on the number of ranks."""

@@ -9,7 +9,7 @@ from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.orders import EXPLICIT, NATIVE, OrderError
 from moeparity.ops.attribute import Attribute, Value, site
 from moeparity.ops.declaration import Op, Parameter, WeightPort
-from moeparity.ops.memory import Call, Memory, Shapes, elementwise
+from moeparity.ops.memory import BYTES, Call, Memory, Shapes, elementwise
 from moeparity.ops.norm.launches import SM_COUNT, WELFORD_THREADS, Launch
 from moeparity.ops.norm.reductions import BY_RANKS, BY_ROWS, BY_SMS, RULES, TE_SOURCE, WELFORD_SOURCE, order_of
 
@@ -22,12 +22,14 @@ _ORDERED = {"statistic": (MEAN_SQUARE, TWO_PASS)}
 
 
 def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
-    """A rule or a written out tree for another width, and an fma of squares that are rounded before they are added."""
+    """Refuses a rule or a written-out tree for another width, and an fma of squares that are rounded before they are
+    added.
+    """
     name, width = str(values.get("order", NATIVE)), shapes["weight"][0]
     if name == NATIVE:
         return None
     refused = [_refused(name, width, dtype) for dtype in ("bf16", str(values["output"]))]
-    # Which of both it is depends on x too: the kernel has the last word.
+    # Which of the two dtypes it is depends on x too, so the kernel decides.
     if all(refused):
         return "order", refused[1]
     order = order_of(name, Launch(hidden=width, dtype="bf16" if refused[1] else str(values["output"])))
@@ -38,10 +40,39 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
     return None
 
 
-def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """A kernel's launch may go by how many rows there are; torch's own mean takes each by itself.
+def _refuses_call(call: Call) -> tuple[str, str] | None:
+    """Refuses a rule that does not launch for this number of rows, or for rows in the dtype in which it loads them."""
+    name, width = str(call.active.get("order", NATIVE)), call.weights["weight"][0]
+    if name not in RULES:
+        return None
+    try:
+        order_of(name, launch_of(call.active, width, call.tokens * call.inputs[0] // width, _stored(call)))
+    except OrderError as error:
+        return "order", f"{error} Set another `order`."
+    return None
 
-    (One row alone of more than 32768 is shared by torch's threads; no model's is as long.)
+
+def _stored(call: Call) -> str:
+    """The dtype in which the kernel loads rows: the narrower of x's and the result's."""
+    return min(str(call.active["output"]), call.input_dtype, key=BYTES.__getitem__)
+
+
+def launch_of(values: Mapping[str, Any], hidden: int, rows: int, dtype: str) -> Launch:
+    """The launch of a norm with these values in effect."""
+    return Launch(
+        hidden=hidden,
+        rows=rows,
+        dtype=dtype,
+        sm_count=values.get("sm_count", SM_COUNT),
+        ranks=values.get("tensor", 1),
+    )
+
+
+def _sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
+    """Whether the result may depend on the number of rows: a kernel's launch may; torch's own mean takes each row by
+    itself.
+
+    (torch's threads share a single row of more than 32768 elements; no model has such rows.)
     """
     return values["statistic"] == TRANSFORMER_ENGINE or values.get("order") in BY_ROWS
 
@@ -159,9 +190,9 @@ _SEMANTICS = (
 
 
 def _scratch(call: Call) -> int:
-    """With an order written out also the squares, what one step of the sum leaves, and what the other moment needs.
+    """Scratch memory. With a written-out order also the squares, what a step of the sum leaves, and the other moment.
 
-    With Welford's updates what each thread of a row holds.
+    With Welford's updates, the moments of each thread.
     """
     statistic = call.active.get("statistic")
     native = call.active.get("order") == NATIVE and statistic == MEAN_SQUARE
@@ -195,6 +226,7 @@ RMS_NORM = Op(
     ),
     sees_rows=_sees_rows,
     refuses=_refuses,
+    refuses_call=_refuses_call,
     family="norms",
     keeps_heads=True,
     memory=Memory(scratch=_scratch),

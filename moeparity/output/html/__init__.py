@@ -1,1 +1,1 @@
-"""Reports as one self-contained page: what the terminal prints, with pictures; opens offline, asks for nothing."""
+"""Reports as one HTML page that needs no other file and no network: the terminal's text, with figures."""

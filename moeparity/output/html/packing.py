@@ -1,4 +1,4 @@
-"""Data for a page's scripts: arrays as base64 of their bytes, everything as JSON that no script tag is ended by."""
+"""Data for a page's scripts: arrays as base64, everything as JSON that can't end a script tag."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IN_SCRIPT = {ord(mark): f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"}
 
 
 def packed(array: NDArray[Any]) -> dict[str, Any]:
-    """An array as its kind, its shape and the base64 of its bytes, little-endian.
+    """An array as its dtype, its shape and the base64 of its bytes, little-endian.
 
     dtypes: uint8, int16, int32, float32. Raises KeyError for others.
     """
@@ -29,8 +29,8 @@ def packed(array: NDArray[Any]) -> dict[str, Any]:
 
 
 def script_data(data: Mapping[str, Any]) -> Markup:
-    """JSON for `<script type="application/json">`: no `<`, so that nothing in it ends the tag or starts a comment; of
-    texts what hides or turns writing is spelt by its number.
+    """JSON for `<script type="application/json">`. It has no `<`, so that no text in it can end the tag or start a
+    comment; characters that hide text or change its direction are written by their numbers.
     """
     text = json.dumps(_printable(plain(data)), separators=(",", ":"), allow_nan=False, ensure_ascii=True)
     return Markup(text.translate(_IN_SCRIPT))  # noqa: S704  (nothing HTML knows is left in it)

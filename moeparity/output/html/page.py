@@ -1,11 +1,12 @@
-"""A page of sections: one file with its style, its scripts and its data, which asks no network for anything."""
+"""A report as one HTML file with its style, scripts and data; it asks no network for anything."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.metadata import version
@@ -13,79 +14,109 @@ from typing import Any
 
 from markupsafe import Markup
 
+from moeparity.output.blocks import Block, Document, Figure, Group, Question
+from moeparity.output.html.blocks import markup
+from moeparity.output.html.figures import drawn
 from moeparity.output.html.packing import script_data
-from moeparity.output.status import State
+from moeparity.output.html.tags import escaped, tag
+from moeparity.output.status import headline
 from moeparity.output.words import printable
 
-SCRIPTS = ("base.js", "plots.js", "growth.js", "series.js", "flipmap.js", "tokens.js", "graph.js", "start.js")
+SCRIPTS = ("base.js", "plots.js", "series.js", "flipmap.js", "tokens.js", "graph.js", "start.js")
 _STATIC = "moeparity.output.html"
 _PLOTS = "uPlot"
+ANSWER = Question(key="answer", short="Answer", title="The answer")
+"""The first section of a page that has no questions of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """A part of a section: a title of its own, or none, its body, and what the scripts draw in it."""
+class Section:
+    """A question with its answer. Each part has a title, which may be empty."""
 
-    title: str
-    body: Markup
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PageSection:
-    """A question and what answers it; `key` is its anchor, `short` what the list of contents calls it."""
-
-    key: str
-    short: str
-    title: str
-    blocks: Sequence[Block]
+    question: Question
+    parts: Sequence[tuple[str, Markup]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """A page: the command that made it, what it was run on, the verdict, and sections."""
+def html(document: Document) -> str:
+    """The HTML of the whole page."""
+    status = document.status
+    data: dict[str, Any] = {}
+    sections = list(_sections(document, data))
+    scripts = _scripts(with_plots=bool(data))
+    style = _text("page.css") + (_text(f"vendor/{_PLOTS}.min.css") if data else "")
+    page: str = _template().render(
+        command=document.command,
+        state=status.state,
+        headline=headline(status.state, status.but),
+        sections=sections,
+        title=f"{headline(status.state, status.but)}: {printable(document.subject)} ({document.command})",
+        subject=printable(document.subject),
+        style=Markup(style),  # noqa: S704  (our own files)
+        scripts=Markup(scripts),  # noqa: S704
+        data=script_data(data),
+        version=version("moeparity"),
+        policy="; ".join(
+            (
+                "default-src 'none'",
+                f"script-src '{_hash(scripts)}'",
+                f"style-src '{_hash(style)}'",
+                "img-src data:",
+                "base-uri 'none'",
+                "form-action 'none'",
+            )
+        ),
+    )
+    return page
 
-    command: str
-    subject: str
-    state: State
-    sections: Sequence[PageSection]
 
-    @property
-    def data(self) -> dict[str, Any]:
-        """What the scripts draw, of all blocks."""
-        blocks = (block for section in self.sections for block in section.blocks)
-        return {name: part for block in blocks for name, part in block.data.items()}
+def _sections(document: Document, data: dict[str, Any]) -> Iterator[Section]:
+    """The sections in the order of the document's questions, then groups without a question. Data for scripts goes into
+    `data`.
+    """
+    opening = [block for block in document.blocks if not isinstance(block, Group) or not block.title]
+    groups = [block for block in document.blocks if isinstance(block, Group) and block.title]
+    for question in document.questions or (ANSWER,):
+        answers = [group for group in groups if group.question == question.key]
+        parts = [("", part) for part in _parts(opening, data)] if question.key == ANSWER.key else []
+        parts += [(group.title, part) for group in answers for part in _joined(group, data)]
+        if not parts and question.absent:
+            parts = [("", tag("p", escaped(question.absent)))]
+        if parts:
+            yield Section(question=question, parts=parts)
+    for group in groups:
+        parts = [] if group.question else [("", part) for part in _joined(group, data)]
+        if parts:
+            question = Question(key=_anchor(group.title), short=group.title, title=group.title)
+            yield Section(question=question, parts=parts)
 
-    def to_html(self) -> str:
-        """The whole file."""
-        data = self.data
-        scripts = _scripts(with_plots=bool(data))
-        style = _text("page.css") + (_text(f"vendor/{_PLOTS}.min.css") if data else "")
-        html: str = _template().render(
-            page=self,
-            title=f"{self.state.upper()}: {printable(self.subject)} ({self.command})",
-            subject=printable(self.subject),
-            style=Markup(style),  # noqa: S704  (our own files)
-            scripts=Markup(scripts),  # noqa: S704
-            data=script_data(data),
-            version=version("moeparity"),
-            policy="; ".join(
-                (
-                    "default-src 'none'",
-                    f"script-src '{_hash(scripts)}'",
-                    f"style-src '{_hash(style)}'",
-                    "img-src data:",
-                    "base-uri 'none'",
-                    "form-action 'none'",
-                )
-            ),
-        )
-        return html
+
+def _joined(group: Group, data: dict[str, Any]) -> Iterator[Markup]:
+    body = Markup("").join(_parts(group.blocks, data, group.title))
+    if body:
+        yield body
+
+
+def _parts(blocks: Sequence[Block], data: dict[str, Any], label: str = "") -> Iterator[Markup]:
+    for block in blocks:
+        if isinstance(block, Figure):
+            title = tag("h4", block.title) if block.title and block.title != label else Markup("")
+            body, figure_data = drawn(block)
+            data.update(figure_data)
+            yield title + body
+        elif isinstance(block, Group):
+            title = tag("h4", block.title) if block.title else Markup("")
+            yield title + Markup("").join(_parts(block.blocks, data, block.title or label))
+        else:
+            yield markup(block, label)
+
+
+def _anchor(title: str) -> str:
+    return "s-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
 def _scripts(*, with_plots: bool) -> str:
-    """The library and our own scripts, in a scope of their own; without pictures only what every page needs."""
-    names = SCRIPTS if with_plots else (SCRIPTS[0], SCRIPTS[-1])
+    """The scripts in a scope of their own; without plots only what every page needs."""
+    names = SCRIPTS if with_plots else (SCRIPTS[0], *SCRIPTS[-2:])
     library = [_text(f"vendor/{_PLOTS}.iife.min.js")] if with_plots else []
     page_script = "\n".join(_text(name) for name in names)
     return "\n".join([*library, f'(() => {{\n"use strict";\n{page_script}\n}})();'])

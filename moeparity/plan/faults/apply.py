@@ -1,8 +1,8 @@
 """A fault applied to one node: the node as it is then run.
 
-Weights are rewritten by name where that will do (another layer's, another expert's, another port's tensors), so that
-they are read from the checkpoint as any others; what else becomes of them (`Part.edits`) is done to each tensor as it
-comes from the source, before it is stacked or cast. Nothing is loaded here.
+Where a fault only takes other tensors (another layer's, another expert's, another port's), the weight's names are
+changed, and these tensors are read from the checkpoint like any others. Everything else (`Part.edits`) is done to each
+tensor when it is read, before it is stacked or cast. Nothing is loaded here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from moeparity.plan.spec.fault_schema import InputEdit, WeightEdit
 
 
 def applied(graph: Graph, node: Node, plants: Sequence[Planted]) -> Node:
-    """The node with these faults, one after the other; the very node where they change nothing."""
+    """The node with these faults applied in order; the same object where they change nothing."""
     result = node
     for plant in plants:
         result = _applied(graph, result, plant)
@@ -27,7 +27,7 @@ def applied(graph: Graph, node: Node, plants: Sequence[Planted]) -> Node:
 
 
 def sits_at(fault: Fault, graph: Graph, node: Node) -> bool:
-    """Whether a fault's file says that it can sit at a node; what it would change there is not looked at."""
+    """Whether a fault's file allows it at a node; whether it would change anything there is not checked."""
     sits = fault.spec.sits
     name = node.name.rpartition(".")[2]
     fits_name = (sits.node is None or name in sits.node) and name not in sits.without
@@ -58,7 +58,7 @@ def _params(node: Node, plant: Planted, values: Values) -> dict[str, Any]:
         if parameter not in params or (key and key not in params[parameter]):
             continue
         if key:
-            # A key that is not there is one that nobody reads.
+            # A key that the mapping lacks is read by nobody, so it is not added.
             params[parameter] = {**params[parameter], key: _value(edit.value, values)}
         else:
             params[parameter] = not params[parameter] if edit.flipped else _value(edit.value, values)
@@ -103,19 +103,19 @@ def _weights(graph: Graph, node: Node, plant: Planted, values: Values) -> Mappin
 
 
 def _concerns(plant: Planted, edit: WeightEdit, port: str, values: Values) -> bool:
-    """Whether a weight is among those that an edit is said of."""
+    """Whether an edit applies to the weight at this port."""
     if edit.part is None or values[edit.part[1:]] == plant.fault.free[edit.part[1:]].default:
         return True
     return port in ports_of(str(values[edit.part[1:]]))
 
 
 def ports_of(part: str) -> tuple[str, ...]:
-    """The weights that a part names."""
+    """The weight ports named by a free value of type `part`, such as `gate and up`."""
     return tuple(part.split(" and "))
 
 
 def _tears(node: Node, weights: Mapping[str, WeightRef]) -> bool:
-    """Whether ports that lie in one tensor, as gate and up do in some checkpoints, would not have the same edits."""
+    """Whether ports that share one tensor, as gate and up do in some checkpoints, would get different edits."""
     stacks: dict[str | None, set[object]] = {}
     for port in node.op.weights:
         if port.name in node.weights and node.weights[port.name].stacked is not None:
@@ -141,7 +141,7 @@ def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
     for verb, number in (("times", edit.times), ("filled", edit.filled), ("transposed", edit.transposed or None)):
         if number is not None:
             done = (verb, float(_value(number, values)))
-            # Of what is filled nothing is left that was done before.
+            # Filling overwrites the tensor, so earlier edits are dropped.
             before = [() if verb == "filled" else part.edits for part in parts]
             parts = [replace(part, edits=(*edits, done)) for part, edits in zip(parts, before, strict=True)]  # type: ignore[arg-type]
     if edit.expert is not None:
@@ -154,7 +154,9 @@ def _weight(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Value
 
 
 def _source(graph: Graph, node: Node, port: str, edit: WeightEdit, values: Values) -> Sequence[Part]:
-    """Where the parts of a weight are taken from: those of the node itself, but for what the edit names."""
+    """The tensors a weight is made of: the node's own, except where the edit names another layer, port, order or
+    checkpoint.
+    """
     maker = node if edit.layer is None else sibling(graph, node, int(_value(edit.layer, values)))
     if maker is None or port not in maker.weights:
         return parts_of(node.weights[port])

@@ -16,7 +16,7 @@ Values = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A named rewrite of a node: what its file says. `free` are the values it leaves open, by name."""
+    """A named rewrite of a node, as its file states it. `free` are the values it leaves open, by name."""
 
     path: Path
     spec: FaultFile
@@ -34,7 +34,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planted:
-    """A fault with all its free values, as it is planted at a node. `str` is how plans and reports spell it."""
+    """A fault with a value for each of its free values, as it is planted at a node. `str` is how plans and reports
+    spell it.
+    """
 
     fault: Fault
     values: tuple[tuple[str, Value], ...] = ()
@@ -52,17 +54,17 @@ class Planted:
 
     @property
     def in_words(self) -> str:
-        """The fault as a sentence says it."""
+        """The fault as part of a sentence: its `says` with the values filled in."""
         return self.fault.spec.says.format_map({name: self._value_words(name, value) for name, value in self.values})
 
     def _value_words(self, name: str, value: Value) -> str:
-        """A value in a sentence: of a part of the weights, what they are a part of is told first."""
+        """A value in a sentence; where it narrows a default, the default comes first."""
         default = self.fault.free[name].default
         return written(value) if value == default or default is None else f"{default} {written(value)}"
 
 
 def spelled(plants: Sequence[Planted]) -> str:
-    """The faults at one node as settings and plans hold them."""
+    """The text that settings and plans have for the faults at one node."""
     return " and ".join(map(str, plants))
 
 

@@ -1,7 +1,7 @@
-"""Faults at the nodes of a plan: which can sit where, with which values, and a plan with one of them.
+"""Faults at the nodes of a plan: which are possible where, with which values, and a plan with one of them.
 
-The interface of searches: `candidates` names what may be tried at a node, `domain` and `start` say of each free value
-what to try, `rewritten` gives the plan to run.
+Searches use it so: `candidates` lists the faults to try at a node, `domain` and `start` say what to try for each free
+value, `rewritten` gives the plan to run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from moeparity.plan.setting import FAULT, Setting
 from moeparity.plan.spec.fault_schema import FreeValue
 
 Domain = tuple[Value, ...] | None
-"""The values to be tried; None: any number, to be solved for from `start`."""
+"""The values to try; None: any number, which a search solves for, starting at `start`."""
 
 
 def candidates(graph: Graph, node: Node) -> Iterator[Fault]:
-    """Every shipped fault that can sit at a node and changes something there, whatever it leaves open.
+    """Every shipped fault that is possible at a node and, for some choice of its free values, changes something there.
 
-    What it leaves open is `fault.free`; what to try for each, `domain` says. A fault that needs another checkpoint is
-    among them: its `domain` is empty, since that has to be given.
+    `fault.free` are the free values; `domain` says what to try for each. A fault that needs another checkpoint is
+    included: the `domain` of that value is empty, since the user has to give it.
     """
     for fault in shipped_faults().values():
         if sits_at(fault, graph, node) and _changes(graph, node, fault):
@@ -35,7 +35,7 @@ def candidates(graph: Graph, node: Node) -> Iterator[Fault]:
 
 
 def domain(graph: Graph, node: Node, free: FreeValue) -> Domain:
-    """What to try for a free value of a fault at a node; empty where it can only be given."""
+    """What to try for a free value of a fault at a node; empty where only the user can give it."""
     if free.type == "expert":
         return tuple(range(experts_of(node)))
     if free.type == "layer":
@@ -52,7 +52,9 @@ def domain(graph: Graph, node: Node, free: FreeValue) -> Domain:
 
 
 def giving_width(graph: Graph, node: Node, width: int) -> Iterator[Planted]:
-    """The faults that leave one width open and give a node without weights values of a `width` that it has not."""
+    """Faults whose only free value is a width, with that value at `width`, where this makes the first output of a node
+    without weights `width` values wide.
+    """
     for fault in candidates(graph, node):
         widths = [name for name, free in fault.free.items() if free.type == "width"]
         if len(fault.free) == len(widths) == 1:
@@ -62,13 +64,13 @@ def giving_width(graph: Graph, node: Node, width: int) -> Iterator[Planted]:
 
 
 def width_of(node: Node) -> int | None:
-    """How many values of each token a node's first output has; None where that goes by its inputs, or by weights."""
+    """How many values per token a node's first output has; None where that depends on its inputs or weights."""
     is_alone = not node.weights and node.op.integers == node.op.inputs
     return node.op.memory.widths({}, node.params, ())[0] if is_alone else None
 
 
 def start(node: Node, free: FreeValue) -> float:
-    """The number that a search for a free number begins with: the node's own where the fault names a parameter."""
+    """The number at which a search starts: the node's own value where the fault rewrites a parameter."""
     value: Any = None
     if free.parameter is not None:
         name, _, key = free.parameter.partition(".")
@@ -78,14 +80,14 @@ def start(node: Node, free: FreeValue) -> float:
 
 
 def rewritten(plan: BoundGraph, node: Node, fault: Fault, values: Values | None = None) -> BoundGraph:
-    """The plan with a fault at one of its nodes, behind what is planted there already, in all its phases.
+    """The plan with a fault at one of its nodes, added after those planted there already, in all its phases.
 
-    `values` are its free values. The plan's settings there name the fault (`(node, "fault")`), and `plan.as_run(node)`
-    is the node with other parameters, weights and edits: what `engine.computation.op_numerics` runs, and what
-    `WeightStore.node` reads weights for. Weights are rewritten by name where that will do, else tensor by tensor as
-    they come from the source, so that a plan with a fault streams as any other (`moeparity.plan.faults.apply`); what a
-    segment's `Loaded` has no tensors of, it reads when it is asked (`Loaded.of`). An observer that tries many faults
-    asks `loaded.beside()`, whose rewritten weights go with it.
+    `values` are the fault's free values. The setting at `(node, "fault")` then names the fault, and
+    `plan.as_run(node)` is the node with its changed parameters, weights and edits: that node is what
+    `engine.computation.op_numerics` runs and `WeightStore.node` reads weights for. Weights are still streamed (see
+    `moeparity.plan.faults.apply`); tensors that a segment's `Loaded` does not hold are read when asked for
+    (`Loaded.of`). An observer that tries many faults takes its weights from `loaded.beside()`, which frees the
+    rewritten ones when it is dropped.
 
     Raises ValueError where a value is missing or unknown, SpecError where an op refuses what comes of it.
     """
@@ -105,7 +107,7 @@ def _changes(graph: Graph, node: Node, fault: Fault) -> bool:
         if options is None:
             values[name] = start(node, free) * 2 + 1
         elif options:
-            # Two values of one kind must not be the same: an expert with its own weights is none of another's.
+            # Two free values of one type must differ: an expert that takes its own weights changes nothing.
             values[name] = options[-1 - number % len(options)]
         elif free.type == "checkpoint":
             values[name] = "another"
@@ -115,7 +117,7 @@ def _changes(graph: Graph, node: Node, fault: Fault) -> bool:
 
 
 def _orders(experts: int) -> Iterator[str]:
-    """Rotations, then the reverse, then two neighbours exchanged: what ranks and loops over names do amiss."""
+    """Orders of experts to try, as mixed-up ranks and loops make them: rotations, reverse, two neighbours exchanged."""
     numbers = list(range(experts))
     rotations = [numbers[shift:] + numbers[:shift] for shift in range(1, experts)]
     swaps = [[*numbers[:i], i + 1, i, *numbers[i + 2 :]] for i in range(experts - 1)]

@@ -1,4 +1,4 @@
-"""Reads faults: those that come with the package, and files of one's own."""
+"""Reads faults: those that come with the package, and users' own files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _refuse_unknown(where: Where, kind: str, names: Any, expected_names: set[str
 
 
 def _refuse_values(spec: FaultFile, where: Where) -> None:
-    """Every free value is used, and every one that is used is declared."""
+    """Refuse free values that are declared and not used, or used and not declared."""
     used = set(references(spec.rewrite))
     for name in (*used, *_PLACEHOLDER.findall(spec.says)):
         if name not in spec.values:

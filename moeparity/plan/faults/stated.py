@@ -39,8 +39,9 @@ def stated(graph: Graph, faults: Sequence[variant_schema.StatedFault], where: Wh
 
 
 def _refuse_idle(graph: Graph, node: Node, before: Sequence[Planted], plant: Planted, where: Where) -> None:
-    """Raise SpecError for a fault that stands there already, where one of the two changes nothing beside the other: of
-    two experts' factors each does, of two values of eps the later one alone.
+    """Raise SpecError for a fault planted twice at a node where both together equal one of them alone.
+
+    Factors of two different experts both count, so that is allowed; of two values of eps only the later one counts.
     """
     again = next((there for there in before if there.fault.name == plant.fault.name), None)
     if again is None:
@@ -55,7 +56,7 @@ def _refuse_idle(graph: Graph, node: Node, before: Sequence[Planted], plant: Pla
 
 
 def _plant(fault: Fault, stated_fault: variant_schema.StatedFault, where: Where) -> Planted:
-    """The fault with its values: an order as its text, a checkpoint as its path from where the recipe lies."""
+    """The fault with its values: an order as text, a checkpoint's path resolved relative to the recipe's folder."""
     values: dict[str, Value] = {}
     for name, value in stated_fault.values.items():
         values[name] = " ".join(map(str, value)) if isinstance(value, list) else value
@@ -75,7 +76,7 @@ def _plant(fault: Fault, stated_fault: variant_schema.StatedFault, where: Where)
 
 
 def _nodes(graph: Graph, plant: Planted, stated_fault: variant_schema.StatedFault, where: Where) -> list[Node]:
-    """Where the fault stands: all that is selected and that it changes."""
+    """The nodes to plant the fault at: those that are selected and that it changes."""
     selected = _selected(graph, stated_fault, where)
     there = [node for node in graph.nodes if node.name in selected and sits_at(plant.fault, graph, node)]
     if not there:
@@ -134,5 +135,5 @@ def _is_order(words: Sequence[str], experts: Iterable[int]) -> bool:
 
 
 def in_words(faults: Mapping[str, tuple[Planted, ...]], text: str) -> str:
-    """What faults do, as sentences say it, by the text that settings have for them."""
+    """What the faults with this setting text do, in words."""
     return " and ".join(plant.in_words for plant in faults[text])

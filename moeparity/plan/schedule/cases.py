@@ -1,7 +1,7 @@
-"""Cases: phases of a schedule, and the parts of them that rules tell apart by numbers of rows, keys and queries.
+"""Cases: phases of a schedule, and parts of phases that rules tell apart by numbers of rows, keys and queries.
 
-A case is written `decode`, or `decode[rows :65, keys 1024:]`: steps of this phase in which fewer than 65 rows go
-through an op together, and sequences of which it reads 1024 keys and more.
+A case is written `decode`, or `decode[rows :65, keys 1024:]`: the decode steps in which fewer than 65 rows go through
+an op together, and in them the sequences with at least 1024 keys.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from typing import Final, NamedTuple, cast
 from moeparity.plan.schedule.steps import PHASES, Phase
 
 Case = str
-"""A phase, with the numbers that are meant in brackets behind it; the phase alone stands for all its steps."""
+"""A phase, optionally with ranges of numbers in brackets; the phase alone stands for all its steps."""
 
 NUMBERS: Final = ("rows", "longest", "keys", "queries")
-"""What cases go by. rows: tokens that go through an op together, padding rows included. keys: what attention reads of a
-sequence, from its first token to its last of the step; longest: the most that it reads of any sequence of the step.
-queries: tokens of a sequence in the step."""
+"""The numbers that cases depend on. rows: tokens that go through an op together, padding rows included. keys: how many
+tokens of a sequence attention reads, from the sequence's first to its last in this step. longest: the largest number of
+keys of any sequence in the step. queries: how many tokens of a sequence are in the step."""
 MESSAGE: Final = ("bytes", "ranks")
-"""What rules may go by beside: bytes of the message that a rank hands to an all-reduce of the step, and over how many
-ranks it is added. On one model these are numbers of rows (`moeparity.plan.messages`), so no case of a plan has them."""
+"""Further numbers that rules may depend on: the bytes of the message that a rank hands to an all-reduce of the step,
+and over how many ranks it is added up. They are turned into rows (`moeparity.plan.messages`): cases of a plan have
+none.
+"""
 WRITTEN: Final = (*NUMBERS, *MESSAGE)
-"""What a case may be written with."""
+"""All numbers that a case in a file may have."""
 OF_ATTENTION: Final = ("longest", "keys", "queries")
-"""Those that only an op that reads earlier tokens knows."""
+"""The numbers that only attention knows, since only it reads earlier tokens."""
 
 _CASE = re.compile(r"([a-z]+)(?:\[([^\[\]]*)\])?")
 _RANGE = re.compile(r"\s*([a-z]+)\s+(\d{1,9})?:(\d{1,9})?\s*")
@@ -44,21 +46,23 @@ class Range(NamedTuple):
         return f"{self.first or ''}:{'' if self.last is None else self.last}"
 
     def holds(self, number: int) -> bool:
-        """Whether it is one of them."""
+        """Whether a number lies in the range."""
         return self.first <= number and (self.last is None or number < self.last)
 
     def holds_all(self, of: Range) -> bool:
-        """Whether all of another are among them."""
+        """Whether another range lies within this one."""
         return self.first <= of.first and (self.last is None or (of.last is not None and of.last <= self.last))
 
 
 ALL: Final = Range(0, None)
 Ranges = Mapping[str, Range]
-"""By name of a number, those that are meant; a number without any goes by none."""
+"""The range of each number that a case restricts, by name; a number that is missing is not restricted."""
 
 
 class Sizes(NamedTuple):
-    """What of a step a case goes by: at an op, and of attention at one sequence (or those that it takes at once)."""
+    """The numbers of a step that decide its case at an op; for attention those of one sequence (or of all that it
+    computes in one call).
+    """
 
     phase: Phase
     rows: int
@@ -92,13 +96,13 @@ def parse(case: Case) -> tuple[Phase, Ranges]:
 
 
 def contains(outer: Case, inner: Case) -> bool:
-    """Whether every step of one case is of another."""
+    """Whether every step of the case `inner` is also of the case `outer`."""
     (phase, ranges), (inner_phase, numbers) = parse(outer), parse(inner)
     return phase == inner_phase and all(bounds.holds_all(numbers.get(name, ALL)) for name, bounds in ranges.items())
 
 
 def cut(cases: Iterable[Case], others: Iterable[Case]) -> tuple[Case, ...]:
-    """The cases cut wherever one of `others` begins or ends, so that each lies inside of such a one or outside."""
+    """The cases cut at all bounds of `others`, so that each lies fully inside or fully outside each of them."""
     parsed = [parse(cutting_case) for cutting_case in others]
     return tuple(dict.fromkeys(part for case in cases for part in _cut(case, parsed)))
 
@@ -120,7 +124,7 @@ def _pieces(whole: Range, others: Iterable[Range]) -> Iterator[Range]:
 
 
 def case_of(cases: Iterable[Case], sizes: Sizes) -> Case | None:
-    """The first of some cases that a step's sizes are of; None where they are of none."""
+    """The first of some cases that a step with these sizes belongs to; None where it belongs to none."""
     for case in cases:
         phase, ranges = parse(case)
         if phase == sizes.phase and all(bounds.holds(getattr(sizes, name)) for name, bounds in ranges.items()):
@@ -129,7 +133,7 @@ def case_of(cases: Iterable[Case], sizes: Sizes) -> Case | None:
 
 
 def merged(cases: Iterable[Case]) -> dict[Case, tuple[Case, ...]]:
-    """Cases, those put together that are one without a cut between them: each such case, and what it consists of."""
+    """Cases with neighbours joined into one where they only differ by a cut: each joined case, with its parts."""
     parts: dict[Case, tuple[Case, ...]] = {case: (case,) for case in cases}
     while True:
         pair = next(((a, b, joint) for a, b in permutations(parts, 2) if (joint := _joined(a, b)) is not None), None)
@@ -143,7 +147,9 @@ def merged(cases: Iterable[Case]) -> dict[Case, tuple[Case, ...]]:
 
 
 def _joined(first: Case, second: Case) -> Case | None:
-    """Two cases as one where the second begins, in one of the numbers, at what the first ends below."""
+    """Two cases joined into one, where they differ in one number only and the second begins where the first ends; else
+    None.
+    """
     (phase, ranges), (second_phase, others) = parse(first), parse(second)
     unlike = [name for name in NUMBERS if ranges.get(name, ALL) != others.get(name, ALL)]
     if phase != second_phase or len(unlike) != 1:

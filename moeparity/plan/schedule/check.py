@@ -1,4 +1,4 @@
-"""What is no schedule of a grid: told before anything is computed, in one message."""
+"""Checks that a schedule fits a grid of tokens, before anything is computed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from moeparity.plan.schedule.steps import Copy, Schedule, Span, Step
 from moeparity.plan.schedule.token_grid import MOST_STEPS, TokenGrid, refuse_more
 
 MOST_PADDING: Final = 65_536
-"""Padding rows of one step."""
+"""The most padding rows a step may have."""
 
 
 def refuse(schedule: Schedule, grid: TokenGrid, where: Where) -> None:
-    """Raises SpecError where steps do not compute each token of the grid once, its keys before it or with it.
+    """Raises SpecError unless the steps compute each token of the grid exactly once, and no token before its keys.
 
-    Padding, and each sequence's last token, may be in no step. The first problem is told, of step N as line N of
-    `where`.
+    Padding and each sequence's last token may be missing. Only the first problem is reported; step N is line N of the
+    file `where`.
     """
     refuse_more(len(schedule.steps), limit(MOST_STEPS), where)
     progress = _Progress(grid)
@@ -38,7 +38,9 @@ class _Progress:
         self.ends = [0] * grid.sequences
 
     def problems(self, step: Step) -> Iterator[str]:
-        """Tokens of one more step that were there already, or are there before their keys; then it counts as made."""
+        """What is wrong with the next step: tokens that were computed before, or that come before their keys. Then
+        counts the step as made.
+        """
         for part in step.parts:
             end = self.ends[part.sequence]
             first, last = self.grid.spans[part.sequence]
@@ -61,7 +63,7 @@ class _Progress:
                 )
 
     def gaps(self) -> Iterator[str]:
-        """Tokens that no step has."""
+        """The tokens that are in no step."""
         for sequence, (first, last) in enumerate(self.grid.spans):
             end = max(self.ends[sequence], first)
             if end < last - 1:
@@ -85,7 +87,9 @@ def _why_twice(from_its_first: bool, end: int) -> str:
 
 
 def _of_the_grid(step: Step, grid: TokenGrid) -> Iterator[str]:
-    """Sequences and tokens that there are not, and what is in one step twice."""
+    """What of a step does not fit the grid: sequences or tokens that do not exist, copies of other tokens, and a
+    sequence that is in the step twice.
+    """
     if not step.spans:
         yield "there is no span; expected the tokens of this step, at least one."
     for part in step.parts:
@@ -128,7 +132,7 @@ def _is_another_prefix(copy: Copy, grid: TokenGrid) -> bool:
 
 
 def _of_the_shape(step: Step, grid: TokenGrid) -> Iterator[str]:
-    """What a shape or a phase does not allow."""
+    """What of a step its shape or phase does not allow."""
     first, sequences = step.spans[0], [span.sequence for span in step.spans]
     if step.shape == "dense":
         yield from _of_a_rectangle(step, first, sequences)

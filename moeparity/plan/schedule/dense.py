@@ -14,7 +14,9 @@ from moeparity.plan.schedule.token_grid import StepList, TokenGrid
 
 
 def rectangles(settings: ScheduleSettings, grid: TokenGrid, steps: StepList, *, prefilled: bool = False) -> None:
-    """Batch after batch. With `prefilled` what comes before a batch's first decoded column is there already."""
+    """Add the steps of one batch after another. With `prefilled`, the columns before a batch's first decoded one have
+    steps already.
+    """
     for first, last in batches(settings, grid):
         boundary, end = columns(settings, grid, first, last)
         is_decoded = settings.start is not None
@@ -38,9 +40,9 @@ def batches(settings: ScheduleSettings, grid: TokenGrid) -> list[tuple[int, int]
 
 
 def columns(settings: ScheduleSettings, grid: TokenGrid, first: int, last: int) -> tuple[int, int]:
-    """The first column that a batch decodes, and the one behind its last: the whole grid's where it decodes nothing.
+    """The columns that a batch decodes: first, and last + 1. Both are the grid's length where it decodes nothing.
 
-    Where prompts end at several columns (which `generate` does not have, but a mixture of two schedules may) the
+    Where prompts end at several columns (impossible in `generate`, but a mixture of two schedules may have it) the
     earliest counts.
     """
     if settings.start is None:
@@ -52,7 +54,7 @@ def columns(settings: ScheduleSettings, grid: TokenGrid, first: int, last: int) 
 
 
 def refuse_ragged(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> None:
-    """Raises SpecError where prompts of one batch end at several columns: `generate` has none such."""
+    """Raises SpecError where prompts of one batch end at several columns, which is impossible in `generate`."""
     if settings.start is None:
         return
     for first, last in batches(settings, grid):

@@ -1,4 +1,4 @@
-"""The schedule of a side: its settings and the tokens there are, made into steps."""
+"""The schedule of a side: makes steps of its settings and of the tokens."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ SERVERS: Final[dict[str, type[Server]]] = {"vllm-v1": VllmV1, "sglang": SGLang}
 
 
 def schedule(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> Schedule:
-    """Every token of the grid in exactly one step. What no engine would compute is in `filler` steps behind all others.
+    """A schedule with every token of the grid in exactly one step; tokens that no engine would compute are in `filler`
+    steps after all others.
 
-    Settings of a side, or any mixture of two sides' (`mixed`), make one. A setting that decides nothing rests: packs
-    under a server's rule; a prefix cache, buckets and arrivals without one. Raises SpecError for too many steps, and
-    for a recorded schedule that is not one of this grid.
+    Works for the settings of a side and for any mixture of two sides' (`mixed`). A setting that does not apply is
+    ignored: packs under a server's rule; a prefix cache, buckets and arrivals without a server's rule. Raises SpecError
+    for too many steps, and for a recorded schedule that does not fit this grid.
     """
     if settings.recorded is not None:
         recorded = settings.recorded.schedule
@@ -48,7 +49,9 @@ def schedule(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> Sched
 
 
 def refuse_unfit(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> None:
-    """Raises SpecError for settings of a side that do not fit the tokens; every mixture of two that do fits them."""
+    """Raises SpecError for settings of a side that do not fit the tokens. Mixtures need no check: if both sides fit, a
+    mixture fits.
+    """
     if settings.arrivals and len(settings.arrivals) != grid.sequences:
         raise SpecError(
             f"{where}: decode.arrivals names {counted(len(settings.arrivals), 'step')}; expected one for each of the "

@@ -1,4 +1,4 @@
-"""A side's other legal schedules: what the same engine might have done with the same tokens."""
+"""Other legal schedules of a side: how the same engine might have batched the same tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MOST: Final = 4
 
 
 def others(of: ScheduleSettings, grid: TokenGrid, where: Where) -> dict[str, ScheduleSettings]:
-    """Up to four schedules with other steps, by name; none of a recorded one, which is what it was.
+    """Up to four schedules with other steps, by name; none for a recorded schedule, which is a fact.
 
-    Batches of another size are divisors of the side's own, so that no wave of sequences grows, and 2 where that is 1.
-    Of a server also: fewer at once, half the token budget (or half of all prompts), no prefix cache, the opposite order
-    of arrival.
+    Other batch sizes are divisors of the side's own, so that no wave of sequences grows (of 1 it is 2). For a server
+    also: fewer requests at once, half the token budget (or half of all prompts), no prefix cache, the opposite order of
+    arrival.
     """
     if of.recorded is not None:
         return {}
@@ -29,7 +29,7 @@ def others(of: ScheduleSettings, grid: TokenGrid, where: Where) -> dict[str, Sch
             refuse_unfit(settings, grid, where)
             steps = schedule(settings, grid, where).steps
         except SpecError:
-            # Batches that do not fit together, or more steps than may be.
+            # Sequences that cannot be in one batch, or too many steps: not a possible schedule.
             continue
         if steps not in distinct:
             distinct.append(steps)

@@ -1,4 +1,4 @@
-"""Packs: sequences behind each other in rows [1, n], as trainers without padding compute them."""
+"""Packs: several sequences one behind the other in a row [1, n], as trainers without padding compute them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from moeparity.plan.schedule.token_grid import StepList, TokenGrid
 
 
 def packs(settings: ScheduleSettings, grid: TokenGrid, steps: StepList) -> None:
-    """Sequences in their order, a new pack where the next would not fit; up to where decoding starts, if it does."""
+    """Add steps that pack sequences in their order; a sequence that does not fit starts a new pack. With decoding, only
+    the columns before its start are packed.
+    """
     pack: list[Span] = []
     for first, last in batches(settings, grid):
         boundary, _ = columns(settings, grid, first, last)
@@ -27,7 +29,7 @@ def packs(settings: ScheduleSettings, grid: TokenGrid, steps: StepList) -> None:
 
 
 def refuse_long(settings: ScheduleSettings, grid: TokenGrid, where: Where) -> None:
-    """Raises SpecError for a sequence that fits into no pack."""
+    """Raises SpecError for a sequence that is longer than a pack."""
     longest = max(range(grid.sequences), key=grid.tokens)
     if settings.pack is not None and grid.tokens(longest) > settings.pack:
         raise SpecError(

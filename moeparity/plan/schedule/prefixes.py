@@ -1,4 +1,4 @@
-"""A prefix cache: which whole blocks of tokens are there already, and from which sequence."""
+"""A prefix cache: which whole blocks of tokens have been computed already, and for which sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from moeparity.plan.schedule.token_grid import TokenGrid
 
 
 class PrefixCache:
-    """Blocks of `block` tokens by all tokens up to their end, each with the sequence that computed it first."""
+    """Blocks of `block` tokens, keyed by all tokens up to their end, with the sequence that computed each first."""
 
     def __init__(self, grid: TokenGrid, block: int) -> None:
         assert grid.ids is not None
@@ -16,7 +16,9 @@ class PrefixCache:
         self.stored: dict[int, tuple[int, int]] = {}
 
     def hits(self, sequence: int, most: int) -> list[Copy]:
-        """The whole blocks among a sequence's first `most` tokens that are there; neighbours of one source joined."""
+        """The whole blocks among a sequence's first `most` tokens that are in the cache, as copies; neighbours from one
+        source are joined.
+        """
         copies: list[Copy] = []
         node, count = 0, 0
         first = self.grid.spans[sequence][0]
@@ -34,7 +36,7 @@ class PrefixCache:
         return copies
 
     def store(self, sequence: int, tokens: int) -> None:
-        """The whole blocks of a sequence's first `tokens` are there from now on."""
+        """Put the whole blocks of a sequence's first `tokens` tokens into the cache."""
         node, count = self.stored.get(sequence, (0, 0))
         while count + self.block <= tokens:
             node, _ = self.nodes.setdefault((node, self._tokens(sequence, count)), (len(self.nodes) + 1, sequence))

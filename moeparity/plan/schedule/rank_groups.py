@@ -1,4 +1,4 @@
-"""Groups of ranks that attend apart (data-parallel attention): which sequences each has."""
+"""Groups of ranks that attend apart (data-parallel attention): which sequences each group has."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from moeparity.plan.schedule.steps import Span, Step, with_spans
 
 
 def dealt(steps: Iterable[Step], count: int) -> dict[int, int]:
-    """By sequence, the group that has it: each step's new sequences are dealt out in runs, as evenly as they go, and
-    stay where they are, since their keys lie there.
+    """By sequence, its group. Each step's new sequences are split into consecutive runs of sizes as equal as possible,
+    one for each group; a sequence stays in its group, since its keys are there.
     """
     group_of: dict[int, int] = {}
     for step in steps:

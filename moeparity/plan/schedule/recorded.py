@@ -26,9 +26,9 @@ from moeparity.plan.spec import reader
 from moeparity.plan.spec.json_lines import json_object
 
 LARGEST: Final = 2**31
-"""Numbers of a batch are below this."""
+"""All numbers in a recorded batch must be below this."""
 OF_THE_PROGRAM: Final = "in the program's own forwards"
-"""What a schedule is called that was read off a trace."""
+"""The name of a schedule that was taken from a trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ def _step(where: Where, line: str, started: set[int]) -> Step:
 
 
 def phase_of(spans: tuple[Span, ...], started: set[int]) -> Phase:
-    """What a step is that does not say it, by the sequences that steps before it have begun."""
+    """The phase of a step that does not name one; `started` are the sequences that earlier steps have begun."""
     if all(span.tokens == 1 and span.sequence in started for span in spans):
         return "decode"
     return "chunk" if any(span.sequence in started for span in spans) else "prefill"
@@ -121,4 +121,4 @@ _KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "isolated": (lambda value: isinstance(value, bool), "true or false"),
     "copies": (_are_copies, "a list of [sequence, first, last + 1, source, shift], whole numbers"),
 }
-"""What a step may say, how it is told that it is right, and what is expected."""
+"""The keys of a step, each with its check and what an error message says is expected."""

@@ -1,7 +1,7 @@
-"""What schedulers of servers have in common: requests that wait, run and are done, and flat steps made of them.
+"""What the schedulers of servers have in common: requests that wait, run and finish, and flat steps made of them.
 
-A request is known by its prompt; every step that ends with its last known token makes one more known, or with
-verification as many as were drafted and one. Its last token is sampled, not computed.
+At first only the prompt of a request is known; every step that computes its last known token makes one more token
+known, and with verification as many more as were drafted. A sequence's last token is sampled but not computed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from moeparity.plan.schedule.token_grid import StepList, TokenGrid
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """A sequence as a server sees it: so many tokens of prompt, so many to compute in all, so many computed."""
+    """A sequence as a server sees it. `prompt`, `total` and `computed` are numbers of tokens: in the prompt, to compute
+    in all, and computed so far. `arrival` is the step at which it arrives.
+    """
 
     sequence: int
     arrival: int
@@ -30,7 +32,7 @@ class Request:
 
     @property
     def tokens_left(self) -> int:
-        """Tokens of the prompt that are not there yet."""
+        """How many tokens of the prompt are not computed yet."""
         return max(self.prompt - self.computed, 0)
 
     @property
@@ -40,7 +42,7 @@ class Request:
 
 
 class Part(NamedTuple):
-    """What one step computes of one request, behind `start` tokens that are there; `copies` came from the cache."""
+    """What one step computes of one request: `tokens` tokens from token `start` on; `copies` came from the cache."""
 
     request: Request
     start: int
@@ -49,12 +51,12 @@ class Part(NamedTuple):
 
     @property
     def is_prompt(self) -> bool:
-        """Whether it is of the prompt."""
+        """Whether these are tokens of the prompt."""
         return self.start < self.request.prompt
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of a prompt."""
+        """Whether these are all tokens of the prompt."""
         return self.start == 0 and self.tokens >= self.request.prompt
 
 
@@ -70,14 +72,14 @@ class Server(ABC):
 
     @abstractmethod
     def parts(self) -> list[Part]:
-        """What the next step computes, by the requests that have come; nothing where there is nothing to do."""
+        """What the next step computes of the requests that have arrived; empty where there is nothing to do."""
 
     @abstractmethod
     def computed(self, part: Part) -> None:
-        """Take note of what a step has computed."""
+        """Called after a step for each of its parts, so that a scheduler can fill its cache."""
 
     def serve(self, sequences: Sequence[int], steps: StepList) -> None:
-        """Make steps until all of these are done."""
+        """Add steps until all of these sequences are done."""
         requests = [self._request(sequence) for sequence in sequences if self.grid.tokens(sequence)]
         self.waiting.extend(sorted(requests, key=lambda request: request.arrival))
         self.clock = 0
@@ -95,20 +97,22 @@ class Server(ABC):
 
     @property
     def has_arrived(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a waiting request has arrived."""
         return bool(self.waiting) and self.waiting[0].arrival <= self.clock
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may run."""
+        """Whether one more request may run."""
         return self.settings.sequences is None or len(self.running) < self.settings.sequences
 
     def hits(self, request: Request) -> list[Copy]:
-        """What the cache has of a prompt; its last token is computed in any case, since the next is sampled from it."""
+        """What the cache has of a prompt, without its last token: that is always computed, since the next token is
+        sampled from its logits.
+        """
         return [] if self.cache is None else self.cache.hits(request.sequence, request.prompt - 1)
 
     def decoded(self, request: Request) -> int:
-        """Tokens that the next step of a request whose prompt is there computes."""
+        """How many tokens the next step computes of a request whose prompt is done."""
         return min(1 + self.settings.verify, request.total - request.computed)
 
     def _request(self, sequence: int) -> Request:
@@ -146,7 +150,7 @@ class Server(ABC):
 
 
 def _phase(parts: Sequence[Part]) -> Phase:
-    """That of the prompts in a step that mixes: what reads a cache beside new prompts is a `chunk`."""
+    """The phase of a step. With prompts in it, it is `prefill` if all of it are whole prompts, else `chunk`."""
     if not any(part.is_prompt for part in parts):
         return "verify" if any(part.tokens > 1 for part in parts) else "decode"
     return "prefill" if all(part.is_prompt and part.is_whole for part in parts) else "chunk"

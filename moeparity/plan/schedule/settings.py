@@ -1,4 +1,4 @@
-"""A schedule as a record of settings, before there are tokens; what two of them differ in, part by part."""
+"""A schedule as a record of settings, before the tokens are known; and the parts in which two of them differ."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from moeparity.plan.spec.scheduling import MOST_SEQUENCES, Decode, Rule, Schedul
 class ScheduleSettings:
     """How a schedule is made, every setting written out.
 
-    batch: sequences that start together, the next as many when all are done (None: all of them); `continuous`: who has
-    come joins as soon as there is room. start: from where a sequence is decoded (None: nowhere). chunk: tokens of a
-    step that prefills. block: tokens of a block of the prefix cache. recorded: a schedule from a file; then nothing
-    else counts. groups: of ranks that attend apart, which the placement says.
+    batch: how many sequences start together; the next batch starts when all are done (None: all sequences in one).
+    continuous: instead, a request joins as soon as there is room. arrivals: the step at which each sequence arrives.
+    sequences: the most that run at once. start: from which token on a sequence is decoded (None: not at all). chunk:
+    tokens of a step that prefills. verify: drafted tokens that a decoding step verifies. buckets: row counts that
+    decoding steps are padded to. block: tokens of a block of the prefix cache. pack: tokens of a pack. recorded: a
+    schedule from a file; then no other setting counts. groups: groups of ranks that attend apart, from the placement.
     """
 
     rule: Rule = "transformers"
@@ -40,17 +42,17 @@ class ScheduleSettings:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing but a micro-batch, of however many groups."""
+        """Whether it consists of a micro-batch only (and groups)."""
         return self == ScheduleSettings(batch=self.batch, groups=self.groups)
 
     @property
     def hands_on(self) -> bool:
-        """Whether a sequence is given something of its neighbours in a pack: no mask, or positions that run on."""
+        """Whether a sequence in a pack is affected by its neighbours: there is no mask, or positions run on."""
         return self.pack is not None and (self.mask, self.positions) != ("block", "reset")
 
     @property
     def is_flat(self) -> bool:
-        """Whether it is a server's: rows of all sequences behind each other."""
+        """Whether it is a server's: the rows of all sequences one behind the other."""
         return self.rule != "transformers"
 
     @property
@@ -74,13 +76,13 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The parts of a schedule that can be exchanged alone, and the settings each consists of."""
 WHOLE: Final = "schedule:file"
-"""The one part there is where a side's schedule was recorded."""
+"""The only part where a side's schedule was recorded."""
 MICRO_BATCH: Final = "micro_batch"
-"""What `schedule:batch` is called between two sides that have nothing but a micro-batch."""
+"""The name of the only part between two sides whose schedules are micro-batches."""
 GROUPS: Final = "placement attention"
-"""Which groups of ranks attend apart: the part that is no `schedule:`, and is there whatever the rest is."""
+"""The part for groups of ranks that attend apart: set by the placement, not by `schedule:`, and possible beside any."""
 NAMES: Final = frozenset({*PARTS, WHOLE, MICRO_BATCH, GROUPS})
-"""All that a part of a schedule is called."""
+"""All names of parts of a schedule."""
 _WHO_SEES_WHOM: Final = frozenset({"schedule:batch", "schedule:pack", "schedule:mask", "schedule:positions", WHOLE})
 """The parts that decide which sequences share a row, and what they see of each other there."""
 
@@ -92,10 +94,10 @@ def settings(
     where: Where,
     groups: Groups = TOGETHER,
 ) -> ScheduleSettings:
-    """The settings of a side: of its `schedule:`, else of its micro-batch (None: all sequences together).
+    """The settings of a side: from its `schedule:`, else from its micro-batch (None: all sequences together).
 
-    A recorded schedule is read; its path starts at the folder of `where`. Raises SpecError. Where it is known how many
-    `sequences` there are, no batch is larger, so that equal schedules have equal settings.
+    A recorded schedule is read from its file, relative to the folder of `where`. Raises SpecError. Where the number of
+    `sequences` is given, larger batches become that number, so that equal schedules have equal settings.
     """
     if scheduling is None:
         return ScheduleSettings(batch=_at_most(micro_batch, sequences), groups=groups)
@@ -125,7 +127,9 @@ def settings(
 
 
 def _refuse_groups(scheduling: Scheduling, groups: Groups, where: Where) -> None:
-    """Raises SpecError for groups that attend apart where nothing says what they do with the rest of a schedule."""
+    """Raises SpecError for groups that attend apart together with schedule settings for which it is not known what the
+    groups do.
+    """
     stated = {
         "file": scheduling.file is not None,
         "pack": scheduling.pack is not None,
@@ -141,7 +145,7 @@ def _refuse_groups(scheduling: Scheduling, groups: Groups, where: Where) -> None
 
 
 def _batch(decode: Decode | None, rule: Rule) -> tuple[int | None, bool]:
-    """How many sequences start together (None: all), and whether the next join as soon as there is room."""
+    """How many sequences start together (None: all), and whether others join as soon as there is room."""
     batch = None if decode is None else decode.batch
     if batch is None:
         return None, rule != "transformers"
@@ -166,17 +170,17 @@ def parts(reference: ScheduleSettings, candidate: ScheduleSettings) -> list[str]
 
 
 def is_semantic(reference: ScheduleSettings, candidate: ScheduleSettings, part: str) -> bool:
-    """Whether a part in which two schedules differ decides what is computed, and not only in which shapes.
+    """Whether a part in which two schedules differ changes what is computed (semantics), and not only in which shapes.
 
-    It does where one side mixes sequences, and the part is among those that say which tokens see each other and how far
-    apart they stand. Where sequences are isolated, positions that run on are a shift of whole sequences, and rotary
-    embeddings go by distances: they round differently, and the function is the same.
+    It does where one side mixes sequences, and the part is one that decides which tokens see each other and at which
+    distance. Where sequences are isolated, positions that run on only shift whole sequences, and rotary embeddings
+    depend on distances: the rounding differs, the function is the same.
     """
     return part in _WHO_SEES_WHOM and (reference.mixes_sequences or candidate.mixes_sequences)
 
 
 def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
-    """The phases that the steps of a schedule may have, whatever the tokens."""
+    """The phases that the steps of a schedule may have, over all possible tokens."""
     if of.recorded is not None:
         return of.recorded.schedule.phases
     prefills = of.is_flat or of.start is not None
@@ -191,7 +195,7 @@ def possible_phases(of: ScheduleSettings) -> tuple[Phase, ...]:
 
 
 def mixed(base: ScheduleSettings, source: ScheduleSettings, names: Iterable[str]) -> ScheduleSettings:
-    """`base` with the named parts taken from `source`. Every mixture makes a schedule."""
+    """`base` with the named parts taken from `source`. Any mixture is a valid record of settings."""
     part_names = set(names)
     groups = source.groups if GROUPS in part_names else base.groups
     if part_names & {WHOLE, MICRO_BATCH}:
@@ -240,7 +244,7 @@ def _values(of: ScheduleSettings, part: str) -> tuple[object, ...]:
 
 
 def _together(of: ScheduleSettings) -> str:
-    """Who is computed with whom."""
+    """Which sequences are computed together, in words."""
     groups = "all together" if of.batch is None else "one by one" if of.batch == 1 else f"{of.batch} together"
     words = ["continuous" if of.continuous else groups]
     words += [] if of.sequences is None else [f"at most {of.sequences:,}"]

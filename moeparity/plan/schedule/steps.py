@@ -1,4 +1,4 @@
-"""A schedule as a list of steps over a grid of tokens; known without torch.
+"""A schedule as a list of steps over a grid of tokens, without torch.
 
 All variants of a run look at one grid of tokens [B, T]. A step is the tokens that go through every op together: a
 training forward's micro-batch, a prefill, one decode step of all running requests, a pack.
@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import Final, Literal, NamedTuple, get_args
 
 Shape = Literal["dense", "flat", "packed"]
-"""dense: a rectangle [b, t], the same tokens of consecutive sequences; flat: rows behind each other, [1, n], of which
-attention takes the spans one by one; packed: [1, n] for attention too."""
+"""dense: a rectangle [b, t], the same columns of consecutive sequences. flat: all rows one behind the other, [1, n];
+attention computes each span by itself. packed: [1, n] for attention too."""
 
 Phase = Literal["forward", "prefill", "chunk", "decode", "verify"]
 """forward: no key or value is kept for a later step. prefill: a prompt from its first token on, all of it. chunk: a
@@ -21,18 +21,18 @@ part of a prompt, or what follows a prefix that was found in a cache. decode: on
 several, of which all but the first were drafted."""
 
 Positions = Literal["columns", "tokens", "running"]
-"""Where the positions of a sequence start: at the grid's first column, or at its first token; or they run on through a
-pack."""
+"""Where the positions of a sequence start counting: `columns` at the grid's first column, `tokens` at its own first
+token; `running`: they continue through a pack."""
 
 Gathered = Literal["mlp", "experts"]
-"""What takes the rows of all groups. mlp: all that follows attention, to the head (SGLang 0.5.23, srt/layers/
-communicator.py and logits_processor.py). experts: the routed experts alone, so that gate, shared experts and head see
-a group's own rows (vLLM 0.33.0, model_executor/layers/fused_moe/runner/moe_runner.py, _maybe_dispatch)."""
+"""Which nodes get the rows of all groups together. mlp: everything after attention, up to the head (SGLang 0.5.23,
+srt/layers/communicator.py and logits_processor.py). experts: the routed experts only, so that gate, shared experts and
+head get a group's own rows (vLLM 0.33.0, model_executor/layers/fused_moe/runner/moe_runner.py, _maybe_dispatch)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """How many groups attend apart (1: all ranks together), and what takes the rows of all of them."""
+    """How many groups attend apart (1: all ranks together), and which nodes get the rows of all groups."""
 
     count: int = 1
     gathered: Gathered = "mlp"
@@ -46,7 +46,7 @@ SHAPES: Final[tuple[Shape, ...]] = get_args(Shape)
 
 
 class Span(NamedTuple):
-    """Tokens first to last - 1 of one sequence."""
+    """Tokens `first` to `last` - 1 of one sequence, as columns of the grid."""
 
     sequence: int
     first: int
@@ -59,8 +59,9 @@ class Span(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Tokens first to last - 1 of one sequence, of which no value is computed: each is that of the same token of
-    `source`, `shift` columns further on. A prefix cache gives such.
+    """Tokens `first` to `last` - 1 of one sequence whose values are copied, not computed, as from a prefix cache.
+
+    They are those of the sequence `source`, `shift` columns further on.
     """
 
     sequence: int
@@ -74,14 +75,15 @@ class Copy(NamedTuple):
 class Step:
     """Tokens that go through every op together, in the order of `spans`.
 
-    shape: what an op sees of them. `isolated`: in a pack, whether a token sees the tokens of its own sequence only.
-    padding: rows that are computed behind the others and thrown away (a server's graph sizes); only of flat steps.
-    scored: of a step whose head sees fewer rows than the layers: the spans whose last token reaches it, by their place
-    in `spans` (None: every row does). verified: the spans all of whose tokens reach it, where others have only their
-    last: drafted tokens beside parts of prompts.
-    copies: tokens that are there from this step on without being computed; their sources are in this step or before.
-    filler: tokens of the grid that the engine would not compute (padding, the last token of a sequence); they are
-    computed behind all others, so that every token has values.
+    shape: how ops see them. isolated: in a pack, whether a token sees only the tokens of its own sequence.
+    padding: rows computed after the others and thrown away (as a server pads to its CUDA graph sizes); flat steps only.
+    scored: the spans whose last token reaches the head, by their index in `spans`, where the head sees fewer rows than
+    the layers (None: every row reaches it). verified: the spans whose tokens all reach it, beside those of `scored`:
+    drafted tokens in a step with parts of prompts.
+    copies: tokens whose values are copied, not computed; available from this step on. Their sources are in this step or
+    an earlier one.
+    filler: whether these are tokens that the engine would not compute (padding, the last token of a sequence). They are
+    computed after all others, so that every token of the grid has values.
     """
 
     spans: tuple[Span, ...]
@@ -96,7 +98,7 @@ class Step:
 
     @property
     def parts(self) -> tuple[Copy | Span, ...]:
-        """What is there from this step on: copies, then spans."""
+        """All tokens that have values from this step on: copies, then spans."""
         return (*self.copies, *self.spans)
 
     @property
@@ -113,7 +115,7 @@ class Step:
 
     @property
     def tokens(self) -> int:
-        """How many tokens there are, padding rows aside."""
+        """How many tokens there are, without padding rows."""
         return sum(span.tokens for span in self.spans)
 
     @property
@@ -124,12 +126,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """All steps of one variant, in the order in which they are made; every token of the grid is in exactly one, as a
+    """All steps of one variant, in the order in which they are run; every token of the grid is in exactly one, as a
     span or as a copy.
 
-    positions: where the positions of a sequence start: at the grid's first column, or at its first real token
-    (`generate` of transformers, servers); or they run on through a pack.
-    name: what people call it. groups: of ranks that attend apart, each to sequences of its own.
+    positions: where the positions of a sequence start: at the grid's first column; at its first real token (`generate`
+    of transformers, servers); or they continue through a pack.
+    name: what it is called in reports. groups: groups of ranks that attend apart, each to its own sequences.
     """
 
     steps: tuple[Step, ...]
@@ -138,27 +140,27 @@ class Schedule:
     groups: Groups = TOGETHER
 
     def __hash__(self) -> int:
-        """By its first step: a rollout has thousands of spans, and a pass asks for its turns at every node."""
+        """Of the first step only: a rollout has thousands of spans, and a pass looks the schedule up at every node."""
         return hash((len(self.steps), *(step.spans for step in self.steps[:1])))
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
-        """The phases there are, in the order of their first steps; fillers go along with the last."""
+        """The phases of its steps, in the order of their first steps; fillers are not counted."""
         return tuple(dict.fromkeys(step.phase for step in self.steps if not step.filler)) or (FORWARD,)
 
     @cached_property
     def has_history(self) -> bool:
-        """Whether some step reads keys and values that an earlier one made."""
+        """Whether some step reads keys and values of an earlier one."""
         return any(span.first > 0 for step in self.steps for span in step.spans)
 
     @cached_property
     def has_packs(self) -> bool:
-        """Whether attention takes several sequences in one."""
+        """Whether attention computes several sequences in one call, as one row."""
         return any(step.shape == "packed" and len(step.spans) > 1 for step in self.steps)
 
     @cached_property
     def has_copies(self) -> bool:
-        """Whether some values are those of other tokens."""
+        """Whether some tokens' values are copied from other sequences."""
         return any(step.copies for step in self.steps)
 
     @property
@@ -167,7 +169,7 @@ class Schedule:
         return any(step.shape == "packed" and not step.isolated and len(step.spans) > 1 for step in self.steps)
 
     def on(self, sequences: int, length: int) -> Schedule:
-        """The schedule of the first sequences alone, whose tokens [sequences, length] it holds as they are."""
+        """The schedule restricted to the first `sequences` sequences of the grid."""
         assert all(span.last <= length for step in self.steps for span in step.spans)
         if all(span.sequence < sequences for step in self.steps for span in step.spans):
             return self
@@ -182,7 +184,7 @@ class Schedule:
 class MicroBatches:
     """Whole sequences, `size` at a time, the last batch smaller: a trainer's forward, of any number of sequences.
 
-    groups: as of a schedule.
+    groups: as in `Schedule`.
     """
 
     size: int
@@ -190,37 +192,37 @@ class MicroBatches:
 
     @property
     def has_history(self) -> bool:
-        """Nothing is read of an earlier step."""
+        """False: no step reads anything of an earlier one."""
         return False
 
     @property
     def has_packs(self) -> bool:
-        """A trainer's packs are steps."""
+        """False: packs are a `Schedule`."""
         return False
 
     @property
     def has_copies(self) -> bool:
-        """Every token is computed."""
+        """False: every token is computed."""
         return False
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """It has one."""
+        """Only `forward`."""
         return (FORWARD,)
 
     def on(self, sequences: int, length: int) -> Schedule:
-        """As steps on a grid of tokens [sequences, length]."""
+        """The same as a `Schedule` of a grid of tokens [sequences, length]."""
         batches = ((start, min(start + self.size, sequences)) for start in range(0, sequences, self.size))
         return Schedule(steps=tuple(rectangle(first, last, 0, length) for first, last in batches), groups=self.groups)
 
 
 def _among(step: Step, sequences: int) -> Step:
-    """A step with what it copies among the first sequences."""
+    """A step with only those copies whose source and target are among the first `sequences`."""
     return replace(step, copies=tuple(copy for copy in step.copies if max(copy.sequence, copy.source) < sequences))
 
 
 def with_spans(step: Step, places: Sequence[int]) -> Step:
-    """A step with the spans at some places alone."""
+    """A step with only the spans at these indices."""
 
     def renumbered(of: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(places.index(place) for place in of if place in places)

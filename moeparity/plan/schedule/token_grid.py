@@ -1,4 +1,4 @@
-"""What a schedule is made for: the tokens there are, which of them are prompts, and what no step has yet."""
+"""The tokens that a schedule is made for, which of them are prompts, and which are in no step yet."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from moeparity.paths import LIMIT_FACTOR, limit
 from moeparity.plan.schedule.steps import Span, Step
 
 MOST_STEPS: Final = 100_000
-"""Steps of one schedule. Each costs at least one call of every op of every layer."""
+"""The most steps a schedule may have. Each costs at least one call of every op of every layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenGrid:
     """The tokens [B, T] that all variants look at.
 
-    spans: the columns first to last - 1 of each sequence that hold its tokens, at least one; the others are padding.
-    prompts: how many of these tokens are prompt. ids: all of them by column, needed for a prefix cache only.
+    spans: for each sequence, (first, last + 1) of the columns that hold its tokens, at least one; other columns are
+    padding. prompts: for each sequence, how many of its tokens are prompt. ids: token ids of all columns; only needed
+    for a prefix cache.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -38,8 +39,8 @@ class TokenGrid:
         return last - first
 
     def prompt_end(self, sequence: int, start: str | int | None) -> int:
-        """The column behind what is prefilled: behind the prompt, behind the first `start` tokens, or (None) behind
-        everything. A first token is prefilled whatever the prompt is.
+        """The column after the last prefilled one: after the prompt (`start` is `prompt`), after the first `start`
+        tokens, or after all tokens (None). At least one token is prefilled.
         """
         first, last = self.spans[sequence]
         if start is None:
@@ -48,14 +49,14 @@ class TokenGrid:
 
 
 class StepList:
-    """Steps as they are made, no more than the limit. Raises SpecError, with its cost so far, where there are more."""
+    """A list of steps with a limit on its length. Raises SpecError where it would become longer."""
 
     def __init__(self, where: Where) -> None:
         self.where, self.most = where, limit(MOST_STEPS)
         self.steps: list[Step] = []
 
     def add(self, step: Step) -> None:
-        """One more, unless it holds nothing."""
+        """Append a step, unless it is empty."""
         if not step.spans:
             return
         refuse_more(len(self.steps) + 1, self.most, self.where)
@@ -72,7 +73,9 @@ def refuse_more(steps: int, most: int, where: Where) -> None:
 
 
 def fillers(steps: Iterable[Step], grid: TokenGrid) -> list[Step]:
-    """Steps for every token of the grid that is in none of these, as span or copy; a sequence is in each only once."""
+    """Steps for all tokens of the grid that are in none of `steps` (as span or copy); each has at most one span of a
+    sequence.
+    """
     missing = missing_tokens(steps, grid)
     most = max((len(spans) for spans in missing), default=0)
     by_turn = [tuple(spans[turn] for spans in missing if len(spans) > turn) for turn in range(most)]
@@ -80,7 +83,7 @@ def fillers(steps: Iterable[Step], grid: TokenGrid) -> list[Step]:
 
 
 def missing_tokens(steps: Iterable[Step], grid: TokenGrid) -> list[list[Span]]:
-    """What of each sequence is in no step, as spans."""
+    """For each sequence, the spans of its columns that are in no step."""
     computed = [bytearray(grid.length) for _ in grid.spans]
     for step in steps:
         for part in step.parts:

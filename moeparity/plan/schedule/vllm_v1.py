@@ -1,8 +1,9 @@
 """The scheduler of vLLM V1, by default settings.
 
 read: vLLM 0.33.0, v1/core/sched/scheduler.py `Scheduler.schedule`; v1/core/kv_cache_manager.py `get_computed_blocks`,
-`allocate_slots`. Not stated: preemption and the size of the cache, priorities, `long_prefill_token_threshold`, one more
-step of a request whose end is seen late (asynchronous scheduling), and where the model runner puts a row in its batch.
+`allocate_slots`. Not modelled: preemption and the size of the cache, priorities, `long_prefill_token_threshold`, the
+extra step of a request whose end is noticed late (asynchronous scheduling), and where the model runner puts a row in
+its batch.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from moeparity.plan.schedule.steps import Copy
 
 
 class VllmV1(Server):
-    """Running requests first, in the order in which they came, then new ones, all in one step of a token budget."""
+    """Running requests first, in the order of their arrival, then new ones, all in one step within a token budget."""
 
     def parts(self) -> list[Part]:
-        """Prompts are cut where the budget ends; who waits joins while there is budget and room."""
+        """What the next step computes. A prompt is cut where the budget ends; waiting requests join while budget and
+        room are left.
+        """
         budget = self._budget
         parts: list[Part] = []
         for request in self.running:
@@ -37,7 +40,7 @@ class VllmV1(Server):
         return parts
 
     def computed(self, part: Part) -> None:
-        """Nothing to do: the blocks were kept when the step was put together."""
+        """Nothing to do: `_part` has put the blocks into the cache already."""
 
     @property
     def _budget(self) -> int:
@@ -45,7 +48,9 @@ class VllmV1(Server):
         return everything if self.settings.chunk is None else self.settings.chunk
 
     def _part(self, request: Request, tokens: int, copies: Sequence[Copy]) -> Part:
-        """A request behind this one finds the blocks of the very step; drafted tokens are not kept yet."""
+        """A part, whose blocks go into the cache at once, so that a later request of the same step finds them; drafted
+        tokens are left out.
+        """
         if self.cache is not None:
             needed_tokens = max(request.prompt, request.computed + 1)
             self.cache.store(request.sequence, min(request.computed + tokens, needed_tokens))

@@ -1,6 +1,6 @@
-"""What every model of the schema is built on: strict, frozen, unknown keys refused, lines of the file kept.
+"""The base class of the schema's models: strict, frozen, refuses unknown keys, keeps line numbers of the file.
 
-With it stand the words that the files and the command line share.
+Also the types that the files and the command line share.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from moeparity.plan.spec import yaml
 Setting = str | int | float
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-"""What nodes, sizes, blocks and fusions are called."""
+"""The name of a node, size, block or fusion."""
 
 Side = Literal["candidate", "reference"]
 
@@ -32,7 +32,7 @@ By = Literal["rule", "attribute", "node", "layer", "block"]
 
 
 def _with_lines(data: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """What pydantic makes of a mapping, with the lines of its keys kept."""
+    """The mapping that pydantic makes, with the line numbers of its keys kept."""
     settings = handler(data)
     if not isinstance(data, yaml.Mapping):
         return settings

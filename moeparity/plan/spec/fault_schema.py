@@ -28,8 +28,8 @@ FaultName = Annotated[str, AfterValidator(_checked_name), Field(json_schema_extr
 
 
 class Sits(Model):
-    """At which nodes a fault can sit: of some ops, with some last names or `without` some, of some model types (None:
-    all).
+    """The nodes at which a fault is possible: of these ops, whose last name is one of `node` (None: any) and none of
+    `without`, in models of these types (None: all).
     """
 
     op: Annotated[list[str], Field(min_length=1)]
@@ -41,11 +41,11 @@ class Sits(Model):
 class FreeValue(Model):
     """A value that a fault leaves open.
 
-    `number` is solved for, from `parameter` of the node (`rope.rope_theta` for a key of one) or from `start`; of
-    `whole`, `width`, `number` and `part` those `tried` are tried, of `width` the width of what was recorded too.
-    `expert` and `layer` are any there is, `order` the experts in another order, `checkpoint` a folder that must be
-    given, `part` some of the node's weights by their ports, joined by `and`. Where none is given it has its `default`;
-    that of a `part` is all.
+    Types, and what a search tries: a `number` is solved for, starting at the node's `parameter` (`rope.rope_theta` for
+    a key of one) or at `start`, and the numbers `tried` are tried too; for `whole`, `width` and `part` the values
+    `tried`, for `width` also the width of a recorded value; for `expert` and `layer` every one there is; for `order`
+    the experts in other orders. A `checkpoint` is a folder that must be given. A `part` names some of the node's
+    weights by their ports, joined by `and`. A value that is not given is the `default`; for a `part` that means all.
     """
 
     type: Literal["number", "whole", "width", "expert", "layer", "order", "checkpoint", "part"]
@@ -57,7 +57,7 @@ class FreeValue(Model):
 
 
 class ParameterEdit(Model):
-    """A parameter that has another value: `is` that, or the other one of true and false (`flipped`)."""
+    """A changed parameter: its new value (`is`), or `flipped` from true to false or back."""
 
     value: Annotated[Any, Field(alias="is")] = None
     flipped: bool = False
@@ -66,9 +66,9 @@ class ParameterEdit(Model):
 class WeightEdit(Model):
     """A weight that is not the checkpoint's own.
 
-    First where it is taken from: `of` another port, `layer` or `checkpoint`, `order` of the experts, or `from_expert`;
-    of one `expert` alone, or of all; and if it is among the weights `part` names. Then what becomes of it: `times`,
-    `filled`, `transposed`. Or it is `absent`.
+    First where it is taken from: the port `of`, another `layer` or `checkpoint`, the experts in another `order`, or all
+    `from_expert`. Then what is done to it: `times` a number, `filled` with one, `transposed`. With `expert` only that
+    expert's part changes; with `part` only the weights named by that free value do. Or the weight is `absent`.
     """
 
     absent: bool = False
@@ -85,8 +85,8 @@ class WeightEdit(Model):
 
 
 class InputEdit(Model):
-    """What is read at a port, otherwise: what is read at another, a number added, moved along the sequence, or filled
-    with one number.
+    """A changed input of the node: the input `of` another port instead, `plus` a number, `shifted` along the sequence,
+    or `filled` with one number.
     """
 
     of: Name | None = None
@@ -96,14 +96,16 @@ class InputEdit(Model):
 
 
 class EffectEdit(Model):
-    """The node's effect left out, so that what it reads at a port is handed on; or applied twice."""
+    """The node as a whole `left_out`, so that the input at that port is its result; or applied `twice`, the second time
+    with the first result as the input at that port.
+    """
 
     left_out: Name | None = None
     twice: Name | None = None
 
 
 class ResultEdit(Model):
-    """The node's result: divided by a number; of a router, tokens beyond the `capacity` of an expert dropped."""
+    """The node's result changed: `divided` by a number; of a router, tokens beyond an expert's `capacity` dropped."""
 
     divided: Reference | None = None
     capacity: Reference | None = None
@@ -135,7 +137,7 @@ class KnownFrom(Model):
 class FaultFile(Model):
     """`kind: fault`: a named rewrite of nodes.
 
-    `says` is the sentence a report says, in which `{name}` stands for a free value; `looks_like` what it shows as.
+    `says` is the sentence in reports, in which `{name}` stands for a free value; `looks_like` are the symptoms.
     """
 
     kind: Literal["fault"]

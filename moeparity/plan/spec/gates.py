@@ -28,7 +28,7 @@ def _of_recipes(name: str) -> str:
 
 
 Gated = Annotated[str, AfterValidator(_of_recipes), Field(json_schema_extra={"enum": list(gated_in_recipes())})]
-"""A metric of docs/metrics.md that a gate takes."""
+"""The name of a metric of docs/metrics.md that a recipe's gate may bound."""
 
 
 class Gate(Model):

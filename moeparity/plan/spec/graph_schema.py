@@ -16,7 +16,7 @@ Reference = Any
 
 
 class Tied(Model):
-    """A weight that is another tensor when `when` holds."""
+    """When `when` holds, the weight is the tensor `to` instead (tied weights)."""
 
     to: str
     when: Reference
@@ -51,7 +51,7 @@ Nodes = dict[Name, Node | list[Node]]
 
 
 class Block(Model):
-    """A run of nodes with one input and one output, stacked by the layers."""
+    """Nodes with one input and one output; layers consist of such blocks, one after the other."""
 
     input: str
     nodes: Nodes
@@ -59,10 +59,11 @@ class Block(Model):
 
 
 class Layers(Model):
-    """How many layers there are, what their weights are called, and which blocks each kind of layer stacks.
+    """How many layers there are, the prefix of their weights' names, and the blocks of each kind of layer.
 
-    The stream enters the first layer as `input` and leaves the last as `output`, a name the nodes of `after` may use.
-    `window` names the rule for the sliding window of each layer, which its nodes read as `$window`.
+    `input` is the value that enters the first layer; `output` is the name under which the nodes of `after` read what
+    leaves the last. `rule` names the rule that says which kind a layer is. `window` names the rule for the sliding
+    window of each layer, which its nodes read as `$window`.
     """
 
     count: Reference

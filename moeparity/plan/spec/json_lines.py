@@ -1,4 +1,4 @@
-"""One line of a file of JSON lines: an object whose keys are known, each of them once."""
+"""Reads one line of a JSON-lines file: an object with known keys, each at most once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from moeparity.errors import MoeparityError, Where, did_you_mean, listed, shown
 def json_object(
     where: Where, line: str, *, keys: Iterable[str], thing: str, example: str, error: type[MoeparityError]
 ) -> dict[str, Any]:
-    """The fields of a line, of which some are among `keys` and no other.
+    """The fields of a line; keys other than `keys` are refused.
 
-    thing: what a line describes, and `example` one of it. Raises `error` with the place.
+    thing: what a line describes, for messages; example: such a line. Raises `error`, which names the place.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

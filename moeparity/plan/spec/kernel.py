@@ -1,4 +1,4 @@
-"""What a file may hold that says how a compiled kernel is launched: `kind: kernel` (docs/certify.md)."""
+"""The schema of a kernel file, which says how a compiled kernel is launched: `kind: kernel` (docs/certify.md)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Dtype = Literal["bf16", "fp16", "fp32", "int32", "int64"]
 
 
 class Argument(Model):
-    """One parameter of the kernel: a tensor that it reads (`input`), writes (`output`) or both, memory of zeros
-    (`scratch`: its extents), or a number (`scalar`).
+    """One parameter of the kernel: a tensor that it reads (`input`), writes (`output`) or both, zeroed memory of some
+    shape (`scratch`), or a number (`scalar`).
     """
 
     input: str | None = None
@@ -41,7 +41,8 @@ class Argument(Model):
 class KernelFile(Model):
     """`kind: kernel`: a CUDA source (`cuda`) or its PTX (`ptx`), the kernel's name there, what it computes, its launch.
 
-    flags: nvcc's; beside `ptx` those it was compiled with, for the record. sizes: names of one's own for expressions.
+    flags: nvcc's; with `ptx` those it was compiled with, for information only. sizes: further names that expressions
+    may use.
     """
 
     kind: Literal["kernel"]

@@ -1,5 +1,5 @@
-"""What a file may hold that says how ranks and tokens of traces lie, and weights: `kind: layout` (docs/diff.md,
-docs/weights.md).
+"""The schema of a layout file (`kind: layout`): how values, tokens and weights of a program are distributed over ranks
+(docs/diff.md, docs/weights.md).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from moeparity.plan.spec.base import Model
 
 
 class Cut(Model):
-    """A value that is cut over the ranks along an axis: their parts behind each other, by rank, are the whole."""
+    """A value that is cut over the ranks along an axis: the ranks' parts, concatenated in rank order, are the whole."""
 
     axis: int
 
 
 class Summed(Model):
-    """A value of which every rank has a part of a sum: they are added up here, in rank order as `sum` says.
+    """A value of which every rank has one addend: moeparity adds them up for the comparison, as `sum` says.
 
-    sum: an order of the algebra over the ranks (docs/orders.md), added in fp32 and rounded once where it says nothing
-    else, or a collective's name (`moeparity ops all_reduce`).
+    sum: a summation order over the ranks (docs/orders.md), added in fp32 and rounded once unless it says otherwise, or
+    the name of a collective (`moeparity show ops all_reduce`).
     """
 
     sum: str
@@ -41,7 +41,7 @@ Word = Literal["replicated", "partial", "own"]
 
 
 def _form(placed: Any) -> str:
-    """Which form of `Placed` is meant."""
+    """The tag of the `Placed` variant that a value in the file is."""
     if isinstance(placed, (Mapping, Cut, Summed)):
         return "summed" if isinstance(placed, Summed) or (isinstance(placed, Mapping) and "sum" in placed) else "cut"
     return "word"
@@ -51,15 +51,17 @@ Placed = Annotated[
     Annotated[Cut, Tag("cut")] | Annotated[Summed, Tag("summed")] | Annotated[Word, Tag("word")],
     Discriminator(_form),
 ]
-"""`replicated`: every rank has the whole. `partial`: every rank has a part of a sum, compared once it is added. `own`:
-every rank has something else, which is compared with nothing.
+"""How a value lies over the ranks. `replicated`: every rank has the whole. `partial`: every rank has one addend of a
+sum, and only the sum is compared, where the program makes it. `own`: every rank has a value of its own, which is not
+compared.
 """
 
 
 class RankRule(Model):
-    """How values of the calls whose path and name match lie over the ranks: what they give, are given, their weights.
+    """How the outputs, inputs and weights of matching calls lie over the ranks.
 
-    path: of the module. call: the name of the op, or the class of the module, such as `aten.mm*`.
+    path: pattern for the path of the module. call: pattern for the name of the op, such as `aten.mm*`, or for the class
+    of the module.
     """
 
     path: str
@@ -70,9 +72,10 @@ class RankRule(Model):
 
 
 class ExpertRule(Model):
-    """Modules of experts that every rank numbers from 0, though it has others: those in a module whose path matches.
+    """Modules of experts that every rank numbers from 0, though each rank has other experts.
 
-    per_rank: how many each rank has, one after the other; or for each rank which, as the whole program numbers them.
+    path: pattern for the module that holds them. per_rank: how many consecutive experts each rank has; or for each rank
+    the numbers of its experts in the whole model.
     """
 
     path: str
@@ -88,7 +91,7 @@ class ExpertRule(Model):
 
 
 class TokenRule(Model):
-    """Sequences of these lengths, packed behind each other, or each padded to one length."""
+    """Sequences of these lengths, packed one behind the other, or each padded to `padded_to` tokens."""
 
     lengths: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
     padded_to: Annotated[int, Field(ge=1)] | None = None
@@ -102,7 +105,9 @@ class TokenRule(Model):
 
 
 class SideRules(Model):
-    """One trace: the first rule whose path matches and that says it holds; tokens are those of every forward pass."""
+    """The rules of one trace: of `ranks` the first counts that matches and names the value; `tokens` describes those of
+    every forward pass.
+    """
 
     ranks: list[RankRule] = Field(default_factory=list)
     experts: ExpertRule | None = None
@@ -110,12 +115,12 @@ class SideRules(Model):
 
 
 Number = Annotated[int, Field(ge=1)] | Annotated[str, Field(pattern=r"^\$[a-z_]+$")]
-"""A number, or a field of config.json: `$num_key_value_heads`."""
+"""A number, or `$` and a field of config.json that holds it: `$num_key_value_heads`."""
 
 
 class HeldTensor(Model):
-    """A tensor of the checkpoint in a parameter. `at_most`: it is cut into no more parts, each of them on several
-    ranks, as heads of keys and values are.
+    """A tensor of the checkpoint that a parameter holds. `at_most`: the most parts it is cut into; with more ranks,
+    several have the same part, as with heads of keys and values.
     """
 
     tensor: str
@@ -123,8 +128,8 @@ class HeldTensor(Model):
 
 
 class WeightCut(Model):
-    """A parameter is cut along an axis over the ranks of a kind of parallelism, in equal parts by rank. `attention`:
-    the ranks of one group of data-parallel attention, else those of `tensor`.
+    """A parameter is cut along an axis into equal parts, one for each rank of a kind of parallelism. `attention`: the
+    ranks of one group of data-parallel attention; without such groups, those of `tensor`.
     """
 
     axis: Annotated[int, Field(ge=0)]
@@ -132,16 +137,16 @@ class WeightCut(Model):
 
 
 class WeightRule(Model):
-    """Which tensors of the checkpoint the parameters of a name hold, and how they lie there.
+    """Which tensors of the checkpoint the parameters with a matching name hold, and how.
 
-    name: `{i}` and `{e}` stand for whole numbers, other words in braces for any text; `holds` may name them.
-    holds: the tensors, behind each other along the first axis.
-    stacked: the first axis is that of the experts, `{e}`, each of which holds these tensors.
-    local_experts: `{e}` in `name` counts the experts of a rank.
-    transposed: its last two axes are exchanged; all else counts axes as the checkpoint does.
-    groups: so many groups along the first axis, each with an equal part of every tensor.
-    padded: rows at the end are no tensor's.
-    cut: over which ranks. What is cut over several ranks of `expert` is not cut over `tensor`.
+    name: `{i}` and `{e}` stand for whole numbers, other words in braces for any text; `holds` may use them.
+    holds: the tensors, concatenated along the first axis.
+    stacked: the parameter has a leading axis of experts, `{e}`, and holds these tensors for each.
+    local_experts: `{e}` in `name` counts a rank's own experts from 0.
+    transposed: the parameter's last two axes are exchanged; axes in other fields are still those of the checkpoint.
+    groups: the first axis consists of this many groups, each with an equal part of every tensor.
+    padded: the parameter may have more rows at its end, which belong to no tensor.
+    cut: over which ranks. A parameter that is cut over several ranks of `expert` is not cut over `tensor`.
     """
 
     name: str
@@ -155,8 +160,8 @@ class WeightRule(Model):
 
 
 class LayoutFile(Model):
-    """`kind: layout`: how the traces A and B lie, and the weights of a program; of weights the first rule counts whose
-    name matches.
+    """`kind: layout`: how the values of the traces A and B, and the weights of a program, lie over ranks. Of the rules
+    for weights the first one with a matching name counts.
     """
 
     kind: Literal["layout"]

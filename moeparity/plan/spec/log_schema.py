@@ -1,4 +1,4 @@
-"""What a check of logs may hold (`kind: log`): files of log-probabilities, and the bound they are held to."""
+"""The schema of a check of logs (`kind: log`): files of log-probabilities, and the bound that they must keep."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class LogGate(Model):
 class LogCheck(Model):
     """`kind: log`: logs of log-probabilities and what `moeparity check` holds them to.
 
-    `files` are paths, or patterns such as `train_data_step*.jsonl`, beside this file; `trainer` likewise, where the
-    sampler's and the trainer's log-probabilities lie in files of their own, joined by `join`. `partial` leaves out
-    sequences that only one side has. `format` and `trainer_format` are what the files are, read off them by default.
+    `files` are paths, or patterns such as `train_data_step*.jsonl`, relative to this file. `trainer` are those of the
+    trainer, where sampler and trainer wrote separate files; their sequences are paired by `join`. `partial` leaves out
+    sequences that only one side has. `format` and `trainer_format` are the formats of the files, detected by default.
     """
 
     kind: Literal["log"]

@@ -1,4 +1,6 @@
-"""What a file may hold that says where a program's modules show the values of nodes: `kind: map` (docs/traces.md)."""
+"""The schema of a map (`kind: map`, docs/traces.md), which says at which modules of a program the values of nodes
+appear.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,16 @@ from pydantic import Field, model_validator
 from moeparity.plan.spec.base import Model
 
 Slot = int | str
-"""The place of an argument or a result, or an argument's name; `2.1` is the second of a list."""
+"""An argument or result of a module, by index from 0 or by an argument's name; `2.1` is item 1 of a list at 2."""
 
 
 class Shown(Model):
-    """Where a value is shown: at the `input` or the `output` of a module, at the first of several slots that is there.
+    """Where a value appears: as an `input` or `output` of a module; of several slots the first that exists counts.
 
-    In `module` `{i}` stands for the layer, `{next}` for the one behind it. `columns` are the values that stand side by
-    side in its last axis, in this order, this one among them: a fused projection. `repeated`: how many times side by
-    side the node has what the program has once. `model_type`: the models that this holds of (None: all); `layers`:
-    whether of all layers or of the last alone.
+    In `module`, `{i}` stands for the layer's index and `{next}` for the next one. `columns`: for a fused projection,
+    the values that lie side by side in the last axis, in this order, this value among them. `repeated`: how many copies
+    of the program's value, side by side, make the node's. `model_type`: the models this holds for (None: all).
+    `layers`: whether it holds for all layers or for the last only.
     """
 
     module: str
@@ -37,7 +39,7 @@ class Shown(Model):
 
     @property
     def slots(self) -> tuple[str, ...]:
-        """The slots, as calls of a trace name them."""
+        """The slots, named as in calls of a trace."""
         side = self.output if self.input is None else self.input
         return tuple(map(str, side if isinstance(side, list) else [side]))
 
@@ -50,12 +52,12 @@ class Module(Model):
 
 
 class MapFile(Model):
-    """`kind: map`: where the modules of a program show the values of nodes.
+    """`kind: map`: at which modules of a program the values of nodes appear.
 
-    `shown_by`: modules of which one must be there, for a trace to be taken for this program's. `tokens`: the ids that
-    go in. `mask`: the attention mask, which says what is padding, and `positions`, those of the tokens that go
-    in: the first of several places that a trace has. `values`: by value of a node, with `layers[*]` for every layer,
-    where it is shown: the first of several places that a trace has. What is not named stays unknown.
+    `shown_by`: modules by which a trace is recognised as this program's; one of them must be there. `tokens`: where the
+    input ids appear. `mask`: where the attention mask does, which says what is padding. `positions`: where the tokens'
+    positions do. `values`: by name of a node's value, with `layers[*]` for every layer, where it appears. Of several
+    places, the first that a trace has counts. Values that are not named stay unknown.
     """
 
     kind: Literal["map"]

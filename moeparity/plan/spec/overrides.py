@@ -1,4 +1,4 @@
-"""`--over KEY=VALUE,...`: fields of a recipe's sides, or attributes at addresses, and what to put in their place."""
+"""`--over KEY=VALUE,...`: other values for fields of a recipe's sides, or for attributes at addresses."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ _SIDES: dict[str, tuple[Side, ...]] = {
     "both.": ("reference", "candidate"),
 }
 _ADDRESS = re.compile(r"(?:[^\[\]:]|\[[^\]]*\])*:")
-"""A colon outside brackets, where a slice of layers may hold one."""
+"""Matches text with a colon outside brackets; inside brackets a colon belongs to a slice of layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """A value in place of a recipe's own, on some of its sides.
+    """A value that replaces a recipe's own, on one or both sides.
 
-    `name` is what a user calls it, `key` a field of a side (`placement.tensor`) or an address (`is_address`).
+    `name` is the key as the user wrote it; `key` is a field of a side (`placement.tensor`) or an address
+    (`is_address`).
     """
 
     name: str
@@ -75,13 +76,13 @@ def axes(options: Sequence[str]) -> list[Axis]:
 
 
 def addresses(overrides: Iterable[Override], side: Side) -> dict[str, Setting]:
-    """What is set at addresses on one side, as in a recipe's `set:`."""
+    """The overrides at addresses on one side, in the form of a recipe's `set:`."""
     mine = (override for override in overrides if override.is_address and side in override.sides)
     return {override.key: override.value for override in mine if override.value is not None}
 
 
 def fields(model: type[Model] = variant_schema.Variant, prefix: str = "") -> Iterator[str]:
-    """The fields of a side that hold one value, those of `placement` as `placement.tensor`."""
+    """The names of a side's fields that hold a single value; those inside `placement` as `placement.tensor`."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Model):
             yield from fields(field.annotation, f"{prefix}{name}.")
@@ -112,12 +113,12 @@ def _axis(text: str) -> Axis:
 
 
 def _placeholder(key: str) -> variant_schema.Variant:
-    """A side that any value of that key may be tried on."""
+    """A minimal valid side, on which a value of the key can be validated."""
     return variant_schema.Variant(trace="any") if key in {"trace", "map"} else variant_schema.Variant(profile="any")
 
 
 def _values(text: str) -> list[str]:
-    """The text cut at commas outside parentheses: an order such as `threads(4, vector=2)` is one value."""
+    """The text split at commas outside parentheses: an order such as `threads(4, vector=2)` is one value."""
     parts, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -137,7 +138,7 @@ def _with_value(variant: variant_schema.Variant, keys: Sequence[str], value: Any
 
 
 def _data(container: Model | Mapping[str, Any], keys: Sequence[str], value: Any) -> yaml.Mapping:
-    """What a file would hold for a model or a mapping with one field changed, lines included."""
+    """The mapping that a file would hold for a model (or mapping) with one field changed, with line numbers."""
     key, *inner_keys = keys
     if isinstance(container, Model):
         data = yaml.Mapping({name: getattr(container, name) for name in container.model_fields_set})

@@ -1,4 +1,4 @@
-"""Reads the kinds of files and turns pydantic's complaints into one message with file, line and nearest name."""
+"""Reads all kinds of YAML files, and turns pydantic's complaints into one message with file, line and nearest name."""
 
 from __future__ import annotations
 
@@ -57,7 +57,12 @@ def read_profile(path: Path) -> profile_schema.ProfileFile:
 
 
 def read_recipe(path: Path) -> recipe_schema.RecipeFile:
-    """A recipe file. Raises SpecError."""
+    """A recipe file. Raises SpecError, also where the path is the folder of a checkpoint."""
+    if paths.is_file(path / "config.json"):
+        raise SpecError(
+            f"{Where(path)}: is a checkpoint, and a recipe is needed: run `moeparity init {display_path(path)}`, which "
+            "writes one."
+        )
     return _read(path, recipe_schema.RecipeFile)
 
 
@@ -67,7 +72,7 @@ def read_log_check(path: Path) -> log_schema.LogCheck:
 
 
 def read_kernel(path: Path) -> KernelFile:
-    """A file that says how a kernel is launched. Raises SpecError."""
+    """A kernel file, which says how a kernel is launched. Raises SpecError."""
     return _read(path, KernelFile)
 
 
@@ -82,12 +87,12 @@ def read_map(path: Path) -> MapFile:
 
 
 def read_layout(path: Path) -> LayoutFile:
-    """A file that says how the ranks and tokens of traces lie. Raises SpecError."""
+    """A layout file, which says how values and weights lie over ranks. Raises SpecError."""
     return _read(path, LayoutFile)
 
 
 def is_log_check(path: Path) -> bool:
-    """Whether the file says `kind: log`. Raises SpecError for what is no YAML mapping."""
+    """Whether the file says `kind: log`. Raises SpecError where it is no YAML mapping."""
     return yaml.load(path).get("kind") == "log"
 
 
@@ -126,8 +131,8 @@ def find_profile(name: str, where: Where) -> Path:
     profiles = shipped("profiles")
     if name not in profiles:
         raise SpecError(
-            f"{where}: profile {name!r} is not shipped; expected one that `moeparity engines` lists, or a path with "
-            f"`/` or `.yaml` to a file of your own.{did_you_mean(name, profiles)}"
+            f"{where}: profile {name!r} is not shipped; expected one that `moeparity show engines` lists, or a path "
+            f"with `/` or `.yaml` to a file of your own.{did_you_mean(name, profiles)}"
         )
     return profiles[name]
 
@@ -146,7 +151,7 @@ def _read(path: Path, model: type[File]) -> File:
     return file
 
 
-# A small forward pass reads its profile anew, and all that this extends.
+# Cached, since every bind reads its profile and all profiles that this extends, even for a small forward pass.
 @lru_cache(maxsize=256)
 def _valid(path: Path, text: str, model: type[BaseModel]) -> BaseModel:
     data = yaml.parsed(path, text)
@@ -186,12 +191,14 @@ def _message(path: Path, data: yaml.Mapping, model: type[BaseModel], error: Vali
 
 
 def complaint(data: Any, model: type[BaseModel], error: ValidationError) -> tuple[list[int | str], str]:
-    """Where in the data the trouble lies and what it is, in words.
+    """Where in the data the mistake is (keys), and what it is, in words.
 
-    It is the complaint that lies deepest: unions report every branch, and the deepest is the branch meant.
+    Of pydantic's complaints the most deeply nested one counts: unions report every branch, and the deepest complaint is
+    most likely about the branch that the user meant, or the one whose shape the data has.
     """
     errors = error.errors()
-    deepest = max(errors, key=lambda e: (len(_in_file(data, e["loc"])), e["type"] in {"extra_forbidden", "missing"}))
+    of_shape = {"extra_forbidden", "missing", "value_error"}
+    deepest = max(errors, key=lambda e: (len(_in_file(data, e["loc"])), e["type"] in of_shape))
     keys = _in_file(data, deepest["loc"])
     return keys, _says(model, deepest, keys, [e for e in errors if _in_file(data, e["loc"]) == keys])
 
@@ -224,12 +231,14 @@ def _expectation(branches: Iterable[ErrorDetails]) -> str:
 
 
 def _place(keys: Iterable[int | str]) -> str:
-    """`rules[0].set.order` for the keys that lead there."""
+    """A path of keys as text, such as `rules[0].set.order`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
 
 
 def _in_file(data: Any, location: Iterable[int | str]) -> list[int | str]:
-    """The part of pydantic's location that really is in the file (it also names union branches and missing keys)."""
+    """The keys of pydantic's location that exist in the file (a location also names union branches and missing
+    keys).
+    """
     keys: list[int | str] = []
     for key in location:
         if (isinstance(data, dict) and key in data) or (isinstance(data, list) and isinstance(key, int)):
@@ -250,7 +259,7 @@ def _line(data: Any, keys: Iterable[int | str]) -> int:
 
 
 def _keys_of(annotation: Any, location: Sequence[int | str]) -> list[str]:
-    """The keys allowed where an unknown one was found: the schema's types are walked along pydantic's location."""
+    """The keys allowed where an unknown one was found: follows pydantic's location through the schema's types."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         fields = {field.alias or name: field.annotation for name, field in annotation.model_fields.items()}
         return list(fields) if len(location) == 1 else _keys_of(fields[str(location[0])], location[1:])
@@ -261,7 +270,8 @@ def _keys_of(annotation: Any, location: Sequence[int | str]) -> list[str]:
         return _keys_of(inner[-1], location[1:])
     if len(inner) == 1:
         return _keys_of(inner[0], location)
-    # Of `Node | list[Node]` pydantic's location names the branch it tried; words and numbers have no keys.
+    # For `Node | list[Node]`, pydantic's location names the branch it tried. Branches for words and numbers have no
+    # keys.
     is_list = str(location[0]).startswith("list[")
     mappings = [branch for branch in inner if get_origin(branch) is not Literal and branch not in (int, str)]
     return _keys_of(next(branch for branch in mappings if (get_origin(branch) is list) == is_list), location[1:])

@@ -142,17 +142,19 @@ class RecipeFile(Model):
 
     @property
     def variants(self) -> tuple[Variant, Variant]:
-        """What both sides are bound by: a trace by the reference's own choices, so that nothing differs but values."""
+        """The variants that both sides are bound with. A candidate that is a trace gets the reference's choices, so
+        that only values differ.
+        """
         return self.reference, self.reference if self.candidate.trace is not None else self.candidate
 
     @property
     def gates(self) -> tuple[Gate, ...]:
-        """The bounds, as many as there are."""
+        """The gate's bounds, one or two."""
         return tuple(self.gate) if isinstance(self.gate, list) else (self.gate,)
 
     @property
     def reference_gate(self) -> Gate:
-        """The bound on the candidate against the reference: that against the record where there is no other."""
+        """The bound on the candidate against the reference; where there is only one against the record, that one."""
         return next((gate for gate in self.gates if gate.metric is not None), self.gates[0])
 
     @property

@@ -13,11 +13,12 @@ Rule = Literal["transformers", "vllm-v1", "sglang"]
 Positive = Annotated[int, Field(ge=1)]
 
 TOKEN_BUDGET: Final[Mapping[Rule, int | None]] = {"transformers": None, "vllm-v1": 8192, "sglang": 8192}
-"""Tokens of a step that prefills, by default. read: vLLM 0.33.0, engine/arg_utils.py get_batch_defaults, the API server
-on a GPU of 70 to 160 GiB other than A100; sglang 0.5.23, arg_groups/memory_hook.py, GPUs of 60 to 160 GiB."""
+"""The most tokens of a step that prefills, by default. read: vLLM 0.33.0, engine/arg_utils.py get_batch_defaults, the
+API server on a GPU of 70 to 160 GiB other than A100; sglang 0.5.23, arg_groups/memory_hook.py, GPUs of 60 to 160
+GiB."""
 MOST_SEQUENCES: Final[Mapping[Rule, int | None]] = {"transformers": None, "vllm-v1": 1024, "sglang": None}
-"""Sequences that run together, by default. read: vLLM 0.33.0, as above. SGLang's follows from its memory, and is not
-stated."""
+"""The most sequences that run together, by default. read: vLLM 0.33.0, as above. SGLang derives its own from the memory
+there is; it is not modelled."""
 
 
 class Chunk(Model):
@@ -27,7 +28,7 @@ class Chunk(Model):
 
 
 class Fixed(Model):
-    """So many sequences start together, the next as many when all are done."""
+    """Batches of `fixed` sequences that start together; the next batch starts when all are done."""
 
     fixed: Positive
 
@@ -35,8 +36,8 @@ class Fixed(Model):
 class Decode(Model):
     """Tokens are computed one by one against the cache, from the end of each prompt or from token `from` on.
 
-    `batch` is who decodes together; `arrivals` has for each sequence the step at which a `continuous` batch
-    hears of it.
+    `batch` says which sequences decode together; `arrivals` has for each sequence the step at which it arrives, for a
+    `continuous` batch.
     """
 
     start: Annotated[Literal["prompt"] | Positive, Field(alias="from")]
@@ -45,15 +46,18 @@ class Decode(Model):
 
 
 class Prefix(Model):
-    """A prefix cache: whole blocks of tokens that an earlier sequence begins with, too, are not computed again."""
+    """A prefix cache: whole blocks of `block` tokens with which an earlier sequence begins too are not computed
+    again.
+    """
 
     block: Positive
 
 
 class Pack(Model):
-    """Sequences behind each other in rows of at most `length` tokens.
+    """Sequences packed one behind the other into rows of at most `length` tokens.
 
-    `mask` is `none` where a token sees the sequences before its own; `positions` run on through the row or start anew.
+    `mask`: with `none` a token also sees the sequences before its own. `positions` continue through the row (`running`)
+    or start anew with each sequence (`reset`).
     """
 
     length: Positive
@@ -64,9 +68,9 @@ class Pack(Model):
 class Scheduling(Model):
     """Which tokens go through an op together (docs/schedules.md).
 
-    `rule` is whose scheduler decides. `sequences` are the most that run together, `verify` the drafted tokens that each
-    decode step verifies, `buckets` the sizes to which decode steps are padded. `file` is a recorded list of batches in
-    place of all that; `positions` says where positions start in it.
+    `rule` names the engine whose scheduler decides. `sequences` is the most that run together, `verify` the number of
+    drafted tokens that each decode step verifies, `buckets` the sizes to which decode steps are padded. `file` is a
+    recorded list of batches, instead of all these; `positions` says where positions start in it.
     """
 
     rule: Rule = "transformers"
@@ -82,7 +86,7 @@ class Scheduling(Model):
 
     @property
     def budget(self) -> int | None:
-        """The tokens that a step which prefills may have; None: any number."""
+        """The most tokens that a prefilling step may have; None: no limit."""
         if self.prefill is None:
             return TOKEN_BUDGET[self.rule]
         return None if self.prefill == "whole" else self.prefill.chunk

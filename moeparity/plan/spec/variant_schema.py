@@ -1,4 +1,4 @@
-"""What may be said of one side of a recipe: a profile or a trace, its placement, settings, functions and faults."""
+"""The schema of one side of a recipe: a profile or a trace, its placement, settings, functions and faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Call = Annotated[str, AfterValidator(_call), Field(json_schema_extra={"pattern":
 class Impl(Model):
     """A user's function in place of one node, or of a region of nodes of one layer.
 
-    `nodes` are selectors; those they match in one layer form the region. `call` is `module:function`.
+    `nodes` are selectors; the nodes they match in one layer form the region. `call` is `module:function`.
     """
 
     nodes: str | list[str]
@@ -35,10 +35,10 @@ class Impl(Model):
 
 
 class StatedFault(Model):
-    """A fault planted on one side: a shipped one by name (docs/faults.md), or a file of one's own.
+    """A fault planted on one side: a shipped one by name (docs/faults.md), or a user's own file.
 
-    `nodes` are selectors, `layers` the numbers of layers; without either it stands wherever it can. `values` are what
-    the fault leaves open.
+    `nodes` are selectors, `layers` the numbers of layers; without either it is planted wherever it is possible.
+    `values` are those for the fault's free values.
     """
 
     name: str
@@ -54,13 +54,14 @@ class StatedFault(Model):
 
 
 class Placement(Model):
-    """Over how many ranks one variant lies: `tensor` cuts heads, widths and vocabulary, `expert` the routed experts.
+    """Over how many ranks a variant is distributed: `tensor` cuts heads, widths and vocabulary, `expert` distributes
+    the routed experts.
 
-    `sequence` scatters every reduced sum over the ranks by tokens (sequence parallel). `attention` groups of `tensor`
-    ranks attend apart, each to sequences of its own (data-parallel attention); `gathered` says what takes the rows of
-    all of them, on all their ranks: `mlp`, all that follows attention, or `experts`, the routed experts alone.
-    `pipeline` cuts the layers into stages, each on ranks of its own, all the others' number; `stages` are the layers of
-    each, or whose rule divides them.
+    `sequence` scatters every reduced sum over the ranks by tokens (sequence parallel). `attention` is the number of
+    groups of `tensor` ranks that attend apart, each to its own sequences (data-parallel attention); `gathered` says
+    which nodes then get the rows of all groups, on all ranks: `mlp`, everything after attention, or `experts`, the
+    routed experts only. `pipeline` is the number of stages that the layers are cut into, each on further ranks of the
+    same number; `stages` are the numbers of layers of each stage, or the engine whose rule divides them.
     """
 
     tensor: Annotated[int, Field(ge=1)] = 1
@@ -73,13 +74,13 @@ class Placement(Model):
 
     @property
     def pipeline_stages(self) -> Pipeline | None:
-        """The stages of the pipeline; None where there is one."""
+        """The stages of the pipeline; None where there is only one."""
         stages = tuple(self.stages) if isinstance(self.stages, list) else self.stages
         return Pipeline(count=self.pipeline, stages=stages) if self.pipeline > 1 else None
 
     @property
     def groups(self) -> Groups:
-        """The groups that attend apart."""
+        """The groups of ranks that attend apart."""
         return Groups(self.attention, self.gathered) if self.attention > 1 else TOGETHER
 
     @model_validator(mode="after")
@@ -115,12 +116,13 @@ class Placement(Model):
 
 
 class Variant(Model):
-    """One side of a recipe. `micro_batch` whole sequences go through an op together, or what `schedule` says.
+    """One side of a recipe. `micro_batch` is how many whole sequences go through an op together; `schedule` says it
+    for other schedules.
 
-    `faults` are planted in it: it computes another model, as a program with these mistakes would.
+    `faults` are planted in it: it then computes another model, as a program with these mistakes would.
 
-    A candidate may be a `trace` in place of a `profile`: what a program computed, of whose modules a `map` says which
-    nodes they are (None: a shipped one that they fit). It has no choices, so nothing else is said of it.
+    A candidate may be a `trace` instead of a `profile`: values that a program computed. `map` says which nodes the
+    program's modules are (None: the shipped map that fits). A trace has no choices, so it takes no other keys.
     """
 
     profile: str = ""
@@ -157,7 +159,7 @@ class Variant(Model):
 
     @property
     def label(self) -> str:
-        """Its profile, or its trace."""
+        """The name of its profile, or `trace` and its path."""
         return self.profile if self.trace is None else f"trace {self.trace}"
 
     def _says(self, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Strict YAML: 1.2 scalars, no repeated keys, no merge keys, bounded anchors, and the line of every mapping kept.
 
-PyYAML reads YAML 1.1, where `1e-6` is a string, `no` is false and a repeated key silently wins. In a tool about
-numerics each of these is a wrong verdict, so its composer is used and everything above it is ours.
+PyYAML reads YAML 1.1, where `1e-6` is a string, `no` is false and of a repeated key the last silently wins. In a tool
+about numerics each of these would be a wrong verdict, so only PyYAML's composer is used and the rest is done here.
 """
 
 from __future__ import annotations
@@ -51,20 +51,22 @@ def load(path: Path) -> Mapping:
 
 
 def documents(path: Path) -> list[Mapping]:
-    """The mappings of a YAML file of several documents, parted by `---`, as YAML 1.1 has them: merge keys (`<<`) are
-    followed, since other programs' manifests are full of them. Raises SpecError with file and line.
+    """The mappings of a YAML file of several documents, separated by `---`. Merge keys (`<<`, YAML 1.1) are followed,
+    since other programs' manifests often use them. Raises SpecError with file and line.
     """
     text = text_of(path)
     starts = [match.start() for match in re.finditer(r"^---[ \t]*(#.*)?$", text, re.MULTILINE)]
     edges = [0, *starts, len(text)] if starts else [0, len(text)]
     parts = [(text.count("\n", 0, start), text[start:end].removeprefix("---")) for start, end in pairwise(edges)]
     filled = [(lines, part) for lines, part in parts if re.search(r"^\s*[^#\s]", part, re.MULTILINE)]
-    # Empty lines before a document keep the numbers of its own.
+    # Empty lines are put before a document, so that line numbers are those of the whole file.
     return [parsed(path, "\n" * lines + part, merges=True) for lines, part in filled or parts[:1]]
 
 
 def scalar(text: str, where: Where) -> Any:
-    """One value of a command line, read as a file's: `1e-6` is a number, `no` a word. Raises SpecError for no value."""
+    """One value from a command line, read as in a file: `1e-6` is a number, `no` a word. Raises SpecError for anything
+    else.
+    """
     try:
         node = _composed(text)
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
@@ -74,7 +76,7 @@ def scalar(text: str, where: Where) -> Any:
     return _Builder(where.path, lines=False).build(node)
 
 
-# A small forward pass reads its profile anew.
+# Cached, since every bind reads its profile, even for a small forward pass.
 @lru_cache(maxsize=256)
 def parsed(path: Path, text: str, *, merges: bool = False) -> Mapping:
     """The mapping at the root of a file's text, with merge keys followed or refused. Raises SpecError with file and
@@ -90,7 +92,7 @@ def parsed(path: Path, text: str, *, merges: bool = False) -> Mapping:
     except RecursionError:
         raise SpecError(f"{Where(path)}: nested too deeply; at most {MAX_DEPTH} levels are read.") from None
     except (ValueError, OverflowError):
-        # PyYAML's own way to trip over a number in an escape like "\UFFFFFFFF" or in a %YAML directive.
+        # PyYAML raises this for a number out of range in an escape like "\UFFFFFFFF" or in a %YAML directive.
         raise SpecError(f"{Where(path)}: not YAML: an escape or a directive holds an impossible number.") from None
     if not isinstance(root, yaml.MappingNode):
         content = {yaml.SequenceNode: "a list", yaml.ScalarNode: "one value"}.get(type(root), "nothing")
@@ -101,12 +103,16 @@ def parsed(path: Path, text: str, *, merges: bool = False) -> Mapping:
 
 
 _READ_OTHERWISE = re.compile("[\t?\ufeff]")
-"""libyaml takes tabs and `? ` where PyYAML takes none, and counts columns otherwise behind a byte order mark."""
+"""Characters for which the text is left to PyYAML: libyaml accepts tabs and `? ` where PyYAML does not, and counts
+columns differently after a byte order mark.
+"""
 
 if yaml.__with_libyaml__:
 
     class _ByLibyaml(Composer, yaml.CSafeLoader):
-        """Composed in Python, which stops in time where a file is nested too deeply, out of what libyaml reads."""
+        """libyaml's scanner and parser with PyYAML's composer: written in Python, that stops in time where a file is
+        nested too deeply.
+        """
 
         def __init__(self, text: str) -> None:
             Composer.__init__(self)
@@ -116,8 +122,8 @@ if yaml.__with_libyaml__:
 def _composed(text: str) -> yaml.Node | None:
     """The node at the root of a document; None for an empty one. Raises what PyYAML raises.
 
-    libyaml reads what both read alike, in a fraction of the time of PyYAML's own scanner. Where it finds fault PyYAML
-    reads the text again, since our messages go by its words and places.
+    Text that both read alike is read by libyaml, in a fraction of the time of PyYAML's own scanner. Where libyaml finds
+    a mistake PyYAML reads the text again, since error messages are based on PyYAML's texts and positions.
     """
     if yaml.__with_libyaml__ and not _READ_OTHERWISE.search(text):
         with suppress(yaml.YAMLError, ValueError, OverflowError):
@@ -141,8 +147,10 @@ def text_of(path: Path) -> str:
 
 
 class _Builder:
-    """Turns composed nodes into plain data, counting nodes with aliases expanded; messages name `lines` on request.
-    `merges`: whether `<<` takes over the keys of the mapping, or mappings, it is given, under those beside it.
+    """Turns composed nodes into plain data, counting nodes with aliases expanded.
+
+    lines: whether messages name lines. merges: whether `<<` takes over the keys of the mapping (or mappings) it is
+    given; keys beside it win.
     """
 
     def __init__(self, path: Path, *, lines: bool = True, merges: bool = False) -> None:
@@ -201,7 +209,7 @@ class _Builder:
         return result
 
     def _merged(self, key_node: yaml.Node, node: yaml.Node, depth: int) -> list[Mapping]:
-        """What a merge key names: one mapping or several, of which the first that has a key holds."""
+        """The mappings that a merge key names, one or several; of several with the same key the first wins."""
         value = self.build(node, depth + 1)
         mappings = value if isinstance(value, list) else [value]
         if not all(isinstance(mapping, Mapping) for mapping in mappings):
@@ -230,7 +238,9 @@ class _Builder:
         return value
 
     def _refuse_unprintable(self, node: yaml.ScalarNode) -> None:
-        """Escapes can write what no path and no terminal takes: control characters, halves of surrogate pairs."""
+        """Refuse text with control characters or halves of surrogate pairs (from escapes): they are valid in no path
+        and on no terminal.
+        """
         bad = _UNPRINTABLE.search(node.value)
         if bad:
             raise SpecError(f"{self._where(node)}: a text holds the character U+{ord(bad[0]):04X}. Remove it.")
@@ -247,7 +257,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 _SELECTOR = re.compile(r"(?:[\w.*]+\[[^\]]*\]|\[[\d*:,-]+\]\.)[^\s,}]*")
 _ALIAS = re.compile(r"\*[^\s,}\]]*")
 _SHOWN = 120
-"""Characters of a line that a message shows."""
+"""The most characters of a line that a message shows."""
 
 
 _PROBLEMS = {
@@ -264,7 +274,7 @@ def _shown_tag(tag: str) -> str:
 
 
 def _near(line: str, column: int) -> str:
-    """What a message shows of a line, which may hold a megabyte."""
+    """The part of a line around a column that a message shows; a line may be a megabyte long."""
     start = max(0, column - _SHOWN // 2)
     return line[start : start + _SHOWN].strip()
 

@@ -1,1 +1,3 @@
-"""Compiled kernels, as a file says how they are launched: run through their PTX, probed, and held to nodes of plans."""
+"""Compiled kernels with a file that says how they are launched: run as PTX, probed, and compared with nodes of
+plans.
+"""

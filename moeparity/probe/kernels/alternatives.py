@@ -1,4 +1,4 @@
-"""Which choices other than a node's would give a kernel's bits, and which the data does not tell apart."""
+"""Which choices, other than a node's, would give a kernel's bits, and which the data can't tell apart."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from moeparity.probe.kernels.node import Case, NodeRun, Tensors, bits_of
 from moeparity.probe.replay import contracted
 
 KINDS = ("rounding", "order", "form", SEMANTICS := "semantics")
-"""Kinds of choices that are tried; the last computes another model, and is no legal choice."""
+"""Kinds of choices that are tried; the last one computes another model, so it is no legal choice."""
 _VECTORS = (1, 2, 4, 8)
 _FOLDS = ("fold_hi(32)", "fold_lo(32)")
 _LAST = ("fold_hi", "fold_lo", "sequential")
 MOST = 4
-"""Choices that are changed together."""
+"""At most so many choices are changed together."""
 
 Change = Mapping[str, Value]
 Cases = Sequence[tuple[Case, Tensors]]
-"""With the kernel's outputs, or those of them that are asked for."""
+"""Cases, each with the kernel's outputs, or those of them that are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Changes that give other bits than the node's own choices on a case, and those that give the same."""
+    """Changes that give other bits than the node's own choices on a case, and changes that give the same bits."""
 
     differing: tuple[Change, ...] = ()
     same: tuple[Change, ...] = ()
@@ -40,9 +40,9 @@ def in_words(change: Change) -> str:
 
 
 def changes(node_run: NodeRun, threads: int, orders: Sequence[str]) -> list[Change]:
-    """Every other value of every choice of the node, one by one, legal choices first.
+    """Every other value of every choice of the node, one at a time, legal choices first.
 
-    threads: of a block of the kernel, after which orders are named. orders: more of them, as a probe found them.
+    threads: of a block of the kernel, from which orders are made. orders: further ones, such as a probe found.
     """
     choices = node_run.choices
     listed: list[Change] = []
@@ -67,13 +67,15 @@ def _values(
     written = (*EXPLICIT, *orders, *_launched(threads))
     yield from written
     yield from attribute.values
-    # Sums of scores are of fp32 numbers that nothing multiplies.
+    # Scores are not products, so their sums are in fp32 without contraction.
     for order in (current, *written) if attribute.name == "order" else ():
         yield from _varied(order, dtype)
 
 
 def _varied(order: str, dtype: str) -> Iterator[str]:
-    """An order with products contracted, and with what its first level, or every level, adds rounded to the dtype."""
+    """An order with products contracted, and with the additions of its first level, or of every level, rounded to
+    the dtype.
+    """
     try:
         parsed = parse(order)
     except OrderError:
@@ -89,13 +91,13 @@ def _varied(order: str, dtype: str) -> Iterator[str]:
 
 
 def _launched(threads: int) -> Iterator[str]:
-    """Orders of a block of threads: each adds its vectors, warps fold, their sums are added."""
+    """Orders for a block of threads: each thread adds its vectors, warps fold, their sums are added."""
     for vector, fold, last in product(_VECTORS, _FOLDS, _LAST):
         yield str(parse(f"threads({threads}, {vector}) | {fold} | {last}"))
 
 
 def tried(node_run: NodeRun, case: Case, listed: Sequence[Change]) -> Tried:
-    """Each change alone, on one case: whether the data tells it from the node's own choices."""
+    """Try each change alone on one case, to see whether the data tells it from the node's own choices."""
     of_node = node_run.outputs(case, node_run.choices)
     unequal: list[Change] = []
     same: list[Change] = []
@@ -108,16 +110,17 @@ def tried(node_run: NodeRun, case: Case, listed: Sequence[Change]) -> Tried:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Changes that together give a kernel's bits on every case, and others that do so too in place of one of them."""
+    """Changes that together give a kernel's bits on every case; `also`: others that can replace one of them."""
 
     change: Change
     also: tuple[Change, ...]
 
 
 def fit(node_run: NodeRun, cases: Cases, listed: Sequence[Change]) -> Fit | None:
-    """The change that leaves fewest numbers unequal, then a further one, until all are equal; None where they are not.
+    """Changes that make all numbers equal, found one by one, each time the one that leaves fewest unequal; None without
+    success.
 
-    Where no one change helps, a rounding and an order together may: in a narrow sum either hides the other.
+    If no single change helps, a rounding and an order may help together, since in a narrow sum either hides the other.
     """
     change: dict[str, Value] = {}
     differing = _unequal(node_run, cases, change)
@@ -145,7 +148,9 @@ def fit(node_run: NodeRun, cases: Cases, listed: Sequence[Change]) -> Fit | None
 def _best(
     node_run: NodeRun, cases: Cases, change: Change, further: Sequence[Change], differing: int
 ) -> tuple[Change, int]:
-    """Of further changes the first that leaves fewest numbers unequal, and how many; none of them and `left` else."""
+    """The first of the further changes that leaves fewest numbers unequal, and how many; no change and `differing` if
+    none helps.
+    """
     best: Change = {}
     for addition in further:
         count = _unequal(node_run, cases, {**change, **addition}, differing)
@@ -157,7 +162,7 @@ def _best(
 
 
 def _pairs(node_run: NodeRun, listed: Sequence[Change]) -> list[Change]:
-    """Each change of a rounding with each of an order."""
+    """Each change of a rounding combined with each change of an order."""
     kinds = {a.name: a.kind for a in node_run.node.attributes}
     of = {
         kind: [change for change in listed if {kinds[name] for name in change} == {kind}]
@@ -167,8 +172,8 @@ def _pairs(node_run: NodeRun, listed: Sequence[Change]) -> list[Change]:
 
 
 def _unequal(node_run: NodeRun, cases: Cases, change: Change, most: int = sys.maxsize) -> int:
-    """How many numbers of all cases are not the kernel's under a change; `most` where there are so many or more, or its
-    op refuses it.
+    """How many numbers of all cases differ from the kernel's under a change; `most` if there are at least so many, or
+    if the op refuses the change.
     """
     count = 0
     for case, out in cases:
@@ -182,7 +187,7 @@ def _unequal(node_run: NodeRun, cases: Cases, change: Change, most: int = sys.ma
 
 
 def _outputs(node_run: NodeRun, case: Case, change: Change) -> Tensors | None:
-    """What the node makes under a change; None where its op refuses that."""
+    """The node's outputs under a change; None if its op refuses that."""
     try:
         return node_run.outputs(case, {**node_run.choices, **change})
     except (SpecError, ValueError):  # an order that this sum cannot have: fma where nothing is multiplied

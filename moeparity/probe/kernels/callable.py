@@ -1,4 +1,4 @@
-"""A compiled kernel as a callable of one of a probe's kinds."""
+"""A compiled kernel as a callable of one of the probe's kinds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from moeparity.probe.kernels.launch import Kernel
 from moeparity.probe.target import KINDS, Function
 
 _FEW = 8
-"""Columns that are looked at for races."""
+"""How many columns are used to look for races."""
 Arguments = tuple[dict[str, torch.Tensor], dict[str, float]]
-"""Tensors by name, and sizes."""
+"""Tensors by name, and sizes by name."""
 
 
 def _rows(x: torch.Tensor) -> Arguments:
@@ -33,7 +33,7 @@ def _combine(rows: torch.Tensor, weights: torch.Tensor) -> Arguments:
 
 
 def _slots(x: torch.Tensor) -> Arguments:
-    """The sums x [M, n] as the M elements of one token, whose n rows have the weight 1."""
+    """The sums of x [M, n] as the M elements of one token whose n rows have weight 1."""
     rows = x.t().unsqueeze(0)
     return _combine(rows, torch.ones(rows.shape[:2]))
 
@@ -48,16 +48,16 @@ _KINDS: Mapping[str, Callable[..., Arguments]] = {
 
 
 def function_of(kernel: Kernel, name: str) -> Function:
-    """The kernel as a callable. Raises MoeparityError where it is of none of a probe's kinds.
+    """The kernel as a callable. Raises MoeparityError if it is of none of the probe's kinds.
 
-    A combine that takes no weights, or wider ones than its rows, is a sum of rows: whether products of wider numbers
-    are contracted is not for a probe to say that gives both in one dtype.
+    A combine that takes no weights, or weights wider than its rows, is probed as a sum of rows: the probe gives both in
+    one dtype, so it can't tell whether products of wider numbers are contracted.
     """
     kind = kernel.file.computes
     if kind not in _KINDS:
         raise MoeparityError(
             f"{name}: a kernel that computes {kind} is not probed, nor held to an order; {listed(_KINDS)} are. "
-            "Hold it to a node: `moeparity certify ... --plan CHECKPOINT --against NODE`."
+            "Hold it to a node: `moeparity kernel certify ... --plan CHECKPOINT --against NODE`."
         )
     arguments = _KINDS[kind]
     if kind == "combine" and kernel.input_dtypes.get("weights", torch.float64) != kernel.dtype:
@@ -74,7 +74,7 @@ def function_of(kernel: Kernel, name: str) -> Function:
 
 
 def _random(kind: str, dtype: torch.dtype, n: int, m: int, width: int) -> list[torch.Tensor | float]:
-    """Numbers to call it with."""
+    """Random numbers with which to call it."""
     draw = torch.Generator().manual_seed(n)
     by_kind: Mapping[str, list[tuple[int, ...]]] = {
         "linear": [(m, n), (width, n)],

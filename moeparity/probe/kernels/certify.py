@@ -1,4 +1,6 @@
-"""`moeparity certify KERNEL.yaml --plan ... --against NODE`: every bit of a kernel's outputs, over shapes."""
+"""`moeparity kernel certify KERNEL.yaml --plan ... --against NODE`: compares every bit of a kernel's outputs, over
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,16 @@ from moeparity.probe.kernels.node import Case, Comparison, NodeRun, Tensors, cas
 TOKENS = (1, 5, 64)
 WIDTH = 512
 PROBED = 2048
-"""Leaves up to which a kernel that has other bits is probed for its order."""
+"""A kernel with other bits is probed for its order if it has at most so many leaves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeVerdict:
-    """A kernel against a node: each case with its comparisons, or `race`; then what else would give its bits.
+    """The comparison of a kernel with a node: each case with its comparisons, or `race`; then what else gives its bits.
 
-    stated: the node's values in effect. unclaimed: those that no profile speaks of. tried: other legal values, on the
-    largest case. gives: the legal changes under which the node has the kernel's bits of some outputs, of all if any
-    do; empty where none was found.
+    unclaimed: values in effect of which no profile speaks. tried: other legal values, on the largest case. gives: by
+    output, the legal changes under which the node has the kernel's bits; if some changes give all outputs, these; empty
+    if none was found.
     """
 
     node_run: NodeRun
@@ -54,10 +56,10 @@ class NodeVerdict:
 
 
 def certify_node(kernel: Kernel, plan: BoundGraph, node: Node, tokens: Sequence[int], width: int | None) -> NodeVerdict:
-    """Hold a kernel to a node on data of every number of tokens. Raises MoeparityError."""
+    """Compare a kernel with a node, on data of every number of tokens. Raises MoeparityError."""
     node_run = held_to(kernel, plan, node)
     cases = cases_of(kernel, node, tokens or TOKENS, width or WIDTH)
-    # Another block may be another branch of the kernel.
+    # Another size of block may take another branch of the kernel.
     blocks = {kernel.threads(case.sizes): case for case in reversed(cases)}
     race = next(filter(None, (kernel.race(case.tensors, case.sizes) for case in blocks.values())), "")
     if race:
@@ -81,7 +83,7 @@ def certify_node(kernel: Kernel, plan: BoundGraph, node: Node, tokens: Sequence[
 
 
 def _fits(node_run: NodeRun, cases: Cases, listed: Sequence[Change]) -> dict[str, Fit]:
-    """What gives all outputs, else what gives each that it can."""
+    """Changes that give all outputs; else, for each output, changes that give it."""
     every = tuple(cases[0][1])
     whole = fit(node_run, cases, listed)
     if whole is not None or len(every) == 1:
@@ -100,7 +102,7 @@ def _compared(node_run: NodeRun, case: Case, out: Tensors) -> tuple[Comparison, 
 
 
 def _probed(kernel: Kernel, case: Case) -> tuple[str, ...]:
-    """Orders in which the kernel adds, found by calling it; none where it adds nothing up, or too much."""
+    """Orders in which the kernel adds, found by probing; () if it adds nothing up, or too much."""
     leaves = {"rms_norm": "hidden", "combine": "slots"}.get(kernel.file.computes)
     if leaves is None or case.sizes[leaves] > PROBED:
         return ()

@@ -1,4 +1,4 @@
-"""nvcc, where there is one, and the PTX it makes of a CUDA source."""
+"""Finds nvcc and compiles a CUDA source to PTX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN = 5
 
 
 def find_nvcc() -> Path | None:
-    """nvcc on PATH, below CUDA_HOME or CUDA_PATH, or of NVIDIA's packages for Python."""
+    """nvcc on PATH, below CUDA_HOME or CUDA_PATH, or from NVIDIA's Python packages; None without one."""
     return next((path for path in _places() if paths.is_file(path)), None)
 
 
@@ -33,7 +33,7 @@ def _places() -> Iterator[Path]:
 
 
 def compiled(source: Path, flags: Sequence[str], architecture: str, where: Where) -> str:
-    """The PTX that nvcc makes of a file. Raises MoeparityError where there is no nvcc, or it refuses the file."""
+    """The PTX that nvcc makes of a file. Raises MoeparityError if there is no nvcc, or if it refuses the file."""
     nvcc = find_nvcc()
     if nvcc is None:
         raise MoeparityError(
@@ -56,7 +56,7 @@ def compiled(source: Path, flags: Sequence[str], architecture: str, where: Where
 
 
 def text_of(path: Path, where: Where) -> str:
-    """A PTX file. Raises MoeparityError."""
+    """The text of a PTX file. Raises MoeparityError."""
     try:
         return paths.contents(path, "PTX file").decode("utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Numbers of a kernel file: expressions of sizes, such as `ceil_div(tokens * hidden, 256)`."""
+"""Evaluates the numbers of a kernel file: expressions of sizes, such as `ceil_div(tokens * hidden, 256)`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST = 2**63
 
 
 def value(text: str | float, names: Mapping[str, float], where: Where) -> float:
-    """A number, or what an expression comes to with these names; + - * / // %, comparisons, `a if b else c`, and
+    """A number, or the value of an expression with these names: + - * / // %, comparisons, `a if b else c`,
     `FUNCTIONS`. Raises SpecError.
     """
     if not isinstance(text, str):
@@ -50,7 +50,7 @@ def value(text: str | float, names: Mapping[str, float], where: Where) -> float:
 
 
 def whole(text: str | float, names: Mapping[str, float], where: Where, *, least: int = 0) -> int:
-    """As `value`, a whole number from `least`. Raises SpecError."""
+    """As `value`, but an integer of at least `least`. Raises SpecError."""
     number = value(text, names, where)
     if int(number) != number or number < least:
         raise SpecError(

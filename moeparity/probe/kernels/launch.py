@@ -1,4 +1,6 @@
-"""A compiled kernel as a file describes it: launched on tensors by name, through its PTX, and what that rests on."""
+"""A compiled kernel with the file that describes it: launched on tensors by name, as PTX; and what its results rest
+on.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,16 @@ from moeparity.ptx.launch_arguments import Argument as Buffer
 
 ENDINGS = (".yaml", ".yml")
 SEEDS = (1, 2, 3)
-"""Interleavings of threads that are tried beside the usual one."""
+"""Interleavings of threads that are tried besides the usual one."""
 _SHOWN = 4
 Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(slots=True)
 class Kernel:
-    """A kernel of a PTX module with the file that says how it is launched.
+    """A kernel of a PTX module, with the file that says how it is launched.
 
-    assumed: approximate instructions that launches have met. shapes: grids and blocks that they had.
+    assumed: approximate instructions that launches have used. shapes: grids and blocks of the launches so far.
     """
 
     path: Path
@@ -43,7 +45,7 @@ class Kernel:
 
     @property
     def layout(self) -> Layout:
-        """What it takes and gives."""
+        """The tensors that it takes and gives."""
         return LAYOUTS[self.file.computes]
 
     @property
@@ -58,12 +60,12 @@ class Kernel:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype of its tensors, where an argument says nothing else."""
+        """The dtype of its tensors, unless an argument states another."""
         return torch_dtype(self.file.dtype)
 
     @property
     def contractible(self) -> int:
-        """How many products the assembler may still fuse into sums."""
+        """How many products the assembler may still fuse into additions."""
         return len(self.module.contractible(self.file.kernel))
 
     @property
@@ -73,7 +75,7 @@ class Kernel:
 
     @property
     def evidence(self) -> str:
-        """Whose compiler made it, for what and how, and what its runs so far rest on."""
+        """Which compiler made it, for what and how, and on what its runs so far rest."""
         compiled_by = " ".join((self.module.compiler, f"for {self.module.target}", *self.file.flags))
         assumed = f"assumed {', '.join(sorted(self.assumed))}" if self.assumed else "nothing assumed"
         fused = f"; ptxas may fuse {self.contractible} products into sums" if self.contractible else ""
@@ -81,7 +83,7 @@ class Kernel:
 
     @property
     def rests_on(self) -> tuple[str, ...]:
-        """What its runs so far rest on, in lines."""
+        """On what its runs so far rest, in lines."""
         shapes, more = list(self.shapes)[:_SHOWN], len(self.shapes) - _SHOWN
         launched = "; ".join([*shapes, *[f"{more} more"] * (more > 0)])
         return self.evidence, f"{self.module.full_name(self.file.kernel)}, launched with {launched}"
@@ -94,10 +96,11 @@ class Kernel:
     def __call__(
         self, tensors: Tensors, sizes: Mapping[str, float], seed: int | None = None
     ) -> dict[str, torch.Tensor]:
-        """Launch it on copies of `tensors`; what it wrote, by name. `seed`: another interleaving of its threads.
+        """Launch it on copies of `tensors`; returns what it wrote, by name. seed: takes another interleaving of its
+        threads.
 
-        sizes: numbers that expressions may name, scalars such as eps among them. Raises SpecError for a file that does
-        not fit the kernel, and MoeparityError for a kernel that cannot be run, or does what no kernel may.
+        sizes: numbers that expressions may name, including scalars such as eps. Raises SpecError for a file that does
+        not fit the kernel, and MoeparityError for a kernel that can't be run, or that does what no kernel may do.
         """
         names = self._all_sizes(sizes)
         written: dict[str, torch.Tensor] = {}
@@ -114,15 +117,17 @@ class Kernel:
         return written
 
     def reads(self, scalar: str) -> bool:
-        """Whether a number of that name goes into one of its arguments."""
+        """Whether a number of that name is used in one of its arguments."""
         return any(scalar in re.findall(r"[a-z_]\w*", str(a.scalar)) for a in self.file.arguments)
 
     def threads(self, sizes: Mapping[str, float]) -> int:
-        """Threads of a block of a launch."""
+        """The number of threads of a block in a launch."""
         return math.prod(self._extents("block", self._all_sizes(sizes)))
 
     def race(self, tensors: Tensors, sizes: Mapping[str, float]) -> str:
-        """The outputs whose bits depend on which threads go first, in words; empty where none do, as far as tried."""
+        """The outputs whose bits depend on which threads go first, in words; "" if none do in the interleavings
+        tried.
+        """
         usual = self(tensors, sizes)
         for seed in SEEDS:
             for name, out in self(tensors, sizes, seed).items():
@@ -136,7 +141,7 @@ class Kernel:
         return ""
 
     def _all_sizes(self, sizes: Mapping[str, float]) -> dict[str, float]:
-        """The sizes, and the file's own after them."""
+        """The given sizes and, computed from them, the file's own."""
         names = dict(sizes)
         for name, text in self.file.sizes.items():
             names[name] = value(text, names, self._where("sizes"))
@@ -173,12 +178,12 @@ class Kernel:
 
 
 def is_kernel_file(target: str) -> bool:
-    """Whether a target names a kernel file, not a function."""
+    """Whether a target names a kernel file rather than a function."""
     return target.endswith(ENDINGS)
 
 
 def open_kernel(path: Path) -> Kernel:
-    """The kernel a file describes, compiled where it names a source. Raises MoeparityError."""
+    """The kernel that a file describes, compiled if the file names a source. Raises MoeparityError."""
     file = read_kernel(path)
     name = file.cuda or file.ptx or ""
     where = Where(path, file.line_of("cuda" if file.cuda else "ptx"))
@@ -197,7 +202,7 @@ def open_kernel(path: Path) -> Kernel:
 
 
 def _check(kernel: Kernel, parameters: int) -> None:
-    """Whether its arguments are what the kernel takes, and what such a kernel computes with. Raises SpecError."""
+    """Check its arguments against the kernel's parameters and against what such a kernel takes. Raises SpecError."""
     file, layout = kernel.file, kernel.layout
     for argument in file.arguments:
         where = Where(kernel.path, argument.line or None)

@@ -1,4 +1,4 @@
-"""What a kernel that computes one of the known things takes and gives: tensors by name, with their extents."""
+"""What each known kind of kernel takes and gives: tensors by name, with their extents."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Shape = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Tensors that go in and come out, row-major, by name; each in the file's dtype, or in that of `dtypes`.
+    """Input and output tensors, row-major, by name; each in the file's dtype, or in that of `dtypes`.
 
-    optional: inputs that a kernel need not take. scalars: numbers that are no sizes.
+    optional: inputs that a kernel need not take. scalars: numbers that are not sizes.
     """
 
     inputs: Mapping[str, Shape]
@@ -60,4 +60,4 @@ LAYOUTS = {
         optional=("gate", "up", "gate_up"),
     ),
 }
-"""By what a file says that its kernel `computes`."""
+"""By what a kernel file says under `computes`."""

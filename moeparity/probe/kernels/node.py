@@ -1,4 +1,4 @@
-"""A node of a plan as what a compiled kernel is held to: data for both, and what the node's op makes of it."""
+"""A node of a plan with which a kernel is compared: the data for both, and how to compute the node on them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from moeparity.probe.replay import zero_sum
 
 Tensors = Mapping[str, torch.Tensor]
 Drawn = tuple[dict[str, float], dict[str, torch.Tensor]]
-"""Sizes and scalars, and tensors, by name."""
+"""Sizes and scalars by name, and tensors by name."""
 _LEFT = 2.0**-17
 _DRAWS, _ROWS = 8, 32
-"""Calls on such data at most, and rows in all of them together at least."""
+"""At most so many calls on cancelling data, and at least so many rows in all of them together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One shape: sizes and scalars by name, and the tensors that both are given."""
+    """One shape: sizes and scalars by name, and the tensors given to kernel and node."""
 
     sizes: Mapping[str, float]
     tensors: Tensors
@@ -44,25 +44,25 @@ class NodeRun:
 
     @property
     def choices(self) -> dict[str, Value]:
-        """All its values, in effect or not, and what it is told."""
+        """All values of the node, in effect or not, and the choices of other ops that it has to know."""
         return self.plan.choices(self.node)
 
     def active(self, choices: Mapping[str, Value]) -> dict[str, Value]:
-        """Those of some values that take effect, with what it is told."""
+        """The values in `choices` that take effect, and the choices of other ops that it has to know."""
         attributes = (
             a for a in self.node.attributes if a.needs in {"always", "no partials"} and holds(a.when, choices)
         )
         return {**self.plan.told_to(self.node), **{a.name: choices[a.name] for a in attributes}}
 
     def outputs(self, case: Case, choices: Mapping[str, Value]) -> Tensors:
-        """What the op makes of a case under some choices, by output. Raises SpecError where it refuses them."""
+        """The op's outputs for a case under some choices, by name. Raises SpecError if the op refuses them."""
         at = self.node.op.settings(self.active(choices))
         params = {**self.node.params, **{name: x for name, x in case.sizes.items() if name in self.node.params}}
         return _OPS[self.node.op.name].compute(self.node.op.load(), case.tensors, params, at)
 
 
 def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> NodeRun:
-    """The node, where it is one that the kernel can be held to. Raises MoeparityError."""
+    """The node, if the kernel can be compared with it. Raises MoeparityError."""
     computes, name = kernel.file.computes, node.name
     if node.op.name != computes:
         raise MoeparityError(f"--against {name}: a node of op {node.op.name}, and {kernel.path} computes {computes}.")
@@ -90,9 +90,10 @@ def held_to(kernel: Kernel, plan: BoundGraph, node: Node) -> NodeRun:
 
 
 def cases_of(kernel: Kernel, node: Node, tokens: Sequence[int], width: int) -> list[Case]:
-    """Data of a seed for each number of tokens; `width` where the node does not say how wide a row is.
+    """Seeded data for each number of tokens; `width` is used if the node does not give the width of a row.
 
-    The last tells most. A norm that is given its eps has one more, in which nearly all of the mean is taken away again.
+    The last case tells most. A norm that gets its eps as an argument has one more case, in which nearly all of the mean
+    is subtracted again.
     """
     computes, cases = kernel.file.computes, []
     for count in sorted(tokens):
@@ -119,7 +120,7 @@ def _case(kernel: Kernel, drawn: Drawn) -> Case:
 
 
 def _norm(node: Node, tokens: int, width: int, draw: torch.Generator) -> Drawn:
-    """Rows of various sizes; in every other one a few numbers stand out, so that small ones are lost beside them."""
+    """Rows of different magnitudes; every other one has a few large numbers, beside which small ones are lost."""
     hidden = node.weights["weight"].shape[-1]
     x = torch.randn(tokens, hidden, generator=draw) * 3 * torch.rand(tokens, 1, generator=draw)
     x[1::2] *= 2.0 ** torch.randint(-3, 4, x[1::2].shape, generator=draw)
@@ -128,9 +129,9 @@ def _norm(node: Node, tokens: int, width: int, draw: torch.Generator) -> Drawn:
 
 
 def _residues(node: Node, tokens: int, dtype: torch.dtype, seed: int) -> Drawn:
-    """Rows of the same numbers in other places, and an eps that leaves 2^-17 of their mean square.
+    """Rows of the same numbers in different places, with an eps that leaves 2^-17 of their mean square.
 
-    What is left of the sum is then its roundings, which the root hands on to every number of a row.
+    What is left of the sum is then its rounding, which the root passes on to every number of a row.
     """
     hidden, draw = node.weights["weight"].shape[-1], torch.Generator().manual_seed(seed)
     numbers = (torch.randn(hidden, generator=draw) * 2.0 ** torch.randint(-3, 4, (hidden,), generator=draw)).to(dtype)
@@ -192,7 +193,7 @@ def _of_swiglu(op: Callable[..., Any], inputs: Tensors, p: Settings, at: Setting
 
 
 class _KnownOp(NamedTuple):
-    """An op that kernels are held to: how data for one of its nodes are drawn, and how its function is called."""
+    """An op with whose nodes kernels are compared: how data for a node are drawn, and how its function is called."""
 
     draw: Callable[[Node, int, int, torch.Generator], Drawn]
     compute: Callable[[Callable[..., Any], Tensors, Settings, Settings], Tensors]
@@ -205,12 +206,16 @@ _OPS: Mapping[str, _KnownOp] = {
     "swiglu": _KnownOp(_swiglu, _of_swiglu),
 }
 NODES = tuple(_OPS)
-"""What kernels compute that are held to all choices of a node of that op; others to the order of its sum."""
+"""What a kernel must compute to be compared with all choices of a node of that op; others only with the order of its
+sum.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One output of one case: how many numbers there are and differ, the farthest in ulp, the first that does."""
+    """One output of one case: how many numbers it has, how many differ, the largest distance in ulp, the first that
+    differs.
+    """
 
     name: str
     numbers: int
@@ -226,7 +231,7 @@ class Comparison:
 
 
 def compared(name: str, kernel: torch.Tensor, node: torch.Tensor) -> Comparison:
-    """Two tensors of one shape, bit for bit; whole numbers by value."""
+    """Compares two tensors of one shape, bit for bit; integers by value."""
     whole = not node.is_floating_point()
     if not whole and kernel.dtype != node.dtype:
         kinds = (str(x.dtype).removeprefix("torch.") for x in (kernel, node))
@@ -247,5 +252,5 @@ def compared(name: str, kernel: torch.Tensor, node: torch.Tensor) -> Comparison:
 
 
 def bits_of(x: torch.Tensor) -> torch.Tensor:
-    """The bits of every number as int64; a NaN is a NaN, since its payload is the processor's."""
+    """The bits of every number as int64. All NaNs count as equal, since their payload depends on the processor."""
     return int_view(x.masked_fill(x.isnan(), torch.nan) if x.is_floating_point() else x).long()

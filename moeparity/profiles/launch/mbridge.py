@@ -56,6 +56,24 @@ def unset(prefix: str, fields: str, settings: Settings) -> tuple[str, ...]:
     return tuple(f"{fields}{name}" for name in _FIELDS if f"{fields}{name}" not in settings.stated)
 
 
+def fields_unset(fields: str, settings: Settings) -> tuple[str, ...]:
+    """The fields but for the router's dtype that nothing sets below `fields`."""
+    names = (f"{fields}{name}" for name in _FIELDS if name != "moe_router_dtype")
+    return tuple(name for name in names if name not in settings.stated)
+
+
+def of_megatron_bridge(fields: str, runs: Callable[[Settings], bool]) -> Rule:
+    """The rule for what is not set below `fields` by a framework that has Megatron-Bridge, where Megatron-LM `runs`."""
+
+    def rule(settings: Settings) -> Iterator[Decision]:
+        names = fields_unset(fields, settings)
+        if names and runs(settings):
+            overlaps = f"{fields}moe_shared_expert_overlap" not in settings.stated
+            yield from _decided(settings, [name.removeprefix(fields) for name in names], overlaps, vanilla=False)
+
+    return rule
+
+
 def defaults(prefix: str, fields: str, runs: Callable[[Settings], bool]) -> Rule:
     """The rule for what is not set below `fields`, where Megatron-LM `runs`; `prefix` is that of `switches`."""
 
@@ -64,12 +82,12 @@ def defaults(prefix: str, fields: str, runs: Callable[[Settings], bool]) -> Rule
         if names and runs(settings):
             vanilla = settings[f"{prefix}vanilla_mbridge"] is True
             overlaps = f"{fields}moe_shared_expert_overlap" not in settings.stated
-            yield from _decided(settings, [name.removeprefix(fields) for name in names], vanilla, overlaps)
+            yield from _decided(settings, [name.removeprefix(fields) for name in names], overlaps, vanilla=vanilla)
 
     return rule
 
 
-def _decided(settings: Settings, names: list[str], vanilla: bool, overlaps: bool) -> Iterator[Decision]:
+def _decided(settings: Settings, names: list[str], overlaps: bool, *, vanilla: bool) -> Iterator[Decision]:
     bridge, sets, source = _BRIDGES[vanilla]
     architecture = settings.model.architecture
     if architecture is None or architecture not in sets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from moeparity.profiles.launch import megatron_rules, megatron_stages, megatron_unstated, megatron_words
 from moeparity.profiles.launch.megatron_config import (
@@ -32,6 +33,8 @@ def arguments(dispatcher: str, dispatchers: Mapping[str, Implied]) -> tuple[Opti
         *megatron_stages.layers_of_outer_stages(),
         expert_ranks("expert_model_parallel_size", role="trainer"),
         megatron_rules.expert_cut(""),
+        megatron_rules.score_function(""),
+        megatron_rules.described(""),
         switch("sequence_parallel", on=SEQUENCE, off=NO_SEQUENCE, role="trainer"),
         word(
             "moe_router_dtype",
@@ -50,6 +53,7 @@ def arguments(dispatcher: str, dispatchers: Mapping[str, Implied]) -> tuple[Opti
             choices=tuple(DISPATCHERS),
             role="trainer",
         ),
+        replace(megatron_rules.flex_backend(""), quiet=True),
         word("attention_backend", default="auto", implies=words(ATTENTION, UNKNOWN), role="trainer"),
         switch(
             "deterministic_mode",
@@ -64,7 +68,7 @@ def unstated() -> tuple[Option, ...]:
     """Arguments of no profile, but for those that are read above."""
     names = {name for option in arguments("", {}) for name in option.names} | {"fp16", "bf16"}
     fields = (option for option in megatron_unstated.fields("") if not names & {*option.names})
-    return (*fields, *megatron_unstated.arguments())
+    return (*fields, *megatron_unstated.arguments(), *megatron_unstated.ENVIRONMENT)
 
 
 def dispatcher_of(settings: Settings) -> str:
@@ -97,8 +101,13 @@ MEGATRON = Program(
     source="megatron/training/arguments.py",
     start={"trainer": "megatron"},
     options=_OWN,
-    rules=(megatron_rules.placement("", "", lambda _: True, dispatcher_of), megatron_stages.outer_stages),
+    rules=(
+        megatron_rules.placement("", "", lambda _: True, dispatcher_of),
+        megatron_rules.as_described(""),
+        megatron_stages.outer_stages,
+    ),
     irrelevant=IRRELEVANT,
+    inactive=megatron_rules.idle(""),
     grammar=of_parser(
         synonyms(_OWN, IRRELEVANT),
         switches=megatron_words.SWITCHES | megatron_words.TOGGLES,

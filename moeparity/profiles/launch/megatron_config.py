@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from moeparity.profiles.launch.options import Implied, Option, word, words
 
 _NOT_READ = "as the model's bridge to Megatron-LM has it, which was not read"
@@ -26,7 +28,7 @@ ATTENTION = {
     "flash": Implied(says="FlashAttention: not stated in the profile"),
     "fused": Implied(says="cuDNN's attention: not stated in the profile"),
 }
-SEQUENCE = Implied(says="sums are scattered by tokens", placement={"sequence": True})
+SEQUENCE = Implied(says="under tensor parallel, sums are scattered by tokens", placement={"sequence": True})
 NO_SEQUENCE = Implied(says="sums are whole on every rank")
 
 
@@ -52,6 +54,16 @@ def overrides(prefix: str) -> tuple[Option, ...]:
         ),
         stated(f"{prefix}moe_permute_fusion", on=PERMUTE_FUSED, off=PERMUTE_UNFUSED),
         stated(f"{prefix}apply_rope_fusion", on=ROPE_FUSED, off=ROPE_UNFUSED),
+        stated(f"{prefix}bias_activation_fusion", on=SWIGLU_FUSED, off=SWIGLU_UNFUSED),
+        replace(
+            word(
+                f"{prefix}moe_flex_dispatcher_backend",
+                default="deepep",
+                implies=lambda value: Implied(says=f"with the flex dispatcher: {value}"),
+                role="trainer",
+            ),
+            quiet=True,
+        ),
         word(f"{prefix}moe_token_dispatcher_type", default="unset", implies=words(dispatchers), role="trainer"),
         stated(
             f"{prefix}moe_enable_deepep",

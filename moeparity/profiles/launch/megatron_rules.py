@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, Settings, switch, word, words
 
 _DISPATCHER = "Megatron-LM d98e8a64dd, megatron/core/transformer/moe/token_dispatcher.py"
 _CUT = "Megatron-LM d98e8a64dd, megatron/core/model_parallel_config.py:506-507 expert_tensor_parallel_size"
+_SIGMOID_SOURCE = "Megatron-LM d98e8a64dd, megatron/core/transformer/moe/moe_utils.py:901-940"
 _NODE = 8
 """Ranks of one node."""
+_RESET = "Megatron-LM d98e8a64dd, megatron/training/arguments.py:1432-1439"
 _AS_TENSOR = "as tensor parallel"
 DISPATCHERS = ("alltoall", "flex", "allgather")
 ROUTER_DTYPES = {
@@ -29,11 +32,16 @@ def fusion(name: str, default: bool, *, fused: Implied, unfused: Implied) -> Opt
 def modelled(prefix: str, *, permute: bool, rope: bool, router: str) -> tuple[Option, ...]:
     """The fields that profiles speak of, with a trainer's own defaults; its names begin with `prefix`."""
     return (
-        word(
-            f"{prefix}moe_router_dtype",
-            default=router,
-            implies=words(ROUTER_DTYPES, "with Megatron-LM: logits in the model's dtype"),
-            role="trainer",
+        score_function(prefix),
+        described(prefix),
+        replace(
+            word(
+                f"{prefix}moe_router_dtype",
+                default=router,
+                implies=words(ROUTER_DTYPES, "with Megatron-LM: logits in the model's dtype"),
+                role="trainer",
+            ),
+            null="none",
         ),
         word(
             f"{prefix}moe_token_dispatcher_type",
@@ -42,12 +50,7 @@ def modelled(prefix: str, *, permute: bool, rope: bool, router: str) -> tuple[Op
             choices=DISPATCHERS,
             role="trainer",
         ),
-        word(
-            f"{prefix}moe_flex_dispatcher_backend",
-            default="deepep",
-            implies=lambda value: Implied(says=f"with Megatron-LM's flex dispatcher: {value}"),
-            role="trainer",
-        ),
+        flex_backend(prefix),
         switch(
             f"{prefix}deterministic_mode",
             on=Implied(says="with Megatron-LM: no atomics, NCCL's ring", overlay="megatron-deterministic"),
@@ -75,6 +78,70 @@ def modelled(prefix: str, *, permute: bool, rope: bool, router: str) -> tuple[Op
     )
 
 
+def flex_backend(prefix: str) -> Option:
+    """What sends the rows of the flex dispatcher."""
+    return word(
+        f"{prefix}moe_flex_dispatcher_backend",
+        default="deepep",
+        implies=lambda value: Implied(says=f"with Megatron-LM's flex dispatcher: {value}"),
+        role="trainer",
+    )
+
+
+def described(prefix: str) -> Option:
+    """What describes the model itself, and is compared with its config.json where that is here."""
+    return Option(
+        names=(f"{prefix}rotary_base",),
+        kind="number",
+        default=10_000.0,
+        implies=lambda value: Implied(says=f"the rotary embedding's base is {value:g}, as the model's should be"),
+        role="trainer",
+        quiet=True,
+    )
+
+
+def as_described(prefix: str) -> Rule:
+    """The rule that warns where the launch file describes another model than the config.json."""
+
+    def rule(settings: Settings) -> Iterator[Decision]:
+        name, base = f"{prefix}rotary_base", settings.model.rotary_base
+        value = settings[name]
+        if name in settings.stated and isinstance(value, float) and base not in (None, value):
+            warns = f"the rotary embedding's angles: config.json has {base:g}, which is what runs here"
+            yield Decision(role="trainer", implied=Implied(says=f"rotary_base {value:g}", warns=warns), source=name)
+
+    return rule
+
+
+SCORE_FUNCTION = "moe_router_score_function"
+_SIGMOIDS = frozenset({"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "Glm4MoeForCausalLM"})
+
+
+def score_function(prefix: str) -> Option:
+    """What makes scores of the router's logits, which the model's own configuration says too."""
+    return Option(
+        names=(f"{prefix}{SCORE_FUNCTION}",),
+        kind="word",
+        default="as the model's",
+        implies=lambda value: Implied(says=f"the router's scores: {value}"),
+        role="trainer",
+        quiet=True,
+    )
+
+
+def idle(prefix: str) -> Callable[[Settings], Mapping[str, str]]:
+    """Options behind a prefix that Megatron-LM passes over, for what else is set."""
+
+    def of(settings: Settings) -> Mapping[str, str]:
+        scores = str(settings[f"{prefix}{SCORE_FUNCTION}"])
+        if scores == "sigmoid" or (scores.startswith("as ") and settings.model.architecture in _SIGMOIDS):
+            reason = "the router's scores are sigmoids, which know no softmax before or after the top-k"
+            return {f"{prefix}moe_router_pre_softmax": f"{reason} ({_SIGMOID_SOURCE})"}
+        return {}
+
+    return of
+
+
 def expert_cut(prefix: str, *, default: int | str = _AS_TENSOR) -> Option:
     """Over how many ranks each expert is cut: as many as attention where Megatron-LM is told nothing."""
     return Option(
@@ -84,6 +151,7 @@ def expert_cut(prefix: str, *, default: int | str = _AS_TENSOR) -> Option:
         implies=lambda value: Implied(says=f"each expert is cut over {value} ranks" if value != 1 else "whole experts"),
         role="trainer",
         quiet=True,
+        null=_AS_TENSOR,
     )
 
 
@@ -96,6 +164,9 @@ def placement(
         if not runs(settings):
             return
         tensor = settings.ranks(f"{parallel}tensor_model_parallel_size")
+        if tensor == 1 and settings.values.get(f"{parallel}sequence_parallel") is True:
+            off = Implied(says="sequence parallel is reset to off: one rank has all of the sums")
+            yield Decision(role="trainer", implied=off, source=_RESET)
         if tensor > 1 and settings.values.get(f"{parallel}sequence_parallel") is True:
             scattered = Implied(says="sequence parallel: sums are scattered by tokens", placement={"sequence": True})
             source = "Megatron-LM d98e8a64dd, megatron/core/tensor_parallel/layers.py RowParallelLinear"
@@ -117,8 +188,8 @@ def placement(
 def _cut(ranks: int, dispatcher: str) -> Implied:
     """What it means that each expert is cut over so many ranks, where a placement has no number for it."""
     if ranks == 1:
-        warns = 'a placement cuts experts as attention: `set: {"**.experts:tensor": 1}` in this side keeps them whole'
-        return Implied(says="experts are whole, whatever attention is cut over", warns=warns)
+        whole = {"**.experts:tensor": 1}
+        return Implied(says="experts are whole, whatever attention is cut over", selects=whole)
     added = {
         "alltoall": "each row's partial sums are added over them before it goes home",
         "allgather": "their sums and those of the expert-parallel ranks are added in one reduce-scatter",

@@ -69,7 +69,6 @@ MEANINGS = {
     "mla_down_proj_fusion": "latent attention's first projections as one GEMM",
     "mtp_num_layers": "layers that predict further tokens, whose loss changes the weights",
     "rope_type": "the rotary embedding's angles",
-    "rotary_base": "the rotary embedding's angles",
     "rotary_scaling_factor": "the rotary embedding's angles",
     "use_fused_weighted_squared_relu": "another activation",
     "hidden_dropout": "dropout, where the trainer leaves it on for log-probabilities",
@@ -77,6 +76,25 @@ MEANINGS = {
 }
 """By the name of the field; a key is as in `unstated.table`."""
 
+_KERNEL = "which attention kernel TransformerEngine takes, of which no profile states any"
+_CHANNELS = "how NCCL cuts a message: set all_reduce:channels and all_reduce:protocol"
+ENVIRONMENT = table(
+    {
+        "NVTE_FLASH_ATTN unless 1 true": _KERNEL,
+        "NVTE_FUSED_ATTN unless 1 true": _KERNEL,
+        "NVTE_UNFUSED_ATTN unless 1 true": _KERNEL,
+        "NVTE_ALLOW_NONDETERMINISTIC_ALGO unless 1 true": "attention takes kernels that are deterministic alone",
+        "CUBLAS_WORKSPACE_CONFIG": "which algorithms cuBLAS takes, for the workspace they have",
+        "NCCL_ALGO = ring": "which of NCCL's algorithms adds up the ranks: set all_reduce:collective",
+        "NCCL_PROTO = simple": _CHANNELS,
+        "NCCL_MIN_NCHANNELS = 1": _CHANNELS,
+        "NCCL_MAX_NCHANNELS = 1": _CHANNELS,
+        "NCCL_NVLS_ENABLE = 2": "NCCL adds in the switch, in an order that is not published",
+    },
+    role="trainer",
+    environment=True,
+)
+"""Environment variables of a trainer on Megatron-LM."""
 _READ_ELSEWHERE = "options are read from there, over those of the command line"
 ARGUMENTS = {
     "fp4_format": _FP8,

@@ -26,7 +26,7 @@ def combined(side: LaunchSide, launch: Launch, name: str) -> str:
     for overlay in overlays:
         text = reader.shipped("profiles")[overlay].read_text("utf-8")
         for section, body in _SECTION.findall(text + "\n"):
-            sections[section] += f"  # From {overlay}.\n{body.rstrip()}\n"
+            sections[section] += f"{_credit(overlay, side)}{body.rstrip()}\n"
     sections["rules"] += _own_rules(side, launch)
     on_top = ", ".join((*overlays, *(["values of its own"] if side.sets else [])))
     lines = [
@@ -37,6 +37,13 @@ def combined(side: LaunchSide, launch: Launch, name: str) -> str:
     return "\n".join(lines)
 
 
+def _credit(overlay: str, side: LaunchSide) -> str:
+    """Where a profile on top comes from; what another one extends has the origin of that."""
+    named_by = (above for above in side.further if overlay in _chain(above))
+    origin = next((side.origins[name] for name in (overlay, *named_by) if name in side.origins), "")
+    return f"  # From {overlay}{f', by {origin}' if origin else ''}.\n"
+
+
 def load_combined(text: str) -> Profile:
     """Such a profile before it is written where it belongs. Raises SpecError."""
     with tempfile.TemporaryDirectory() as folder:
@@ -45,15 +52,20 @@ def load_combined(text: str) -> Profile:
 
 
 def _own_rules(side: LaunchSide, launch: Launch) -> str:
-    ops: dict[str, dict[str, str | float]] = {}
+    rules: dict[tuple[str, str], dict[str, str | float]] = {}
     for key, value in side.sets.items():
         op, _, attribute = key.partition(":")
-        ops.setdefault(op, {})[attribute] = value
-    evidence = json.dumps(f"{launch.engine} {launch.version}, by {launch.file}")
+        rules.setdefault((op, side.origins.get(key, launch.file)), {})[attribute] = value
     return "".join(
-        f"  - op: {op}\n    set: {{{_flow(values)}}}\n    evidence: {{level: inferred, source: {evidence}}}\n"
-        for op, values in ops.items()
+        f"  - op: {op}\n    set: {{{_flow(values)}}}\n    evidence: {{level: inferred, source: "
+        f"{json.dumps(_source(launch, origin))}}}\n"
+        for (op, origin), values in rules.items()
     )
+
+
+def _source(launch: Launch, origin: str) -> str:
+    """The origin of a value, behind the engine that it is one of."""
+    return origin if origin.startswith(launch.engine) else f"{launch.engine} {launch.version}, by {origin}"
 
 
 def _flow(values: dict[str, str | float]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from moeparity.profiles.launch import megatron_stages, server_rules, slime
+from moeparity.profiles.launch import megatron_rules, megatron_stages, server_rules, slime
 from moeparity.profiles.launch.options import Decision, Implied, Settings, embedded, switch, word, words
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.servers import SGLANG
@@ -69,6 +69,12 @@ _UNSTATED = (
 _BACKENDS = {"megatron": Implied(says="Megatron-LM, in bf16", dtype="bf16"), "fsdp": TRANSFORMERS}
 _OWN = (
     word("train_backend", default="megatron", implies=words(_BACKENDS), choices=tuple(_BACKENDS), role="trainer"),
+    word(
+        "attn_implementation",
+        default="unset",
+        implies=words({"eager": Implied(says="eager attention", profile="hf-eager")}, "{}: not stated in a profile"),
+        role="trainer",
+    ),
     switch(
         "true_on_policy_mode",
         on=Implied(says="both engines' kernels are to be the same", warns="which kernels the trainer takes"),
@@ -79,7 +85,9 @@ _OWN = (
 
 
 def is_miles(names: Collection[str]) -> bool:
-    """Whether options of these names are miles's, and not slime's."""
+    """Whether options of these names, or `name=value`, are miles's, and not slime's."""
+    if "hf_checkpoint" in names and not {"attn_implementation", "train_backend=fsdp"}.isdisjoint(names):
+        return True
     return "rollout_batch_size" in names and not ONLY.isdisjoint(names)
 
 
@@ -124,8 +132,10 @@ MILES = replace(
     options=(*(option for option in slime.SLIME.options if option.name != "train_backend"), *_OWN, *_UNSTATED),
     rules=(
         slime.placement(),
+        megatron_rules.as_described(""),
         megatron_stages.outer_stages,
         _deterministic,
+        slime.over_temperature,
         *(embedded(rule, "sglang_", _sglang) for rule in server_rules.OF_SGLANG),
         server_rules.stored_quantised("rollout"),
     ),

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from moeparity.errors import whole_number
-from moeparity.profiles.launch.architecture import Model
+from moeparity.profiles.launch.architecture import QUANTISED, Model
 from moeparity.profiles.launch.reading.grammar import Grammar
 
 UNKNOWN = "no shipped profile speaks of {}"
+_QUANTISES = ("quant", "fp8", "fp4", "torchao", "modelopt", "rl_quant", "hf_overrides", "json_model_override")
+"""Beginnings of the names of options that may quantise weights."""
 NO_PROFILE = ""
 """In place of a profile, where none speaks of a side."""
 
@@ -25,7 +27,8 @@ class Implied:
 
     `says` is for people. `warns`: what it changes that no profile states, empty where one does; nothing is put in its
     place. `drops` are overlays that it switches off, `sets` values on top of the profile (`gate:output`: fp64).
-    `shows`: whether a quiet option is shown for it: not where it has no effect.
+    `shows`: whether a quiet option is shown for it: not where it has no effect. `selects` are values at addresses, for
+    a recipe's own `set:` (`**.experts:tensor`: 1).
     """
 
     says: str
@@ -36,6 +39,7 @@ class Implied:
     warns: str = ""
     drops: tuple[str, ...] = ()
     sets: Mapping[str, str | float] = field(default_factory=dict)
+    selects: Mapping[str, str | int] = field(default_factory=dict)
     shows: bool = True
 
 
@@ -44,7 +48,9 @@ class Option:
     """One option: `names` are its spellings with underscores, the engine's own first; dotted in nested files.
 
     `default` is what it becomes where it is not set. `environment`: it is an environment variable. `role` is the side
-    it concerns: `server`, or `trainer` and `rollout`. `quiet`: it is shown only where it is set, or warns.
+    it concerns: `server`, or `trainer` and `rollout`. `quiet`: it is shown only where it is set, or warns. `concerns`
+    is what a model must have for it to have any effect (`Model.lacks`). `shorthand` is the key that a whole number in
+    place of a mapping stands for, `null` what `null` does, where that is not the default.
     """
 
     names: tuple[str, ...]
@@ -55,6 +61,9 @@ class Option:
     environment: bool = False
     role: str = "server"
     quiet: bool = False
+    concerns: str = ""
+    shorthand: str = ""
+    null: str = ""
 
     @property
     def name(self) -> str:
@@ -136,9 +145,23 @@ class Settings:
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
+    def idle(self, concern: str) -> str:
+        """Why what only such a model or format takes has no effect here; empty where it may have one."""
+        quantised = any(
+            name.rpartition(".")[2].startswith(_QUANTISES) or "fp8" in str(value)
+            for name, value in self.values.items()
+            if name in self.stated
+        )
+        return "" if not concern or (concern == QUANTISED and quantised) else self.model.lacks(concern)
+
+    def is_on(self, name: str) -> bool:
+        """Whether an option is given, as a bare flag or with another value than one that says no."""
+        value = self.values.get(name, False)
+        return value is None or str(value).lower() not in ("none", "false", "0", "", "null")
+
     def ranks(self, name: str) -> int:
-        """A number of ranks; 1 where it refers to another value."""
-        value = self.values[name]
+        """A number of ranks; 1 where it refers to another value, or is none of the program's options."""
+        value = self.values.get(name, 1)
         number = whole_number(value) if isinstance(value, str) else value
         return int(number) if isinstance(number, int) else 1
 
@@ -170,10 +193,36 @@ Rule = Callable[[Settings], Iterable[Decision]]
 def prefixed(options: Iterable[Option], prefix: str) -> tuple[Option, ...]:
     """A server's options as a trainer passes them on to its rollout: under a prefix; shown where set."""
     return tuple(
-        replace(option, names=tuple(f"{prefix}{name}" for name in option.names), role="rollout", quiet=True)
+        replace(
+            _of_rollout(option), names=tuple(f"{prefix}{name}" for name in option.names), role="rollout", quiet=True
+        )
         for option in options
         if not option.environment
     )
+
+
+_SAMPLERS = ("generation_config", "sampling_defaults")
+
+
+def _of_rollout(option: Option) -> Option:
+    """A server's option as it counts for a trainer's requests, which say all that a sampler's defaults would."""
+    says = "no effect: a trainer's requests say how they are sampled"
+    return replace(option, implies=lambda _: Implied(says=says, shows=False)) if option.name in _SAMPLERS else option
+
+
+def of_environment(options: Iterable[Option]) -> tuple[Option, ...]:
+    """A server's environment variables, which reach it from the trainer that starts it; shown where set."""
+    return tuple(replace(option, role="rollout", quiet=True) for option in options if option.environment)
+
+
+def idle_environment(options: Iterable[Option], reason: str) -> dict[str, str]:
+    """A server's environment variables where a trainer does not start it, each with why it has no effect."""
+    return {option.name: reason for option in options if option.environment}
+
+
+def defaults(options: Iterable[Option]) -> dict[str, Any]:
+    """What a server's options are for a trainer that passes none of them on."""
+    return {option.name: option.default for option in options if not option.environment}
 
 
 def embedded(rule: Rule, prefix: str, options_of: Callable[[Settings], Mapping[str, Any]]) -> Rule:
@@ -187,8 +236,9 @@ def embedded(rule: Rule, prefix: str, options_of: Callable[[Settings], Mapping[s
         server_values = options_of(settings)
         if not server_values:
             return
-        below = {n.removeprefix(prefix): v for n, v in settings.values.items() if n.startswith(prefix)}
-        set_below = {n.removeprefix(prefix) for n in settings.stated if n.startswith(prefix)}
+        variables = {name: value for name, value in settings.values.items() if name.isupper()}
+        below = variables | {n.removeprefix(prefix): v for n, v in settings.values.items() if n.startswith(prefix)}
+        set_below = {n.removeprefix(prefix) for n in settings.stated if n.startswith(prefix) or n in variables}
         inner = Settings(values={**below, **server_values}, stated=frozenset(set_below), model=settings.model)
         for decision in rule(inner):
             yield replace(decision, role="rollout")
@@ -203,7 +253,10 @@ class Program:
     `source` is where options and defaults were read. `model`: the options that name the checkpoint. `rules` are applied
     in turn, after all options. `irrelevant`: options known to change no log-probability; one that ends in a dot stands
     for all below it. `inactive` says, for beginnings of names, why options that begin so have no effect. `grammar` is
-    how its parser takes a command line apart, None where that is not known.
+    how its parser takes a command line apart, None where that is not known. `gone` are options of other versions, with
+    what this one has in their place. `packages` are others whose release counts. `mirrors` says which side is another
+    one, and with which settings. `variables` are the beginnings of options, by all that are set, which set environment
+    variables, and the sides that have them.
     """
 
     name: str
@@ -217,3 +270,7 @@ class Program:
     irrelevant: frozenset[str] = frozenset()
     inactive: Callable[[Settings], Mapping[str, str]] = lambda _: {}
     grammar: Grammar | None = None
+    packages: tuple[str, ...] = ()
+    gone: Mapping[str, str] = field(default_factory=dict)
+    mirrors: Callable[[Settings], Mapping[str, tuple[str, Settings]]] = lambda _: {}
+    variables: Callable[[Mapping[str, Any]], Mapping[str, tuple[str, ...]]] = lambda _: {}

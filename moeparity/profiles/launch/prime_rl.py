@@ -20,6 +20,7 @@ from moeparity.profiles.launch.options import (
     count,
     embedded,
     number,
+    of_environment,
     prefixed,
     switch,
     word,
@@ -31,7 +32,9 @@ from moeparity.profiles.launch.trainers import TRANSFORMERS, temperature, temper
 from moeparity.profiles.launch.unstated import table
 
 _MODEL, _SERVER, _VLLM = "trainer.model.", "inference.", "inference.vllm."
-_GPUS, _NODES = "deployment.num_infer_gpus", "deployment.type"
+_GPUS, _NODES, _APART = "deployment.num_infer_gpus", "deployment.type", f"{_SERVER}deployment."
+_GPUS_OF_NODE, _NODES_OF_SERVER = "deployment.gpus_per_node", "deployment.num_infer_nodes"
+_PROMPTS, _TOKENS = (f"{_APART}{phase}_nodes_per_replica" for phase in ("prefill", "decode"))
 _SAMPLER = "orchestrator.train.sampling.temperature"
 _SOURCE = "prime-rl 559b44772e, packages/prime-rl-configs/src/prime_rl/configs/"
 _IMPLEMENTATIONS = {
@@ -40,6 +43,7 @@ _IMPLEMENTATIONS = {
     "auto": Implied(says="prime-rl's own classes where it has them, else transformers': not decided here"),
 }
 _FP32_HEAD = Implied(says="logits by a GEMM from bf16 to fp32", sets={"lm_head:output": "fp32"})
+_LAUNCHED = "prime-rl 559b44772e, src/prime_rl/templates/inference.sbatch.j2, multi_node_rl.sbatch.j2"
 _GATES_IN_FP32 = frozenset({"DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"})
 """Of those whose gate is vLLM's DeepseekV2MoE."""
 
@@ -57,6 +61,14 @@ def _replicas(value: Any) -> Implied:
 
 def _gpus(value: Any) -> Implied:
     return Implied(says=f"{value} GPUs for the server: over its tensor ranks, its replicas")
+
+
+def _nodes(value: Any) -> Implied:
+    return Implied(says=f"{value} nodes for each server of its kind, over which experts lie")
+
+
+def _on_node(value: Any) -> Implied:
+    return Implied(says=f"{value} GPUs of a node: over the tensor ranks, the server's ranks there")
 
 
 _TRAINER = (
@@ -82,6 +94,11 @@ _TRAINER = (
         role="trainer",
     ),
 )  # fmt: skip
+_REPLAY = table(
+    {"enable_router_replay = false": "the rollout's routes are replayed, not chosen"},
+    prefix="trainer.",
+    role="trainer",
+)
 _ROLLOUT = (
     vllm_tensor_ranks(f"{_VLLM}tensor_parallel_size", f"{_SERVER}parallel.tp", "vllm.tensor_parallel_size",
                       "parallel.tp", role="rollout"),
@@ -89,6 +106,21 @@ _ROLLOUT = (
           implies=_replicas, role="rollout", quiet=True),
     count(_GPUS, implies=_gpus, role="rollout", quiet=True),
     replace(word(_NODES, default="single_node", implies=words({}, "{}"), role="rollout"), quiet=True),
+    replace(word(f"{_APART}type", default="single_node", implies=words({}, "{}"), role="rollout"), quiet=True),
+    *(
+        count(name, name.removeprefix(_SERVER), implies=_nodes, role="rollout", quiet=True)
+        for name in (_PROMPTS, _TOKENS)
+    ),
+    count(_NODES_OF_SERVER, implies=_nodes, role="rollout", quiet=True),
+    count(_GPUS_OF_NODE, f"{_APART}gpus_per_node", implies=_on_node, default=8, role="rollout", quiet=True),
+    *table(
+        {
+            f"{phase}_vllm_overrides deployment.{phase}_vllm_overrides": f"vLLM's options of the servers for {of}"
+            for phase, of in (("prefill", "prompts"), ("decode", "tokens"))
+        },
+        prefix=_APART,
+        role="rollout",
+    ),
     switch(f"{_VLLM}enable_expert_parallel", f"{_SERVER}enable_expert_parallel", "vllm.enable_expert_parallel",
            on=Implied(says="experts lie on the ranks as wholes"),
            off=Implied(says="experts are cut like everything else"), role="rollout"),
@@ -119,21 +151,59 @@ def _by_gpus(settings: Settings) -> bool:
     return _GPUS in settings.stated and settings[_NODES] == "single_node"
 
 
+def _is_apart(settings: Settings) -> bool:
+    """Whether prompts and tokens have servers apart."""
+    return "disaggregated" in (settings[_NODES], settings[f"{_APART}type"])
+
+
 def _of_prime_rl(settings: Settings) -> Mapping[str, str]:
     """Options in whose place something else decides."""
     replicas = f"{_VLLM}data_parallel_size"
+    if _is_apart(settings) or settings[_NODES] == "multi_node":
+        return {replicas: f"over several nodes the launcher decides it ({_LAUNCHED})"}
     return {replicas: f"on one node it is {_GPUS} over the tensor ranks"} if _by_gpus(settings) else {}
+
+
+def _on_nodes(settings: Settings, nodes: int) -> int:
+    """The replicas of attention in a server on so many nodes."""
+    return max(nodes * settings.ranks(_GPUS_OF_NODE) // settings.ranks(f"{_VLLM}tensor_parallel_size"), 1)
+
+
+def _replicas_of_server(settings: Settings, expert: bool) -> int:
+    """Replicas of attention in one server: over nodes those of all, where experts lie on them as wholes, else one."""
+    if _is_apart(settings):
+        return _on_nodes(settings, settings.ranks(_TOKENS))
+    if settings[_NODES] == "multi_node":
+        return _on_nodes(settings, settings.ranks(_NODES_OF_SERVER)) if expert else 1
+    if _by_gpus(settings):
+        return max(settings.ranks(_GPUS) // settings.ranks(f"{_VLLM}tensor_parallel_size"), 1)
+    return settings.ranks(f"{_VLLM}data_parallel_size")
 
 
 def _parallel(settings: Settings) -> Mapping[str, Any]:
     """vLLM's ranks, by its own names."""
-    tensor = settings.ranks(f"{_VLLM}tensor_parallel_size")
-    asked_ranks = settings.ranks(f"{_VLLM}data_parallel_size")
+    name = f"{_VLLM}enable_expert_parallel"
+    expert = name not in settings.stated if _is_apart(settings) and settings[name] is not True else settings[name]
     return {
-        "tensor_parallel_size": tensor,
-        "data_parallel_size": max(settings.ranks(_GPUS) // tensor, 1) if _by_gpus(settings) else asked_ranks,
-        "enable_expert_parallel": settings[f"{_VLLM}enable_expert_parallel"],
+        "tensor_parallel_size": settings.ranks(f"{_VLLM}tensor_parallel_size"),
+        "data_parallel_size": _replicas_of_server(settings, expert is True),
+        "enable_expert_parallel": expert,
+        **({"all2all_backend": "deepep_low_latency"} if _is_apart(settings) else {}),
     }
+
+
+def _disaggregated(settings: Settings) -> Iterator[Decision]:
+    """What servers apart for prompts and tokens are started with beside what is set."""
+    if not _is_apart(settings):
+        return
+    tokens, prompts = (_on_nodes(settings, settings.ranks(name)) for name in (_TOKENS, _PROMPTS))
+    warns = (
+        f"prompts run on servers of their own, of {prompts} replicas of attention and with DeepEP's normal mode; what "
+        "runs here is the servers of tokens"
+    )
+    says = f"tokens are made by servers of {tokens} replicas of attention, with DeepEP's low-latency mode"
+    overlay = "deepep-low-latency" if tokens > 1 and _parallel(settings)["enable_expert_parallel"] is True else None
+    yield Decision(role="rollout", implied=Implied(says=says, overlay=overlay, warns=warns), source=_LAUNCHED)
 
 
 def _gate(settings: Settings) -> Iterator[Decision]:
@@ -143,7 +213,7 @@ def _gate(settings: Settings) -> Iterator[Decision]:
         yield Decision(role="rollout", implied=implied, source=f"{_SOURCE}inference.py enable_fp32_router_logits")
 
 
-_OPTIONS = (*_TRAINER, *_ROLLOUT, *_rest_of_vllm())
+_OPTIONS = (*_TRAINER, *_REPLAY, *of_environment(servers.VLLM.options), *_ROLLOUT, *_rest_of_vllm())
 _FLAGS = frozenset(name for option in _OPTIONS if option.kind == "flag" for name in option.names)
 
 
@@ -154,15 +224,24 @@ PRIME_RL = Program(
     source="packages/prime-rl-configs/src/prime_rl/configs/trainer.py, inference.py, rl.py",
     start={"trainer": NO_PROFILE, "rollout": "vllm"},
     options=_OPTIONS,
-    model=("model.name", f"{_VLLM}model"),
+    model=("model.name", f"{_VLLM}model", "vllm.model"),
     rules=(
         *(embedded(rule, _VLLM, _parallel) for rule in server_rules.OF_VLLM),
         temperatures(_SAMPLER, mode=f"{_VLLM}logprobs_mode", rollout=None, fsdp=lambda _: False),
         _gate,
+        _disaggregated,
         server_rules.stored_quantised("rollout"),
     ),
-    irrelevant=vllm_unstated.IRRELEVANT | {f"{_VLLM}{name}" for name in servers.VLLM.irrelevant},
+    irrelevant=vllm_unstated.IRRELEVANT
+    | {f"{prefix}{name}" for name in servers.VLLM.irrelevant - {"model"} for prefix in (_VLLM, "vllm.")},
     inactive=_of_prime_rl,
+    variables=lambda _: {
+        "env_vars.": ("trainer", "rollout"),
+        f"{_SERVER}env_vars.": ("rollout",),
+        f"{_APART}decode_env_vars.": ("rollout",),
+        "deployment.decode_env_vars.": ("rollout",),
+        "trainer.env_vars.": ("trainer",),
+    },
     # Its parser takes `--inference.NAME=VALUE` for the name of a switch, of which vLLM hears and nobody else.
     grammar=Grammar(switches=_FLAGS, negated=_FLAGS, apart=(_SERVER,)),
 )

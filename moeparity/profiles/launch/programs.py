@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +13,15 @@ from moeparity.profiles.launch.reading.arguments import options
 from moeparity.profiles.launch.reading.grammar import Grammar
 from moeparity.profiles.launch.reading.shell_words import Word, plain
 from moeparity.profiles.launch.reading.sources import read_sources
-from moeparity.profiles.launch.source import Source
+from moeparity.profiles.launch.source import Entry, Source
 
 PROGRAMS = (
     *(servers.VLLM, servers.SGLANG, verl.VERL, nemo_rl.NEMO_RL, slime.SLIME, miles.MILES, megatron.MEGATRON),
     *(skyrl.SKYRL, rl_trainers.OPENRLHF, rl_trainers.TRL, prime_rl.PRIME_RL),
 )
-_SERVERS = (servers.VLLM, servers.SGLANG)
+RELEASES = {program.name: program.version for program in PROGRAMS}
+"""The versions whose options and defaults were read, by the package's name."""
+_SERVERS = (servers.VLLM, servers.VLLM_OF_TRL, servers.SGLANG)
 _COMMANDS = {
     "vllm.entrypoints.openai.api_server": servers.VLLM,
     "vllm.entrypoints.api_server": servers.VLLM,
@@ -45,12 +47,16 @@ _SERVES = {("vllm", "serve"): servers.VLLM, ("sglang", "serve"): servers.SGLANG}
 _OTHER_COMMANDS = {
     ("trl", "grpo"): rl_trainers.TRL,
     ("trl", "rloo"): rl_trainers.TRL,
-    ("trl", "vllm-serve"): servers.VLLM,
+    ("trl", "vllm-serve"): servers.VLLM_OF_TRL,
 }
 """Programs with a parser of their own, also where the options are another one's."""
 _SCRIPTS = {"pretrain_gpt.py": megatron.MEGATRON}
 _RECIPES = "Megatron-Bridge runs recipes, which are Python and are not read: what they set is not known here"
-_REFUSED = dict.fromkeys(("run_recipe.py", "setup_experiment.py"), _RECIPES)
+_TRTLLM = (
+    "trtllm-serve starts TensorRT-LLM, whose options are not read: state its side by hand, with `profile: trtllm` and "
+    "its ranks as `placement`"
+)
+_REFUSED = {**dict.fromkeys(("run_recipe.py", "setup_experiment.py"), _RECIPES), "trtllm-serve": _TRTLLM}
 """Programs that are known and not read, with why."""
 
 
@@ -71,6 +77,8 @@ _SIGNS: tuple[tuple[Callable[[Collection[str]], bool], Program], ...] = (
     (_has("hf_checkpoint", "rollout_batch_size"), slime.SLIME),
     (_has("rollout_num_gpus_per_engine"), slime.SLIME),
     (_starts("vllm_num_engines", "vllm_sync_backend", "vllm.num_engines", "vllm.sync_backend"), rl_trainers.OPENRLHF),
+    # A file of prime-rl's program `inference` alone.
+    (_starts("vllm."), prime_rl.PRIME_RL),
     (_starts("use_vllm", "vllm_mode"), rl_trainers.TRL),
     (_has("tensor_model_parallel_size", "num_layers"), megatron.MEGATRON),
 )
@@ -110,7 +118,13 @@ def _grammar(head: str, arguments: Sequence[Word]) -> Grammar:
 
 def _names(arguments: Sequence[Word]) -> frozenset[str]:
     entries, _, _ = options(arguments, _ANY)
-    return frozenset(entry.name for entry in entries)
+    return frozenset(_spelled(entries))
+
+
+def _spelled(entries: Iterable[Entry]) -> Iterator[str]:
+    """Each option's name, and its name with its value."""
+    for entry in entries:
+        yield from (entry.name.lstrip("+"), f"{entry.name}={entry.value}")
 
 
 def _signed(names: Collection[str]) -> Program | None:
@@ -132,7 +146,7 @@ def _program(source: Source) -> Program | None:
     commanded = _commanded(head, word)
     if commanded is not None:
         return commanded
-    names = {entry.name.lstrip("+") for entry in source.options}
+    names = frozenset(_spelled(source.options))
     return _signed(names) or (None if head else _by_options(names))
 
 
@@ -144,7 +158,10 @@ def _commanded(head: str, word: str) -> Program | None:
 
 def _by_options(names: Collection[str]) -> Program | None:
     """The server that knows more of the options than the other."""
-    vllm, sglang = (sum(name in option.names for option in program.options for name in names) for program in _SERVERS)
+    vllm, sglang = (
+        sum(name in option.names for option in program.options for name in names)
+        for program in (servers.VLLM, servers.SGLANG)
+    )
     return None if vllm == sglang else servers.VLLM if vllm > sglang else servers.SGLANG
 
 
@@ -167,13 +184,7 @@ def _unknown(path: Path, sources: Sequence[Source]) -> str:
 
 
 def _typed(source: Source, program: Program) -> Source:
-    """The same, where `null` in a file means a switch that is off, no bare flag; options by their own names."""
-    if source.command:
+    """The same with a file's options by their own names."""
+    if source.command or program.grammar is None:
         return source
-    entries = tuple(
-        replace(entry, value=False) if entry.value is None and entry.name in FLAGS else entry
-        for entry in source.options
-    )
-    if program.grammar is not None:
-        entries = tuple(map(program.grammar.canonical, entries))
-    return replace(source, options=entries)
+    return replace(source, options=tuple(map(program.grammar.canonical, source.options)))

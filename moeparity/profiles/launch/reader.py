@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from moeparity.errors import SpecError, Where, did_you_mean, listed, shown, whole_number
-from moeparity.profiles.launch.architecture import Model, model_of, of_config
+from moeparity.errors import SpecError, Where, did_you_mean
+from moeparity.profiles.launch.architecture import Model, model_of, of_config, of_last_part
 from moeparity.profiles.launch.options import Decision, Implied, ImpossibleError, Option, Program, Settings
-from moeparity.profiles.launch.programs import programs_of
+from moeparity.profiles.launch.programs import RELEASES, programs_of
+from moeparity.profiles.launch.reading.releases import is_release
 from moeparity.profiles.launch.report import (
     IgnoredKey,
     Launch,
@@ -25,11 +26,10 @@ from moeparity.profiles.launch.report import (
 )
 from moeparity.profiles.launch.same_model import difference
 from moeparity.profiles.launch.sides import parts, side
-from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Source, Unresolved
-
-_TOO_LARGE = 2.0**128
-"""For fp32."""
-_UNSET = (None, "none", "None", "null")
+from moeparity.profiles.launch.source import Entry, Installed, Null, Source, Unresolved
+from moeparity.profiles.launch.unstated import groups_tokens
+from moeparity.profiles.launch.values import value_of
+from moeparity.profiles.launch.variables import with_variables
 
 
 def read(path: Path, checkpoint: Path | None = None) -> Launch:
@@ -41,7 +41,8 @@ def read(path: Path, checkpoint: Path | None = None) -> Launch:
 
 
 def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch:
-    values, irrelevant, ignored = _sorted(source, program)
+    source = with_variables(source, program)
+    values, irrelevant, together, ignored = _sorted(source, program)
     model_said = _model(source, program)
     model = model_said if checkpoint is None else of_config(checkpoint / "config.json", str(checkpoint))
     settings = [(option, *values.get(option.name, (None, option.default))) for option in program.options]
@@ -49,19 +50,12 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
         values={option.name: value for option, _, value in settings}, stated=frozenset(values), model=model
     )
     inactive = program.inactive(resolved)
-    implied = [_implied(option, value, inactive) for option, _, value in settings]
+    implied = [_implied(option, value, inactive, resolved) for option, _, value in settings]
     decisions = _decisions(source, program, resolved, values)
-    sides = {
-        role: side(
-            role,
-            start,
-            [i for (o, *_), i in zip(settings, implied, strict=True) if o.role == role],
-            [decision.implied for decision in decisions if decision.role == role],
-        )
-        for role, start in program.start.items()
-    }
+    sides = _sides(program, resolved, list(zip(settings, implied, strict=True)), decisions)
+    unread = next((note.where for note in source.notes if note.opens == "options"), None)
     shown_settings = [
-        _setting(option, entry, value, i, sides[option.role])
+        _setting(option, entry, value, i, sides[option.role], unread)
         for (option, entry, value), i in zip(settings, implied, strict=True)
         if (i.shows if entry is None or option.quiet else True) and not (option.quiet and entry is None)
     ]
@@ -76,7 +70,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
         version=program.version,
         source=program.source,
         model=LaunchModel(name=model.name, architecture=model.architecture, known_by=model.known_by),
-        warnings=(*_warnings(settings, implied), *_of_decisions(decisions)),
+        warnings=(*_releases(source, program, sides), *_warnings(settings, implied), *_of_decisions(decisions)),
         another_model=_another_model(source, model_said, model) if checkpoint else "",
         sides=tuple(sides.values()),
         decisions=tuple(
@@ -85,9 +79,47 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
         settings=tuple(shown_settings),
         unstated=_unstated_defaults(settings, implied),
         irrelevant=(*irrelevant, *without_effect),
+        together=together,
         ignored=ignored,
-        notes=tuple(LaunchNote(says=note.says, where=str(note.where)) for note in source.notes),
+        notes=tuple(
+            LaunchNote(says=note.says, where=str(note.where))
+            for note in source.notes
+            if not isinstance(note, Installed)
+        ),
     )
+
+
+def _sides(
+    program: Program, resolved: Settings, implied: Sequence[tuple[Setting, Implied]], decisions: Sequence[Decision]
+) -> dict[str, LaunchSide]:
+    """The sides that a program has, by their roles."""
+    engine = f"{program.engine} {program.version}"
+    origins = {
+        option.name: f"{engine}'s default of {option.name}" if entry is None else f"{entry.where}: {option.name}"
+        for (option, entry, _), _ in implied
+    }
+    sides = {
+        role: side(
+            role,
+            start,
+            [(says, origins[option.name]) for (option, _, _), says in implied if option.role == role],
+            [(d.implied, origins.get(d.source, d.source)) for d in decisions if d.role == role],
+        )
+        for role, start in program.start.items()
+    }
+    for role, (mirrored, settings) in program.mirrors(resolved).items():
+        if settings is resolved:
+            sides[role] = replace(sides[mirrored], role=role)
+            continue
+        inactive = program.inactive(settings)
+        says = [
+            (_implied(option, settings[option.name], inactive, settings), origins[option.name])
+            for option in program.options
+            if option.role == mirrored
+        ]
+        of_role = [(d.implied, origins.get(d.source, d.source)) for d in decisions if d.role == role]
+        sides[role] = side(role, program.start[mirrored], says, of_role)
+    return sides
 
 
 Values = Mapping[str, tuple[Entry, Any]]
@@ -95,38 +127,85 @@ Values = Mapping[str, tuple[Entry, Any]]
 Setting = tuple[Option, Entry | None, Any]
 
 
-def _sorted(source: Source, program: Program) -> tuple[Values, tuple[IgnoredKey, ...], tuple[IgnoredKey, ...]]:
-    """The options that are known, those that change nothing, and the keys that were not looked at."""
+Keys = tuple[IgnoredKey, ...]
+
+
+def _sorted(source: Source, program: Program) -> tuple[Values, Keys, Keys, Keys]:
+    """The options that are known, those that change nothing, those that group tokens, and keys not looked at."""
     options = {name: option for option in program.options for name in option.names}
     values: dict[str, tuple[Entry, Any]] = {}
-    irrelevant, ignored = list[IgnoredKey](), list[IgnoredKey]()
+    irrelevant, together, ignored = list[IgnoredKey](), list[IgnoredKey](), list[IgnoredKey]()
     for entry in (*source.options, *source.environment):
-        if entry.value is None and not source.command:
-            continue  # A null in a mapping: as if it were not there.
         option = options.get(entry.name) or next(
             (options[head] for head in _heads(entry.name) if head in options), None
         )
         negated = options.get(entry.name.removeprefix("no_")) if entry.name.startswith("no_") else None
         if option is not None and option.environment == (entry in source.environment):
-            values[option.name] = entry, _value(option, entry)
+            if not isinstance(entry.value, Null) or option.null or option.kind == "flag":
+                values[option.name] = entry, value_of(option, entry)
         elif negated is not None and negated.kind in ("flag", "any"):
             values[negated.name] = entry, False
-        elif _irrelevant(entry.name, program):
-            if not isinstance(entry.value, Mapping):
+        elif entry.name in program.gone and source.command:
+            hint = f"{program.engine} {program.version} refuses it, and has {program.gone[entry.name]} in its place"
+            ignored.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=hint))
+        elif entry.name in program.model or _irrelevant(entry.name, program):
+            if not isinstance(entry.value, Mapping | Null):
                 hint = "it names the model" if entry.name in program.model else ""
-                irrelevant.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=hint))
-        elif not isinstance(entry.value, Mapping) and not _inside(entry.name, values):
+                keys = together if groups_tokens(entry.name) else irrelevant
+                keys.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=hint))
+        elif not isinstance(entry.value, Mapping | Null) and not _inside(entry.name, values):
             ignored.append(IgnoredKey(name=entry.name, where=str(entry.where), hint=_hint(entry.name, options)))
-    return values, tuple(irrelevant), tuple(ignored)
+    return _opened(source, program) | values, tuple(irrelevant), tuple(together), tuple(ignored)
+
+
+def _opened(source: Source, program: Program) -> dict[str, tuple[Entry, Any]]:
+    """The environment variables that decide, where something sets variables that cannot be read."""
+    note = next((note for note in source.notes if note.opens == "environment"), None)
+    # Those of a trainer's rollout are shown only where they are set.
+    names = [
+        option.name
+        for option in program.options
+        if option.environment and option.kind != "any" and option.default != ""
+    ]
+    if note is None:
+        return {}
+    value = Unresolved(f"perhaps set by {note.says.partition(' is ')[0].partition(' sets ')[0]}")
+    return {name: (Entry(name=name, value=value, where=note.where), value) for name in names}
+
+
+def _releases(source: Source, program: Program, sides: Mapping[str, LaunchSide]) -> Iterator[LaunchWarning]:
+    """Releases that the file starts or installs of what it runs, other than those that were read."""
+    bases = {part.partition("-")[0]: role for role, of_side in sides.items() for part in parts(of_side.profile)}
+    roles = dict.fromkeys((program.name, *program.packages), next(iter(sides)))
+    roles |= {name: role for name, role in bases.items() if name in RELEASES}
+    for note in source.notes:
+        read_release = RELEASES.get(note.package) if isinstance(note, Installed) else None
+        if isinstance(note, Installed) and note.package in roles and not is_release(note.version, str(read_release)):
+            yield LaunchWarning(
+                role=roles[note.package],
+                name="",
+                value=note.says,
+                where=str(note.where),
+                says=f"options, defaults and profiles are read from {note.package} {read_release}",
+            )
 
 
 def _decisions(source: Source, program: Program, resolved: Settings, values: Values) -> list[Decision]:
     """What the engine decides. Raises SpecError for options that it refuses together."""
     try:
-        return [decision for rule in program.rules for decision in rule(resolved)]
+        return [*_decided(program, resolved)]
     except ImpossibleError as impossible:
         where = values[impossible.option][0].where if impossible.option in values else Where(source.path)
         raise SpecError(f"{where}: {impossible}") from None
+
+
+def _decided(program: Program, resolved: Settings) -> Iterator[Decision]:
+    """Those of every side; of one that is another side with other settings by these."""
+    yield from (decision for rule in program.rules for decision in rule(resolved))
+    for role, (mirrored, settings) in program.mirrors(resolved).items():
+        if settings is not resolved:
+            of_mirrored = (d for rule in program.rules for d in rule(settings) if d.role == mirrored)
+            yield from (replace(decision, role=role) for decision in of_mirrored)
 
 
 def _irrelevant(name: str, program: Program) -> bool:
@@ -154,7 +233,7 @@ def _model(source: Source, program: Program) -> Model:
     if source.model is not None:
         model_name = source.model.value
     if isinstance(model_name, Unresolved):
-        return Model(name="", architecture=None, known_by=f"its name is {model_name}")
+        return of_last_part(model_name.text)
     return model_of(None if model_name is None else str(model_name), source.path.parent)
 
 
@@ -181,7 +260,10 @@ def _unstated_defaults(settings: Sequence[Setting], implied: Sequence[Implied]) 
     return tuple(f"{option.name}: {i.warns}" for (option, entry, _), i in rows if entry is None and i.warns)
 
 
-def _implied(option: Option, value: Any, inactive: Mapping[str, str]) -> Implied:
+def _implied(option: Option, value: Any, inactive: Mapping[str, str], settings: Settings) -> Implied:
+    reason = settings.idle(option.concerns)
+    if reason:
+        return Implied(says=f"no effect: {reason}", shows=False)
     for beginning, reason in inactive.items():
         if option.name.startswith(beginning):
             return Implied(says=f"no effect: {reason}", shows=False)
@@ -199,72 +281,21 @@ def _inside(name: str, settings: Mapping[str, Any]) -> bool:
     return any(name.startswith(f"{option}.") for option in settings)
 
 
-def _value(option: Option, entry: Entry) -> Any:
-    """The value as its option's kind; SpecError where it is none."""
-    value = entry.value
-    if isinstance(value, Unresolved):
-        return value
-    if option.kind == "flag":
-        return _flag(option, entry)
-    if option.kind == "count":
-        number = whole_number(value) if isinstance(value, str) else value
-        if isinstance(number, int) and not isinstance(number, bool) and number >= 1:
-            return number
-        raise _mismatch(option, entry, "a whole number from 1")
-    if option.kind == "number":
-        return _number(option, entry)
-    if option.kind == "mapping":
-        return _mapping(option, entry)
-    if option.kind == "any":
-        return value
-    word = "none" if value in _UNSET and "none" in (option.default, *option.choices) else value
-    word = option.default if word in (None, "null") else str(word)
-    if option.choices and word not in option.choices:
-        raise _mismatch(option, entry, f"one of {listed(option.choices)}", did_you_mean(word, option.choices))
-    return word
-
-
-def _number(option: Option, entry: Entry) -> float:
-    try:
-        number = math.nan if isinstance(entry.value, bool) else float(entry.value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not 0 <= number < _TOO_LARGE:
-        raise _mismatch(option, entry, "a number from 0")
-    return number
-
-
-def _flag(option: Option, entry: Entry) -> bool:
-    if entry.value is None or entry.value is True or str(entry.value) in TRUE:
-        return True
-    if entry.value is False or str(entry.value) in FALSE:
-        return False
-    raise _mismatch(option, entry, "true or false")
-
-
-def _mapping(option: Option, entry: Entry) -> Mapping[str, Any]:
-    if isinstance(entry.value, Mapping):
-        return entry.value
-    try:
-        mapping = json.loads(entry.value) if isinstance(entry.value, str) else None
-    except ValueError:
-        mapping = None
-    if not isinstance(mapping, dict):
-        raise _mismatch(option, entry, "a mapping in JSON")
-    return mapping
-
-
-def _mismatch(option: Option, entry: Entry, expected: str, near: str = "") -> SpecError:
-    shown_value = "nothing" if entry.value is None else shown(entry.value)
-    return SpecError(f"{entry.where}: {option.name} is {shown_value}; expected {expected}.{near}")
-
-
 def _hint(name: str, names: Iterable[str]) -> str:
-    return did_you_mean(name, names, cutoff=0.85).strip()
+    above, _, last = name.rpartition(".")
+    beside = {option.rpartition(".")[2]: option for option in names if option.rpartition(".")[0] == above}
+    near = did_you_mean(last, beside, cutoff=0.85).strip()
+    return next((near.replace(repr(part), repr(option)) for part, option in beside.items() if repr(part) in near), "")
 
 
-def _setting(option: Option, entry: Entry | None, value: Any, implied: Implied, whose: LaunchSide) -> LaunchSetting:
-    """An option in words; the profile it stands for is told where its side has it."""
+def _setting(
+    option: Option, entry: Entry | None, value: Any, implied: Implied, whose: LaunchSide, unread: Where | None
+) -> LaunchSetting:
+    """An option in words; the profile it stands for is told where its side has it.
+
+    `unread` is where something stands that may set options and was not read.
+    """
+    unset = "default" if unread is None else f"default, unless set at {unread}"
     stands_for = implied.overlay or implied.profile or ""
     return LaunchSetting(
         role=option.role,
@@ -273,7 +304,7 @@ def _setting(option: Option, entry: Entry | None, value: Any, implied: Implied, 
         value=_shown(value),
         implies=implied.says,
         profile=stands_for if stands_for in {*parts(whose.profile), *whose.further} else "",
-        where=str(entry.where) if entry is not None else "default",
+        where=str(entry.where) if entry is not None else unset,
     )
 
 

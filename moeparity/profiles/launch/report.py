@@ -39,7 +39,8 @@ class LaunchSide:
     """A server, or one side of a trainer with its rollout: its profile, placement and dtype (None: the checkpoint's).
 
     `further` are profiles on top, of which a recipe can take the values into its `set:`; `sets` are values of ops on
-    top of both.
+    top of both, `selects` values at addresses, for a recipe's `set:`. `origins` says of a profile, of one of `sets` or
+    of `selects` by its name where it comes from: a line of the file, or what the engine goes by.
     """
 
     role: str
@@ -48,6 +49,8 @@ class LaunchSide:
     placement: Placed
     dtype: str | None
     sets: Mapping[str, str | float] = field(default_factory=dict)
+    selects: Mapping[str, str | int] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def variant(self) -> str:
@@ -59,6 +62,7 @@ class LaunchSide:
             inner = ", ".join(f"{axis}: {_written(value)}" for axis, value in self.placement.items())
             parts.append(f"placement: {{{inner}}}")
         parts += [f"dtype: {self.dtype}"] if self.dtype else []
+        parts += [f"set: {json.dumps(dict(self.selects))}"] if self.selects else []
         return f"{{{', '.join(parts)}}}"
 
 
@@ -117,7 +121,8 @@ class Launch:
     of that version were read.
 
     `unstated` is what the engine does unless told not to and no profile states; `irrelevant` are options known to
-    change no log-probability; `ignored` were not looked at. `another_model` says that the file names a model which is
+    change no log-probability; `together` those that say which tokens are computed together, which a recipe says in its
+    own words; `ignored` were not looked at. `another_model` says that the file names a model which is
     plainly not the checkpoint's that it was read with.
     """
 
@@ -132,6 +137,7 @@ class Launch:
     settings: tuple[LaunchSetting, ...]
     unstated: tuple[str, ...]
     irrelevant: tuple[IgnoredKey, ...]
+    together: tuple[IgnoredKey, ...]
     ignored: tuple[IgnoredKey, ...]
     notes: tuple[LaunchNote, ...] = ()
     another_model: str = ""
@@ -143,7 +149,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchDocument:
-    """What `moeparity engines --config FILE --json` writes."""
+    """What `moeparity show launch FILE --json` writes."""
 
     found: Launch
 
@@ -168,6 +174,7 @@ def joined(launches: Sequence[Launch]) -> Launch:
         settings=tuple(setting for launch in launches for setting in launch.settings),
         unstated=tuple(line for launch in launches for line in launch.unstated),
         irrelevant=tuple(key for launch in launches for key in launch.irrelevant),
+        together=tuple(key for launch in launches for key in launch.together),
         ignored=tuple(key for launch in launches for key in launch.ignored),
         notes=tuple(dict.fromkeys(note for launch in launches for note in launch.notes)),
         another_model="; ".join(launch.another_model for launch in launches if launch.another_model),

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from moeparity.profiles.launch import server_rules, servers, vllm_unstated
 from moeparity.profiles.launch.megatron_config import precision
 from moeparity.profiles.launch.options import (
     Decision,
     Implied,
+    Option,
     Program,
     Settings,
+    defaults,
+    embedded,
+    idle_environment,
     number,
+    of_environment,
     switch,
     word,
     words,
@@ -29,6 +35,16 @@ from moeparity.profiles.launch.trainers import temperature
 from moeparity.profiles.launch.unstated import table
 
 _NOT_STATED = "{}: not stated in a profile"
+
+
+def _vllm_of_openrlhf(settings: Settings) -> Mapping[str, Any]:
+    """What OpenRLHF 0.11.2 starts vLLM with: openrlhf/trainer/ray/vllm_engine.py create_vllm_engines."""
+    return {
+        **defaults(servers.VLLM.options),
+        "tensor_parallel_size": settings["vllm.tensor_parallel_size"],
+        "enforce_eager": settings["vllm.enforce_eager"],
+        "dtype": "bfloat16",
+    }
 
 
 OPENRLHF = Program(
@@ -57,6 +73,7 @@ OPENRLHF = Program(
         tensor_ranks("ds.tensor_parallel_size", "ds_tensor_parallel_size", role="trainer"),
         vllm_tensor_ranks("vllm.tensor_parallel_size", "vllm_tensor_parallel_size", role="rollout"),
         switch("vllm.enforce_eager", "enforce_eager", on=EAGER, off=COMPILED, role="rollout"),
+        *of_environment(servers.VLLM.options),
         number("rollout.temperature", "temperature", implies=temperature, role="rollout"),
         *table(
             {
@@ -78,12 +95,39 @@ OPENRLHF = Program(
         ),
     ),
     model=("actor.model_name_or_path", "pretrain"),
+    rules=tuple(embedded(rule, "vllm.", _vllm_of_openrlhf) for rule in server_rules.OF_VLLM),
+    irrelevant=vllm_unstated.VARIABLES,
 )
 
 
 def _weights(value: Any) -> Implied:
     """The dtype that TRL loads weights in: fp32 unless it is told."""
     return replace(dtype(value), says=f"weights are loaded in {'their own dtype' if value == 'auto' else value}")
+
+
+_LOADED = "model_init_kwargs"
+_READ = ("dtype", "torch_dtype", "attn_implementation")
+"""What the model is loaded with that is an option, too."""
+
+
+def _loaded(value: Any) -> Implied:
+    """What the model is loaded with beside its dtype and attention."""
+    mapping = value if isinstance(value, Mapping) else {}
+    others = sorted(str(key) for key in mapping if key not in _READ)
+    if not mapping and str(value) not in ("none", "None", "{}"):
+        others = ["what it holds"]
+    if others:
+        return Implied(says="no shipped profile states it", warns=f"the model is loaded with {', '.join(others)}")
+    return Implied(says="its dtype and attention", shows=False)
+
+
+def _over_temperature(settings: Settings) -> Iterator[Decision]:
+    """The temperature, which TRL divides by on both sides: vLLM's log-probabilities are of what is sampled from."""
+    value = settings["temperature"]
+    if isinstance(value, int | float) and value not in (0, 1):
+        for role in ("trainer", "rollout") if settings["use_vllm"] is True else ("trainer",):
+            implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
+            yield Decision(role=role, implied=implied, source="temperature")
 
 
 def _autocast(settings: Settings) -> Iterator[Decision]:
@@ -96,6 +140,26 @@ def _autocast(settings: Settings) -> Iterator[Decision]:
         yield Decision(
             role="trainer", implied=implied, source="TRL 1.16.0, trl/trainer/base_config.py:108, utils.py:1332"
         )
+
+
+def _in_process(settings: Settings) -> bool:
+    """Whether vLLM runs in the trainer's process: it then has the trainer's variables."""
+    return settings["use_vllm"] is True and settings["vllm_mode"] == "colocate"
+
+
+def _vllm_of_trl(settings: Settings) -> Mapping[str, Any]:
+    """What TRL 1.16.0 starts vLLM with in its own process: trl/generation/vllm_generation.py:347."""
+    if not _in_process(settings):
+        return {}
+    return {**defaults(servers.VLLM.options), "tensor_parallel_size": settings["vllm_tensor_parallel_size"]}
+
+
+def _of_trl(settings: Settings) -> Mapping[str, str]:
+    """vLLM's variables where it has a process of its own, or is not started."""
+    if _in_process(settings):
+        return {}
+    reason = "vLLM is a server of its own, with variables of its own" if settings["use_vllm"] is True else "no vLLM"
+    return idle_environment(servers.VLLM.options, reason)
 
 
 _SAMPLED_BY_VLLM = Implied(says="completions by vLLM", profile="vllm")
@@ -113,9 +177,15 @@ TRL = Program(
             off=Implied(says="no autocast to bf16"),
             role="trainer",
         ),
-        word("dtype", "torch_dtype", default="float32", implies=_weights, choices=DTYPES, role="trainer"),
         word(
-            "attn_implementation",
+            *("dtype", "torch_dtype", f"{_LOADED}.dtype", f"{_LOADED}.torch_dtype"),
+            default="float32",
+            implies=_weights,
+            choices=DTYPES,
+            role="trainer",
+        ),
+        word(
+            *("attn_implementation", f"{_LOADED}.attn_implementation"),
             default="unset",
             implies=words({"eager": Implied(says="eager attention", profile="hf-eager")}, _NOT_STATED),
             role="trainer",
@@ -142,13 +212,15 @@ TRL = Program(
             role="rollout",
         ),
         vllm_tensor_ranks("vllm_tensor_parallel_size", role="rollout"),
+        *of_environment(servers.VLLM.options),
         number("temperature", implies=temperature, role="rollout"),
+        Option(names=(_LOADED,), kind="any", default="none", implies=_loaded, role="trainer", quiet=True),
         *table(
             {
-                "model_init_kwargs": "what the model is loaded with: its dtype, its attention",
                 "use_peft": "an adapter is added to each GEMM's output",
                 "load_in_8bit": "GEMMs of weights in 8 bits",
                 "load_in_4bit": "GEMMs of weights in 4 bits",
+                "quantization_config": "GEMMs of quantised weights",
                 "use_liger_kernel": "Liger's kernels in place of transformers'",
                 "fp16": "autocast to fp16",
             },
@@ -156,5 +228,11 @@ TRL = Program(
         ),
     ),
     model=("model_name_or_path",),
-    rules=(_autocast,),
+    rules=(
+        _autocast,
+        _over_temperature,
+        *(embedded(rule, "vllm_", _vllm_of_trl) for rule in server_rules.OF_VLLM),
+    ),
+    inactive=_of_trl,
+    irrelevant=vllm_unstated.VARIABLES,
 )

@@ -129,3 +129,10 @@ watermark_mixing_probability
 """
 SGLANG_ELSEWHERE = frozenset(_SGLANG_ELSEWHERE.split())
 """Names that the command line of 0.5.23 does not have: fields of `Engine`, or of earlier versions."""
+SGLANG_GONE = {
+    "cuda_graph_bs": "--cuda-graph-bs-decode and --cuda-graph-bs-prefill",
+    "cuda_graph_max_bs": "--cuda-graph-max-bs-decode and --cuda-graph-max-bs-prefill",
+}
+"""Options of earlier versions, which the command line of 0.5.23 refuses, and what it has in their place."""
+SGLANG_GONE_SEVERAL = frozenset({"cuda_graph_bs"})
+"""Those of them that took all words up to the next option."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
-from moeparity.profiles.launch import server_rules, server_stages, server_words, sglang_unstated, vllm_unstated
+from moeparity.profiles.launch import (
+    server_options,
+    server_rules,
+    server_stages,
+    server_words,
+    sglang_unstated,
+    vllm_unstated,
+)
 from moeparity.profiles.launch.options import Implied, Option, Program, count, switch, word, words
 from moeparity.profiles.launch.reading.grammar import of_parser
 from moeparity.profiles.launch.shared import (
     COMPILED,
     DTYPES,
     EAGER,
+    ORIGINAL,
     batch_invariant,
     custom_all_reduce,
     dtype,
@@ -40,24 +47,6 @@ _TRITON = Implied(says="Triton's experts")
 _DEEPEP_V2 = Implied(says="DeepEP v2", overlay="deepep-elastic")
 
 
-def _optimised(value: Any) -> Implied:
-    return EAGER if str(value) == "0" else COMPILED
-
-
-def _overrides(value: Any) -> Implied:
-    """What vLLM's hf_overrides say of the head."""
-    overrides = value if isinstance(value, Mapping) else {}
-    others = sorted(str(name) for name in overrides if name != "head_dtype")
-    warns = f"{', '.join(others)}: fields of config.json are replaced" if others else ""
-    if overrides.get("head_dtype") in ("float32", "float"):
-        return replace(fp32_head("vllm-fp32-head"), warns=warns)
-    return Implied(says="logits in the model's dtype", warns=warns)
-
-
-def _replicas(value: Any) -> Implied:
-    return Implied(says="one replica" if value == 1 else f"{value} replicas of attention; experts lie on all of them")
-
-
 _VLLM_EXPERTS = {
     "auto": Implied(says="Triton's experts on an H100, FlashInfer's first on a B200"),
     "triton": _TRITON,
@@ -79,29 +68,10 @@ _VLLM_FLASHINFER_ALL_REDUCE = {
     "auto": Implied(says="FlashInfer's mnnvl with NVSwitch multicast, else vllm-allreduce-norm-trtllm"),
     "trtllm": Implied(says="vllm-allreduce-norm-trtllm in place of vllm-allreduce-norm"),
 }
-_FP8_KEYS = Implied(
-    says="keys and values in fp8_e4m3",
-    warns="queries, and what meets the values, are rounded to 8 bits too by some attention backends",
-)
-
-
-def _cache_dtype(overlay: str, fp8: Sequence[str]) -> Option:
-    """In which dtype a server stores keys and values; of those that are not the model's one has a profile, fp8_e4m3."""
-    says = "keys and values are stored in this dtype and read back from it"
-
-    def implies(value: Any) -> Implied:
-        if value in fp8:
-            return replace(_FP8_KEYS, overlay=overlay)
-        as_model = value in ("auto", "bfloat16", "float16", "bf16")
-        return Implied(says="keys and values in 16 bits" if as_model else says, warns="" if as_model else says)
-
-    return Option(names=("kv_cache_dtype",), kind="word", default="auto", implies=implies, quiet=True)
-
-
 _VLLM_ARGUMENTS = (
     vllm_tensor_ranks("tensor_parallel_size", "tp"),
     stages("pipeline_parallel_size", "pp", division="vllm"),
-    count("data_parallel_size", "dp", implies=_replicas),
+    count("data_parallel_size", "dp", implies=server_options.replicas),
     switch(
         "enable_expert_parallel",
         "ep",
@@ -110,39 +80,47 @@ _VLLM_ARGUMENTS = (
     ),
     word("dtype", default="auto", implies=dtype, choices=DTYPES),
     switch("enforce_eager", on=EAGER, off=COMPILED),
-    word("optimization_level", "O", default="2", implies=_optimised, choices=("0", "1", "2", "3")),
+    word("optimization_level", "O", default="2", implies=server_options.optimised, choices=("0", "1", "2", "3")),
     word("moe_backend", default="auto", implies=words(_VLLM_EXPERTS), choices=_MOE),
     word("all2all_backend", default="allgather_reducescatter", implies=words(_VLLM_ALL_TO_ALL), choices=_ALL_TO_ALL),
     word("attention_backend", default="auto", implies=words(_VLLM_ATTENTION)),
-    _cache_dtype("vllm-fp8-kv", ("fp8", "fp8_e4m3")),
-    Option(names=("hf_overrides",), kind="mapping", default={}, implies=_overrides),
+    server_options.cache_dtype("vllm-fp8-kv", ("fp8", "fp8_e4m3")),
+    Option(names=("hf_overrides",), kind="mapping", default={}, implies=server_options.overrides),
     Option(
         names=("compilation_config", "cc"),
         kind="mapping",
         default={},
         implies=lambda _: Implied(says="as its optimization level has it, but for what is set"),
         quiet=True,
+        shorthand="mode",
     ),
+    count("nnodes", "n", implies=server_options.nodes, quiet=True),
     custom_all_reduce("vLLM", " where FlashInfer's does not apply"),
     logprobs_mode("logprobs_mode", default="raw_logprobs"),
 )
 _VLLM_ENVIRONMENT = (
+    Option(
+        names=("VLLM_USE_BREAKABLE_CUDAGRAPH",),
+        kind="any",
+        default="auto",
+        implies=server_options.breakable,
+        environment=True,
+        quiet=True,
+    ),
     layers_of_stages("VLLM_PP_LAYER_PARTITION"),
     batch_invariant("VLLM_BATCH_INVARIANT", "vllm-batch-invariant", environment=True),
     switch(
         "VLLM_USE_V2_MODEL_RUNNER",
         default=True,
         on=Implied(says="the V2 model runner, where it can: a kernel of its own makes log-probabilities"),
-        off=Implied(says="the V1 model runner: set log_softmax:form log_softmax"),
+        off=Implied(says="the V1 model runner: torch's log-softmax", sets={"log_probs:form": "log_softmax"}),
         environment=True,
     ),
     switch(
         "VLLM_ALLREDUCE_USE_FLASHINFER",
         default=True,
         on=Implied(says="FlashInfer's all-reduce where it applies"),
-        off=Implied(
-            says="vLLM's own all-reduce, by the bytes of a call", sets={"all_reduce:collective": "vllm.custom"}
-        ),
+        off=Implied(says="vLLM's own all-reduce, by the bytes of a call"),
         environment=True,
     ),
     word(
@@ -176,9 +154,11 @@ VLLM = Program(
     rules=(
         *server_rules.OF_VLLM,
         server_rules.stored_quantised("server"),
-        server_stages.listed_stages("VLLM_PP_LAYER_PARTITION", "pipeline_parallel_size", alone=False),
     ),
     irrelevant=vllm_unstated.IRRELEVANT,
+    inactive=lambda settings: server_rules.unsampled(
+        settings, "generation_config", str(settings["logprobs_mode"]).startswith("raw")
+    ),
     grammar=of_parser(
         _arguments((*_VLLM_ARGUMENTS, *vllm_unstated.ARGUMENTS), vllm_unstated.IRRELEVANT, server_words.VLLM_ELSEWHERE),
         switches=server_words.VLLM_SWITCHES,
@@ -193,10 +173,19 @@ VLLM = Program(
 )
 
 
-def _on_policy(value: Any) -> Implied:
-    if str(value) in ("none", "None"):
-        return Implied(says="off")
-    return Implied(says=f"as {value} trains; deterministic too", profile="sglang-rl-on-policy")
+VLLM_OF_TRL = replace(
+    VLLM,
+    engine="vLLM, by trl vllm-serve",
+    packages=("trl",),
+    inactive=lambda settings: server_rules.unsampled(settings, "generation_config", raw=True),
+    source=f"{VLLM.source}; TRL 1.16.0, trl/scripts/vllm_serve.py build_command",
+    options=tuple(
+        replace(option, default="processed_logprobs") if option.name == "logprobs_mode" else option
+        for option in VLLM.options
+    ),
+    grammar=None,
+)
+"""TRL hands its options on to `vllm serve`, with log-probabilities of what is sampled from."""
 
 
 _SGLANG_ATTENTION = {"auto": Implied(says="fa3 on an H100"), "fa3": Implied(says="FlashAttention 3")}
@@ -219,18 +208,14 @@ _SGLANG_FUSED_ALL_REDUCE = {
 }
 
 
-def _groups(value: Any) -> Implied:
-    return Implied(says="one group of ranks" if value == 1 else f"{value} replicas, or groups that attend apart")
-
-
 _SGLANG_KERNELS = (
     tensor_ranks("tp_size", "tp", "tensor_parallel_size"),
     stages("pp_size", "pipeline_parallel_size", division="sglang"),
     layers_of_stages("SGLANG_PP_LAYER_PARTITION"),
     expert_ranks("ep_size", "ep", "expert_parallel_size"),
-    count("dp_size", "dp", "data_parallel_size", implies=_groups, quiet=True),
-    count("attn_dp_size", "attention_data_parallel_size", implies=_groups, quiet=True),
-    count("nnodes", implies=lambda value: Implied(says="one node" if value == 1 else f"{value} nodes"), quiet=True),
+    count("dp_size", "dp", "data_parallel_size", implies=server_options.groups, quiet=True),
+    count("attn_dp_size", "attention_data_parallel_size", implies=server_options.groups, quiet=True),
+    count("nnodes", implies=server_options.nodes, quiet=True),
     switch(
         "enable_dp_attention",
         on=Implied(says="attention is cut over tp / dp ranks"),
@@ -239,14 +224,20 @@ _SGLANG_KERNELS = (
     ),
     word("dtype", default="auto", implies=dtype, choices=DTYPES),
     word("attention_backend", default="auto", implies=words(_SGLANG_ATTENTION)),
-    _cache_dtype("sglang-fp8-kv", ("fp8_e4m3",)),
+    server_options.cache_dtype("sglang-fp8-kv", ("fp8_e4m3",)),
     word("moe_runner_backend", default="auto", implies=words(_SGLANG_EXPERTS)),
     word("moe_a2a_backend", default="none", implies=words(_SGLANG_ALL_TO_ALL)),
     word("deepep_mode", default="auto", implies=words(_SGLANG_DEEPEP, "{}"), choices=tuple(_SGLANG_DEEPEP)),
 )
 _SGLANG_MODES = (
     batch_invariant("enable_deterministic_inference", "sglang-deterministic"),
-    word("rl_on_policy_target", default="none", implies=_on_policy),
+    word("rl_on_policy_target", default="none", implies=server_options.on_policy),
+    switch(
+        "disable_shared_experts_fusion",
+        on=Implied(says="shared experts are added apart, as the profile has it"),
+        off=Implied(says="as the model has it"),
+        quiet=True,
+    ),
     switch(
         "enable_fp32_lm_head",
         on=fp32_head("sglang-fp32-head"),
@@ -270,12 +261,9 @@ _SGLANG_MODES = (
     ),
     custom_all_reduce("SGLang", ""),
     switch(
-        "SGLANG_RETURN_ORIGINAL_LOGPROB",
-        on=Implied(
-            says="log-probabilities of logits before the temperature: set log_softmax:temperature 1 and, where not "
-            "deterministic, log_softmax:form log_softmax"
-        ),
-        off=Implied(says="log-probabilities of what is sampled from: set log_softmax:temperature to the sampler's"),
+        ORIGINAL,
+        on=Implied(says="log-probabilities of logits before the temperature"),
+        off=Implied(says="log-probabilities of what is sampled from: set log_probs:temperature to the sampler's"),
         environment=True,
     ),
 )
@@ -290,10 +278,14 @@ SGLANG = Program(
     rules=(
         *server_rules.OF_SGLANG,
         server_rules.stored_quantised("server"),
-        server_stages.listed_stages("SGLANG_PP_LAYER_PARTITION", "pp_size", alone=True),
         server_stages.sglang_groups,
     ),
     irrelevant=sglang_unstated.IRRELEVANT,
+    inactive=lambda settings: {
+        **server_rules.idle_of_sglang("")(settings),
+        **server_rules.unsampled(settings, "sampling_defaults", settings[ORIGINAL] is True),
+    },
+    gone=server_words.SGLANG_GONE,
     grammar=of_parser(
         (
             ("model_path", "model"),
@@ -305,7 +297,7 @@ SGLANG = Program(
         ),
         switches=server_words.SGLANG_SWITCHES,
         toggles=server_words.SGLANG_TOGGLES,
-        several=server_words.SGLANG_SEVERAL,
+        several=server_words.SGLANG_SEVERAL | server_words.SGLANG_GONE_SEVERAL,
         underscores=False,
         positional="model_path",
     ),

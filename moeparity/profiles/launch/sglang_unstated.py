@@ -5,7 +5,8 @@ Sorted by hand from sglang/srt/arg_groups/fields (531 options) and sglang/srt/en
 
 from __future__ import annotations
 
-from moeparity.profiles.launch.unstated import table
+from moeparity.profiles.launch.architecture import QUANTISED, STATE
+from moeparity.profiles.launch.unstated import details, table
 from moeparity.profiles.launch.vllm_unstated import VARIABLES
 
 _SPECULATIVE = "speculative decoding: tokens are verified several at a time; log-probabilities are another kernel's"
@@ -16,6 +17,17 @@ _STATE = "the state of linear attention or Mamba: its dtype, rounding or kernel"
 _REPLICAS = "replicas of experts: which rank computes a row, and so which partial sum holds it"
 _SPARSE = "sparse attention: which tokens the indexer keeps, and by which kernel"
 _OVERLAP = "a batch is run in parts: kernels are chosen by the smaller shapes"
+
+_OF_QUANTISED = """
+fp8_gemm_backend fp4_gemm_backend flashinfer_mxfp4_moe_precision enable_w4a4_mxfp4_megamoe
+disable_flashinfer_cutlass_moe_fp4_allgather SGLANG_ENABLE_JIT_DEEPGEMM
+SGLANG_FORCE_FP8_MARLIN SGLANG_HUMMING_USE_F16_ACCUM SGLANG_MOE_NVFP4_DISPATCH
+"""
+_OF_STATE = """
+mamba_backend mamba_ssm_dtype enable_mamba_cache_stochastic_rounding enable_int8_mamba_checkpoint linear_attn_backend
+linear_attn_decode_backend linear_attn_prefill_backend linear_attn_verify_backend enable_linear_replayssm
+enable_linear_replayssm_spec SGLANG_MAMBA_SSM_DTYPE SGLANG_MAMBA_CONV_DTYPE
+"""
 
 ARGUMENTS = table(
     {
@@ -112,8 +124,13 @@ ARGUMENTS = table(
         "enable_hisparse": _SPARSE,
         "enable_deepseek_v4_fp4_indexer": _SPARSE,
         "model_impl = sglang": "whose modelling code runs: SGLang's own, or transformers'",
+        "device = cuda": "kernels are another device's",
         "json_model_override_args": "fields of config.json are replaced",
         "enable_custom_logit_processor": "a processor of yours may change logits before the sampler",
+        "sampling_defaults ! openai": (
+            "requests that name no temperature take that of the model's generation_config.json, and log-probabilities "
+            "are of logits over it"
+        ),
         "preferred_sampling_params": "temperature, top-p and top-k, which SGLang's log-probabilities include",
         "forward_hooks": "code of yours runs between the layers",
         "dsv4_prefill_backend": _SPARSE,
@@ -140,8 +157,9 @@ ARGUMENTS = table(
         "chunked_prefill_size ! -1": "chunked prefill: how prompts are cut into calls, which kernels are chosen by",
         "disable_radix_cache ! true": "prefix caching: keys and values of a shared prefix come from another call",
         "disable_cuda_graph ! true": "CUDA graphs: batches are padded to captured sizes",
-    }
-)
+    },
+    concerns={**dict.fromkeys(_OF_QUANTISED.split(), QUANTISED), **dict.fromkeys(_OF_STATE.split(), STATE)},
+) + details("max_lora_rank lora_target_modules", "of the adapters of enable_lora")
 """Options of the server."""
 
 ENVIRONMENT = table(
@@ -183,11 +201,12 @@ ENVIRONMENT = table(
         "FLASHINFER_USE_CUDA_NORM": "norms are FlashInfer's in CUDA, not in CuTe-DSL: set rms_norm:order",
     },
     environment=True,
+    concerns={**dict.fromkeys(_OF_QUANTISED.split(), QUANTISED), **dict.fromkeys(_OF_STATE.split(), STATE)},
 )
 """Environment variables of SGLang."""
 
 _IRRELEVANT = """
-model_path model model_config_parser device base_gpu_id gpu_id_step random_seed watchdog_timeout soft_watchdog_timeout
+model_path model model_config_parser base_gpu_id gpu_id_step random_seed watchdog_timeout soft_watchdog_timeout
 sleep_on_idle use_ray custom_sigquit_handler numa_node gc_threshold disaggregation_decode_allocation_policy
 disaggregation_transfer_backend disaggregation_enable_kv_checksum disaggregation_bootstrap_port
 disaggregation_ib_device disaggregation_decode_enable_radix_cache disaggregation_decode_enable_offload_kvcache
@@ -201,8 +220,8 @@ cuda_graph_max_bs disable_prefill_cuda_graph disable_decode_cuda_graph disable_c
 enable_profile_cuda_graph enable_cudagraph_gc torch_compile_max_bs enable_layerwise_nvtx_marker pre_warm_nccl
 eplb_algorithm eplb_rebalance_num_iterations eplb_rebalance_layers_per_chunk expert_distribution_recorder_mode
 expert_distribution_recorder_buffer_size enable_expert_distribution_metrics deepep_config deepep_v2_mode
-mooncake_ib_device disable_shared_experts_fusion tbo_token_distribution_threshold offload_mode cpu_offload_gb
-max_lora_rank lora_target_modules max_loaded_loras max_loras_per_batch lora_eviction_policy max_lora_chunk_size
+mooncake_ib_device tbo_token_distribution_threshold offload_mode cpu_offload_gb
+max_loaded_loras max_loras_per_batch lora_eviction_policy max_lora_chunk_size
 radix_eviction_policy enable_page_major_kv_layout enable_unified_memory radix_cache_backend enable_hierarchical_cache
 enable_hicache hicache_ratio hicache_size hicache_write_policy hicache_io_backend hicache_mem_layout
 hicache_storage_backend hicache_storage_prefetch_policy hicache_storage_backend_extra_config enable_lmcache
@@ -226,7 +245,7 @@ scheduler_recv_interval max_mamba_cache_size mamba_full_memory_ratio enable_pref
 tokenizer_mode tokenizer_backend tokenizer_worker_num detokenizer_worker_num skip_tokenizer_init host port
 fastapi_root_path grpc_mode grpc_port skip_server_warmup warmups enable_http2 ssl_keyfile ssl_certfile ssl_ca_certs
 api_key admin_api_key served_model_name weight_version chat_template completion_template file_storage_path
-enable_cache_report reasoning_parser tool_call_parser tool_server sampling_defaults allow_auto_truncate
+enable_cache_report reasoning_parser tool_call_parser tool_server allow_auto_truncate
 stream_interval batch_notify_size incremental_streaming_output enable_dynamic_batch_tokenizer
 enable_tokenizer_batch_encode disable_tokenizer_batch_decode constrained_json_whitespace_pattern
 speculative_draft_model_revision speculative_token_map speculative_ngram_min_bfs_breadth

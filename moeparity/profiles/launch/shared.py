@@ -9,15 +9,17 @@ from moeparity.plan.stages import Division
 from moeparity.profiles.launch.options import Implied, Option, count, switch, word, words
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
+ORIGINAL = "SGLANG_RETURN_ORIGINAL_LOGPROB"
+"""By this variable, SGLang returns log-probabilities of logits before the temperature."""
 LOGPROBS_MODES = {
     "raw_logprobs": Implied(says="log-probabilities of logits before the temperature"),
     "processed_logprobs": Implied(
-        says="log-probabilities of what is sampled from: set log_softmax:temperature to the sampler's"
+        says="log-probabilities of what is sampled from: set log_probs:temperature to the sampler's"
     ),
-    "raw_logits": Implied(says="logits in place of log-probabilities: set log_softmax:form unrounded"),
+    "raw_logits": Implied(says="logits in place of log-probabilities: set log_probs:form unrounded"),
     "processed_logits": Implied(
-        says="logits over the temperature in place of log-probabilities: set log_softmax:form unrounded, and "
-        "log_softmax:temperature to the sampler's"
+        says="logits over the temperature in place of log-probabilities: set log_probs:form unrounded, and "
+        "log_probs:temperature to the sampler's"
     ),
 }
 """vLLM's logprobs_mode."""
@@ -67,14 +69,18 @@ def expert_ranks(*names: str, role: str = "server") -> Option:
     return count(*names, implies=lambda value: placement("expert", value), role=role)
 
 
+FUSED_RANKS = (2, 4, 8)
+"""Of vLLM's fused all-reduce and norm on Hopper: allreduce_rms_fusion.py:104-109."""
+
+
 def vllm_tensor_ranks(*names: str, default: int = 1, role: str = "server") -> Option:
     """Tensor parallel in vLLM, where -O2 fuses the all-reduce with the norm."""
 
     def implies(value: Any) -> Implied:
-        if value == 1:
+        if value not in FUSED_RANKS:
             return placement("tensor", value)
         return Implied(
-            says=f"placement tensor {value}; of vLLM: all-reduce, add and norm in one kernel, for small messages",
+            says=f"placement tensor {value}; compiled vLLM on 2, 4 or 8 ranks: all-reduce, add and norm in one kernel",
             overlay="vllm-allreduce-norm",
             placement={"tensor": value},
         )

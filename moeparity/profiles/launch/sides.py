@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from moeparity.plan.spec import reader
 from moeparity.profiles.launch.options import NO_PROFILE, Implied, Placed
@@ -16,31 +16,51 @@ _OFF = {
     ("sglang-rl-on-policy", "sglang-allreduce-norm"),
 }
 """Overlays that a profile switches off."""
-_UNCOMPILED = {"vllm-eager": "vllm-allreduce-norm"}
-"""Overlays without which another is not made: vLLM fuses as it compiles."""
+_UNCOMPILED = {
+    "vllm-eager": {"vllm-allreduce-norm": None, "vllm-allreduce-norm-trtllm": "vllm-all-reduce-trtllm"},
+}
+"""Overlays with which others are not made, and what is made in their place: vLLM fuses as it compiles."""
 
 
-def side(role: str, start: str, options: Sequence[Implied], decisions: Sequence[Implied]) -> LaunchSide:
+Told = tuple[Implied, str]
+"""What is implied, and by what: a line of the file, a default of the engine, or a place in its source."""
+
+
+def side(role: str, start: str, options: Sequence[Told], decisions: Sequence[Told]) -> LaunchSide:
     """One side: its profile, what comes on top, and where it lies. Decisions stand in place of single options."""
     profile, overlays, placement, dtype = start, [], dict[str, int | bool | str | tuple[int, ...]](), None
-    for implied in (*options, *decisions):
+    origins: dict[str, str] = {}
+    for implied, origin in (*options, *decisions):
         profile = profile if implied.profile is None else implied.profile
         overlays += [implied.overlay] if implied.overlay else []
         dtype = implied.dtype or dtype
-    for implied in options:
+        origins |= dict.fromkeys(_decided_names(implied), origin)
+    for implied, _ in options:
         placement |= _stated(implied.placement)
-    for implied in decisions:
+    for implied, _ in decisions:
         placement |= implied.placement
-    dropped = {overlay for implied in (*options, *decisions) for overlay in implied.drops}
+    every = [implied for implied, _ in (*options, *decisions)]
+    dropped = {overlay for implied in every for overlay in implied.drops}
     profile, overlays = _together(profile, [overlay for overlay in overlays if overlay not in dropped])
+    if placement.get("tensor", 1) == 1:
+        # One rank scatters nothing.
+        placement.pop("sequence", None)
     return LaunchSide(
         role=role,
         profile=profile,
         further=tuple(overlays),
         placement=_stated(placement),
         dtype=dtype,
-        sets={key: value for implied in (*options, *decisions) for key, value in implied.sets.items()},
+        sets={key: value for implied in every for key, value in implied.sets.items()},
+        selects={key: value for implied in every for key, value in implied.selects.items()},
+        origins=origins,
     )
+
+
+def _decided_names(implied: Implied) -> Iterator[str]:
+    """What of a side it decides, by the names of `LaunchSide.origins`."""
+    yield from filter(None, (implied.profile, implied.overlay, "dtype" if implied.dtype else None))
+    yield from (*implied.sets, *implied.selects)
 
 
 def _stated(placement: Placed) -> dict[str, int | bool | str | tuple[int, ...]]:
@@ -59,15 +79,20 @@ def _together(profile: str, overlays: Iterable[str]) -> tuple[str, list[str]]:
     base = _chain(profile)
     apply = []
     overlays = list(dict.fromkeys(overlays))
-    overlays = [overlay for overlay in overlays if overlay not in {_UNCOMPILED.get(o) for o in overlays}]
-    for overlay in overlays:
+    replaced = {name: stand_in for overlay in overlays for name, stand_in in _UNCOMPILED.get(overlay, {}).items()}
+    for overlay in filter(None, (replaced.get(overlay, overlay) for overlay in overlays)):
         if (profile, overlay) in _TOGETHER:
             profile = _TOGETHER[profile, overlay]
-        elif (profile, overlay) not in _OFF and (_chain(overlay)[1] in base or overlay.startswith("deepep")):
+        elif (profile, overlay) not in _OFF and (_extends(overlay, base) or overlay.startswith("deepep")):
             apply.append(overlay)
-    if len(base) == 1 and apply and _chain(apply[0])[1] == profile:
+    if len(base) == 1 and apply and _extends(apply[0], [profile]):
         profile = apply.pop(0)
     return profile, apply
+
+
+def _extends(overlay: str, base: Sequence[str]) -> bool:
+    """Whether an overlay is written on top of one of these profiles, or on top of what is."""
+    return not set(_chain(overlay)[1:]).isdisjoint(base)
 
 
 def parts(profile: str) -> list[str]:

@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from moeparity.profiles.launch import megatron_rules
+from moeparity.profiles.launch import (
+    mbridge,
+    megatron_rules,
+    megatron_unstated,
+    server_rules,
+    servers,
+    vllm_unstated,
+)
 from moeparity.profiles.launch.megatron_config import DISPATCHERS, ROUTER_DTYPES, overrides, precision
-from moeparity.profiles.launch.options import Decision, Implied, Program, Settings, number, switch, word, words
+from moeparity.profiles.launch.options import (
+    Decision,
+    Implied,
+    Program,
+    Settings,
+    count,
+    defaults,
+    embedded,
+    idle_environment,
+    number,
+    of_environment,
+    prefixed,
+    switch,
+    word,
+    words,
+)
 from moeparity.profiles.launch.shared import (
     COMPILED,
     DTYPES,
@@ -14,15 +37,22 @@ from moeparity.profiles.launch.shared import (
     dtype,
     expert_ranks,
     logprobs_mode,
+    stages,
     tensor_ranks,
     vllm_tensor_ranks,
 )
-from moeparity.profiles.launch.trainers import TRANSFORMERS, temperature
+from moeparity.profiles.launch.trainers import TRANSFORMERS, temperature, temperatures
+from moeparity.profiles.launch.unstated import table
 
 _VLLM = Implied(says="vLLM", profile="vllm")
 _POLICY, _ENGINE = "trainer.policy.megatron_config.", "generator.inference_engine."
-_KWARGS = f"{_POLICY}transformer_config_kwargs."
+_KWARGS, _INIT = f"{_POLICY}transformer_config_kwargs.", f"{_ENGINE}engine_init_kwargs."
+_INIT_SOURCE = "SkyRL a9564572e, skyrl/backends/skyrl_train/inference_servers/utils.py:157"
 _SKYRL_SOURCE = "SkyRL a9564572e, skyrl/backends/skyrl_train/workers/megatron/megatron_worker.py:470-494"
+
+
+def _replicas(value: Any) -> Implied:
+    return Implied(says="one replica" if value == 1 else f"{value} replicas of attention")
 
 
 def _skyrl_on_megatron(settings: Settings) -> bool:
@@ -32,6 +62,55 @@ def _skyrl_on_megatron(settings: Settings) -> bool:
 def _passed_on(settings: Settings, name: str) -> str:
     """A field that SkyRL has by itself: what transformer_config_kwargs says goes before."""
     return str(settings[f"{_KWARGS}{name}" if f"{_KWARGS}{name}" in settings.stated else f"{_POLICY}{name}"])
+
+
+def _vllm_of_skyrl(settings: Settings) -> Mapping[str, Any]:
+    if settings[f"{_ENGINE}backend"] != "vllm":
+        return {}
+    derived = {
+        "tensor_parallel_size": settings[f"{_ENGINE}tensor_parallel_size"],
+        "pipeline_parallel_size": settings[f"{_ENGINE}pipeline_parallel_size"],
+        "data_parallel_size": settings[f"{_ENGINE}data_parallel_size"],
+        "enable_expert_parallel": settings.ranks(f"{_ENGINE}expert_parallel_size") > 1,
+        "enforce_eager": settings[f"{_ENGINE}enforce_eager"],
+        "dtype": settings[f"{_ENGINE}model_dtype"],
+    }
+    return {name: value for name, value in derived.items() if f"{_INIT}{name}" not in settings.stated}
+
+
+def _sglang_of_skyrl(settings: Settings) -> Mapping[str, Any]:
+    if settings[f"{_ENGINE}backend"] != "sglang":
+        return {}
+    ranks = {"tp_size": "tensor", "pp_size": "pipeline", "dp_size": "data", "ep_size": "expert"}
+    return {
+        **defaults(servers.SGLANG.options),
+        **{name: settings[f"{_ENGINE}{axis}_parallel_size"] for name, axis in ranks.items()},
+    }
+
+
+_OVERRIDDEN = {
+    **{f"{_ENGINE}{axis}_parallel_size": f"{axis}_parallel_size" for axis in ("tensor", "pipeline", "data")},
+    f"{_ENGINE}expert_parallel_size": "enable_expert_parallel",
+    f"{_ENGINE}enforce_eager": "enforce_eager",
+    f"{_ENGINE}model_dtype": "dtype",
+}
+"""SkyRL's options, and those of vLLM in whose place they stand unless `engine_init_kwargs` says other."""
+
+
+def _of_skyrl(settings: Settings) -> Mapping[str, str]:
+    """Fields that the model's bridge decides, variables of an engine that is not started, and options of vLLM that are
+    given twice.
+    """
+    decided = dict.fromkeys(mbridge.fields_unset(_KWARGS, settings), "the model's bridge decides it")
+    backend = settings[f"{_ENGINE}backend"]
+    for server in (servers.VLLM, servers.SGLANG):
+        if backend != server.name:
+            decided |= idle_environment(server.options, f"the backend is {backend}")
+    return decided | {
+        name: f"engine_init_kwargs.{vllms} is applied last ({_INIT_SOURCE})"
+        for name, vllms in _OVERRIDDEN.items()
+        if f"{_INIT}{vllms}" in settings.stated
+    }
 
 
 def _skyrl_provider(settings: Settings) -> Iterator[Decision]:
@@ -44,6 +123,43 @@ def _skyrl_provider(settings: Settings) -> Iterator[Decision]:
     router = ROUTER_DTYPES.get(_passed_on(settings, "moe_router_dtype"))
     if router is not None:
         yield Decision(role="trainer", implied=router, source=_SKYRL_SOURCE)
+
+
+_CUT = "attention is cut along the sequence, and its parts are merged"
+_TRUNCATED = "the sampler's truncation: log-probabilities are of what remains, a trainer's of all tokens"
+_LORA = "an adapter is added to each GEMM's output"
+_UNSTATED = (
+    *table(
+        {
+            "policy.model.lora.rank": _LORA,
+            "policy.model.fake_int4_qat.enabled": "experts' weights are rounded to an int4 grid",
+            "policy.sequence_parallel_size = 1": _CUT,
+            "policy.use_torch_compile": "kernels are compiled",
+            "policy.model_config_kwargs": "fields of config.json are replaced",
+            "policy.megatron_config.context_parallel_size = 1": _CUT,
+            "policy.megatron_config.moe_enable_routing_replay": "routes are replayed, not chosen",
+            "policy.megatron_config.moe_router_load_balancing_type = none aux_loss seq_aux_loss global_aux_loss": (
+                "the router's choice is changed: other experts than the scores say"
+            ),
+            "fused_lm_head_logprob": "head and log-softmax in one kernel",
+        },
+        prefix="trainer.",
+        role="trainer",
+    ),
+    *table(
+        {
+            "sampling_params.top_p = 1 1.0": _TRUNCATED,
+            "sampling_params.top_k = -1": _TRUNCATED,
+            "sampling_params.min_p": _TRUNCATED,
+            "sampling_params.repetition_penalty = 1 1.0": "logits of tokens that occurred are changed",
+            "inference_engine.speculative_config": "speculative decoding: tokens are verified several at a time",
+            "inference_engine.external_server_urls": "its servers are started elsewhere, with options not here",
+            "inference_engine.enable_pd": "prompts and decodes run on servers of their own",
+        },
+        prefix="generator.",
+        role="rollout",
+    ),
+)
 
 
 SKYRL = Program(
@@ -80,6 +196,11 @@ SKYRL = Program(
             role="trainer",
         ),
         *overrides(_KWARGS),
+        stages(f"{_POLICY}pipeline_model_parallel_size", role="trainer"),
+        *_UNSTATED,
+        stages(f"{_ENGINE}pipeline_parallel_size", division="vllm", role="rollout"),
+        count(f"{_ENGINE}data_parallel_size", implies=_replicas, role="rollout", quiet=True),
+        # The engine comes before the environment, which makes another profile of it.
         word(
             f"{_ENGINE}backend",
             "generator.backend",
@@ -88,6 +209,9 @@ SKYRL = Program(
             choices=("vllm", "sglang"),
             role="rollout",
         ),
+        *of_environment((*servers.VLLM.options, *servers.SGLANG.options)),
+        *megatron_unstated.ENVIRONMENT,
+        *(option for option in prefixed(servers.VLLM.options, _INIT) if not option.name.endswith("logprobs_mode")),
         vllm_tensor_ranks(
             f"{_ENGINE}tensor_parallel_size", "generator.inference_engine_tensor_parallel_size", role="rollout"
         ),
@@ -105,7 +229,7 @@ SKYRL = Program(
         switch(f"{_ENGINE}enforce_eager", "generator.enforce_eager", on=EAGER, off=COMPILED, role="rollout"),
         number("generator.sampling_params.temperature", implies=temperature, role="rollout"),
         logprobs_mode(
-            f"{_ENGINE}engine_init_kwargs.logprobs_mode",
+            f"{_INIT}logprobs_mode",
             "generator.engine_init_kwargs.logprobs_mode",
             default="processed_logprobs",
             role="rollout",
@@ -116,9 +240,23 @@ SKYRL = Program(
         _skyrl_provider,
         megatron_rules.placement(
             _POLICY,
-            _POLICY,
+            _KWARGS,
             _skyrl_on_megatron,
             lambda s: _passed_on(s, "moe_token_dispatcher_type"),
         ),
+        mbridge.of_megatron_bridge(_KWARGS, _skyrl_on_megatron),
+        temperatures(
+            "generator.sampling_params.temperature",
+            mode=f"{_INIT}logprobs_mode",
+            rollout=f"{_ENGINE}backend",
+            fsdp=lambda _: False,
+        ),
+        *(embedded(rule, _INIT, _vllm_of_skyrl) for rule in server_rules.OF_VLLM),
+        *(embedded(rule, _INIT, _sglang_of_skyrl) for rule in server_rules.OF_SGLANG),
+        server_rules.stored_quantised("rollout"),
     ),
+    inactive=_of_skyrl,
+    irrelevant=vllm_unstated.VARIABLES
+    | {f"{_INIT}{name}" for name in servers.VLLM.irrelevant}
+    | {"trainer.policy.model.path", "data.", "environment.", "trainer.run_name"},
 )

@@ -26,12 +26,14 @@ from moeparity.profiles.launch.options import (
     count,
     embedded,
     number,
+    prefixed,
     switch,
     word,
     words,
 )
 from moeparity.profiles.launch.reading.grammar import Grammar, of_parser
 from moeparity.profiles.launch.servers import SGLANG
+from moeparity.profiles.launch.shared import ORIGINAL
 from moeparity.profiles.launch.trainers import temperature
 from moeparity.profiles.launch.unstated import table
 
@@ -115,7 +117,8 @@ def _rollout() -> Iterator[Option]:
         elif option.environment:
             yield replace(option, role="rollout")
         elif option.name not in _TAKEN:
-            yield replace(option, names=tuple(f"sglang_{name}" for name in option.names), role="rollout")
+            (passed,) = prefixed([option], "sglang_")
+            yield replace(passed, quiet=option.quiet)
     nodes = Implied(says="how many of an engine's ranks one node holds")
     yield count("num_gpus_per_node", implies=lambda _: nodes, default=8, role="rollout", quiet=True)
 
@@ -137,6 +140,16 @@ def _staged(settings: Settings) -> Iterator[Decision]:
         yield Decision(
             role="rollout", implied=Implied(says=says, placement={"tensor": _tensor(settings)}), source=_SOURCE
         )
+
+
+def over_temperature(settings: Settings) -> Iterator[Decision]:
+    """The temperature, which the trainer divides by, and SGLang where it does not return the original ones."""
+    value = settings["rollout_temperature"]
+    if isinstance(value, int | float) and value not in (0, 1):
+        sampled = settings[ORIGINAL] is False
+        for role in ("trainer", "rollout") if sampled else ("trainer",):
+            implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
+            yield Decision(role=role, implied=implied, source="rollout_temperature")
 
 
 def _sent(settings: Settings) -> str:
@@ -184,10 +197,17 @@ def _grammar() -> Grammar:
         | megatron_words.TOGGLES
         | _prefixed(server_words.SGLANG_SWITCHES),
         toggles=_prefixed(server_words.SGLANG_TOGGLES),
-        several=frozenset(_SEVERAL.split()) | megatron_words.SEVERAL | _prefixed(server_words.SGLANG_SEVERAL),
+        several=frozenset(_SEVERAL.split())
+        | megatron_words.SEVERAL
+        | _prefixed(server_words.SGLANG_SEVERAL | server_words.SGLANG_GONE_SEVERAL),
         shortened=("--sglang-",),
         underscores=False,
     )
+
+
+def _of_slime(settings: Settings) -> Mapping[str, str]:
+    """Options that Megatron-LM or SGLang passes over, for what else is set."""
+    return {**megatron_rules.idle("")(settings), **server_rules.idle_of_sglang("sglang_")(settings)}
 
 
 SLIME = Program(
@@ -200,11 +220,14 @@ SLIME = Program(
     model=("hf_checkpoint",),
     rules=(
         placement(),
+        megatron_rules.as_described(""),
         megatron_stages.outer_stages,
         _staged,
+        over_temperature,
         *(embedded(rule, "sglang_", _sglang) for rule in server_rules.OF_SGLANG),
         server_rules.stored_quantised("rollout"),
     ),
     irrelevant=megatron.IRRELEVANT | _OF_SGLANG | {"hf_checkpoint"},
+    inactive=_of_slime,
     grammar=_grammar(),
 )

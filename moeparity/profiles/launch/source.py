@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from moeparity.errors import Where
 
@@ -21,21 +21,49 @@ class Unresolved:
         return f"unresolved: {self.text}"
 
 
+class Null:
+    """`null`, as a file or an override has it: nothing is set, or a switch is off."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __str__(self) -> str:
+        return "null"
+
+
+NULL = Null()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One option as it was written: `value` is None for a bare flag, an Unresolved where the file does not tell it."""
+    """One option as it was written: `value` is None for a bare flag, NULL for `null`, an Unresolved where the file does
+    not tell it.
+    """
 
     name: str
     value: Any
     where: Where
 
 
+Opens = Literal["", "options", "environment"]
+"""What something that was not read may set."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """What a reader could not follow, or took for given, in words."""
+    """What a reader could not follow, or took for given, in words; `opens` says what it may set."""
 
     says: str
     where: Where
+    opens: Opens = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installed(Note):
+    """A release that a file installs, or whose image it starts."""
+
+    package: str
+    version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

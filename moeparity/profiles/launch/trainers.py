@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from moeparity.profiles.launch.options import Decision, Implied, Option, Rule, Settings, count, switch, word, words
-from moeparity.profiles.launch.shared import tensor_ranks
+from moeparity.profiles.launch.shared import ORIGINAL, tensor_ranks
 
 MEGATRON = Implied(says="Megatron-LM", profile="megatron")
 FSDP = Implied(says="transformers' classes; flash_attention_2 and autocast are not stated", profile="verl-fsdp")
@@ -28,7 +28,7 @@ def temperature(value: Any) -> Implied:
     """The sampler's temperature, which trainers divide by too; a greedy sampler divides by none."""
     if value in (0, 1):
         return Implied(says="logits are not divided")
-    return Implied(says=f"logits over it on both sides: set log_softmax:temperature {value}")
+    return Implied(says=f"logits over it on both sides: set log_probs:temperature {value}")
 
 
 def nearest_bf16(value: float) -> float:
@@ -91,10 +91,14 @@ def temperatures(sampler: str, *, mode: str, rollout: str | None, fsdp: Callable
             return
         trained = nearest_bf16(temperature) if fsdp(settings) else temperature
         sides = {"trainer": trained}
-        if (rollout is not None and settings[rollout] == "sglang") or str(settings[mode]).startswith("processed"):
+        if rollout is not None and settings[rollout] == "sglang":
+            is_of_samples = settings.values.get(ORIGINAL) is not True
+        else:
+            is_of_samples = str(settings[mode]).startswith("processed")
+        if is_of_samples:
             sides["rollout"] = temperature
         for role, value in sides.items():
-            implied = Implied(says=f"logits over the temperature {value}", sets={"log_softmax:temperature": value})
+            implied = Implied(says=f"logits over the temperature {value}", sets={"log_probs:temperature": value})
             yield Decision(role=role, implied=implied, source=f"{sampler}")
 
     return rule

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moeparity.profiles.launch.unstated import table
+from moeparity.profiles.launch.unstated import details, table
 
 _ROLLOUT, _ACTOR, _MODEL = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor.", "actor_rollout_ref.model."
 _GENERATION, _POLICY = "policy.generation.", "policy."
@@ -13,6 +13,7 @@ _SPECULATIVE = "speculative decoding: tokens are verified several at a time, in 
 _CONTEXT = "attention is cut along the sequence, and its parts are merged"
 _BATCHES = "how prompts are cut into calls: kernels and splits are chosen by the shape of a call"
 _COMPILED = "torch.compile fuses and keeps values unrounded between kernels"
+_STATES = "the dtype of the states of Mamba"
 _FP8 = "GEMMs of quantised weights and activations: the format, its scales and which layers it spares"
 
 VERL = (
@@ -49,12 +50,14 @@ VERL = (
         prefix=_MODEL,
         role="trainer",
     ),
+    *details("lora_alpha target_modules exclude_modules", "of lora_rank", prefix=_MODEL, role="trainer"),
+    *table({"device = cuda": "kernels are another device's, on both sides"}, prefix="trainer.", role="trainer"),
     *table(
         {
             "ulysses_sequence_parallel_size = 1": _CONTEXT,
             "use_torch_compile ! false": f"entropy and log-probabilities: {_COMPILED}",
             "entropy_from_logits_with_chunking": "log-softmax by chunks",
-            "router_replay.mode": "routes are replayed, not chosen",
+            "megatron.router_replay.mode router_replay.mode": "routes are replayed, not chosen",
             "fsdp_config.dtype = bfloat16": "the dtype of autocast",
             "fsdp_config.model_dtype": "the dtype of the weights that FSDP keeps",
             "fsdp_config.mixed_precision": "the dtypes in which FSDP computes and reduces",
@@ -100,7 +103,6 @@ OF_VERL = frozenset(
             for name in (
                 *("path", "use_shm", "trust_remote_code", "tokenizer_path", "hf_config_path", "custom_chat_template"),
                 *("use_remove_padding", "enable_gradient_checkpointing", "enable_activation_offload", "external_lib"),
-                *("lora_alpha", "target_modules", "exclude_modules"),
             )
         ),
         *(
@@ -117,6 +119,9 @@ OF_VERL = frozenset(
     )
 )
 
+_OF_ADAPTERS = """
+target_modules exclude_modules match_all_linear dim alpha dropout dropout_position lora_dtype use_triton
+"""
 NEMO_RL = (
     *table(
         {
@@ -136,9 +141,12 @@ NEMO_RL = (
             "vllm_cfg.enable_prefix_caching ! false": "prefix caching: keys and values come from another call",
             "bad_words": "logits of these tokens are taken out before the sampler",
             "mcore_generation_config.num_speculative_tokens": _SPECULATIVE,
+            "mcore_generation_config.mamba_inference_ssm_states_dtype": _STATES,
+            "mcore_generation_config.mamba_inference_conv_states_dtype": _STATES,
+            "mcore_generation_config.inference_grouped_gemm_backend": "whose grouped GEMM runs the experts",
+            "mcore_generation_config.inference_moe_token_dispatcher_type": "how rows travel to the experts and home",
             "mcore_generation_config.enable_chunked_prefill": f"chunked prefill: {_BATCHES}",
             "mcore_generation_config.enable_prefix_caching": "prefix caching: keys and values come from another call",
-            "sglang_cfg.": "options of SGLang, which are not read here",
         },
         prefix=_GENERATION,
         role="rollout",
@@ -162,6 +170,15 @@ NEMO_RL = (
         prefix=_POLICY,
         role="trainer",
     ),
+    *(
+        option
+        for prefix, names in (
+            ("megatron_cfg.fp8_cfg", "fp8 fp8_recipe fp8_param"),
+            ("megatron_cfg.peft", _OF_ADAPTERS),
+            ("dtensor_cfg.lora_cfg", _OF_ADAPTERS),
+        )
+        for option in details(names, f"of {prefix}.enabled", prefix=f"{_POLICY}{prefix}.", role="trainer")
+    ),
 )
 """NeMo-RL's options; those of Megatron-LM are `megatron_unstated`'s."""
 
@@ -171,6 +188,8 @@ OF_NEMO_RL = frozenset(
             "ppo.",
             "data_plane.",
             "policy.dtensor_cfg.env_vars.",
+            "policy.megatron_cfg.env_vars.",
+            "policy.generation.vllm_cfg.env_vars.",
             f"{_GENERATION}mcore_generation_config.",
             "grpo.",
             "dpo.",
@@ -188,7 +207,7 @@ OF_NEMO_RL = frozenset(
         *("policy.generation.colocated.", "policy.generation.refit_cfg.", "policy.megatron_cfg.optimizer."),
         *("policy.megatron_cfg.scheduler.", "policy.megatron_cfg.checkpoint.", "policy.megatron_cfg.peft."),
         *("policy.megatron_cfg.distributed_data_parallel_config.", "policy.dtensor_cfg.lora_cfg."),
-        *("policy.megatron_cfg.fp8_cfg.", "policy.megatron_cfg.env_vars.", "policy.draft."),
+        *("policy.megatron_cfg.fp8_cfg.", "policy.draft."),
         *(
             f"{_POLICY}{name}"
             for name in (
@@ -197,7 +216,7 @@ OF_NEMO_RL = frozenset(
                 *("make_sequence_length_divisible_by", "dtensor_cfg._v2", "dtensor_cfg.cpu_offload"),
                 *("dtensor_cfg.dp_replicate_size", "megatron_cfg.converter_type"),
                 *("dtensor_cfg.activation_checkpointing", "megatron_cfg.force_reconvert_from_hf"),
-                *("megatron_cfg.empty_unused_memory_level", "megatron_cfg.freeze_moe_router", "megatron_cfg.env_vars"),
+                *("megatron_cfg.empty_unused_memory_level", "megatron_cfg.freeze_moe_router"),
                 *("megatron_cfg.use_gloo_process_groups", "megatron_cfg.fused_linear_logprobs_chunk_size"),
             )
         ),

@@ -20,7 +20,9 @@ from moeparity.profiles.launch.options import (
     Settings,
     count,
     embedded,
+    idle_environment,
     number,
+    of_environment,
     prefixed,
     word,
     words,
@@ -85,11 +87,14 @@ def _of_verl(settings: Settings) -> Mapping[str, str]:
     engine = settings["model_engine"] != "none" or settings["config_name"] != "none"
     if engine and f"{_ACTOR}strategy" not in settings.stated:
         inactive[f"{_ACTOR}strategy"] = "model_engine or the configuration's name says which trainer"
+    inactive |= megatron_rules.idle(_FIELDS)(settings)
     if not _on_megatron(settings):
         inactive[_MEGATRON_ACTOR] = "the trainer is not Megatron-LM"
-    for name, prefix in (("vllm", _VLLM_KWARGS), ("sglang", _SGLANG_KWARGS)):
-        inactive |= {} if rollout == name else {prefix: f"the rollout is {rollout}"}
-    return inactive
+    for server, prefix in ((servers.VLLM, _VLLM_KWARGS), (servers.SGLANG, _SGLANG_KWARGS)):
+        if rollout != server.name:
+            reason = f"the rollout is {rollout}"
+            inactive |= {prefix: reason, **idle_environment(server.options, reason)}
+    return {**inactive, **(server_rules.idle_of_sglang(_SGLANG_KWARGS)(settings) if rollout == "sglang" else {})}
 
 
 def _vllm_of_verl(settings: Settings) -> Mapping[str, Any]:
@@ -97,9 +102,18 @@ def _vllm_of_verl(settings: Settings) -> Mapping[str, Any]:
         return {}
     return {
         "tensor_parallel_size": settings[f"{_ROLLOUT}tensor_model_parallel_size"],
+        "pipeline_parallel_size": settings[f"{_ROLLOUT}pipeline_model_parallel_size"],
         "data_parallel_size": settings[f"{_ROLLOUT}data_parallel_size"],
         "enable_expert_parallel": settings.ranks(f"{_ROLLOUT}expert_parallel_size") > 1,
+        "enforce_eager": settings[f"{_ROLLOUT}enforce_eager"],
+        "dtype": settings[f"{_ROLLOUT}dtype"],
+        **_handed_on(settings, "quantization"),
     }
+
+
+def _handed_on(settings: Settings, name: str) -> Mapping[str, Any]:
+    """An option that verl hands on to its rollout where it is given."""
+    return {name: settings[f"{_ROLLOUT}{name}"]} if settings.is_on(f"{_ROLLOUT}{name}") else {}
 
 
 def _sglang_of_verl(settings: Settings) -> Mapping[str, Any]:
@@ -107,6 +121,7 @@ def _sglang_of_verl(settings: Settings) -> Mapping[str, Any]:
         return {}
     return {
         "tp_size": settings[f"{_ROLLOUT}tensor_model_parallel_size"],
+        "pp_size": settings[f"{_ROLLOUT}pipeline_model_parallel_size"],
         "ep_size": settings[f"{_ROLLOUT}expert_parallel_size"],
         "dp_size": settings[f"{_ROLLOUT}data_parallel_size"],
     }
@@ -145,12 +160,15 @@ VERL = Program(
         *trainers_unstated.VERL,
         *prefixed(servers.VLLM.options, _VLLM_KWARGS),
         *prefixed(servers.SGLANG.options, _SGLANG_KWARGS),
+        *of_environment((*servers.VLLM.options, *servers.SGLANG.options)),
+        *megatron_unstated.ENVIRONMENT,
     ),
     model=(f"{_MODEL}path",),
     rules=(
         megatron_rules.placement(
             _MEGATRON_ACTOR, _FIELDS, _on_megatron, lambda s: str(s[f"{_FIELDS}moe_token_dispatcher_type"])
         ),
+        megatron_rules.as_described(_FIELDS),
         mbridge.defaults(_MEGATRON_ACTOR, _FIELDS, _on_megatron),
         temperatures(
             f"{_ROLLOUT}temperature",
@@ -168,4 +186,5 @@ VERL = Program(
     | {f"{_VLLM_KWARGS}{name}" for name in servers.VLLM.irrelevant}
     | {f"{_SGLANG_KWARGS}{name}" for name in servers.SGLANG.irrelevant},
     inactive=_of_verl,
+    variables=lambda _: {"ray_kwargs.ray_init.runtime_env.env_vars.": ("trainer", "rollout")},
 )

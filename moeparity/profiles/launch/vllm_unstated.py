@@ -5,7 +5,8 @@ Sorted by hand from vllm/engine/arg_utils.py (322 actions of `vllm serve`), vllm
 
 from __future__ import annotations
 
-from moeparity.profiles.launch.unstated import table
+from moeparity.profiles.launch.architecture import GROUPED, LATENT, QUANTISED, STATE
+from moeparity.profiles.launch.unstated import details, table
 
 _SPECULATIVE = "speculative decoding: tokens are verified several at a time, in other shapes than a decode of one"
 _QUANTISED = "weights, and activations where the method says so, are quantised: other values, kernels and scales"
@@ -13,6 +14,17 @@ _CONTEXT = "attention is cut along the sequence and its parts are merged by log-
 _LORA = "an adapter is added to each GEMM's output, in the adapter's dtype"
 _HYBRID = "the state of linear attention or Mamba: its dtype, rounding or kernel"
 _BATCHES = "how prompts are cut into calls: kernels and splits are chosen by the shape of a call"
+
+_OF_STATE = """
+mamba_backend mamba_ssu_algorithm mamba_cache_dtype mamba_ssm_cache_dtype enable_mamba_cache_stochastic_rounding
+use_replayssm gdn_prefill_backend kda_prefill_backend kda_decode_backend
+"""
+_OF_QUANTISED = """
+VLLM_USE_DEEP_GEMM VLLM_MOE_USE_DEEP_GEMM VLLM_USE_DEEP_GEMM_E8M0 VLLM_BLOCKSCALE_FP8_GEMM_FLASHINFER
+VLLM_MARLIN_USE_ATOMIC_ADD VLLM_MARLIN_INPUT_DTYPE VLLM_USE_TRITON_AWQ VLLM_USE_FLASHINFER_MOE_INT4
+VLLM_HUMMING_INPUT_QUANT_CONFIG VLLM_HUMMING_USE_F16_ACCUM
+"""
+"""Variables that decide nothing for weights in 16 or 32 bits."""
 
 ARGUMENTS = table(
     {
@@ -60,6 +72,12 @@ ARGUMENTS = table(
         "kda_prefill_backend": _HYBRID,
         "kda_decode_backend": _HYBRID,
         "sparse_indexer_topk_backend": "how ties between the indexer's top-k tokens are broken",
+        "generation_config ! vllm": (
+            "requests that name no temperature, top-p or top-k take those of generation_config.json, the model's own "
+            "where nothing is set, and processed log-probabilities are of what is sampled from"
+        ),
+        "hf_config_path": "config.json is another one's",
+        "worker_cls = auto": "a worker of one's own, which may run what it likes",
         "override_generation_config": "the sampler's temperature, top-p and top-k, which processed_logprobs include",
         "diffusion_config dc": "a diffusion model: tokens are not made left to right",
         "engram_config": "how n-gram embeddings are stored and cut",
@@ -70,8 +88,9 @@ ARGUMENTS = table(
         "enable_chunked_prefill ! false": f"chunked prefill: {_BATCHES}",
         "enable_prefix_caching ! false": "prefix caching: keys and values of a shared prefix come from another call",
         "cudagraph_capture_sizes ! false": "CUDA graphs: batches are padded to captured sizes",
-    }
-)
+    },
+    concerns=dict.fromkeys(_OF_STATE.split(), STATE),
+) + details("lora_modules max_lora_rank lora_target_modules fully_sharded_loras", "of the adapters of enable_lora")
 """Options of `vllm serve`."""
 
 ENVIRONMENT = table(
@@ -113,11 +132,17 @@ ENVIRONMENT = table(
         "VLLM_ROCM_QUICK_REDUCE_QUANTIZATION": "all-reduces of quantised values, on ROCm",
     },
     environment=True,
+    concerns={
+        **dict.fromkeys(_OF_QUANTISED.split(), QUANTISED),
+        **dict.fromkeys(("VLLM_GDN_DECODE_KERNEL", "VLLM_ENABLE_FLA_PACKED_RECURRENT_DECODE"), STATE),
+        "VLLM_MLA_DISABLE": LATENT,
+        "VLLM_USE_FUSED_MOE_GROUPED_TOPK": GROUPED,
+    },
 )
 """Environment variables of vLLM."""
 
 _IRRELEVANT = """
-model model_tag runner convert tokenizer tokenizer_mode trust_remote_code seed hf_config_path config config_format
+model model_tag runner convert tokenizer tokenizer_mode trust_remote_code seed config config_format
 allowed_local_media_path allowed_media_domains revision code_revision tokenizer_revision max_model_len
 allow_deprecated_quantization enable_return_routed_experts return_sampling_mask max_logprobs use_fp64_gumbel
 enable_trace_replay disable_cascade_attn skip_tokenizer_init served_model_name hf_token pooler_config
@@ -125,14 +150,14 @@ enable_sleep_mode sleep_mode_backend sleep_mode_offload_cudagraph sleep_preserve
 enable_cumem_allocator enable_nccl_comm_suspend io_processor_plugin renderer_num_workers load_format download_dir
 safetensors_load_strategy safetensors_prefetch_num_threads safetensors_prefetch_block_size model_loader_extra_config
 ignore_patterns use_tqdm_on_load pt_load_map_location reasoning_parser reasoning_parser_plugin
-distributed_executor_backend master_addr master_port nnodes n node_rank r headless
+distributed_executor_backend master_addr master_port node_rank r headless
 distributed_timeout_seconds cpu_distributed_timeout_seconds numa_bind numa_bind_nodes numa_bind_cpus device_ids
 dcp_kv_cache_interleave_size cp_kv_cache_interleave_size data_parallel_rank dpn data_parallel_start_rank dpr
 data_parallel_size_local dpl data_parallel_address dpa data_parallel_rpc_port dpp data_parallel_backend dpb
 data_parallel_hybrid_lb dph data_parallel_external_lb dpe data_parallel_multi_port_external_lb dpm
 enable_batch_sharded_sampling enable_ep_weight_filter enable_shm_tensor_arena elastic_ep_max_dp_size
 dbo_decode_token_threshold dp_sync_interval dbo_prefill_token_threshold disable_nccl_for_dp_synchronization
-expert_placement_strategy max_parallel_loading_workers ray_workers_use_nsight worker_cls worker_extension_cls
+expert_placement_strategy max_parallel_loading_workers ray_workers_use_nsight worker_extension_cls
 enable_fault_tolerance fault_tolerance_config block_size gpu_memory_utilization device_memory_utilization
 kv_cache_memory_bytes num_gpu_blocks_override prefix_caching_hash_algo prefix_cache_retention_interval
 swa_bounded_replay mamba_block_size prefix_match_unit mamba_cache_mode enable_mamba_shared_prefix_checkpoint
@@ -142,8 +167,8 @@ language_model_only limit_mm_per_prompt enable_mm_embeds media_io_kwargs mm_proc
 mm_processor_cache_type mm_hasher_algorithm mm_shm_cache_max_object_size_mb mm_encoder_only mm_encoder_tp_mode
 mm_encoder_attn_backend mm_encoder_attn_dtype mm_encoder_fp8_scale_path mm_encoder_fp8_scale_save_path
 mm_encoder_fp8_scale_save_margin interleave_mm_strings skip_mm_profiling video_pruning_rate video_pruning_method
-mm_tensor_ipc mm_processor_device mm_ipc_gpu_memory_gb mm_device_do_normalize max_loras max_lora_rank max_cpu_loras
-fully_sharded_loras lora_target_modules lora_modules specialize_active_lora enable_tower_connector_lora
+mm_tensor_ipc mm_processor_device mm_ipc_gpu_memory_gb mm_device_do_normalize max_loras max_cpu_loras
+specialize_active_lora enable_tower_connector_lora
 max_lora_cls_labels logging_config log_level log_config_file show_hidden_metrics_for_version otlp_traces_endpoint
 collect_detailed_traces per_request_spec_decode_metrics kv_cache_metrics kv_cache_metrics_sample
 custom_histogram_buckets cudagraph_metrics enable_layerwise_nvtx_tracing enable_mfu_metrics
@@ -154,7 +179,7 @@ scheduler_reserve_full_isl watermark prefill_schedule_interval disable_hybrid_kv
 stream_interval max_cudagraph_capture_size enable_flashinfer_autotune watermark_config kv_transfer_config
 kv_events_config ec_transfer_config ec_manager_config reasoning_config structured_outputs_config aux_output_config
 profiler_config watchdog_config weight_transfer_config disable_log_stats aggregate_engine_logging
-fail_on_environ_validation shutdown_timeout enable_log_requests generation_config disable_log_requests host port uds
+fail_on_environ_validation shutdown_timeout enable_log_requests disable_log_requests host port uds
 api_key api_server_count allow_credentials allowed_origins allowed_methods allowed_headers chat_template
 chat_template_content_format response_role ssl_keyfile ssl_certfile ssl_ca_certs root_path middleware
 return_tokens_as_token_ids tool_call_parser enable_auto_tool_choice tool_parser_plugin uvicorn_log_level

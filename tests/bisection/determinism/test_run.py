@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from moeparity import bisect
+from moeparity.bisection.determinism.data import NotDeterministic
 from moeparity.bisection.determinism.observe import CALLS, WAVES
-from moeparity.bisection.determinism.report import NotDeterministic
-from moeparity.bisection.determinism.words import determinism_reading
+from moeparity.bisection.determinism.show import determinism_reading
 from moeparity.bisection.options import Options
-from moeparity.bisection.report import ON_REQUEST, Report
-from moeparity.bisection.text import print_report
+from moeparity.bisection.report import Report
+from tests.bisection.reports import on_screen
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
 
@@ -79,10 +77,7 @@ def test_a_function_that_drifts_is_named_with_its_node_and_how_many_values_diffe
             calls=calls,
         ),
     )
-    console = Console(file=io.StringIO(), width=500)
-    print_report(report, console, ON_REQUEST)
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
+    shown = on_screen(report, 500)
     assert "layers[1].moe.norm (candidate) is not deterministic" in shown
     assert shown.index("not deterministic") < shown.index("Where it starts")
     assert '"not_deterministic"' in report.to_json()
@@ -110,7 +105,7 @@ def test_one_function_in_many_layers_is_one_sentence() -> None:
     ]
     assert list(determinism_reading(entries)) == [
         f"k:{side} at layers[1:4].moe.norm ({side}) is not deterministic: in 6 further calls on the same input 6 of "
-        "300 values had other bits. All that follows is of single calls; another run may say otherwise."
+        "300 values had other bits. Every result below rests on one call of each; another run may give other results."
         for side in ("reference", "candidate")
     ]
     assert list(determinism_reading([])) == []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.divergence.extent import Extent, other_values
-from moeparity.bisection.divergence.observe import Divergence, NodeRecord
+from moeparity.bisection.divergence.observe import DivergenceObserver, NodeRecord
 from moeparity.engine.values import Block
 from moeparity.engine.view import NodeView
 from moeparity.ops.registry import OPS
@@ -114,7 +114,7 @@ def test_padding_is_counted_apart() -> None:
 
 
 def record(view: NodeView, mask: Tensor | None = None) -> NodeRecord:
-    observer = Divergence(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
+    observer = DivergenceObserver(REFERENCE, CANDIDATE, (REFERENCE, CANDIDATE), (REFERENCE, SHADOW), mask)
     observer.see(view)
     (only,) = observer.result.values()
     return only

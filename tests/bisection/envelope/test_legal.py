@@ -37,7 +37,7 @@ SETTINGS: dict[str, tuple[str, Value]] = {
 def observed(bands: dict[str, NodeBands] | None) -> Observed:
     empty: Any = None
     sections = {} if bands is None else {"envelope": bands}
-    return Observed(changes=empty, routes=empty, logits=empty, cost=empty, sections=sections, answers={})
+    return Observed(changes=empty, routes=empty, logits=empty, cost=empty, sections=sections, answers={}, refused={})
 
 
 @pytest.fixture(scope="module")

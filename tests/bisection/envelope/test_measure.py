@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from moeparity import bisect
-from moeparity.bisection.envelope.report import Envelope
+from moeparity.bisection.envelope.data import Envelope
 from moeparity.bisection.options import Options
-from moeparity.bisection.report import ON_REQUEST, Report
-from moeparity.bisection.text import print_report
+from moeparity.bisection.report import Report
+from tests.bisection.reports import on_screen
 from tests.planted.places import random_tokens, write_recipe
 
 ON = Options(envelope=8, floor=False)
@@ -105,10 +103,9 @@ def test_it_is_told_in_report_and_json_only_where_asked_for(tmp_path: Path, qwen
     as_json = json.loads(with_envelope.to_json())["envelope"]
     assert as_json["draws"] == 8
     assert as_json["nodes"][0]["reference"]["differing"] > 0
-    out = io.StringIO()
-    print_report(with_envelope, Console(file=out, width=140), ON_REQUEST)
-    assert "Legal orders" in out.getvalue()
-    assert "layers[*].moe.norm (root)" in out.getvalue()
+    shown = on_screen(with_envelope, 140)
+    assert "Legal orders" in shown
+    assert "layers[*].moe.norm (root)" in shown
     alike = envelope(report(tmp_path, qwen3_moe, FP32, FP32))
     assert alike.nodes == ()
     assert "wherever a sum has an order to draw" in alike.reading[0]

@@ -280,7 +280,7 @@ def test_cost_is_apart_by_the_position_that_predicts(tmp_path: Path, qwen3_moe: 
 
 
 def test_identical_sides_flip_nothing_and_a_census_is_kept_as_it_was(tmp_path: Path, qwen3_moe: Path) -> None:
-    from moeparity.bisection.observed import codec
+    from moeparity.bisection.measures import codec
 
     flips_planted = planted(tmp_path, qwen3_moe, {}, {})
     assert set(flips_planted.census.map.unique().tolist()) <= {

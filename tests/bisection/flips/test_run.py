@@ -17,7 +17,7 @@ from moeparity.bisection.flips.run import MAP_SCHEMA, SCHEMA, Flipped, flips, lo
 from moeparity.bisection.pipeline import bisect
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
-from tests.command import Done, alone, inside
+from tests.command import alone, inside
 from tests.planted.places import random_tokens, write_recipe
 
 OWN = {"layers[*].moe.gate:output": "fp32"}
@@ -65,10 +65,6 @@ def write_lines(path: Path, ids: torch.Tensor, routes: torch.Tensor, names: list
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-
-
-def moeparity(*arguments: str | Path) -> Done:
-    return inside("flips", *arguments)
 
 
 def test_the_map_holds_the_tables_counts(run: Run) -> None:
@@ -221,9 +217,10 @@ def test_what_is_not_known_to_be_of_the_same_tokens_is_said(run: Run, tmp_path: 
     bare = [{"routed_experts": record["routed_experts"]} for record in read_lines(run.reference)]
     (tmp_path / "bare.jsonl").write_text("".join(json.dumps(record) + "\n" for record in bare), "utf-8")
     assert logged_flips(tmp_path / "bare.jsonl", run.candidate).same_tokens == 0
-    words = " ".join(moeparity("--log", tmp_path / "bare.jsonl", run.candidate).stdout.split())
-    assert "both files give token ids in none of them, so that the tokens are the same is not checked" in words
-    assert "token ids agree as far as both files give them" in moeparity("--log", run.reference, run.candidate).stdout
+    words = " ".join(inside("diff", tmp_path / "bare.jsonl", run.candidate).stdout.split())
+    assert "none has token ids in both files, so their tokens are not compared" in words
+    output = inside("diff", run.reference, run.candidate).stdout
+    assert "token ids agree as far as both files give them" in output
 
 
 def test_a_model_without_routers_is_refused(tmp_path: Path, qwen3: Path) -> None:
@@ -250,7 +247,7 @@ def test_the_command(run: Run, tmp_path: Path) -> None:
 
 
 def test_the_command_on_logs(run: Run) -> None:
-    done = moeparity("--log", run.reference, run.candidate)
+    done = inside("diff", run.reference, run.candidate)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Expert pairs" in done.stdout
     for absent in ("Root or inherited", "Margin at the cut", "Cost", "weight drift"):
@@ -260,15 +257,16 @@ def test_the_command_on_logs(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "flips: neither of a recipe and --log A B given"),
-        (("recipe.yaml", "--log", "a", "b"), "flips: both of a recipe and --log A B given"),
-        (("recipe.yaml", "--top-k", "8"), "flips: --top-k is for files of recorded routes"),
-        (("--log", "a.npy", "b.npy"), "a.npy: no such file of recorded routes"),
-        (("recipe.yaml", "--map", "nowhere/map.safetensors"), "there is no folder nowhere"),
+        (("flips",), "Missing argument 'recipe'"),
+        (("flips", "recipe.yaml", "--top-k", "8"), "No such option: --top-k"),
+        (("diff", "recipes", "recipes", "--top-k", "8"), "diff: --top-k is for files of routes"),
+        (("diff", "a.npy", "b.npy"), "a.npy: does not exist. Expected traces, kept runs or files of routes"),
+        (("diff", "recipes/quickstart.yaml", "recipes"), "Give two of one kind"),
+        (("flips", "recipe.yaml", "--map", "nowhere/map.safetensors"), "there is no folder nowhere"),
     ],
 )
 def test_a_usage_error(arguments: tuple[str, ...], message: str) -> None:
-    done = moeparity(*arguments)
+    done = inside(*arguments)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterable
+from dataclasses import replace
 
-from rich.console import Console, RenderableType
-
-from moeparity.bisection.floor.report import Floor, FloorTrial
-from moeparity.bisection.floor.text import floor_table
-from moeparity.bisection.oracle.report import Distance, Oracle, OracleNode
-from moeparity.bisection.oracle.text import oracle_table
+from moeparity.bisection.floor.data import Floor, FloorTrial
+from moeparity.bisection.floor.show import show as show_floor
+from moeparity.bisection.oracle.data import Distance, Oracle, OracleNode
+from moeparity.bisection.oracle.show import show as show_oracle
 from moeparity.metrics.verdict import Interval
+from moeparity.output.blocks import Group
+from tests.bisection.reports import REPORT
+from tests.printed import printed
 
 
-def shown(body: RenderableType) -> str:
-    file = io.StringIO()
-    Console(file=file, width=80).print(body)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+def shown(groups: Iterable[Group]) -> str:
+    (group,) = groups
+    return "\n".join(line.rstrip() for line in printed(group.blocks, 80).splitlines())
 
 
 def interval(estimate: float) -> Interval:
@@ -34,7 +35,7 @@ def test_floor() -> None:
         trial("orders drawn with seed 1", 2e-5, bit_identical=False, flips=None),
     )
     floor = Floor(trials=trials, largest=1.44e-4, bit_identical=False, ratio=2.0, reading=("k3 is 2 x the floor.",))
-    assert shown(floor_table(floor, "k3")) == (
+    assert shown(show_floor(replace(REPORT, floor=floor))) == (
         "the reference against itself, with  k3             flips\n"
         "micro-batch 1                       bit-identical\n"
         "orders drawn with seed 0            1.44e-04       1.30%\n"
@@ -45,7 +46,7 @@ def test_floor() -> None:
 
 def test_no_trials_show_no_table() -> None:
     floor = Floor(trials=(), largest=0.0, bit_identical=False, ratio=None, reading=("There is no floor.",))
-    assert shown(floor_table(floor, "k3")) == "- There is no floor."
+    assert shown(show_floor(replace(REPORT, floor=floor))) == "- There is no floor."
 
 
 def test_oracle() -> None:
@@ -65,7 +66,7 @@ def test_oracle() -> None:
         layers=layers,
         nodes=layers,
     )
-    assert shown(oracle_table(oracle)) == (
+    assert shown(show_oracle(replace(REPORT, oracle=oracle))) == (
         "distance from fp64 after  reference  candidate  ratio\n"
         "layers[0].moe.residual    6.14e-03   4.76e-03   0.78\n"
         "lm_head                   6.00e-03   3.00e-03   0.50\n"

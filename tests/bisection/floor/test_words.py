@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from moeparity.bisection.floor.report import FloorTrial
+from moeparity.bisection.floor.data import FloorTrial
+from moeparity.bisection.floor.show import floor_reading
 from moeparity.bisection.floor.trials import DRAWS
 from moeparity.bisection.floor.trials import floor_sides as floor_trials
-from moeparity.bisection.floor.words import floor_reading
 from moeparity.errors import Where
 from moeparity.inputs.model import Model, open_model
 from moeparity.metrics.verdict import Interval
@@ -131,15 +131,6 @@ def reading(*values: FloorTrial, of: float = 1e-3, gate: float = 1e-2) -> str:
     return " ".join(floor_reading(values, metric="k3", value=of, gate=gate))
 
 
-def test_bit_identical_has_no_ratio() -> None:
-    words = reading(value("micro-batch 1", 0.0, bit_identical=True), value("micro-batch 4", 0.0, bit_identical=True))
-    assert words.startswith(
-        "Floor: bit-identical. The reference gives the same bits under micro-batch 1 and micro-batch 4."
-    )
-    assert " x the floor" not in words
-    assert "does not contain schedules of other engines" in words
-
-
 def test_the_largest_trial_is_the_floor() -> None:
     words = reading(value("a", 2e-4), value("b", 5e-4), value("c", 0.0, bit_identical=True))
     assert words.startswith("k3 is 2 x the floor, 0.0005 (b). The candidate is at the floor")
@@ -160,20 +151,10 @@ def test_a_candidate_within_the_floor_is_said_to_be() -> None:
     assert "at the floor" not in reading(value("a", 4.9e-4))
 
 
-def test_bits_that_differ_without_reaching_the_metric() -> None:
-    words = reading(value("same", 0.0, bit_identical=True), value("a", 0.0))
-    assert words.startswith("Floor: k3 0, although bits differ under a.")
-    assert " x the floor" not in words
-
-
 def test_a_floor_that_is_no_number_is_never_a_ratio() -> None:
     words = reading(value("a", math.nan), value("b", 1e-3))
     assert words.startswith("Floor: k3 nan")
     assert " x the floor" not in words
-
-
-def test_nothing_tried() -> None:
-    assert reading().startswith("There is no floor")
 
 
 def test_an_order_of_one_phase_alone_is_drawn_too(qwen3_moe: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moeparity.bisection.graph.lanes import Lanes, lanes
-from moeparity.bisection.graph.report import GraphNode, GraphSegment, Read
+from moeparity.bisection.graph.data import GraphNode, GraphSegment, Read
+from moeparity.bisection.graph.lanes import lanes
 from moeparity.bisection.report import Report
+from moeparity.output.figures import Lanes
 
 
 def node(name: str, *sources: str) -> GraphNode:

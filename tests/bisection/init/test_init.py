@@ -70,7 +70,7 @@ def test_what_init_writes_bisects_at_once(model: Path, tmp_path: Path, kind: str
     assert report["roots"][0]["node"] == "layers[0].attention.attend"
     assert len(report["warnings"]) == (kind == "synthetic")
     assert (report["run"]["pads"] > 0) == (kind == "text")
-    shown = inside("show", "recipe.yaml", cwd=tmp_path)
+    shown = inside("show", "plan", "recipe.yaml", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
 
 

@@ -115,12 +115,69 @@ def test_one_file_that_starts_both_is_enough(folder: Path) -> None:
     assert reader.read_profile(folder / "r.server.yaml").extends == "vllm-allreduce-norm"
 
 
-def test_a_side_that_no_file_starts_is_asked_for(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("option", "text", "candidate"),
+    [("server", SGLANG, "tensor 2"), ("trainer", "torchrun pretrain_gpt.py --bf16\n", "")],
+)
+def test_a_side_alone_is_held_to_eager_attention(option: str, text: str, candidate: str, folder: Path) -> None:
+    (folder / "alone.sh").write_text(text, "utf-8")
+    done = inside("init", QUICKSTART, f"--{option}", "alone.sh", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    recipe = reader.read_recipe(folder / "recipe.yaml")
+    assert (recipe.reference.profile, recipe.reference.dtype) == ("hf-eager", "bf16")
+    assert str(recipe.candidate.placement) == candidate
+    assert recipe.candidate.profile != "hf-eager"
+    prepare(folder / "recipe.yaml", device="cpu")
+
+
+def test_a_server_is_no_trainer(folder: Path) -> None:
     with pytest.raises(
         MoeparityError, match=r"server\.sh: a trainer is needed, .* Give the launch file of one with --tr"
     ):
-        write_starter(QUICKSTART, folder / "r.yaml", server=folder / "server.sh")
+        write_starter(QUICKSTART, folder / "r.yaml", trainer=folder / "server.sh")
     assert not (folder / "r.yaml").exists()
+
+
+def test_experts_that_are_not_cut_are_so_in_the_recipe(folder: Path) -> None:
+    (folder / "train.sh").write_text(
+        "torchrun pretrain_gpt.py --bf16 --tensor-model-parallel-size 2 --sequence-parallel "
+        "--expert-tensor-parallel-size 1\n",
+        "utf-8",
+    )
+    done = inside("init", QUICKSTART, "--server", "server.sh", "--trainer", "train.sh", cwd=folder)
+    assert "**.experts:tensor" not in done.stdout
+    recipe = reader.read_recipe(folder / "recipe.yaml")
+    assert dict(recipe.reference.set) == {"**.experts:tensor": 1}
+    plan = prepare(folder / "recipe.yaml", device="cpu").reference.plan
+    assert plan.settings["layers[0].moe.experts", "tensor"].value == 1
+    assert plan.settings["layers[0].attention.q_proj", "tensor"].value == 2
+
+
+def test_each_value_credits_the_file_that_it_comes_from(folder: Path) -> None:
+    (folder / "serve.sh").write_text(
+        "VLLM_USE_V2_MODEL_RUNNER=0 \\\n  vllm serve m -tp 2 \\\n  --logprobs-mode processed_logprobs "
+        '--hf-overrides \'{"head_dtype": "float32"}\'\n',
+        "utf-8",
+    )
+    write_starter(QUICKSTART, folder / "r.yaml", server=folder / "serve.sh", trainer=folder / "train.yaml")
+    rules = reader.read_profile(folder / "r.server.yaml").rules
+    sources = {name: rule.evidence.source for rule in rules for name in rule.set if rule.op == "log_probs"}
+    assert "serve.sh:1: VLLM_USE_V2_MODEL_RUNNER" in sources["form"]
+    assert "train.yaml:12: policy.generation.temperature" in sources["temperature"]
+    text = (folder / "r.server.yaml").read_text("utf-8")
+    assert "# From vllm-fp32-head, by " in text
+    assert "serve.sh:3: hf_overrides.\n" in text
+    recipe = " ".join(line.strip(" #") for line in (folder / "r.yaml").read_text("utf-8").splitlines())
+    assert "dtype bf16: by the checkpoint" in recipe
+    assert "train.yaml:3: policy.precision" in recipe
+    assert "gate:output: by " in recipe
+
+
+def test_a_checkpoint_is_no_recipe() -> None:
+    done = inside("bisect", QUICKSTART)
+    assert done.returncode == 2
+    assert "is a checkpoint" in " ".join(done.stderr.split())
+    assert "run `moeparity init " in " ".join(done.stderr.split())
 
 
 def test_what_does_not_run_says_why(folder: Path) -> None:
@@ -148,7 +205,7 @@ def test_three_commands_lead_to_an_answer(folder: Path) -> None:
     (folder / "train.yaml").write_text(NEMO_RL.replace("0.7", "1.0"), "utf-8")
     written = alone("init", "model", "--server", "server.sh", "--trainer", "train.yaml", cwd=folder)
     assert written.returncode == 0, written.stderr
-    shown = alone("show", "recipe.yaml", cwd=folder)
+    shown = alone("show", "plan", "recipe.yaml", cwd=folder)
     assert shown.returncode == 0, shown.stderr
     few = (folder / "recipe.tokens.jsonl").read_text("utf-8").splitlines()[:4]
     (folder / "recipe.tokens.jsonl").write_text("\n".join(few), "utf-8")

@@ -1,24 +1,23 @@
-"""`moeparity mine`: what it ranks first flips more often, and what it writes can be used."""
+"""`moeparity flips --mine`: what it ranks first flips more often, and what it writes can be used."""
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from moeparity.bisection.mine.report import SCHEMA
 from moeparity.bisection.mine.run import Request, mine
-from moeparity.bisection.mine.text import print_mined
+from moeparity.bisection.mine.show import document
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
 from moeparity.inputs.tokens import read_tokens
 from tests.command import ROOT, inside
 from tests.planted.places import random_tokens, write_recipe
+from tests.printed import printed
 
 OWN = {"layers[0].moe.router:scores": "bf16"}
 
@@ -66,9 +65,8 @@ def test_sides_that_are_alike_have_nothing_to_mine(tmp_path: Path, qwen3_moe: Pa
     assert mined.check is not None
     assert (mined.check.drawn.flipped, mined.check.drawn.expected) == (0, 0)
     assert json.loads(mined.to_json())["check"]["drawn"]["lift"] == "nan"
-    shown = io.StringIO()
-    print_mined(mined, Console(file=shown, width=120), None)
-    assert "No draw flips a token: tokens are listed by their plain margin, prompts as in the file." in shown.getvalue()
+    note = "No draw flips a token: tokens are listed by their plain margin, prompts as in the file."
+    assert note in printed(document(mined, "recipe.yaml"), 120)
 
 
 def test_on_the_shipped_checkpoint_it_beats_the_plain_margin(tmp_path: Path) -> None:
@@ -114,7 +112,7 @@ def test_command_line(recipe: Path, prompt_ids: torch.Tensor, tmp_path: Path) ->
     out, whole = tmp_path / "mined.jsonl", tmp_path / "mined.json"
     prompt_file = prompts(tmp_path, prompt_ids)
     options: list[str | Path] = ["--top", "3", "--draws", "8", "--check", "--out", out, "--json", whole]
-    done = inside("mine", recipe, "--from", prompt_file, "--device", "cpu", *options)
+    done = inside("flips", recipe, "--mine", prompt_file, "--device", "cpu", *options)
     assert done.returncode == 0, done.stderr
     assert "9 prompts, 270 tokens, ranked from one pass of the reference" in done.stdout
     assert "How well it held" in done.stdout

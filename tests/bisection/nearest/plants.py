@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from moeparity.bisection.nearest.report import Nearest
+from moeparity.bisection.nearest.data import Nearest
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report

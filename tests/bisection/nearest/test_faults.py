@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from moeparity import bisect
-from moeparity.bisection.nearest.report import Nearest
-from moeparity.bisection.nearest.text import nearest_lines
+from moeparity.bisection.nearest.data import Nearest
+from moeparity.bisection.nearest.show import nearest_lines
 from moeparity.bisection.options import Options
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe

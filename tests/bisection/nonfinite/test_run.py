@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from moeparity import bisect
-from moeparity.bisection.report import ON_REQUEST, Report
-from moeparity.bisection.text import print_report
+from moeparity.bisection.report import Report
+from tests.bisection.reports import on_screen
 from tests.planted.places import random_tokens, write_recipe
 
 EPS = {"set": {"layers[0].moe.norm:eps": 1e-3}}
@@ -80,10 +78,7 @@ def test_what_one_side_makes_is_its_own(tmp_path: Path, large: Path, side: str) 
 
 def test_it_is_told_before_the_roots_and_in_the_json(tmp_path: Path, large: Path) -> None:
     report = report_of(tmp_path, large, {}, NARROW)
-    console = Console(file=io.StringIO(), width=300)
-    print_report(report, console, ON_REQUEST)
-    assert isinstance(console.file, io.StringIO)
-    shown = console.file.getvalue()
+    shown = on_screen(report, 300)
     assert shown.index("The candidate first has infinities at layers[1].moe.combine") < shown.index("Where it starts")
     assert "not finite moe.combine" in shown, "the largest error of a layer is where it starts"
     entry = json.loads(report.to_json())["nonfinite"]["first"][0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from moeparity.bisection.oracle.measure import accuracy
-from moeparity.bisection.oracle.observe import Distance, Distances, NodeDistances, distance
+from moeparity.bisection.oracle.observe import Distances, DistanceSum, NodeDistances, distance
 from moeparity.metrics.exact import Exact
 from moeparity.metrics.tokens import SequenceSums
 from tests.bisection.test_observers import blocks, node, view
@@ -46,8 +46,8 @@ def test_what_is_not_finite_does_not_look_near(bad: float, first: bool) -> None:
     assert not math.isfinite(total.relative_l2)
 
 
-def of(squared: float) -> Distance:
-    return Distance(squared=Exact(squared), largest=0.0, squared_oracle=Exact(1.0))
+def of(squared: float) -> DistanceSum:
+    return DistanceSum(squared=Exact(squared), largest=0.0, squared_oracle=Exact(1.0))
 
 
 def test_ratio() -> None:

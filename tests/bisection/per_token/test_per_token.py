@@ -12,15 +12,15 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from moeparity.bisection.flips.census import MAP_BITS
-from moeparity.bisection.page import page
-from moeparity.bisection.per_token import page as module
-from moeparity.bisection.per_token.page import kept_sequences, powers, token_data
-from moeparity.bisection.per_token.report import PerToken
+from moeparity.bisection.per_token import show as module
+from moeparity.bisection.per_token.data import PerToken
+from moeparity.bisection.per_token.show import kept_sequences, powers, token_data
 from moeparity.bisection.per_token.token_file import SCHEMA, write_per_token
 from moeparity.bisection.per_token.token_text import recipe_tokenizer, spelt
 from moeparity.bisection.report import Report
 from moeparity.errors import TokensError
 from moeparity.inputs.tokens.tokenizer import Bytes
+from moeparity.output.figures import Plot
 from tests.bisection.pages import SEQUENCES, TOKENS
 from tests.planted.places import random_tokens, write_recipe
 
@@ -72,7 +72,10 @@ def test_with_text_both_have_it(drawn_report: Report, tmp_path: Path) -> None:
     path = tmp_path / "tokens.safetensors"
     write_per_token(report, path)
     assert "input_ids" in load_file(path)
-    pieces = page(report).data["tokens"]["pieces"]
+    (group,) = module.show(report)
+    (plot,) = (block for block in group.blocks if isinstance(block, Plot))
+    assert (plot.name, plot.data is None) == ("tokens", False)
+    pieces = (plot.data or {})["pieces"]
     assert (len(pieces), len(pieces[0])) == (SEQUENCES, TOKENS)
 
 
@@ -90,8 +93,8 @@ def test_a_page_of_many_tokens_keeps_those_that_matter_most(tokens: PerToken, mo
     sums = tokens.k3.sum(1)
     assert sums[sequences].min() >= np.delete(sums, sequences).max()
     data = token_data(tokens, sequences)
-    assert data["map"]["shape"] == [len(tokens.layers), 5, TOKENS]
-    assert data["flipped"]["shape"][0] == np.isin(tokens.flipped[:, 1], sequences).sum()
+    assert data["map"].shape == (len(tokens.layers), 5, TOKENS)
+    assert len(data["flipped"]) == np.isin(tokens.flipped[:, 1], sequences).sum()
 
 
 def test_a_sequence_that_is_not_finite_is_kept_first(tokens: PerToken, monkeypatch: pytest.MonkeyPatch) -> None:

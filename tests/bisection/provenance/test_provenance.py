@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from moeparity.bisection.context import Context
 from moeparity.bisection.prepare import prepare
 from moeparity.bisection.provenance import measure
-from moeparity.bisection.provenance.measure import parts
 from moeparity.bisection.report import Report
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
@@ -34,7 +34,7 @@ def test_of_large_weights_the_header_is_told_and_said_to_be(
     monkeypatch.setattr(measure, "WHOLE", 1)
     recipe = write_recipe(tmp_path, qwen3_moe, {"input_ids": random_tokens(2, 4)}, {}, {})
     plan = prepare(recipe, device="cpu", opener=opened)
-    (config, weights) = parts(plan, None, {})["provenance"].weights  # type: ignore[arg-type]
+    (config, weights) = measure.measure(Context(plan, None, {})).weights  # type: ignore[arg-type]
     content = (qwen3_moe / "model.safetensors").read_bytes()
     header = content[: 8 + int.from_bytes(content[:8], "little")]
     assert (config.of, weights.of) == ("file", "header")

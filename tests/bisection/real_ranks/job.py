@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from moeparity.bisection import pipeline, text
+from moeparity.bisection import pipeline, sections
 from moeparity.bisection.real_ranks import run as real_ranks
 from moeparity.cli.commands import main as run
 from moeparity.engine.live_ranks import LiveRanks
@@ -26,7 +26,7 @@ RANKS = 2
 def main() -> None:
     """The ranks are forks of one process that has imported all that they need."""
     torch.set_num_threads(1)
-    assert all((pipeline, text, real_ranks, dist)), "imported before the fork"
+    assert all((pipeline, sections, real_ranks, dist)), "imported before the fork"
     folder = Path(sys.argv[1])
     for recipe in sorted(folder.glob("*.yaml")):
         children = [start(recipe, rank, port) for port in [free_port()] for rank in range(RANKS)]

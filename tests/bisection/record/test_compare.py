@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from moeparity.bisection.record.compare import FAR, Compared, excess
+from moeparity.bisection.record.compare import Compared, excess
+from moeparity.bisection.record.data import FAR
 
 SEQUENCES, TOKENS = 30, 8
 

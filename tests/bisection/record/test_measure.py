@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from collections.abc import Callable
@@ -12,18 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from torch import Tensor
 
-from moeparity.bisection.observed import Observed, codec
+from moeparity.bisection.measures import codec, summarise
+from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect, passes
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.record.compare import FAR
-from moeparity.bisection.record.report import LogprobRecord
-from moeparity.bisection.report import ON_REQUEST, Report
-from moeparity.bisection.summarise import summarise
-from moeparity.bisection.text import print_report
+from moeparity.bisection.record.data import FAR, LogprobRecord
+from moeparity.bisection.report import Report
 from moeparity.engine.forward import forward
 from moeparity.errors import TokensError
 from moeparity.plan.spec.gates import Gate
@@ -39,6 +35,7 @@ from tests.bisection.record.rollout import (
     Rollout,
     engine,
 )
+from tests.bisection.reports import on_screen
 
 SCORED = SEQUENCES * (WIDTH - PROMPT)
 Record = dict[str, Tensor]
@@ -82,12 +79,6 @@ def report_of(side_passes: Seen, *gates: Gate, **tensors: Any) -> Report:
     return summarise(replace(plan, recipe=recipe), replace(observed, sections=sections))
 
 
-def printed(report: Report, width: int = 160) -> str:
-    out = io.StringIO()
-    print_report(report, Console(file=out, width=width, highlight=False, markup=False, emoji=False), ON_REQUEST)
-    return out.getvalue()
-
-
 def judged(report: Report) -> tuple[str, str, int]:
     return report.record.status, report.verdict.status, report.exit_code
 
@@ -127,8 +118,8 @@ def test_a_legal_order_of_the_candidate_reproduces_it(side_passes: Seen) -> None
 def test_without_a_record_nothing_is_said_of_an_engine(rollout: Rollout) -> None:
     report = rollout.run()
     assert judged(report) == ("no record", "pass", 0)
-    assert "record  none given: this compares two simulations" in printed(report)
-    assert "Record" not in printed(report)
+    assert "record  none given: this compares two simulations" in on_screen(report)
+    assert "Record" not in on_screen(report)
     nothing = rollout.run(
         {"logprobs": torch.full(IDS.shape, math.nan), "routed_experts": torch.full((*IDS.shape, 3, 4), -1)}
     )
@@ -141,12 +132,14 @@ def test_a_record_that_contradicts_both_sides_is_said_above_the_rest(side_passes
     assert judged(report) == CONTRADICTED
     assert report.recorded is not None
     assert report.recorded.logprobs[1].k3 > 1
-    lines = printed(report).partition("\nRun\n")[2].splitlines()
-    verdict = next(i for i, line in enumerate(lines) if line.startswith("  INCONCLUSIVE"))
+    opening, _, rest = on_screen(report, 400).partition("\nRun\n")
+    assert opening.startswith("INCONCLUSIVE")
+    assert "it is two simulations that agree" in opening.splitlines()[0]
+    lines = rest.splitlines()
+    metrics = lines.index("Metrics")
     record = next(i for i, line in enumerate(lines) if line.startswith("  NOT REPRODUCED"))
-    assert record < verdict
-    assert "it is two simulations that agree" in lines[verdict + 1]
-    assert "What follows compares two simulations" in "".join(lines[record:verdict])
+    assert record < metrics
+    assert "What follows compares two simulations" in "".join(lines[record:metrics])
     assert logprobs_of(report).from_position == PROMPT
     assert json.loads(report.to_json())["record"]["status"] == "not reproduced"
 
@@ -191,7 +184,7 @@ CONTRADICTIONS: dict[str, Callable[[Record], Tensor]] = {
 
 LOOKS = {
     "shifted": "misaligned",
-    "another sequence's": "few sequences",
+    "another sequence's": "outlier sequences",
     "fill with zeros": "placeholders",
     "whole numbers": "size",
     "log base 2": "log base",
@@ -221,7 +214,7 @@ def test_one_wrong_token_of_one_sequence_is_found_in_no_mean(side_passes: Seen, 
     assert (record.outside_tokens, record.outside_sequences) == (1, 1)
     assert (record.largest.sequence, record.largest.position, record.from_position) == (17, 6, 6)
     assert record.largest.computed - record.largest.recorded == pytest.approx(wrong, abs=1e-12)
-    assert "by far: 1 token in 1 sequence." in printed(report)
+    assert "1 token in 1 sequence has a |delta| above 3 x the largest of the floor." in on_screen(report)
 
 
 def test_a_temperature_is_reproduced_by_a_side_that_has_it(rollout: Rollout, qwen3_moe: Path) -> None:
@@ -261,7 +254,7 @@ def test_a_record_with_holes_is_held_to_what_it_has(side_passes: Seen, own_recor
     assert judged(report) == REPRODUCED
     record = logprobs_of(report)
     assert (record.tokens, record.scored, record.sequences) == (4 * 7 + 4, SCORED, 5)
-    assert "32 of 210 scored tokens in 5 sequences" in printed(report)
+    assert "32 of 210 scored tokens in 5 sequences" in on_screen(report)
     # One sequence bounds nothing by an interval, and yet hides nothing.
     logprobs[1:] = math.nan
     assert judged(report_of(side_passes, logprobs=logprobs)) == REPRODUCED
@@ -309,10 +302,10 @@ def test_a_record_of_the_other_side_is_recognised(rollout: Rollout, qwen3_moe: P
     gate = "{metric: k3, below: 100}"
     report = rollout.run(record, gate=gate, reference=cold)
     assert judged(report) == CONTRADICTED
-    assert "The reference lies " in printed(report)
-    assert "check `sampled_from:`" in printed(report)
+    assert "The reference lies " in on_screen(report)
+    assert "check `sampled_from:`" in on_screen(report)
     assert report.summary.to_set.startswith("`sampled_from: reference`")
-    assert max(map(len, printed(report, width=80).splitlines())) <= 80
+    assert max(map(len, on_screen(report, width=80).splitlines())) <= 80
     swapped = rollout.run(record, gate=gate, reference=cold, sampled_from="reference")
     assert judged(swapped) == REPRODUCED
     assert swapped.record.side == "reference"
@@ -326,8 +319,8 @@ def test_routes_that_go_elsewhere_are_named_by_layer(rollout: Rollout, own_recor
     assert report.record.routes is not None
     assert [layer.layer for layer in report.record.routes.layers if not layer.reproduced] == [1]
     assert logprobs_of(report).reproduced
-    assert "does not give the recorded routes" in printed(report)
-    assert "more than its floor in layers[1]." in printed(report)
+    assert "does not give the recorded routes" in on_screen(report)
+    assert "beyond it in layers[1]." in on_screen(report)
     assert report.summary.blame.endswith("other experts than recorded from layers[1] on")
     assert report.summary.starts.startswith("layers[1], the first with other experts than recorded")
     # Without log-probabilities routes are a record all the same, in whatever order.
@@ -368,12 +361,12 @@ def test_a_bound_on_the_record_decides_in_place_of_the_floor(side_passes: Seen, 
     # Of a constant distance in each sequence: exp(d) - 1 - d.
     expected = float((shift.expm1() - shift).mean())
     assert within.record.gate.value.estimate == pytest.approx(expected, rel=1e-9)
-    assert "its gate 0.1: pass" in printed(within)
+    assert "its gate 0.1: pass" in on_screen(within)
     beyond = report_of(side_passes, of_reference, Gate(recorded="k3", below=1e-4), logprobs=off)
     assert judged(beyond) == ("not reproduced", "fail", 1)
     assert beyond.verdict.reason.startswith("against the record, ")
     assert beyond.summary.verdict.startswith("k3 against the record ")
-    assert "above gate 0.0001; exit 1; between both sides k3 " in beyond.summary.verdict
+    assert "above gate 0.0001 (the most allowed); exit 1; between both sides k3 " in beyond.summary.verdict
     # Both sides agree: what they differ in is no answer to the bound.
     assert beyond.summary.blame.startswith("the record, not the difference of both sides")
     assert within.summary.to_set == "nothing"

@@ -11,7 +11,7 @@ from moeparity import bisect
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.options import Options
 from moeparity.bisection.prepare import prepare
-from moeparity.bisection.replay.report import Replay
+from moeparity.bisection.replay.data import Replay
 from moeparity.bisection.report import Report
 from moeparity.engine.routes import IDS, ORDER, REPLAYED, WEIGHTS
 from tests.engine.test_functions import recipe_with

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
-
-from rich.console import Console, RenderableType
-
-from moeparity.bisection.replay.report import Replay, ReplayedToggle, Rung
-from moeparity.bisection.replay.text import replay_tables
+from moeparity.bisection.replay.data import Replay, ReplayedToggle, Rung
+from moeparity.bisection.replay.show import replay_blocks
 from tests.bisection.reports import fill
+from tests.printed import printed
 
 
-def shown(body: RenderableType) -> str:
-    file = io.StringIO()
-    Console(file=file, width=120).print(body)
-    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+def shown(replay: Replay) -> str:
+    return "\n".join(line.rstrip() for line in printed(replay_blocks(replay), 120).splitlines())
 
 
 RUNGS = (
@@ -39,7 +34,7 @@ def test_ladder_and_toggles() -> None:
         ReplayedToggle(name="op combine:accumulate", alone=2e-4, alone_forced=1e-4),
         ReplayedToggle(name="refused", alone=None, alone_forced=None),
     )
-    assert shown(replay_tables(Replay(rungs=RUNGS, toggles=toggles, reading=("Flips carry it.",)))) == (
+    assert shown(Replay(rungs=RUNGS, toggles=toggles, reading=("Flips carry it.",))) == (
         "taken from the reference  KL             k3        mean |delta|  max |delta|  "
         "expert set differs  slots differ\n"
         "none (natural)            4.00e-04 100%  3.00e-04  1.00e-02      0.24         3.00%               10.00%\n"
@@ -57,4 +52,4 @@ def test_ladder_and_toggles() -> None:
 
 def test_without_rungs_there_are_words_only() -> None:
     replay = Replay(rungs=(), toggles=(), reading=("There is no router.",))
-    assert shown(replay_tables(replay)) == "- There is no router."
+    assert shown(replay) == "- There is no router."

@@ -17,8 +17,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from moeparity.bisection.measures import codec
 from moeparity.bisection.observe import observe
-from moeparity.bisection.observed import Observed, codec
+from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
 from moeparity.bisection.prepare import prepare
 from moeparity.inputs.model import open_model

@@ -54,9 +54,9 @@ def edited(old: str, new: str) -> Callable[[Path], object]:
 
 def test_the_same_again_elsewhere_is_nothing_but_cost(first: Path, folder: Path) -> None:
     again = run(folder, "again", shard)
-    done = inside("compare", first, again)
+    done = inside("diff", first, again)
     assert done.returncode == 0
-    assert done.stdout.startswith("SAME  nothing but cost changed; exit 0\n")
+    assert done.stdout.startswith("PASS    nothing but cost changed; exit 0\n")
     assert "All 43 nodes have the same bits." in done.stdout
     # That it is so is more than that nothing was looked at: the whole reports but for what they cost.
     first_report, second_report = (json.loads((run / "report.json").read_bytes()) for run in (first, again))
@@ -119,19 +119,19 @@ def test_another_machine_is_not_held_to_single_nodes(first: Path, tmp_path: Path
     data = json.loads((copied_run / NAME).read_bytes())
     data["environment"] |= {"instruction set": "AVX2", "host": "elsewhere"}
     (copied_run / NAME).write_text(json.dumps(data), "utf-8")
-    done = inside("compare", first, copied_run)
+    done = inside("diff", first, copied_run)
     assert done.returncode == 0
-    assert "SAME  nothing but cost and environment changed; exit 0" in done.stdout
-    assert "Single nodes are not held to each other: the runs have another instruction set." in done.stdout
+    assert "PASS    nothing but cost and environment changed; exit 0" in done.stdout
+    assert "Single nodes cannot be compared: the runs differ in instruction set." in done.stdout
     assert compare(first, copied_run).nodes is None
 
 
 def test_reports_of_two_kinds_are_not_compared(first: Path, folder: Path, tmp_path: Path) -> None:
     place = folder / "base of first"
     inside("flips", place / "recipe.yaml", "--device", "cpu", "--run", tmp_path / "flips")
-    done = inside("compare", first, tmp_path / "flips", "--json", tmp_path / "compared.json")
+    done = inside("diff", first, tmp_path / "flips", "--json", tmp_path / "compared.json")
     assert done.returncode == 3
-    assert "OPEN  the reports are not compared: one is of `bisect`, the other of `flips`; exit 3" in done.stdout
+    assert "INCONCLUSIVE  the reports are not compared: one is of `bisect`, the other of `flips`; exit 3" in done.stdout
     assert json.loads((tmp_path / "compared.json").read_bytes())["schema"] == "moeparity.run-comparison/1"
 
 

@@ -26,10 +26,10 @@ from tests.errors.base import BASE, TOKENS
 
 KEPT = ["plan.json", "recipe.yaml", "report.json", "run.json"]
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "bisect": (),
-    "sweep": ("--over", "micro_batch=1,2"),
-    "flips": (),
-    "mine": ("--from", TOKENS),
+    "bisect": ("bisect", "recipe.yaml"),
+    "sweep": ("sweep", "recipe.yaml", "--over", "micro_batch=1,2"),
+    "flips": ("flips", "recipe.yaml"),
+    "mine": ("flips", "recipe.yaml", "--mine", TOKENS),
 }
 
 
@@ -66,14 +66,14 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_run_is_kept_and_printed_again(command: str, base: Path, tmp_path: Path) -> None:
     run = str(tmp_path / "run")
-    words = (command, "recipe.yaml", *COMMANDS[command], "--device", "cpu", "--run", run)
+    words = (*COMMANDS[command], "--device", "cpu", "--run", run)
     first = inside(*words, "--json", tmp_path / "first.json", cwd=base)
     assert sorted(path.name for path in (tmp_path / "run").glob("*.*") if path.name != LOCK) == KEPT
     run_files = files(tmp_path / "run")
     assert run_files["recipe.yaml"] == (base / "recipe.yaml").read_bytes()
     assert run_files["report.json"] == (tmp_path / "first.json").read_bytes()
 
-    again = inside("report", tmp_path / "run", "--json", tmp_path / "again.json")
+    again = inside("runs", "show", tmp_path / "run", "--json", tmp_path / "again.json")
     assert (again.returncode, again.stdout, again.stderr) == (first.returncode, first.stdout, "")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "first.json").read_bytes()
 
@@ -185,7 +185,7 @@ def test_a_damaged_run_is_told_in_one_line(name: str, spoil: Callable[[Path], No
     file = str(read_run(run).result) if name == "result" else name
     spoil(run / file)
     before = files(run)
-    done = inside("report", run) if name == "result" else inside("compare", whole, run)
+    done = inside("runs", "show", run) if name == "result" else inside("diff", whole, run)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith(f"error: {run / file}: ")
@@ -221,7 +221,7 @@ def changed(**update: Any) -> Callable[[Path], None]:
 def test_a_run_file_that_is_none(spoil: Callable[[Path], None], says: str, run: Path, base: Path) -> None:
     spoil(run / NAME)
     before = files(run)
-    done = inside("report", run)
+    done = inside("runs", "show", run)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     again = inside("bisect", base / "recipe.yaml", "--device", "cpu", "--run", run)
@@ -242,7 +242,7 @@ def test_a_report_of_classes_that_have_changed_since_says_who_wrote_it(run: Path
 
 def test_fields_of_a_later_version_are_passed_over(run: Path) -> None:
     changed(mood="good")(run / NAME)
-    assert inside("report", run).returncode == 3
+    assert inside("runs", "show", run).returncode == 3
 
 
 def test_an_unfinished_run_says_how_to_go_on(base: Path, tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_an_unfinished_run_says_how_to_go_on(base: Path, tmp_path: Path) -> None
         pytest.raises(KeyboardInterrupt),
     ):
         bisect(base / "recipe.yaml", device="cpu", run=folder)
-    done = inside("report", folder)
+    done = inside("runs", "show", folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert (
         f"is not finished. The command that began it goes on with it: moeparity bisect {base}/recipe.yaml"
@@ -266,13 +266,13 @@ def test_an_unfinished_run_says_how_to_go_on(base: Path, tmp_path: Path) -> None
 
 
 def test_the_list(whole: Path, tmp_path: Path) -> None:
-    done = inside("runs", whole.parent)
+    done = inside("runs", "list", whole.parent)
     assert done.returncode == 0
     line = " ".join(done.stdout.split())
     assert "inconclusive" in line
     assert "finished" in line
-    assert inside("runs", tmp_path).stdout.startswith("no runs in ")
-    missing = inside("runs", tmp_path / "nowhere")
+    assert inside("runs", "list", tmp_path).stdout.startswith("no runs in ")
+    missing = inside("runs", "list", tmp_path / "nowhere")
     assert (missing.returncode, missing.stdout) == (2, "")
 
 
@@ -286,6 +286,6 @@ def test_a_folder_that_cannot_be_made(base: Path, tmp_path: Path) -> None:
 def test_what_does_not_go_together(base: Path, tmp_path: Path) -> None:
     dry = inside("bisect", "recipe.yaml", "--dry-run", "--run", tmp_path / "run", cwd=base)
     assert "--dry-run makes no report for --run to write" in dry.stderr
-    log = inside("flips", "--log", "a", "b", "--run", tmp_path / "run", cwd=base)
-    assert "--run keeps the run of a recipe" in log.stderr
+    log = inside("diff", "a", "b", "--run", tmp_path / "run", cwd=base)
+    assert (log.returncode, "No such option: --run" in log.stderr) == (2, True)
     assert not (tmp_path / "run").exists()

@@ -46,7 +46,7 @@ def test_positions_that_run_on_start_where_they_are_read(run: Run) -> None:
     assert (root.node, [choice.attribute for choice in root.choices]) == ("rotary", ["schedule:positions"])
     (toggle,) = report.toggles
     assert (toggle.kind, toggle.legal) == ("schedule", True), "distances within a sequence are the same"
-    assert report.summary.starts.startswith("rotary: schedule:positions reset | running")
+    assert report.summary.starts.startswith("rotary: schedule:positions: reset | running")
 
 
 def test_a_pack_without_its_mask_is_named_as_another_model(run: Run) -> None:

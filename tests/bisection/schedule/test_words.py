@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from moeparity.bisection.schedule.measure import seeing
-from moeparity.bisection.schedule.report import Steps
-from moeparity.bisection.schedule.words import schedule_reading, steps_reading
 from moeparity.errors import Where
 from moeparity.plan.bind import bind
 from moeparity.plan.bound import BoundGraph
@@ -50,34 +48,3 @@ def test_an_op_that_sees_it_in_one_phase_or_chooses_by_phase_is_counted(tmp_path
     for setting, counts in (({"lm_head:rows@decode": "all"}, {"lm_head": 1}), ({"norm:output@decode": "fp32"}, NORM)):
         bound = bind(of, profile, "bf16", overrides(setting, HERE), phases=("prefill", "decode"))
         assert seeing(bound) == counts
-
-
-def test_where_none_sees_it_it_cannot_matter() -> None:
-    (same,) = schedule_reading({}, {}, differs=False)
-    assert same == "The schedule can't matter here: no op of either side goes by which tokens are computed together."
-    (sentence,) = schedule_reading({}, {}, differs=True)
-    assert sentence.startswith("The schedule can't matter here, although the schedules differ: ")
-    assert "matter" not in " ".join(schedule_reading({}, {}, differs=True, mixing=["candidate"]))
-    assert "matter" not in " ".join(schedule_reading({"linear": 1}, {}, differs=True, mixing=["candidate"]))
-
-
-def test_steps_are_told_by_phase() -> None:
-    prefill = Steps(phase="prefill", steps=1, least_rows=90, most_rows=90, least_head_rows=4, most_head_rows=4)
-    decode = Steps(phase="decode", steps=1200, least_rows=1, most_rows=8, least_head_rows=1, most_head_rows=8)
-    assert steps_reading("candidate", [prefill, decode]) == (
-        "The candidate makes 1 step of prefill with 90 rows (4 rows at the head) and 1,200 steps of decode with "
-        "1 to 8 rows each."
-    )
-
-
-def test_ops_that_see_it_are_named() -> None:
-    counts = {"linear": 8, "gate": 1}
-    assert schedule_reading(counts, counts, differs=True) == [
-        "On both sides linear and gate go by which tokens are computed together."
-    ]
-    assert schedule_reading(counts, {}, differs=True) == [
-        "In the reference linear and gate go by which tokens are computed together.",
-        "The schedule can't matter in the candidate: none of its ops goes by it.",
-    ]
-    first, second = schedule_reading({"lm_head": 1}, {"linear": 3}, differs=False)
-    assert (first.split()[3:5], second.split()[3:5]) == (["lm_head", "goes"], ["linear", "goes"])

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from moeparity.bisection.measures import summarise
 from moeparity.bisection.mixtures import Mixtures
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.options import Options
 from moeparity.bisection.pipeline import bisect, passes
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.shares.search import Blame, blame
-from moeparity.bisection.summarise import summarise
+from moeparity.bisection.shares.search import Searched, shared_out
 from moeparity.check.recipes import check
 from moeparity.engine.routes import IDS
 from moeparity.errors import SpecError
@@ -64,7 +64,7 @@ def head(x, *, node):
 class Run:
     plan: Plan
     observed: Observed
-    blame: Blame
+    blame: Searched
     every: dict[Mixture, Outcome | None]
     """Every mixture, of an oracle of its own that was told nothing."""
 
@@ -89,17 +89,17 @@ def recipe(
 def run(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Run:
     path = recipe(tmp_path_factory.mktemp("blame"), qwen3_moe, costs=dict.fromkeys(OWN, 1.0))
     plan, observed = passes(path, device="cpu")
-    whole_blame = blame(plan, observed)
+    whole_blame = shared_out(plan, observed)
     assert whole_blame is not None
     return Run(plan, observed, whole_blame, dict(Mixtures(plan)(subsets(t.name for t in plan.toggles))))
 
 
 @pytest.fixture(scope="module")
-def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Plan, Observed, Blame]:
+def noisy(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> tuple[Plan, Observed, Searched]:
     path = recipe(tmp_path_factory.mktemp("noisy"), qwen3_moe, settings=NOISY, dtype="bf16")
     plan, observed = passes(path, device="cpu", options=Options(attribute=True))
     assert plan.recipe.attribute
-    whole_blame = blame(plan, observed)
+    whole_blame = shared_out(plan, observed)
     assert whole_blame is not None
     return plan, observed, whole_blame
 
@@ -121,7 +121,7 @@ def test_shares_are_shapley_values_and_add_up_to_the_candidates_divergence(run: 
     assert rows["lm_head:output"].role is Role.CULPRIT
 
 
-def test_forced_shares_are_those_of_mixtures_with_the_references_routes(noisy: tuple[Plan, Observed, Blame]) -> None:
+def test_forced_shares_are_those_of_mixtures_with_the_references_routes(noisy: tuple[Plan, Observed, Searched]) -> None:
     plan, _, whole_blame = noisy
     assert whole_blame.forced is not None
     names = [toggle.name for toggle in plan.toggles]
@@ -166,7 +166,7 @@ def test_mixtures_are_walked_once_in_fewer_passes_than_one_by_one(run: Run) -> N
 def test_the_part_that_makes_the_share_is_found(tmp_path: Path, qwen3_moe: Path) -> None:
     settings = {"layers[*].moe.combine:weighted": "bf16", "lm_head:output": "bf16"}
     plan, observed = passes(recipe(tmp_path, qwen3_moe, settings=settings), device="cpu")
-    whole_blame = blame(plan, observed)
+    whole_blame = shared_out(plan, observed)
     assert whole_blame is not None
     assert whole_blame.inside is not None
     rows = {row.name: row for row in whole_blame.inside.shares}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 
-from rich.console import Console
-
-from moeparity.bisection.run.report import Cost
-from moeparity.bisection.shares.report import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
-from moeparity.bisection.shares.text import fix_sections, search_cost, share_sections
-from tests.bisection.reports import fill
+from moeparity.bisection.run.data import Cost
+from moeparity.bisection.shares.data import Attribution, FixSetRow, InteractionRow, ShareRow, Shares
+from moeparity.bisection.shares.show import search_cost, show, show_fixes
+from tests.bisection.reports import REPORT, fill
+from tests.printed import printed
 
 A = fill(
     ShareRow,
@@ -74,12 +72,11 @@ FOUND = Attribution(
 
 
 def sections(attribution: Attribution) -> dict[str, str]:
-    shown = {}
-    for title, body in (*share_sections(attribution), *fix_sections(attribution)):
-        file = io.StringIO()
-        Console(file=file, width=140).print(body)
-        shown[title] = "\n".join(line.rstrip() for line in file.getvalue().splitlines())
-    return shown
+    report = replace(REPORT, attribution=attribution)
+    return {
+        group.title: "\n".join(line.rstrip() for line in printed(group.blocks, 140).splitlines())
+        for group in (*show(report), *show_fixes(report))
+    }
 
 
 def test_the_waterfall_with_and_without_forced_routes() -> None:
@@ -108,9 +105,9 @@ def test_parts_are_told_as_shares_of_their_toggle() -> None:
         "layers[1].moe.gate:output (read | inferred) 80% 5%",
     ]
     assert "lm_head" not in "\n".join(lines), "nothing of it was taken apart"
-    assert lines[-1].startswith("of it: of the toggle's own share, from 16 drawn orders, with the standard error")
+    assert lines[-1].startswith("of it: the part's percent of its toggle's share, from 16 drawn orders, with the")
     every = sections(replace(FOUND, inside=replace(INSIDE, exact=True, orders=6)))["Inside the largest shares"]
-    assert "from all 6 orders; a part" in every
+    assert "from all 6 orders; large parts" in every
     assert "Inside the largest shares" not in sections(replace(FOUND, inside=replace(INSIDE, rows=(A, B))))
 
 

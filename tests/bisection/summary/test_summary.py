@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import io
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
-from moeparity.bisection.divergence.report import Choice, Root
-from moeparity.bisection.floor.report import Floor, FloorTrial
-from moeparity.bisection.nonfinite.report import FirstNonfinite, Nonfinite
-from moeparity.bisection.record.report import LogprobRecord, Record
-from moeparity.bisection.shares.report import Attribution, FixSetRow, ShareRow, Shares
-from moeparity.bisection.summary.blame import blame, to_set
-from moeparity.bisection.summary.report import Summary
-from moeparity.bisection.summary.text import seven_lines
-from moeparity.bisection.summary.words import floor, recorded, starts, sure
-from moeparity.bisection.toggles.report import Offset, ToggleResult, TrialResult
-from moeparity.bisection.verdict.report import Metrics
-from moeparity.metrics.verdict import Verdict
+from moeparity.bisection.blame import show as words
+from moeparity.bisection.blame.measure import blame_of
+from moeparity.bisection.nonfinite.data import Nonfinite
+from moeparity.bisection.shares.data import Attribution, FixSetRow, ShareRow, Shares
+from moeparity.bisection.summary.data import Summary
+from moeparity.bisection.summary.show import show, sure
+from moeparity.bisection.toggles.data import Offset, Toggled, ToggleResult, TrialResult
 from tests.bisection.reports import REPORT, fill
+from tests.printed import printed
 
 FLAG = 'attn_implementation="eager"'
-BARE = "1 more without a flag"
 
 
 def toggle(name: str, alone: float, restored: float, *, idle: bool = False, **fields: object) -> ToggleResult:
@@ -40,6 +35,31 @@ def toggle(name: str, alone: float, restored: float, *, idle: bool = False, **fi
         had_no_effect=idle,
         **fields,
     )
+
+
+def blame(
+    toggles: Sequence[ToggleResult],
+    attribution: Attribution | None,
+    total: float,
+    offsets: tuple[Offset, ...] = (),
+    nonfinite: Nonfinite | None = None,
+) -> str:
+    """Who makes it, in words."""
+    toggled = fill(Toggled, toggles=tuple(toggles), offsets=offsets)
+    return words.who(blame_of(toggled, total, attribution, nonfinite))
+
+
+def to_set(
+    toggles: Sequence[ToggleResult],
+    attribution: Attribution | None,
+    total: float,
+    *,
+    passes: bool = False,
+    nonfinite: Nonfinite | None = None,
+) -> str:
+    """What to set, in words."""
+    blame = blame_of(fill(Toggled, toggles=tuple(toggles)), total, attribution, nonfinite)
+    return words.to_set(blame, toggles, passes=passes)
 
 
 def shares(**roles: str) -> Attribution:
@@ -78,8 +98,11 @@ def shares(**roles: str) -> Attribution:
         (
             [toggle("a", 0.99, 1.1, large=True, candidate_changed_by=FLAG), toggle("b", 0.84, 1.0, large=True)],
             None,
-            "2 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
-            f"none alone surely lowers it; all 2, for equal bits: {FLAG} on the candidate; {BARE}",
+            "a and b, interchangeable: each alone makes 84-99% (noise, saturated)",
+            (
+                f"none alone surely lowers it; all together, for equal bits: {FLAG} (a) on the candidate; "
+                "without a flag: b"
+            ),
         ),
         (
             [toggle("a", 0.9, 0.2, restored_change_high=-0.5), toggle("b", 0.1, 0.9)],
@@ -92,7 +115,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.99, 1.1), toggle("b", 0.84, 1.0)],
             None,
             "not decided with these sequences: most is b, 84% alone",
-            "none alone surely lowers it; all 2, for equal bits: restore a and b (no flag known)",
+            "none alone surely lowers it; all together, for equal bits: restore a and b (no flag known)",
         ),
         # A bug is never interchangeable with a rounding.
         (
@@ -108,7 +131,7 @@ def shares(**roles: str) -> Attribution:
             [toggle("a", 0.9, 0.2), toggle("b", 0.1, 0.9)],
             shares(a="culprit", b="contributes"),
             "a 62% (18% to 105%)",
-            "none alone surely lowers it; all 2, for equal bits: restore a and b (no flag known)",
+            "none alone surely lowers it; all together, for equal bits: restore a and b (no flag known)",
         ),
     ],
 )
@@ -123,7 +146,9 @@ def test_what_hides_each_other_is_blamed_and_set_together() -> None:
     """Both act, and restoring either changes no bit: nothing of it is "nobody", and neither alone is enough."""
     hidden = [toggle("a", 1.0, 1.0, masked=True), toggle("b", 1.0, 1.0, masked=True)]
     assert blame(hidden, None, 1.0) == "not decided with these sequences: most is a, 100% alone"
-    assert to_set(hidden, None, 1.0).startswith("none alone surely lowers it; all 2, for equal bits: restore a and b")
+    assert to_set(hidden, None, 1.0).startswith(
+        "none alone surely lowers it; all together, for equal bits: restore a and b"
+    )
     # What the masked one would do where the other is restored is not known: it does not make all of it.
     assert blame([toggle("a", 1.0, 1.0), hidden[1]], None, 1.0) != "a makes all of it"
 
@@ -138,12 +163,25 @@ def test_a_flag_that_only_the_reference_has_is_said() -> None:
     assert to_set(toggles, None, 1.0).endswith("for equal bits: restore a and b (the candidate has no flag)")
 
 
+def test_of_trials_that_were_not_run_nothing_is_said() -> None:
+    refused = replace(toggle("a", 1.0, 1.0), alone=None, restored=None)
+    assert blame([refused, toggle("b", 0.84, 1.2)], None, 1.0) == (
+        "not decided with these sequences: most is b, 84% alone"
+    )
+    assert blame([refused, replace(refused, name="b")], None, 1.0) == "not decided with these sequences"
+    assert to_set([refused, replace(refused, name="b")], None, 1.0) == (
+        "none alone surely lowers it; all together, for equal bits: restore a and b (no flag known)"
+    )
+
+
 def test_nothing_is_shared_of_nan() -> None:
     nan, toggles = float("nan"), [toggle("a", float("nan"), 0.1), toggle("b", 0.1, float("nan"))]
     where = fill(Nonfinite, made_by=("a",), ended_by=("a",))
-    assert blame(toggles, None, nan, nonfinite=where) == "no shares of what is not finite; alone a makes it"
-    assert blame(toggles, None, nan) == "no shares of NaN"
-    assert to_set(toggles, None, nan, nonfinite=where) == "restore a (no flag known), which ends what is not finite"
+    assert blame(toggles, None, nan, nonfinite=where) == (
+        "a alone makes NaN or infinities, of which no shares are taken"
+    )
+    assert blame(toggles, None, nan) == "not known: no shares are taken of NaN or infinities"
+    assert to_set(toggles, None, nan, nonfinite=where) == "restore a (no flag known), which leaves no NaN or infinity"
 
 
 def test_a_pair_that_offsets_and_a_pass() -> None:
@@ -154,57 +192,41 @@ def test_a_pair_that_offsets_and_a_pass() -> None:
 
 
 def test_of_many_a_few_are_named() -> None:
-    many = [toggle(name, 0.1, 1.1) for name in "abcd"]
-    assert (
-        to_set(many, None, 1.0)
-        == "none alone surely lowers it; all 4, for equal bits: restore a, b and 2 more (no flag known)"
+    many = [toggle(name, 0.1 + 0.01 * at, 1.1) for at, name in enumerate("abcdefgh")]
+    assert to_set(many, None, 1.0) == (
+        "none alone surely lowers it; all together, for equal bits: restore h, g, f, e, d, c and 2 more "
+        "(--section toggles) (no flag known)"
     )
     alike = shares(a="saturated", b="saturated")
-    assert blame(many, alike, 1.0) == "2 choices, interchangeable (noise, saturated): shares name nobody"
+    words = "a and b, interchangeable (noise, saturated): shares do not tell them apart"
+    assert blame(many, alike, 1.0) == words
+    # Also shares that the sequences do not bound.
+    rows = tuple(replace(row, of_whole_low=-math.inf, of_whole_high=math.inf) for row in alike.shares.rows)
+    unbounded = replace(alike, shares=replace(alike.shares, rows=rows))
+    assert blame(many, unbounded, 1.0) == words
+
+
+def test_of_one_flag_all_that_it_takes_back_is_named() -> None:
+    toggles = [toggle(name, 0.9, 1.0, large=True, candidate_changed_by=FLAG) for name in "ab"] + [toggle("c", 0.8, 1.0)]
+    assert to_set(toggles, None, 1.0) == (
+        f"none alone surely lowers it; all together, for equal bits: {FLAG} (a, b) on the candidate; without a flag: c"
+    )
+    many = [toggle(name, 0.9, 1.0, candidate_changed_by=FLAG) for name in "abcdefgh"]
+    assert to_set(many, None, 1.0).endswith(f"for equal bits: {FLAG} on the candidate")
 
 
 def test_a_fix_that_was_run_is_what_to_set() -> None:
     toggles = [toggle("a", 0.9, 0.2, candidate_changed_by=FLAG), toggle("b", 0.1, 0.9)]
     fixed = replace(shares(a="culprit"), fixes=(fill(FixSetRow, toggles=("a",), exact=False),))
     assert to_set(toggles, fixed, 1.0) == f"{FLAG} on the candidate"
-    undecided = replace(shares(a="undecided"), shares=fill(Shares, rows=(fill(ShareRow, role="undecided", needed=92),)))
+    undecided = replace(
+        shares(a="undecided"), shares=fill(Shares, rows=(fill(ShareRow, name="a", role="undecided", needed=92),))
+    )
     assert blame(toggles, undecided, 1.0) == "not decided with these sequences: about 92 such are needed"
-    assert blame(toggles, None, 0.0) == "2 choices act, and no scored token's log-probability shows it"
+    assert blame(toggles, None, 0.0) == "a and b act, and no scored token's log-probability shows it"
 
 
-def test_the_record() -> None:
-    assert recorded(REPORT.record) == "none given: this compares two simulations"
-    logprobs = fill(LogprobRecord, mean_abs_delta=1.18, floor=5.9e-05, from_position=1, tokens=2016)
-    contradicted = fill(Record, status="not reproduced", side="candidate", logprobs=logprobs)
-    assert recorded(contradicted) == "not reproduced: mean |delta| 1.2, floor 5.9e-05, from position 1 on"
-    assert recorded(replace(contradicted, status="reproduced")).startswith("reproduced: mean |delta| 1.18 nats")
-
-
-def test_where_it_starts() -> None:
-    choice = fill(Choice, reference="eager", candidate="sdpa", reference_evidence="verified", candidate_evidence="read")
-    root = fill(Root, node="layers[0].attention.attend", choices=(choice, choice))
-    metrics = fill(Metrics)
-    assert starts([], None, metrics) == "nowhere: no node gives other bits on equal inputs"
-    assert starts([root], None, metrics) == (
-        "layers[0].attention.attend: eager | sdpa (verified | read), and 1 choice more"
-    )
-    place = fill(FirstNonfinite, side="candidate", node="layers[1].moe.experts", nan=4, sequence=3, position=7)
-    nan = fill(Nonfinite, first=(place,))
-    assert starts([root], nan, replace(metrics, nonfinite_tokens=3)) == (
-        "NaN at layers[1].moe.experts, sequence 3, position 7"
-    )
-
-
-def test_floor_and_how_sure() -> None:
-    judged = fill(Verdict, below=1e-4)
-    trial = fill(FloorTrial, name="orders drawn with seed 1")
-    moved = fill(Floor, trials=(trial,), largest=3.49e-4)
-    assert floor(moved, judged) == ("0.00035, reference against itself reordered: this gate asks for bits")
-    assert floor(replace(moved, largest=1e-5), judged) == "1e-05, reference against itself reordered"
-    assert floor(replace(moved, bit_identical=True), judged) == "none: the reference has the same bits in 1 other way"
-    assert floor(replace(moved, largest=0.0), judged).startswith("0, though bits differ")
-    assert floor(fill(Floor), judged).startswith("none: one sequence")
-    assert floor(None, judged) == "not measured (`floor: false`)"
+def test_how_sure() -> None:
     decisive = toggle("a", 1.0, 0.0)
     assert sure([decisive], 32, 2016, synthetic=False) == ("values 1 verified, 1 read; 32 sequences, 2,016 tokens")
     unsure = replace(decisive, candidate_evidence="unknown")
@@ -220,22 +242,25 @@ def test_floor_and_how_sure() -> None:
 
 def test_seven_lines_at_80_columns() -> None:
     summary = Summary(
-        verdict="k3 0.00027 [0.00021, 0.00037] nats per token, gate 0.0001",
+        verdict="k3 (KL estimate, nats per token) 0.00027 [0.00021, 0.00037]",
         record="none given: this compares two simulations",
-        starts="layers[0].attention.attend: eager | sdpa (verified | verified)",
-        blame="4 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
+        starts="layers[0].attention.attend:implementation: eager | sdpa (verified | verified)",
+        blame="op combine:accumulate and layers[*].moe.gate:output, interchangeable: each alone makes 84-99% "
+        "(noise, saturated)",
         to_set="nothing",
         floor="not measured (`floor: false`)",
         sure="values 4 verified; 32 sequences, 2,016 tokens",
     )
-    stream = io.StringIO()
-    Console(file=stream, width=80).print(seven_lines(replace(REPORT, summary=summary)))
-    lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+    shown = [line.rstrip() for line in printed(show(replace(REPORT, summary=summary)), 80).splitlines()]
+    lines, closing = shown[:9], shown[9:]
+    assert closing == ["", *lines]
     assert lines == [
-        "FAIL    k3 0.00027 [0.00021, 0.00037] nats per token, gate 0.0001",
+        "FAIL    k3 (KL estimate, nats per token) 0.00027 [0.00021, 0.00037]",
         "record  none given: this compares two simulations",
-        "starts  layers[0].attention.attend: eager | sdpa (verified | verified)",
-        "blame   4 choices, interchangeable: each alone makes 84-99% (noise, saturated)",
+        "starts  layers[0].attention.attend:implementation: eager | sdpa (verified |",
+        "        verified)",
+        "blame   op combine:accumulate and layers[*].moe.gate:output, interchangeable:",
+        "        each alone makes 84-99% (noise, saturated)",
         "to set  nothing",
         "floor   not measured (`floor: false`)",
         "sure    values 4 verified; 32 sequences, 2,016 tokens",

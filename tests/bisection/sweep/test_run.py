@@ -208,13 +208,13 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not done.stderr
     rows = [line.split() for line in done.stdout.splitlines() if line.split()[1:2] in (["hf-eager"], ["hf-default"])]
     assert [row[:4] for row in rows[:3]] == [
-        ["bf16", "hf-eager", "pass", "all"],
-        ["bf16", "hf-default", *rows[1][2:4]],
-        ["fp64", "hf-eager", *rows[2][2:4]],
+        ["bf16,", "hf-eager", "pass", "all"],
+        ["bf16,", "hf-default", *rows[1][2:4]],
+        ["fp64,", "hf-eager", *rows[2][2:4]],
     ]
-    assert rows[3][:4] == ["fp64", "hf-default", "cannot", "run"]
+    assert rows[3][:4] == ["fp64,", "hf-default", "cannot", "run"]
     assert "grouped GEMM has no fp64" in " ".join(done.stdout.split())
-    assert "layers[0].attention.attend (attention)" in done.stdout
+    assert "\n  starts at layers[0].attention.attend (attention)\n" in done.stdout
     written = json.loads(out.read_text())
     swept = moeparity.sweep(recipe, ["dtype=bf16,fp64", "profile=hf-eager,hf-default"], device="cpu")
     expected = json.loads(swept.to_json())
@@ -249,7 +249,7 @@ def test_help_and_parsing_do_not_import_torch() -> None:
     code = (
         "import sys\nfrom moeparity.cli import main\nsys.argv = ['moeparity', 'sweep', '--help']\n"
         "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
-        "from moeparity.bisection.sweep.run import axes\nimport moeparity.bisection.sweep.text\naxes(['dtype=bf16'])\n"
+        "from moeparity.bisection.sweep.run import axes\nimport moeparity.bisection.sweep.show\naxes(['dtype=bf16'])\n"
         "sys.exit(3 if 'torch' in sys.modules else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

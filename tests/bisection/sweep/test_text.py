@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -11,16 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from moeparity.bisection.divergence.report import Root
-from moeparity.bisection.flips.report import LayerFlips, RoutingFlips
+from moeparity.bisection.divergence.data import Root
+from moeparity.bisection.flips.data import LayerFlips, RoutingFlips
 from moeparity.bisection.report import Report
 from moeparity.bisection.sweep.report import Point, Sweep
-from moeparity.bisection.sweep.text import print_sweep
-from moeparity.bisection.verdict.report import Metrics
+from moeparity.bisection.sweep.show import document
+from moeparity.bisection.verdict.data import Metrics
 from moeparity.metrics.verdict import Interval
 from tests.bisection.reports import REPORT, fill
+from tests.printed import printed
 
 FAIL = replace(REPORT, roots=(fill(Root, node="layers[10].attention.o_reduce", op="all_reduce"),))
 OPEN = replace(FAIL, verdict=replace(FAIL.verdict, status="inconclusive"), flips=None)
@@ -48,65 +47,57 @@ def swept(reports: Sequence[Report | None] = REPORTS, **values: Sequence[Any]) -
 
 
 def lines(sweep: Sweep, width: int) -> list[str]:
-    out = io.StringIO()
-    print_sweep(sweep, Console(file=out, width=width, highlight=False, markup=False))
-    return [line.rstrip() for line in out.getvalue().splitlines()]
+    return [line.rstrip() for line in printed(document(sweep), width).splitlines()]
 
 
 def table(sweep: Sweep, width: int) -> list[str]:
     """The lines between the head and the note."""
-    printed = lines(sweep, width)
-    start = printed.index("") + 1
-    return printed[start : printed.index("", start)]
+    shown = lines(sweep, width)
+    start = shown.index("") + 1
+    return shown[start : shown.index("", start)]
 
 
-def test_one_line_per_point_where_all_fits() -> None:
-    root = "layers[10].attention.o_reduce (all_reduce)"
-    assert table(swept(reports=REPORTS[:3], tensor=(1, 2, 4)), 160) == [
-        "tensor  verdict       k3                           KL        flips        first divergence",
-        "1       pass          all bits equal               0         0.00% 0.00%  none",
-        f"2       inconclusive  1.30e-03 9.00e-04..1.70e-03  2.00e-03               {root}",
-        f"4       fail          1.30e-03 9.00e-04..1.70e-03  2.00e-03  7.50% 5.00%  {root}",
-    ]
+STARTS = "  starts at layers[10].attention.o_reduce (all_reduce)"
 
 
-def test_two_lines_per_point_on_a_terminal_of_100_columns() -> None:
+def test_one_row_per_point_and_below_it_where_it_starts() -> None:
     assert table(swept(), 100) == [
-        "placement.tensor  verdict       k3                  KL        flips  first divergence",
-        "1                 pass          all bits equal      0         0.00%  none",
-        "                                                              0.00%",
-        "2                 inconclusive  1.30e-03            2.00e-03         layers[10].attention.o_reduce",
-        "                                9.00e-04..1.70e-03                   (all_reduce)",
-        "4                 fail          1.30e-03            2.00e-03  7.50%  layers[10].attention.o_reduce",
-        "                                9.00e-04..1.70e-03            5.00%  (all_reduce)",
-        "8                 cannot run    recipes/quickstart.yaml:7: layers[0].attention.q:tensor: 6 heads",
-        "                                cannot be cut into 8 pieces. Take 1, 2, 3 or 6.",
+        "placement.tensor  verdict       k3                           KL        flips",
+        "1                 pass          all bits equal               0         0.00% 0.00%",
+        "  starts nowhere",
+        "2                 inconclusive  1.30e-03 9.00e-04..1.70e-03  2.00e-03",
+        STARTS,
+        "4                 fail          1.30e-03 9.00e-04..1.70e-03  2.00e-03  7.50% 5.00%",
+        STARTS,
+        "8                 cannot run",
+        "  recipes/quickstart.yaml:7: layers[0].attention.q:tensor: 6 heads cannot be cut into 8 pieces. Take",
+        "  1, 2, 3 or 6.",
     ]
 
 
-def test_values_on_their_own_line_where_several_keys_leave_no_room() -> None:
+def test_values_of_several_keys_stand_in_the_order_of_the_keys() -> None:
     keys = {
         "layers[*].moe.combine:order": ("threads(4, vector=2) | fold_hi", "native"),
         "reference.dtype": (None, True),
     }
-    printed = table(swept(reports=(FAIL, None), **keys), 100)
-    assert printed[:4] == [
-        "  verdict     k3                  KL        flips  first divergence",
-        "layers[*].moe.combine:order=threads(4, vector=2) | fold_hi, reference.dtype=null",
-        "  fail        1.30e-03            2.00e-03  7.50%  layers[10].attention.o_reduce",
-        "              9.00e-04..1.70e-03            5.00%  (all_reduce)",
+    shown = table(swept(reports=(FAIL, None), **keys), 100)
+    assert shown[:4] == [
+        "layers[*].moe.combine:order,          verdict     k3                           KL        flips",
+        "reference.dtype",
+        "threads(4, vector=2) | fold_hi, null  fail        1.30e-03 9.00e-04..1.70e-03  2.00e-03  7.50% 5.00%",
+        STARTS,
     ]
-    assert printed[4] == "layers[*].moe.combine:order=native, reference.dtype=true"
-    assert printed[5].startswith("  cannot run  recipes/quickstart.yaml:7")
-    assert " ".join(" ".join(printed[5:]).split()).endswith(ERROR)
+    assert shown[4] == "native, true                          cannot run"
+    assert shown[5].startswith("  recipes/quickstart.yaml:7")
+    assert " ".join(" ".join(shown[5:]).split()) == ERROR
 
 
 @pytest.mark.parametrize("width", [80, 90, 100, 120, 160, 200])
 def test_no_number_and_no_reason_is_ever_cut(width: int) -> None:
     for sweep in (swept(), swept(a=(1, 2, 3, 4), b=("x", "y", "z", "null"))):
-        printed = lines(sweep, width)
-        assert max(map(len, printed)) <= width
-        text = " ".join("\n".join(printed).split())
+        shown = lines(sweep, width)
+        assert max(map(len, shown)) <= width
+        text = " ".join("\n".join(shown).split())
         assert not {"…", "..."} & set(text.split())
         for cell in ("all bits equal", "9.00e-04..1.70e-03", "2.00e-03", "inconclusive", "(all_reduce"):
             assert cell in text
@@ -114,12 +105,12 @@ def test_no_number_and_no_reason_is_ever_cut(width: int) -> None:
 
 def test_the_head_and_the_warnings_are_those_of_the_points() -> None:
     warned = replace(FAIL, warnings=("The weights are synthetic(0).",))
-    printed = lines(swept(reports=(warned, warned), dtype=("bf16", "fp32")), 120)
-    assert printed[0] == printed[-1] == "FAIL    2 points: 2 fail, gate k3 0.0001; exit 1"
-    assert printed[1] == "recipe      recipes/[/bold].yaml"
-    assert "gate        k3 below 0.0001 per token" in printed
-    assert [line for line in printed if "synthetic" in line] == ["warning: The weights are synthetic(0)."]
-    assert "k3: nats per token, with its 95% interval." in "\n".join(printed)
+    shown = lines(swept(reports=(warned, warned), dtype=("bf16", "fp32")), 120)
+    assert shown[0] == shown[-1] == "FAIL    2 points: 2 fail, gate k3 0.0001; exit 1"
+    assert shown[1] == "recipe      recipes/[/bold].yaml"
+    assert "gate        k3 below 0.0001 per token" in shown
+    assert [line for line in shown if "synthetic" in line] == ["warning: The weights are synthetic(0)."]
+    assert "k3: nats per token, with its 95% interval." in "\n".join(shown)
 
 
 def test_the_column_is_called_by_the_metric_that_is_gated() -> None:
@@ -131,9 +122,9 @@ def test_the_column_is_called_by_the_metric_that_is_gated() -> None:
 
 
 def test_a_sweep_of_which_nothing_ran_shows_why() -> None:
-    printed = "\n".join(lines(swept(reports=(None, None), dtype=("bf16", "fp32")), 200))
-    assert printed.count(ERROR) == 2
-    assert "interval" not in printed
+    shown = "\n".join(lines(swept(reports=(None, None), dtype=("bf16", "fp32")), 200))
+    assert shown.count(ERROR) == 2
+    assert "interval" not in shown
 
 
 @pytest.mark.parametrize(

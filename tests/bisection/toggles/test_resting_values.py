@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from moeparity import bisect
-from moeparity.bisection.report import ON_REQUEST, Report
-from moeparity.bisection.text import print_report
+from moeparity.bisection.report import Report
+from tests.bisection.reports import on_screen
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
 
@@ -45,9 +43,7 @@ def test_a_restored_trial_is_the_candidate_without_that_line(tmp_path: Path, qwe
 def test_the_report_says_where_a_value_rests(report: Report) -> None:
     (eps,) = (toggle for toggle in report.toggles if toggle.name in EPS)
     assert (eps.nodes, eps.reference_resting, eps.candidate_resting) == (3, 0, 2)
-    output = io.StringIO()
-    print_report(report, Console(file=output, width=160), ON_REQUEST)
-    assert "rests in the candidate at 2 of 3 nodes" in output.getvalue()
+    assert "takes no effect in the candidate at 2 of 3 nodes" in on_screen(report)
 
 
 def test_a_root_names_only_choices_that_take_effect_on_both_sides(report: Report) -> None:

@@ -8,10 +8,10 @@ from typing import Literal
 
 import pytest
 
+from moeparity.bisection.toggles.data import Offset
+from moeparity.bisection.toggles.data import TrialResult as Trial
 from moeparity.bisection.toggles.effect import Effect
-from moeparity.bisection.toggles.report import Offset
-from moeparity.bisection.toggles.report import TrialResult as Trial
-from moeparity.bisection.toggles.words import reading
+from moeparity.bisection.toggles.show import reading
 from moeparity.plan.toggles import Toggle
 
 TOTAL = 1e-3
@@ -66,21 +66,10 @@ def test_no_toggles_say_nothing() -> None:
     assert reading([], 0.0) == []
 
 
-def test_no_effect() -> None:
-    assert reading([without("a")], 0.0) == ["a (read) had no effect: no bit changed at any node."]
-    sentences = reading([without("a"), without("b"), without("c")], 0.0)
-    assert sentences == ["a (read), b (read) and c (read) had no effect: no bit changed at any node."]
-
-
 def test_a_bit_changed_in_one_trial_is_an_effect() -> None:
     assert effect("a", 0.0, TOTAL, nodes=(0, 0)).had_no_effect
     assert not effect("a", 0.0, TOTAL, nodes=(1, 0)).had_no_effect
     assert not effect("a", 0.0, TOTAL, nodes=(0, 1)).had_no_effect
-
-
-def test_bits_that_changed_without_reaching_the_logits_are_not_called_without_effect() -> None:
-    sentences = reading([effect("a", 0.0, 0.0), effect("b", 0.0, 0.0)], 0.0)
-    assert sentences == ["Bits change, but none of the changes reaches a scored token."]
 
 
 def test_a_pair_that_offsets_each_other_is_named_with_its_nodes_and_is_not_interchangeable() -> None:
@@ -109,7 +98,7 @@ def test_a_mixture_that_an_op_refuses_is_named_and_is_no_effect_and_not_masked()
     assert not refused.had_no_effect
     assert not refused.is_masked
     sentences = reading([refused, effect("b", TOTAL, TOTAL)], TOTAL)
-    assert sentences == ["An op refuses a (read) mixed with the other side's choices: see the table."]
+    assert sentences == ["a (read) could not be tried both ways, since an op refuses a mixture: see what is left out."]
 
 
 def test_one_active() -> None:
@@ -136,8 +125,8 @@ def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
     eps = effect("eps", 0.9 * TOTAL, 0.8 * TOTAL, kind="semantics", spread=0.25 * TOTAL)
     of_roundings, saturated, apart = reading([*roundings, eps], TOTAL)
     assert of_roundings == (
-        "eps (read) decides what is computed, not how it is rounded (class semantics): the two sides of it are "
-        "different functions, and no tolerance makes them one."
+        "eps (read) decides what is computed, not how it is rounded: the two sides of it are different functions, and "
+        "no tolerance makes them one."
     )
     assert saturated.startswith("Saturated: a (read) and b (read) are interchangeable.")
     assert apart == (
@@ -150,7 +139,7 @@ def test_another_model_is_no_more_interchangeable_than_a_bug_is() -> None:
 def test_what_may_be_less_than_a_quarter_by_its_interval_is_not_called_interchangeable() -> None:
     unsure = effect("b", 0.6 * TOTAL, TOTAL, spread=0.4 * TOTAL)
     (sentence,) = reading([effect("a", TOTAL, TOTAL), unsure], TOTAL)
-    assert sentence.startswith("Not decided with these sequences: whether b (read) can be stood in for by others.")
+    assert sentence.startswith("Not decided with these sequences: whether other choices can replace b (read).")
     assert reading([effect("a", TOTAL / 100, TOTAL), unsure], TOTAL) == [], "there is nobody beside it"
     faults = [effect("eps", TOTAL, TOTAL, kind="semantics"), unsure]
     (sentence,) = reading(faults, TOTAL)

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from io import StringIO
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 from safetensors.torch import save_file
 
 from moeparity.bisection.pipeline import bisect
-from moeparity.bisection.report import ON_REQUEST, Report
-from moeparity.bisection.text import print_report
+from moeparity.bisection.report import Report
+from tests.bisection.reports import on_screen
 
 IDS = torch.randint(0, 512, (4, 9), generator=torch.Generator().manual_seed(2))
 MASK = torch.ones_like(IDS).index_fill_(1, torch.arange(3), 0)
@@ -41,12 +39,6 @@ def run(qwen3_moe: Path, tmp_path: Path) -> Run:
     return once
 
 
-def printed(report: Report) -> str:
-    out = StringIO()
-    print_report(report, Console(file=out, width=160, highlight=False, markup=False), ON_REQUEST)
-    return out.getvalue()
-
-
 def test_classes_add_up_to_the_whole(run: Run) -> None:
     report = run(names='["text", "image", "unseen"]', labels=LABELS.clamp(max=1))
     assert [token_class.name for token_class in report.classes] == ["text", "image", "unseen"]
@@ -62,13 +54,13 @@ def test_classes_add_up_to_the_whole(run: Run) -> None:
     assert text.set_flips + image.set_flips == sum(layer.set_flips for layer in report.flips.layers)
     assert (unseen.scored_tokens, unseen.token_layers) == (0, 0)
     assert math.isnan(unseen.k3)
-    assert "By class of token" in printed(report)
+    assert "By class of token" in on_screen(report)
 
 
 def test_one_class_is_no_table(run: Run) -> None:
     report = run(labels=torch.zeros_like(IDS))
     assert len(report.classes) == 1
-    assert "By class" not in printed(report)
+    assert "By class" not in on_screen(report)
 
 
 def test_pads_are_named_in_the_head(run: Run) -> None:
@@ -76,7 +68,7 @@ def test_pads_are_named_in_the_head(run: Run) -> None:
     mask[0, -2:] = 0
     report = run(attention_mask=mask, labels=LABELS.clamp(max=1))
     assert report.run.pads == 2
-    assert "22 scored, 2 pads" in printed(report)
+    assert "22 scored, 2 pads" in on_screen(report)
     assert sum(token_class.token_layers for token_class in report.classes) == 3 * (IDS.numel() - 2)
 
 
@@ -93,5 +85,5 @@ def test_synthetic_weights_come_with_a_warning(qwen3_moe: Path, tmp_path: Path) 
     (warning,) = report.warnings
     assert warning.startswith("The weights are synthetic(7), random numbers")
     assert json.loads(report.to_json())["warnings"] == [warning]
-    assert "warning: The weights are synthetic(7)" in printed(report).split("Where it starts")[0]
+    assert "warning: The weights are synthetic(7)" in on_screen(report).split("Where it starts")[0]
     assert report.roots[0].node == "layers[0].attention.attend"

@@ -12,7 +12,7 @@ import torch
 from moeparity.bisection.outline import outline_recipe
 from moeparity.bisection.pipeline import bisect
 from moeparity.bisection.report import Report
-from moeparity.bisection.trace.report import Traced
+from moeparity.bisection.trace.data import Traced
 from moeparity.inputs.model import open_model
 from tests.evidence.patches import PATCHES
 from tests.evidence.traced import recipe, reported, tokens

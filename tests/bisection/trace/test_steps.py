@@ -125,7 +125,7 @@ def test_forwards_that_no_schedule_computes_are_told_where_it_starts(qwen3_moe: 
     assert not _traced(report).together
     assert report.roots, "rows that are padded at the other side stand at other positions"
     assert report.summary.starts.endswith("; the reference computed other tokens together, which may be all of it")
-    assert any("`tokens: {padding: left}` is its grid" in sentence for sentence in _traced(report).reading)
+    assert any("set `tokens: {padding: left}`" in sentence for sentence in _traced(report).reading)
 
 
 def test_one_innocent_program_is_not_blamed_for_another_fault(qwen3_moe: Path, tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_one_innocent_program_is_not_blamed_for_another_fault(qwen3_moe: Path, t
     assert [root.node for root in report.roots] == ["layers[1].moe.combine"]
     assert report.metrics.nonfinite_tokens > 0
     assert report.summary.starts.startswith("NaN at layers[1].moe.combine")
-    assert report.summary.blame == "no shares of what is not finite; by grafts it comes in layers[1]"
+    assert report.summary.blame == "no shares are taken of NaN or infinities; by grafts they start in layers[1]"
     assert report.summary.to_set.startswith("look at layers[1].moe.combine in the program")
 
 

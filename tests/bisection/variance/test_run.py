@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.bisection.schedule.words import CANNOT_MATTER
+from moeparity.bisection.schedule.show import CANNOT_MATTER
 from moeparity.bisection.variance.report import SCHEMA, Comparison, VarianceReport
 from moeparity.bisection.variance.run import Request, variance
 from moeparity.engine.forward import forward
@@ -21,7 +21,7 @@ from tests.command import ROOT, inside
 from tests.opened import opened
 from tests.planted.places import random_tokens, write_recipe
 
-GOES_BY = "goes by which tokens are computed together"
+DEPENDS = "depends on which tokens are computed together"
 QUICKSTART = ROOT / "checkpoints" / "quickstart"
 FP32 = {"dtype": "fp32"}
 INVARIANT = ("vllm-batch-invariant", "sglang-deterministic", "torchtitan-batch-invariant")
@@ -123,7 +123,7 @@ def test_under_a_batch_invariant_profile_nothing_varies(wide: Path, tmp_path: Pa
     (side,) = report.sides
     assert (report.exit_code, side.varies, side.seeing) == (0, False, {})
     assert all(comparison.ratio.off == 0 for comparison in side.comparisons)
-    assert [*report.reading] == [f"{CANNOT_MATTER} here: no op of the reference and the candidate {GOES_BY}."]
+    assert [*report.reading] == [f"{CANNOT_MATTER} here: no op of the reference and the candidate {DEPENDS}."]
 
 
 def test_decoding_in_batches_is_what_forwards_of_these_schedules_give(tmp_path: Path) -> None:

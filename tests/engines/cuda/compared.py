@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from moeparity.plan.bind import bind
 from moeparity.plan.config import Config
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.expand import expand
+from moeparity.plan.schedule.cases import Sizes
 from moeparity.profiles.fidelity import Compiled
 from tests.engines.cuda import toolchain
 from tests.engines.cuda.claims import Claim
@@ -128,13 +129,19 @@ def compare(
 
 
 @lru_cache(maxsize=64)
-def plan_values(profile: str, model: str, op: str, name: str = "") -> Mapping[str, Any]:
-    """The values in effect at the first node of an op, of whose name `name` is a part, dtypes as torch has them."""
+def plan_values(
+    profile: str, model: str, op: str, name: str = "", *, rows: int = 1, sizes: tuple[tuple[str, int], ...] = ()
+) -> Mapping[str, Any]:
+    """The values in effect at the first node of an op, of whose name `name` is a part, dtypes as torch has them.
+
+    `sizes` are those of the model that are not its public checkpoint's, `rows` how many go through the op together.
+    """
     where = Where(Path("tests/engines/cuda"))
     graph = expand(Config(Path(graphs.__file__).parent / "configs" / f"{model}.json"))
-    plan = bind(graph, load_profile(profile, where), "bf16")
+    plan = bind(replace(graph, sizes={**graph.sizes, **dict(sizes)}), load_profile(profile, where), "bf16")
     node = next(node for node in graph.nodes if node.op.name == op and name in node.name)
-    return {key: _typed(value) for key, value in plan.active(node).items()}
+    at = plan.at(Sizes("forward", rows=rows, longest=rows, keys=rows, queries=rows))
+    return {key: _typed(value) for key, value in at.active(node).items()}
 
 
 def _typed(value: Value) -> Any:

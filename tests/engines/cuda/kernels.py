@@ -45,9 +45,13 @@ def of_norms(shapes: list[tuple[int, int]]) -> Iterator[Comparison]:
             yield lambda rows=rows: combines.vllm_moe_sum(rows)  # type: ignore[misc]
 
 
+EXPERTS = (8, 16, 60, 64, 128, 160, 192, 256, 300, 384, 512)
+"""Numbers of experts that vLLM's gate with softmax is run with, on both sides of each rule of its launch."""
+
+
 def of_routers(tokens: int) -> Iterator[Comparison]:
     """Gates at numbers of experts on both sides of each of their rules."""
-    for experts in (8, 16, 60, 64, 128, 160, 192, 256, 300, 384, 512):
+    for experts in EXPERTS:
         yield lambda e=experts: routers.top_k_softmax(Case(tokens=tokens, experts=e, k=min(8, e // 2)))  # type: ignore[misc]
     for experts in (64, 128, 256):
         yield lambda e=experts: routers.top_k_sigmoid(Case(tokens=tokens, experts=e, k=6))  # type: ignore[misc]

@@ -56,6 +56,14 @@ class Case:
         scale = f", scale {self.scale}" if self.scale != 1 else ""
         return f"{self.tokens} x {self.experts}, top-{self.k}{groups}{scale}"
 
+    def stated(self, profile: str, model: str) -> Mapping[str, Any]:
+        """What a profile states of the router of a model of these sizes, in a step of so many rows."""
+        sizes = {
+            "experts": self.experts, "top_k": self.k, "groups": self.groups, "top_groups": self.top_groups,
+            "group_experts": self.experts // self.groups,
+        }  # fmt: skip
+        return plan_values(profile, model, "router", rows=self.tokens, sizes=tuple(sizes.items()))
+
     def by_node(self, at: Mapping[str, Any], score: str) -> tuple[torch.Tensor, torch.Tensor]:
         """ids int32 and weights of the node."""
         p = {
@@ -71,19 +79,9 @@ class Case:
         return Claim("router", at, lambda values: self.by_node(values, score))
 
 
-def denominator(experts: int) -> str:
-    """In which order `topkGating` adds up a row of bf16: TopkConstants, 16 bytes a load, 4 for multiples of 64."""
-    size = min((16 if experts & (experts - 1) == 0 else 4) // 2, experts)
-    loads = max(1, experts // (size * 32))
-    threads = experts // (loads * size)
-    per_thread = f"threads({threads}, vector={size})" if loads > 1 else f"blocks({size})"
-    return f"{per_thread} | fold_hi" if threads > 1 else "sequential"
-
-
 def top_k_softmax(case: Case) -> Compared:
     """`topk_softmax`: topkGating where the number of experts has an instance, else moeSoftmax and moeTopK."""
-    at = {**plan_values("vllm", "qwen3_moe", "router"), "denominator": denominator(case.experts)}
-    return _gated(case, SOFTMAX, at, "softmax")
+    return _gated(case, SOFTMAX, case.stated("vllm", "qwen3_moe"), "softmax")
 
 
 _FUSED = {1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 320, 384, 448, 512, 576}
@@ -99,7 +97,6 @@ def _unfused(case: Case, at: Mapping[str, Any], weights: torch.Tensor, ids: torc
     more: list[Argument] = [scores, 0, weights, ids, source, case.experts, case.k, 0, case.experts, 1, 0, 1.0, 0]
     end = timed(lambda: loaded.launch("moeTopKILi256EiE", case.tokens, 256, more))
     whole = replace(begin, seconds=begin.seconds + end.seconds)
-    at = {**at, "denominator": "threads(256) | fold_lo(32) | sequential"}
     expected_ids, expected = case.by_node(at, "softmax")
     _, control = case.by_node({**at, "denominator": "sequential"}, "softmax")
     return compare(
@@ -133,7 +130,7 @@ def _gated(case: Case, scoring: int, at: Mapping[str, Any], score: str) -> Compa
 
 def grouped_top_k(case: Case) -> Compared:
     """`grouped_topk` of several groups of up to 32 experts: grouped_topk_fused_small_expert_count_kernel."""
-    at = plan_values("vllm", "deepseek_v3", "router")
+    at = case.stated("vllm", "deepseek_v3")
     weights, ids = torch.zeros(case.tokens, case.k), torch.zeros(case.tokens, case.k, dtype=torch.int32)
     loaded = module("grouped_topk_kernels.cu")
     name = "grouped_topk_fused_small_expert_count_kernelI13__nv_bfloat16fiLNS0_11ScoringFuncE1ELi256ELb1E"
@@ -154,8 +151,7 @@ def grouped_top_k(case: Case) -> Compared:
 def single_group_top_k(case: Case) -> Compared:
     """`grouped_topk` of one group: a warp for each token, or from 256 experts and up to 1024 tokens on a block."""
     warp = case.experts < 256 or case.tokens > 1024
-    base = plan_values("vllm", "glm4_moe", "router")
-    at = base if warp else {**base, "chosen": "scores"}
+    at = case.stated("vllm", "glm4_moe")
     tier = next(size for size in (128, 256, 384, 512) if case.experts <= size)
     name = f"single_group_topk_{'warp' if warp else 'block'}_kernelI13__nv_bfloat16fiLNS0_11ScoringFuncE1ELi{tier}ELi8E"
     weights, ids = torch.zeros(case.tokens, case.k), torch.zeros(case.tokens, case.k, dtype=torch.int32)

@@ -44,6 +44,21 @@ def test_the_gates_take_cudas_functions_not_torchs() -> None:
     assert (routers.no_aux_tc(Case(tokens=24, experts=128, k=6, biased=True)).control or 0) > 0
 
 
+def test_at_128_experts_every_weight_is_the_kernels_and_a_quarter_was_not() -> None:
+    case = Case(tokens=2048, experts=128, k=8)
+    assert routers.top_k_softmax(case).differ == 0
+    at = case.stated("vllm", "qwen3_moe")
+    _, weights = case.by_node(at, "softmax")
+    _, of_another_number = case.by_node({**at, "denominator": "native"}, "softmax")
+    assert 0.1 < float((weights != of_another_number).float().mean()) < 0.5
+
+
+@pytest.mark.parametrize("tokens", [1, 1024, 1025])
+@pytest.mark.parametrize("experts", [128, 256, 384])
+def test_scores_are_taken_back_where_a_warp_has_a_token(tokens: int, experts: int) -> None:
+    assert routers.single_group_top_k(Case(tokens=tokens, experts=experts, k=8, biased=True)).differ == 0
+
+
 def test_what_silu_is_rounded_to_is_seen() -> None:
     assert (activations.vllm_silu_and_mul(5, 768).control or 0) > 0
     assert (activations.flashinfer_silu_and_mul(5, 768).control or 0) > 0

@@ -232,9 +232,9 @@ FUNCTIONS = (
         ours.log_probs,
         lambda case: ours.log_probs_at(case, form="shifted"),
         (
-            {"log_softmax:form": "minus_logsumexp"},
-            {"log_softmax:form": "log_of_softmax"},
-            {"log_softmax:order": "sequential"},
+            {"log_probs:form": "minus_logsumexp"},
+            {"log_probs:form": "log_of_softmax"},
+            {"log_probs:order": "sequential"},
         ),
         assumed="one rank: its sums are reduced with nothing",
     ),

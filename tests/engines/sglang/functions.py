@@ -200,11 +200,11 @@ FUNCTIONS = (
             assumed=assumed,
         )
         for form, at, others, assumed in (
-            ("sampled", {"form": "log_of_softmax"}, ({"log_softmax:form": "log_softmax"},),
+            ("sampled", {"form": "log_of_softmax"}, ({"log_probs:form": "log_softmax"},),
              "torch's softmax, as for vocabularies below 128256"),
-            ("deterministic", {}, ({"log_softmax:form": "log_of_softmax"},),
+            ("deterministic", {}, ({"log_probs:form": "log_of_softmax"},),
              "torch's log_softmax, in whose place the server puts a kernel in Triton"),
-            ("greedy", {"temperature": 1.0}, ({"log_softmax:temperature": 0.7},), ""),
+            ("greedy", {"temperature": 1.0}, ({"log_probs:temperature": 0.7},), ""),
         )
     ),
 )  # fmt: skip

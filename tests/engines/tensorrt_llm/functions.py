@@ -28,7 +28,7 @@ ENGINES = (
                 inputs.logits((1.0,), (FP32,)),
                 ours.log_probs,
                 ours.log_probs_at,
-                ({"log_softmax:form": "minus_logsumexp"}, {"log_softmax:form": "log_of_softmax"}),
+                ({"log_probs:form": "minus_logsumexp"}, {"log_probs:form": "log_of_softmax"}),
                 assumed="torch's own log_softmax: what Inductor makes of it is not run",
             ),
         ),

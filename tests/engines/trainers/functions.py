@@ -9,7 +9,7 @@ from tests.engines.function import Engine, Function
 from tests.ops.plain import BF16, FP32
 
 LOGSUMEXP = {"form": "minus_logsumexp"}
-OTHERS = ({"log_softmax:form": "shifted"}, {"log_softmax:form": "log_of_softmax"})
+OTHERS = ({"log_probs:form": "shifted"}, {"log_probs:form": "log_of_softmax"})
 
 
 def function(
@@ -47,11 +47,11 @@ VERL = Engine(
         function("logprobs_from_logits_v2", "verl/utils/torch_functional.py", "logprobs_from_logits_v2", LOGSUMEXP,
                  assumed="logits in fp32"),
         function("logprobs_from_logits_naive", "verl/utils/torch_functional.py", "logprobs_from_logits_naive", {},
-                 {"log_softmax:form": "minus_logsumexp"}, {"log_softmax:form": "log_of_softmax"},
+                 {"log_probs:form": "minus_logsumexp"}, {"log_probs:form": "log_of_softmax"},
                  assumed="logits in fp32"),
         function("vocab_parallel_log_probs_from_logits", "verl/utils/megatron/tensor_parallel.py",
-                 "vocab_parallel_log_probs_from_logits", {"form": "shifted"}, {"log_softmax:form": "minus_logsumexp"},
-                 {"log_softmax:order": "sequential"}, in_bf16=True, assumed="megatron-core 0.16.1, one rank"),
+                 "vocab_parallel_log_probs_from_logits", {"form": "shifted"}, {"log_probs:form": "minus_logsumexp"},
+                 {"log_probs:order": "sequential"}, in_bf16=True, assumed="megatron-core 0.16.1, one rank"),
     ),
 )  # fmt: skip
 TRL = Engine(
@@ -60,7 +60,7 @@ TRL = Engine(
     VERL.folders,
     (
         function("selective_log_softmax", "trl/trainer/utils.py", "trl", LOGSUMEXP, *OTHERS,
-                 {"log_softmax:scaled": BF16}, temperatures=(1.0, 0.7, 1.3),
+                 {"log_probs:scaled": BF16}, temperatures=(1.0, 0.7, 1.3),
                  assumed="logits in fp32; no GPU, where it takes a kernel in Triton"),
     ),
 )  # fmt: skip
@@ -76,7 +76,7 @@ OPENRLHF = Engine(
 
 _MODEL_UTILS = "nemo_rl/distributed/model_utils.py"
 SHIFTED = {"form": "shifted"}
-SEQUENTIAL = ({"log_softmax:form": "minus_logsumexp"}, {"log_softmax:order": "sequential"})
+SEQUENTIAL = ({"log_probs:form": "minus_logsumexp"}, {"log_probs:order": "sequential"})
 NEMO_RL = Engine(
     "NeMo-RL 7ea279abfb",
     "trainers.live_repositories",
@@ -87,7 +87,7 @@ NEMO_RL = Engine(
         function("ChunkedDistributedLogprob", _MODEL_UTILS, "ChunkedDistributedLogprob", SHIFTED, *SEQUENTIAL,
                  in_bf16=True, assumed="one rank, chunks of 4 tokens"),
         function("vocab_parallel_log_softmax", _MODEL_UTILS, "vocab_parallel_log_softmax", {},
-                 {"log_softmax:form": "minus_logsumexp"}, {"log_softmax:scaled": BF16}, temperatures=(1.0, 0.7),
+                 {"log_probs:form": "minus_logsumexp"}, {"log_probs:scaled": BF16}, temperatures=(1.0, 0.7),
                  in_bf16=True, assumed="one rank"),
     ),
 )  # fmt: skip

@@ -43,7 +43,14 @@ def sparse(batch: int, length: int, heads: int, width: int, apart: int, seed: in
 
 def attention_at(**at: Any) -> dict[str, Any]:
     """As Triton kernels are: ascending tiles, exp, one division at the end."""
-    base = {"implementation": "flash", "kv_order": "ascending", "exponential": "exp", "normalize": "divide"}
+    base: dict[str, Any] = {
+        "implementation": "flash",
+        "kv_order": "ascending",
+        "exponential": "exp",
+        "normalize": "divide",
+    }
+    base |= {"scale_on": "scores", "scores_order": "native", "values_order": "native"}
+    base |= {"rescale_above": 0, "contraction": "none"}
     sites = {"probabilities": BF16, "output": BF16, "split": FP32, "tf32": "no", "row_sum": "sequential"}
     return {**base, **sites, "splits": 1, "rows": "all", "tensor": 1, "blocks": 0, "sink": "start", **at}
 

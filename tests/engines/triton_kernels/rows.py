@@ -11,7 +11,7 @@ from torch import Tensor
 from moeparity.numerics.orders import parse
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.kernels import exponentials
-from moeparity.ops.kernels import log_softmax as kernel
+from moeparity.ops.kernels import log_probs as kernel
 from moeparity.ops.kernels.norm import rms_norm
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
@@ -85,7 +85,7 @@ def logits_of(rows: int, vocabulary: int, dtype: torch.dtype = FP32) -> Tensor:
 
 
 def log_softmax(x: Tensor, **at: Any) -> Tensor:
-    return kernel.log_softmax(x, w={}, p={}, at=log_at(**at))
+    return kernel.log_probs(x, w={}, p={}, at=log_at(**at))
 
 
 def log_softmax_case(program: str, name: str, rows: int, vocabulary: int) -> Case:
@@ -99,7 +99,7 @@ def log_softmax_case(program: str, name: str, rows: int, vocabulary: int) -> Cas
         ours=lambda: {"output": log_softmax(logits)},
         other_outputs=lambda: {"output": log_softmax(logits, form="minus_logsumexp")},
         says="(x - max) - log sum, the maximum of all first; tiles of 1024 left to right",
-        recorded=(Seen(op="log_softmax", at=log_at(), blind=("order", "parallel"), operands=FP32),),
+        recorded=(Seen(op="log_probs", at=log_at(), blind=("order", "parallel"), operands=FP32),),
         blind=f"{TREE}; exp and log, torch's on both sides",
     )
 
@@ -120,7 +120,7 @@ def logprobs_case(rows: int, vocabulary: int, dtype: torch.dtype) -> Case:
         ours=chosen,
         other_outputs=lambda: chosen(form="minus_logsumexp"),
         says="logits to fp32, (x - max) - log sum, tiles of 1024 left to right",
-        recorded=(Seen(op="log_softmax", at=log_at(), blind=("order", "parallel"), operands=dtype),),
+        recorded=(Seen(op="log_probs", at=log_at(), blind=("order", "parallel"), operands=dtype),),
         blind=f"{TREE}; exp and log, torch's on both sides",
     )
 
@@ -145,7 +145,7 @@ def temperature_case(rows: int, vocabulary: int) -> Case:
         ours=divided,
         other_outputs=lambda: divided(reciprocal=True),
         says="logits divided by the temperature in fp32, stored; 0 and 1 left as they are",
-        recorded=(Seen(op="log_softmax", at=at, blind=("form", "temperature"), operands=FP32),),
+        recorded=(Seen(op="log_probs", at=at, blind=("form", "temperature"), operands=FP32),),
         blind="a GPU's division, `div.full` for Triton's `/`",
     )
 

@@ -21,6 +21,7 @@ from moeparity.numerics.summation import sum_axis
 from moeparity.ops.kernels import exponentials, flash
 from moeparity.ops.kernels.norm import rms_norm
 from moeparity.ops.norm.launches import Launch, sglang_mean
+from tests.engines.cuda.compared import plan_values
 from tests.engines.triton_kernels import attention, moe, rows
 from tests.engines.triton_kernels.case import Case, Outputs, Seen
 from tests.ops.plain import BF16, FP32, random
@@ -29,6 +30,8 @@ HALF_TILE = "fold_lo(8) | fold_hi(32) | fold_hi(4) | sequential"
 """Of 16-bit rows: eight neighbours a thread, 32 lanes, 4 warps, then the tiles of 1024."""
 WIDE_TILE = "fold_lo(4) | halves(256) | fold_hi(32) | fold_hi(4) | sequential"
 """Of fp32 rows: a thread has four neighbours of each half of a tile."""
+GATES = ((128, 8), (64, 8), (8, 2), (60, 4))
+"""Experts and how many of them a token has, of SGLang's router."""
 APPROXIMATE = "`sqrt.approx`, `div.full`"
 
 
@@ -112,7 +115,7 @@ def log_case(program: str, name: str, kind: str, count: int, vocabulary: int, dt
         ours=lambda outputs: shifted(outputs, 0),
         other_outputs=lambda outputs: shifted(outputs, 1),
         says="x - max - log sum in fp32, one rounding to bf16" if stored else f"`order: {order}`",
-        recorded=(Seen(op="log_softmax", at=at, operands=dtype, blind=("order",) if stored else ()),),
+        recorded=(Seen(op="log_probs", at=at, operands=dtype, blind=("order",) if stored else ()),),
         blind="`ex2.approx`, correctly rounded; the logarithm, which is the kernel's own on both sides",
         by_logs=True,
     )
@@ -192,7 +195,6 @@ def cases() -> Iterator[Case]:
     yield log_case("live_sglang", "_log_softmax_kernel", "log_softmax", 3, 5008, FP32)
     yield log_case("live_sglang", "_log_softmax_kernel", "log_softmax", 20, 2064, BF16)
     yield from sum_cases()
-    yield gate_case(128, 8, "fold_lo(8) | fold_hi", "fold_lo")
-    yield gate_case(64, 8, "fold_lo(8) | fold_hi", "fold_lo")
-    yield gate_case(8, 2, "fold_hi", "fold_hi")
-    yield gate_case(60, 4, "fold_hi", "fold_hi")
+    for experts, top_k in GATES:
+        at = plan_values("sglang", "qwen3_moe", "router", sizes=(("experts", experts), ("top_k", top_k)))
+        yield gate_case(experts, top_k, at["denominator"], at["renormalize_order"])

@@ -169,7 +169,7 @@ FUNCTIONS = (
         inputs.logits((1.0, 0.7, 1.3)),
         ours.log_probs,
         ours.log_probs_at,
-        ({"log_softmax:form": "minus_logsumexp"}, {"log_softmax:form": "log_of_softmax"}),
+        ({"log_probs:form": "minus_logsumexp"}, {"log_probs:form": "log_of_softmax"}),
     ),
 )
 

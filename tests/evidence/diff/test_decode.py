@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from moeparity.evidence.diff.report import DiffReport
 from moeparity.evidence.diff.run import diff
 from moeparity.evidence.diff.shared_tokens import matched, streams
-from moeparity.evidence.diff.text import headline
+from moeparity.evidence.diff.show import headline
 from moeparity.evidence.diff.token_rows import Sequence, Tokens
 from tests.evidence.diff.scene import HIDDEN, IDS, VOCABULARY, record
 

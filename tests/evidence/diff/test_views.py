@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from moeparity.evidence.diff.report import DiffReport
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.diff.text import headline
+from moeparity.evidence.diff.show import headline
 from tests.evidence.recorded import recorded
 
 _RANDOM = torch.Generator().manual_seed(0)

@@ -14,7 +14,7 @@ from torch import Tensor
 from moeparity.evidence.diff import walk
 from moeparity.evidence.diff.report import DiffReport
 from moeparity.evidence.diff.run import diff
-from moeparity.evidence.diff.text import summary
+from moeparity.evidence.diff.show import summary
 from tests.evidence.diff.scene import Norm, model, record
 
 
@@ -62,7 +62,7 @@ def test_an_op_behind_is_named_where_its_calls_or_arguments_are_others(tmp_path:
     assert report.starts[0].orders.verdict == "inside"
     assert report.beyond is not None
     assert (report.beyond.kind, report.beyond.path) == ("behind", "layers.2.norm")
-    assert "first beyond its own orders: layers.2.norm: " in dict(summary(report))["orders"]
+    assert "the first that no drawn order gives is layers.2.norm: " in dict(summary(report))["orders"]
 
 
 def test_an_op_behind_is_named_where_its_kernel_adds_otherwise(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from moeparity.evidence.explain.observation import Observation, region_of
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explained, Explanation
 from moeparity.evidence.explain.sample import Ports
+from moeparity.evidence.explain.show import document
 from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.inputs.model import Model, open_model
 from moeparity.inputs.weights.store import Loaded
@@ -30,6 +31,7 @@ from moeparity.plan.bound import BoundGraph
 from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.graph import Node
 from moeparity.plan.schedule.steps import MicroBatches
+from tests.printed import printed
 
 
 @dataclass(slots=True)
@@ -149,12 +151,17 @@ def result(*answers: Explanation) -> Explained:
     )
 
 
+def on_screen(report: Explained, width: int = 1000) -> str:
+    """What the command prints of it; a wide terminal breaks no line."""
+    return printed(document(report), width)
+
+
 def rules(answer: Explanation) -> dict[str, tuple[object, str, str]]:
     """What a written profile sets at the node itself: value, level, source."""
-    document = yaml.safe_load(profile_text(result(answer), "written"))
+    profile = yaml.safe_load(profile_text(result(answer), "written"))
     return {
         name: (value, rule["evidence"]["level"], rule["evidence"]["source"])
-        for rule in document["rules"]
+        for rule in profile["rules"]
         if rule["nodes"] == answer.node
         for name, value in rule["set"].items()
     }

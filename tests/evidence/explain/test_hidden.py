@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from moeparity.evidence.explain.report import Explanation
-from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace
 from tests.bisection.trace.test_hidden import cancelling, chosen_once
 from tests.command import inside
+from tests.evidence.explain.observed import on_screen
 from tests.evidence.traced import captured, padding_doubled, tokens
 
 
@@ -80,12 +80,15 @@ def test_of_an_expert_with_one_token_the_node_the_token_and_the_expert_are_told(
     trace, layer, expert, token = _patched(qwen3_moe, tmp_path, change)
     answer = inside("explain", trace, "--checkpoint", qwen3_moe, "--node", f"layers[{layer}].moe.*")
     assert answer.returncode == 1, answer.stderr
-    lines = answer.stdout.splitlines()
+    opening, *_, closing = answer.stdout.strip().split("\n\n")
     report = " ".join(answer.stdout.split())
     node = report[report.index(f"layers[{layer}].moe.combine (with") :]
     assert "none of the " in node.split("; nearest")[0]
-    assert f" in 1 token of 14, at {token}{words} this token went to expert {expert}, and no other one did" in node
-    assert f"1 not explained; exit {answer.returncode}" in lines[-1]
+    assert (
+        f" in 1 token of 14, at {token}{words} this token went to expert {expert}, no token with equal bits did" in node
+    )
+    assert opening == closing
+    assert closing.splitlines()[0].endswith(f"1 not explained; exit {answer.returncode}")
 
 
 def test_a_fault_of_an_expert_with_one_token_is_named_with_it(qwen3_moe: Path, tmp_path: Path) -> None:
@@ -102,8 +105,8 @@ def test_a_fault_in_padding_alone_decides_nothing_and_is_told_with_its_extent(qw
     assert all(node.as_started for node in result.nodes)
     assert by_name["layers[2].moe.residual"].padding == (3, 3)
     assert by_name["layers[2].moe.reduce"].padding == (0, 3)
-    text = "\n".join(explained_lines(result))
-    assert text.count("of padding, which decides nothing, 3 of 3 tokens have other bits") == 1
+    text = on_screen(result)
+    assert text.count("3 of 3 padding tokens have other bits, which does not count") == 1
 
 
 def some_exchanged(program: Any) -> None:

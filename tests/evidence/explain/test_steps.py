@@ -13,9 +13,9 @@ import yaml
 from moeparity.errors import TraceError
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.plan.spec.reader import shipped
+from tests.evidence.explain.observed import on_screen
 from tests.evidence.traced import captured, generated, uneven
 
 ATTEND = "layers[1].attention.attend"
@@ -138,7 +138,7 @@ def test_positions_that_run_ahead_in_steps_are_named_there(qwen3_moe: Path, tmp_
     (node,) = otherwise(result)
     assert (node.node, node.forwards, node.phases) == ("rotary", STEPS, ("decode",))
     assert node.matches[0].choices == ("rotary:fault=rope-offset(offset=1)",)
-    text = "\n".join(explained_lines(result))
+    text = on_screen(result)
     assert "rotary in forwards 1 to 3 (decode): rotary:fault=rope-offset(offset=1) (all bits equal" in text
     assert "rotary in forward 0 (prefill): as the profile computes it" in text
     assert "1 node: 0 as hf-eager computes them, 1 under other choices, 0 not explained; exit 0" in text

@@ -20,14 +20,13 @@ from moeparity.errors import MoeparityError, TraceError
 from moeparity.evidence.explain import explain as explain_module
 from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.report import Explained, Explanation
-from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.trace import Request, explain_trace
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.output.words import hanging
 from moeparity.plan.spec.reader import shipped
 from tests.command import inside
+from tests.evidence.explain.observed import on_screen
 from tests.evidence.recorded import recorded
 from tests.evidence.traced import captured
 from tests.evidence.traced import tokens as drawn_tokens
@@ -86,7 +85,7 @@ def test_the_order_of_the_grouped_combine_and_of_sdpa_is_found(model: Model, def
 def test_of_its_own_profile_nothing_is_named(model: Model, default: Path) -> None:
     result = explain_trace(Request(trace=default, checkpoint=model.folder, profile="hf-default"))
     assert all(node.as_started for node in result.nodes)
-    text = "\n".join(explained_lines(result))
+    text = on_screen(result)
     assert "52 nodes: 52 as hf-default computes them, 0 under other choices, 0 not explained; exit 0" in text
     assert "none of the" not in text
     assert "as not shown: layers[*].attention.rope, layers[*].attention.cache, layers[*].moe.experts" in text
@@ -139,16 +138,17 @@ def test_what_nobody_lists_is_none(model: Model, tmp_path: Path, monkeypatch: py
     result = explain_trace(Request(trace=trace, checkpoint=model.folder, nodes="layers[1].moe.*"))
     assert result.exit_code == 1
     assert [node.node for node in result.nodes if not node.explained] == ["layers[1].moe.norm"]
-    text = "\n".join(explained_lines(result))
+    text = on_screen(result)
     assert "layers[1].moe.norm: none of the " in text
     assert "no legal order explains them" in text
     # What was found stands above what is equal, and nothing is wider than the terminal.
     titles = [line for line in text.splitlines() if line and line[0].isupper()]
-    assert titles == ["Not explained", "As hf-eager computes it", "Not shown by this trace"]
-    assert max(len(line) for long in explained_lines(result) for line in hanging(long, 80).splitlines()) <= 80
-    first, *_, last = explained_lines(result)
-    assert first == last
-    assert first.endswith("0 under other choices, 1 not explained; exit 1")
+    status, *groups, closing = map(str.strip, titles)
+    assert groups == ["Not explained", "As hf-eager computes it", "Not shown by this trace"]
+    assert max(map(len, on_screen(result, 80).splitlines())) <= 80
+    assert status == closing
+    assert status.startswith("FAIL ")
+    assert status.endswith("0 under other choices, 1 not explained; exit 1")
     with pytest.raises(TraceError, match=r"no choices give the bits of layers\[1\].moe.norm"):
         profile_text(result, "x")
 
@@ -280,7 +280,7 @@ def test_zeroed_weights_leave_a_bias(qwen2_moe: Path, tmp_path: Path) -> None:
 def test_a_node_that_is_not_shown_is_inconclusive(model: Model, default: Path) -> None:
     result = explain_trace(Request(trace=default, checkpoint=model.folder, nodes="layers[1].moe.experts"))
     assert result.exit_code == 3
-    assert "  layers[1].moe.experts: the trace does not show" in "\n".join(explained_lines(result))
+    assert "  layers[1].moe.experts: the trace does not show" in on_screen(result)
 
 
 def test_a_trace_without_tensors_is_refused(model: Model, tmp_path: Path) -> None:

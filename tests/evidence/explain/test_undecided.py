@@ -17,13 +17,12 @@ from moeparity.evidence.explain.explained_profile import profile_text
 from moeparity.evidence.explain.observation import Observation
 from moeparity.evidence.explain.replaced import Choices
 from moeparity.evidence.explain.report import Explanation, OpenChoice
-from moeparity.evidence.explain.text import explained_lines
 from moeparity.evidence.explain.vocabulary import listed_choices
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.changed import in_all_phases
 from moeparity.plan.setting import Place
-from tests.evidence.explain.observed import Seen, kernels_of, planted, result, rules
+from tests.evidence.explain.observed import Seen, kernels_of, on_screen, planted, result, rules
 from tests.test_reports import refused
 
 AT = "layers[1]"
@@ -83,7 +82,7 @@ def test_whole_numbers_that_do_as_well_are_named_and_not_stated(eager: BoundGrap
         choice = opened_at(answer, attribute)
         assert choice.others
         assert not choice.untried
-    assert "splits 1 or 2" in "\n".join(explained_lines(result(answer)))
+    assert "splits 1 or 2" in on_screen(result(answer))
     assert "splits" in profile_text(result(answer), "written").partition("kind:")[0]
 
 
@@ -130,7 +129,7 @@ def test_a_check_that_ran_out_of_work_says_so_and_verifies_nothing_it_did_not_tr
     untried = {choice.place.rpartition(":")[2]: choice.untried for choice in answer.open if choice.untried}
     assert untried
     assert untried.keys().isdisjoint(rules(answer))
-    assert "not held against these values, as the work for it was spent: " in "\n".join(explained_lines(result(answer)))
+    assert "not tried, since the bound on the work was reached: " in on_screen(result(answer))
     document = json.loads(result(answer).to_json())
     assert refused("explain", document) == []
     (node,) = document["nodes"]
@@ -163,7 +162,7 @@ def test_a_value_that_reads_what_was_not_recorded_is_not_ruled_out(
     choice = opened_at(answer, "score_site")
     assert choice.unread
     assert "score_site" not in rules(answer)
-    assert "as it reads what was not recorded: score_site " in "\n".join(explained_lines(result(answer)))
+    assert "the node would read what was not recorded: score_site " in on_screen(result(answer))
 
 
 def planted_answer(plan: BoundGraph, node_values: Seen, choices: Choices) -> Explanation:
@@ -205,6 +204,6 @@ def test_what_is_open_in_every_layer_by_other_values_is_told(eager: BoundGraph, 
     others = tuple(replace(c, others=("3",)) if c.place.endswith(":splits") else c for c in first.open)
     second = replace(first, node=Q_PROJ.replace("1", "0"), nodes=(Q_PROJ.replace("1", "0"),), open=others)
     second = replace(second, open=tuple(replace(c, place=c.place.replace("[1]", "[0]")) for c in second.open))
-    text = "\n".join(explained_lines(result(second, first)))
+    text = on_screen(result(second, first))
     assert "splits 1 or another in each layer" in text
     assert "tensor 1 or 2" in text

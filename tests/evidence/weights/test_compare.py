@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from moeparity.cli.reports import report_schema
+from moeparity.cli.schemas import report_schema
 from moeparity.errors import WeightsError
 from moeparity.evidence.weights.compare import compare
 from moeparity.evidence.weights.fingerprint_files import RankWeights, Weights, open_weights, write_rank, write_weights

@@ -62,7 +62,7 @@ def test_a_file_is_shown_with_a_tokenizer_named_on_the_command_line(folder: Path
 
 
 def test_sampled_tokens_are_written_for_another_run(folder: Path) -> None:
-    process = alone("sample", "sampled.yaml", "--out", "out.safetensors", "--device", "cpu", cwd=folder)
+    process = alone("tokens", "sampled.yaml", "--sample", "--out", "out.safetensors", "--device", "cpu", cwd=folder)
     assert process.returncode == 0, process.stderr
     assert "2 x 5 tokens, 6 generated, 1 pads" in process.stdout
     assert "next: tokens: {file: out.safetensors, sampled_from: reference}" in process.stdout

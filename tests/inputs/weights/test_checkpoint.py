@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from moeparity.inputs.weights.checkpoint import Checkpoint
-from moeparity.inputs.weights.fit import check, file_dtype
+from moeparity.inputs.weights.fit import check, check_values, file_dtype
 from moeparity.numerics.bits import same_bits
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
@@ -24,7 +24,9 @@ def folder(tmp_path: Path) -> Path:
 
 def checked_checkpoint(folder: Path) -> Checkpoint:
     checkpoint = Checkpoint(folder)
-    check(checkpoint, expand(Config(checkpoint.config_path)))
+    graph = expand(Config(checkpoint.config_path))
+    check(checkpoint, graph)
+    check_values(checkpoint, graph)
     return checkpoint
 
 

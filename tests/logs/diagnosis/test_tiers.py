@@ -105,10 +105,12 @@ def test_growth_is_named_and_measured(base: Chunk, noise: torch.Tensor) -> None:
 
 
 def test_sequences_in_a_wrong_state_are_named_with_their_place(base: Chunk, noise: torch.Tensor) -> None:
-    diagnosis = diagnose(with_delta(base, torch.where(base.sequence == 11, 20 * noise, noise))).find("few sequences")
+    diagnosis = diagnose(with_delta(base, torch.where(base.sequence == 11, 20 * noise, noise))).find(
+        "outlier sequences"
+    )
     assert diagnosis.verdict == "named"
     assert "s11 (simulated.jsonl:12)" in diagnosis.reason
-    assert diagnose(with_delta(base, noise)).find("few sequences").verdict == "ruled out"
+    assert diagnose(with_delta(base, noise)).find("outlier sequences").verdict == "ruled out"
 
 
 @pytest.mark.parametrize("scatter", [0.0, 0.3, 0.6])
@@ -120,19 +122,19 @@ def test_a_quarter_of_the_sequences_with_most_of_k3_is_never_ruled_out(
     generator = torch.Generator().manual_seed(7)
     content = (scatter * torch.randn(64, generator=generator, dtype=torch.float64)).exp()[base.sequence]
     stale = torch.where(base.sequence % 4 == 0, factor, 1.0)
-    finding = diagnose(with_delta(base, noise * content * stale)).find("few sequences")
+    finding = diagnose(with_delta(base, noise * content * stale)).find("outlier sequences")
     assert finding.verdict == ("named" if scatter < 0.3 else finding.verdict)
     assert finding.verdict in {"named", "undecided"}
     assert "s" in finding.reason.rpartition(": ")[2]
     if finding.verdict == "undecided":
         assert "have at least twice the |delta| of the others" in finding.reason
-    alike = diagnose(with_delta(base, noise * content)).find("few sequences")
+    alike = diagnose(with_delta(base, noise * content)).find("outlier sequences")
     assert alike.verdict in ({"ruled out"} if scatter < 0.3 else {"ruled out", "undecided", "described"})
 
 
 def test_outliers_that_explain_little_are_shown_not_named(base: Chunk, noise: torch.Tensor) -> None:
     great = torch.where(base.position % 64 == 5, 60 * noise.abs() + 0.5, noise)
-    diagnosis = diagnose(with_delta(base, torch.where(base.sequence == 11, 4 * noise, great))).find("few sequences")
+    diagnosis = diagnose(with_delta(base, torch.where(base.sequence == 11, 4 * noise, great))).find("outlier sequences")
     assert (diagnosis.verdict, diagnosis.evidence[0].value) == ("described", 1)
     assert "1 of 64 sequences differs as a whole" in diagnosis.reason
 
@@ -140,7 +142,7 @@ def test_outliers_that_explain_little_are_shown_not_named(base: Chunk, noise: to
 def test_great_events_make_no_outlier_of_a_sequence(base: Chunk, noise: torch.Tensor) -> None:
     delta = noise.clone()
     delta[:64] += torch.zeros(64, dtype=torch.float64).index_fill(0, torch.tensor([5, 40]), 1.5)
-    assert diagnose(with_delta(base, delta)).find("few sequences").verdict == "ruled out"
+    assert diagnose(with_delta(base, delta)).find("outlier sequences").verdict == "ruled out"
 
 
 def test_confident_tokens(base: Chunk, noise: torch.Tensor) -> None:

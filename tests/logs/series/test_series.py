@@ -15,8 +15,10 @@ import torch
 
 from benchmarks.language import NOISES, STYLES, Setting, log
 from moeparity.errors import LogError, MoeparityError
-from moeparity.logs.series import Point, Series, of_steps, repeats, summarise
+from moeparity.logs.series.data import Point, Series
 from moeparity.logs.series.pictures import chart, save_repeats, save_series
+from moeparity.logs.series.repeated_batch import repeats
+from moeparity.logs.series.summary import of_steps, summarise
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.chunk import Chunk
 from moeparity.metrics.registry import METRICS

@@ -12,11 +12,11 @@ import torch
 from moeparity.numerics.collectives import gloo, nccl
 from moeparity.numerics.collectives.execute import all_reduce, reduce_scatter
 from moeparity.numerics.order_map import Rotation, Whole
-from moeparity.ops.kernels.log_softmax import log_softmax
+from moeparity.ops.kernels.log_probs import log_probs
 from tests.command import run_live
 from tests.numerics.collectives.live_gloo import Case, Kind, cases, digest
 from tests.numerics.collectives.to_groups import WAYS, WIDTH
-from tests.ops.log_softmax import DEFAULTS
+from tests.ops.log_probs import DEFAULTS
 from tests.verified import record
 
 WORLDS = (2, 3, 4, 8)
@@ -35,8 +35,8 @@ def choices(case: Case, world: int) -> dict[str, Any]:
 
 def simulated(case: Case, world: int) -> list[torch.Tensor]:
     if case.kind in LOG_PROBS:
-        log_probs = log_softmax(case.logits(world)[None], w={}, p={}, at=choices(case, world))
-        return list(log_probs[0].chunk(world, -1))
+        scores = log_probs(case.logits(world)[None], w={}, p={}, at=choices(case, world))
+        return list(scores[0].chunk(world, -1))
     inputs = case.inputs(world)
     if case.rows:
         return WAYS[case.kind](gloo.ALL_REDUCE, [x.view(-1, WIDTH) for x in inputs], case.rows)
@@ -67,7 +67,7 @@ def test_live_groups_equal_simulated_ranks(world: int, live: Path) -> None:
         record("all_reduce", {"reduce": "now", "collective": collective.name}, "gloo processes")
     for case in cases(world):
         if case.kind in LOG_PROBS:
-            record("log_softmax", choices(case, world), LOG_PROBS[case.kind], operands=case.dtype)
+            record("log_probs", choices(case, world), LOG_PROBS[case.kind], operands=case.dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -99,4 +99,4 @@ def test_the_logits_would_show_another_order_or_number_of_ranks(kind: Kind, dtyp
         {"tensor": 1},
         {"order": "sequential"},
     ]
-    assert len({digest(log_softmax(x, w={}, p={}, at=at | choice)) for choice in choices_}) == len(choices_)
+    assert len({digest(log_probs(x, w={}, p={}, at=at | choice)) for choice in choices_}) == len(choices_)

@@ -91,6 +91,9 @@ def test_a_collective_prints_itself() -> None:
         ("vllm.all_reduce_trtllm_sm90", 4, 512, "flashinfer.one_shot_fp32"),
         ("vllm.all_reduce_trtllm_sm90", 4, 513, "vllm.two_stage"),
         ("vllm.all_reduce_trtllm_sm90", 2, 8193, "flashinfer.two_shot_fp32"),
+        ("vllm.all_reduce_trtllm_unfused_sm90", 2, 8193, "flashinfer.one_shot"),
+        ("vllm.all_reduce_trtllm_unfused_sm90", 4, 512, "flashinfer.one_shot"),
+        ("vllm.all_reduce_trtllm_unfused_sm90", 4, 513, "vllm.two_stage"),
     ],
 )
 def test_vllm_chooses_by_the_tokens_of_a_call(table: str, ranks: int, tokens: int, name: str) -> None:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.text import Text
 
+from moeparity.output.blocks import Block, Document, Group, Question, Status, group, lines, table
+from moeparity.output.blocks import columns as columns_of
+from moeparity.output.figures import Plot, Strips
 from moeparity.output.html import page as module
 from moeparity.output.html.packing import packed, script_data
-from moeparity.output.html.page import SCRIPTS
-from moeparity.output.html.strips import Scale, bar, whisker
-from moeparity.output.html.transcript import Transcript
-from moeparity.output.status import status_line
+from moeparity.output.html.page import SCRIPTS, html
+from tests.printed import page_of
 
 STATIC = Path(module.__file__).parent / "static"
 LARGEST_LIBRARY = 60_000
@@ -49,34 +49,106 @@ def test_data_holds_nothing_that_html_knows() -> None:
     assert json.loads(text) == {"name": "</script><!--<script>&\\u202e", "inf": "inf"}
 
 
-def recorded() -> Transcript:
-    transcript = Transcript()
-    opening = status_line("done", "k3 1e-4, no gate; exit 0")
-    for item in (opening, "files  a<b", Text("\nMetrics", style="bold"), Text("one"), opening):
-        transcript.print(item)
-    return transcript
+STATUS = Status("done", "k3 1e-4, no gate; exit 0")
+METRICS = Document(
+    command="metrics",
+    subject="<log>.jsonl",
+    blocks=(STATUS, lines("files  a<b"), group("Metrics", lines("one"))),
+)
 
 
 def test_what_a_command_prints_becomes_sections() -> None:
-    html = recorded().page("metrics", "<log>.jsonl", "done").to_html()
-    assert re.findall(r"<h2[^>]*>(.*?)</h2>", html) == ["The answer", "Metrics"]
-    assert html.count("k3 1e-4, no gate") == 1, "the closing line is left out"
-    assert "&lt;log&gt;.jsonl" in html
-    assert "uPlot" not in html, "without pictures nothing is needed to draw them"
+    page = html(METRICS)
+    assert re.findall(r"<h2[^>]*>(.*?)</h2>", page) == ["The answer", "Metrics"]
+    assert page.count("k3 1e-4, no gate") == 1, "the closing line is left out"
+    assert "&lt;log&gt;.jsonl" in page
+    assert "uPlot" not in page, "without pictures nothing is needed to draw them"
 
 
 def test_scripts_and_styles_are_those_that_the_policy_names() -> None:
-    html = recorded().page("metrics", "x", "done").to_html()
-    for kind, name in (("script", "script"), ("style", "style")):
-        (body,) = re.findall(rf"<{kind}>(.*?)</{kind}>", html, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
-        assert f"{name}-src &#39;sha256-{digest.replace('+', '&#43;')}&#39;" in html or f"sha256-{digest}" in html
+    for page in (html(METRICS), page_of(Plot(title="a", name="a", label="a", data={}))):
+        for kind, name in (("script", "script"), ("style", "style")):
+            (body,) = re.findall(rf"<{kind}>(.*?)</{kind}>", page, re.DOTALL)
+            digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+            assert f"{name}-src &#39;sha256-{digest.replace('+', '&#43;')}&#39;" in page or f"sha256-{digest}" in page
 
 
-def test_a_scale_holds_nought_and_its_values() -> None:
-    scale = Scale.over([3.0, -1.0, float("inf")])
-    assert (scale.low < -1.0, scale.high > 3.0) == (True, True)
-    assert 0.0 in scale.ticks
-    assert 'width="' in bar(scale, 0.0, 3.0, "look")
-    assert whisker(scale, -float("inf"), 2.0).count("<line") == 2, "an end without bound has no stop"
-    assert Scale.over([]).ticks
+def test_only_what_scripts_draw_needs_the_library() -> None:
+    strips = Strips(title="Shares", strips=[], over=[1.0], unit="nats")
+    plot = Plot(title="Tokens", name="tokens", label="each", data={"k3": 1})
+    assert "uPlot" not in page_of(strips)
+    assert "uPlot" in page_of(group("Some", lines("a"), plot))
+    assert json.loads(_data(page_of(plot))) == {"tokens": {"k3": 1}}
+
+
+def _data(page: str) -> str:
+    (data,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.DOTALL)
+    return str(data)
+
+
+ANSWER = Question(key="answer", short="Answer", title="What is it?")
+QUESTIONS = (
+    ANSWER,
+    Question(key="none", short="None", title="What is nowhere?"),
+    Question(key="blame", short="Blame", title="Who?"),
+    Question(key="absent", short="Absent", title="What is not there?", absent="Nothing <here>."),
+)
+
+
+def sections(*blocks: Block, questions: tuple[Question, ...] = QUESTIONS) -> list[tuple[str, list[str], str]]:
+    """The sections of a page: anchor, titles within, and the words."""
+    page = html(Document(command="test", subject="x", blocks=(STATUS, *blocks), questions=questions))
+    bodies = re.findall(r'<section id="([^"]*)".*?>(.*?)</section>', page, re.DOTALL)
+    contents = re.findall(r'<li><a href="#(.*?)"', page)
+    assert contents == [key for key, _ in bodies]
+    return [
+        (key, re.findall(r"<h[34]>(.*?)</h[34]>", body), " ".join(re.sub(r"<[^>]*>", " ", body).split()))
+        for key, body in bodies
+    ]
+
+
+def test_groups_stand_under_the_questions_that_they_answer_in_their_order() -> None:
+    shown = sections(
+        group("Shares", lines("b"), question="blame"),
+        lines("opens"),
+        group("Gate", lines("a"), question="answer"),
+        group("", lines("also opens")),
+        group("Beside it", lines("c")),
+        group("Toggles", lines("d"), question="blame"),
+    )
+    assert shown == [
+        ("answer", ["Gate"], "What is it? DONE k3 1e-4, no gate; exit 0 opens also opens Gate a"),
+        ("blame", ["Shares", "Toggles"], "Who? Shares b Toggles d"),
+        ("absent", [], "What is not there? Nothing &lt;here&gt;."),
+        ("s-beside-it", [], "Beside it c"),
+    ]
+
+
+def test_a_group_of_nothing_answers_nothing() -> None:
+    assert [key for key, _, _ in sections(group("Shares", question="blame"), group("Empty"))] == ["answer", "absent"]
+
+
+def test_a_picture_has_a_title_of_its_own_unless_it_is_the_groups() -> None:
+    def pictures(title: str) -> Group:
+        return group("Shares", Strips(title=title, strips=[], over=[1.0], unit="nats"), question="blame")
+
+    assert [titles for _, titles, _ in sections(pictures("Alone"), pictures("Shares"), questions=QUESTIONS[2:3])] == [
+        ["Shares", "Alone", "Shares"]
+    ]
+
+
+def test_what_is_asked_for_on_a_terminal_is_all_on_the_page() -> None:
+    shown = sections(group("Long", lines("all of it"), asked_for="long", holds="what is long", question="blame"))
+    assert shown[1] == ("blame", ["Long"], "Who? Long all of it")
+
+
+def test_tables_are_called_by_their_groups() -> None:
+    page = page_of(group("Outer", table(columns_of("k3"), [("1",)]), group("", table(columns_of("k3"), [("1",)]))))
+    assert page.count('aria-label="Outer"') == 2
+
+
+def test_the_title_says_what_came_of_it() -> None:
+    status = Status("pass", "k3 0", ("the noise is greater",))
+    page = html(Document(command="check", subject="<a>\u202e.yaml", blocks=(status,)))
+    assert "<title>PASS, but: &lt;a&gt;\\u202e.yaml (check)</title>" in page
+    assert '<span class="badge is-pass">PASS, but</span>' in page

@@ -39,7 +39,8 @@ def test_the_sides_of_the_example() -> None:
         block for block in re.findall(r"^```yaml\n(.*?)```$", PAGE, re.MULTILINE | re.DOTALL) if "profile" in block
     )
     sides = {name: Variant.model_validate(fields) for name, fields in yaml.safe_load(block).items()}
-    assert sides["candidate"].schedule == Scheduling(rule="vllm-v1", decode=Decode.model_validate({"from": "prompt"}))
+    decode = Decode.model_validate({"from": "prompt"})
+    assert sides["candidate"].schedule == Scheduling(rule="vllm-v1", prefill="whole", decode=decode)
 
 
 def test_the_recorded_list_is_the_second_example(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from moeparity.errors import SpecError
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.reading.nested import of_yaml
-from moeparity.profiles.launch.source import Unresolved
+from moeparity.profiles.launch.show import warning_line
+from moeparity.profiles.launch.source import NULL, Unresolved
 from tests.profiles.launch.expected import EXPECTED, Expected
 
 FILES = Path(__file__).parent / "files"
@@ -43,6 +44,11 @@ def test_a_launch_file_comes_to_what_it_says(name: str, expected: Expected) -> N
     assert set(unresolved) == set(expected.open)
     for key, text in expected.open.items():
         assert text in unresolved[key]
+    if expected.values:
+        assert {key: value for side in launch.sides for key, value in side.sets.items()} == dict(expected.values)
+    warnings = "\n".join(map(warning_line, launch.warnings))
+    assert [text for text in expected.warned if text not in warnings] == [], warnings
+    assert [text for text in expected.silent if text in warnings] == [], warnings
     notes = "\n".join(note.says for note in launch.notes)
     assert all(note in notes for note in expected.notes), notes
 
@@ -81,7 +87,7 @@ def flat(config: DictConfig) -> dict[str, object]:
             for key, value in node.items():
                 walk(value, f"{prefix}{key}.")
         else:
-            leaves[prefix[:-1]] = node
+            leaves[prefix[:-1]] = NULL if node is None else node
 
     walk(OmegaConf.to_container(config, resolve=True), "")
     return leaves
@@ -186,6 +192,118 @@ def test_references_see_what_the_command_line_sets(tmp_path: Path) -> None:
         (tmp_path / "run.sh").write_text(f"python run_grpo.py --config grpo.yaml {words}\n", "utf-8")
         settings = {setting.name: setting.value for setting in read(tmp_path / "run.sh").settings}
         assert settings[tensor].startswith(value), words
+
+
+def test_a_configuration_may_merge_anchors(tmp_path: Path) -> None:
+    """As OmegaConf reads it: NeMo-RL's distillation gives its teacher the policy's settings so."""
+    text = (
+        "policy: &policy\n  model_name: Qwen/Qwen3-8B\n  dtensor_cfg: &cfg {enabled: true, tensor_parallel_size: 2}\n"
+        "teacher:\n  <<: *policy\n  dtensor_cfg: {<<: *cfg, tensor_parallel_size: 4}\n"
+    )
+    (tmp_path / "distil.yaml").write_text(text, "utf-8")
+    entries, _ = of_yaml(tmp_path / "distil.yaml")
+    loaded = OmegaConf.load(tmp_path / "distil.yaml")
+    assert isinstance(loaded, DictConfig)
+    assert {entry.name: entry.value for entry in entries if not isinstance(entry.value, dict)} == flat(loaded)
+    settings = {setting.name: setting.value for setting in read(tmp_path / "distil.yaml").settings if setting.given}
+    assert settings == {"policy.dtensor_cfg.enabled": "true", "policy.dtensor_cfg.tensor_parallel_size": "2"}
+
+
+NOTHING = (
+    ("policy.generation.top_k", "policy: {generation: {top_k: %s}}", "5"),
+    ("policy.generation.trtllm_cfg.moe_expert_parallel_size",
+     "policy: {generation: {backend: trtllm, trtllm_cfg: {moe_expert_parallel_size: %s}}}", "2"),
+    ("policy.megatron_cfg.moe_router_dtype", "policy: {megatron_cfg: {enabled: true, moe_router_dtype: %s}}", "fp32"),
+    ("policy.megatron_cfg.expert_tensor_parallel_size",
+     "policy: {megatron_cfg: {enabled: true, expert_tensor_parallel_size: %s}}", "2"),
+    ("policy.dtensor_cfg.custom_parallel_plan", "policy: {dtensor_cfg: {custom_parallel_plan: %s}}", "mine"),
+    ("policy.generation.vllm_cfg.enforce_eager", "policy: {generation: {vllm_cfg: {enforce_eager: %s}}}", "true"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "some"), NOTHING)
+def test_a_null_is_nothing_wherever_it_stands(name: str, text: str, some: str, tmp_path: Path) -> None:
+    """In a file, in a file that a script names, over a value of another file, and on the command line."""
+
+    def implied(file: str) -> tuple[list[str], list[str], dict[str, str]]:
+        launch = read(tmp_path / file)
+        settings = {setting.name: setting.value for setting in launch.settings if setting.name == name}
+        return [side.variant for side in launch.sides], [w.name for w in launch.warnings if w.name], settings
+
+    (tmp_path / "base.yaml").write_text(text % some, "utf-8")
+    (tmp_path / "null.yaml").write_text(text % "null", "utf-8")
+    (tmp_path / "over.yaml").write_text("defaults: base.yaml\n" + text % "null", "utf-8")
+    (tmp_path / "run.sh").write_text("python run.py --config null.yaml\n", "utf-8")
+    (tmp_path / "command.sh").write_text(f"python run.py --config base.yaml {name}=null\n", "utf-8")
+    nothing = implied("null.yaml")
+    assert name not in nothing[1]
+    assert implied("base.yaml") != nothing
+    assert implied("over.yaml") == implied("run.sh") == implied("command.sh") == nothing
+
+
+def test_a_null_of_a_server_s_configuration_is_no_bare_flag(tmp_path: Path) -> None:
+    (tmp_path / "server.yaml").write_text("enforce_eager: null\nquantization: ~\ntensor-parallel-size: 2\n", "utf-8")
+    (tmp_path / "serve.sh").write_text("vllm serve Qwen/Qwen3-30B-A3B --config server.yaml\n", "utf-8")
+    launch = read(tmp_path / "serve.sh")
+    assert launch.sides[0].variant == "{profile: vllm-allreduce-norm, placement: {tensor: 2}}"
+    assert not launch.warnings
+
+
+VERL = "python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B "
+SKYRL = "python -m skyrl.train.entrypoints.main_base trainer.policy.model.path=Qwen/Qwen3-30B-A3B "
+KWARGS = f"+{ROLLOUT}engine_kwargs.vllm"
+INIT = "generator.inference_engine.engine_init_kwargs"
+
+
+@pytest.mark.parametrize(
+    ("command", "profile", "warned"),
+    [
+        (f"{VERL} {KWARGS}.compilation_config.mode=0", "vllm-eager", ()),
+        (f"{VERL} '{KWARGS}={{compilation_config: {{mode: 0}}, kv_cache_dtype: int8}}'", "vllm-eager", ("kv_cache",)),
+        (f"{VERL} '{KWARGS}={{compilation_config:{{mode:0}}}}'", "vllm-eager", ()),
+        (f"{VERL} '{KWARGS}.compilation_config={{cudagraph_mode: NONE, mode: 0}}'", "vllm-eager", ()),
+        (f"{VERL} {KWARGS}.compilation_config.pass_config.fuse_allreduce_rms=False", "vllm", ()),
+        (f"{VERL} {KWARGS}.compilation_config.mode=3", "vllm-allreduce-norm", ()),
+        (f"""{SKYRL} {INIT}='{{"enforce_eager": true, "quantization": "fp8"}}'""", "vllm-eager", ("quantization",)),
+        (f"{SKYRL} {INIT}.compilation_config.mode=0", "vllm-eager", ()),
+        (f"{SKYRL} {INIT}.tensor_parallel_size=4", "vllm-allreduce-norm", ()),
+    ],
+)
+def test_mappings_of_the_command_line_are_read_key_by_key(
+    command: str, profile: str, warned: tuple[str, ...], tmp_path: Path
+) -> None:
+    ranks = f"{ROLLOUT}tensor_model_parallel_size=2" if "verl" in command else f"{INIT}.tensor_parallel_size=2"
+    (tmp_path / "run.sh").write_text(f"{command} {ranks}\n", "utf-8")
+    launch = read(tmp_path / "run.sh")
+    assert launch.sides[1].profile == profile
+    assert not launch.ignored
+    names = [warning.name for warning in launch.warnings if warning.role == "rollout"]
+    assert len(names) == len(warned)
+    assert all(part in name for part, name in zip(warned, names, strict=True))
+
+
+def test_a_key_of_the_command_line_lies_over_the_file_s_mapping(tmp_path: Path) -> None:
+    nested = "{vllm: {compilation_config: {mode: 3, pass_config: {fuse_allreduce_rms: false}}}}"
+    text = f"actor_rollout_ref: {{rollout: {{name: vllm, engine_kwargs: {nested}}}}}\n"
+    (tmp_path / "ppo.yaml").write_text(text, "utf-8")
+    (tmp_path / "run.sh").write_text(f"{VERL} --config-path=. --config-name=ppo {KWARGS}.compilation_config.mode=0\n")
+    settings = {setting.name: setting.value for setting in read(tmp_path / "run.sh").settings}
+    merged = '{"mode": "0", "pass_config": {"fuse_allreduce_rms": false}}'
+    assert settings[f"{ROLLOUT}engine_kwargs.vllm.compilation_config"] == merged
+
+
+def test_what_vllm_is_given_last_counts_with_skyrl(tmp_path: Path) -> None:
+    engine = "generator.inference_engine."
+    words = f"{engine}enforce_eager=true {INIT}.enforce_eager=false {engine}tensor_parallel_size=2 {INIT}.dtype=half"
+    (tmp_path / "run.sh").write_text(f"{SKYRL} {words}\n", "utf-8")
+    launch = read(tmp_path / "run.sh")
+    assert launch.sides[1].variant == "{profile: vllm-allreduce-norm, placement: {tensor: 2}, dtype: fp16}"
+
+
+def test_what_something_else_must_give_is_unresolved(tmp_path: Path) -> None:
+    (tmp_path / "ppo.yaml").write_text("actor_rollout_ref:\n  rollout:\n    name: ???\n", "utf-8")
+    settings = {setting.name: setting.value for setting in read(tmp_path / "ppo.yaml").settings}
+    assert settings[f"{ROLLOUT}name"] == "unresolved: ???"
 
 
 def test_a_compose_file_may_merge_anchors(tmp_path: Path) -> None:

@@ -167,19 +167,63 @@ def implied(launch: Launch, name: str) -> str:
     ("text", "name", "says"),
     [
         ("vllm serve m", "logprobs_mode", "log-probabilities of logits before the temperature"),
-        ("vllm serve m --logprobs-mode processed_logprobs", "logprobs_mode", "set log_softmax:temperature to"),
-        ("vllm serve m --logprobs-mode raw_logits", "logprobs_mode", "set log_softmax:form unrounded"),
+        ("vllm serve m --logprobs-mode processed_logprobs", "logprobs_mode", "set log_probs:temperature to"),
+        ("vllm serve m --logprobs-mode raw_logits", "logprobs_mode", "set log_probs:form unrounded"),
         ("vllm serve m", "VLLM_USE_V2_MODEL_RUNNER", "a kernel of its own makes log-probabilities"),
-        ("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve m", "VLLM_USE_V2_MODEL_RUNNER", "set log_softmax:form log_softmax"),
-        ("sglang serve m", "SGLANG_RETURN_ORIGINAL_LOGPROB", "set log_softmax:temperature to the sampler's"),
+        ("VLLM_USE_V2_MODEL_RUNNER=0 vllm serve m", "VLLM_USE_V2_MODEL_RUNNER", "torch's log-softmax"),
+        ("sglang serve m", "SGLANG_RETURN_ORIGINAL_LOGPROB", "set log_probs:temperature to the sampler's"),
         (
             "SGLANG_RETURN_ORIGINAL_LOGPROB=true sglang serve m",
-            *("SGLANG_RETURN_ORIGINAL_LOGPROB", "where not deterministic, log_softmax:form log_softmax"),
+            *("SGLANG_RETURN_ORIGINAL_LOGPROB", "log-probabilities of logits before the temperature"),
         ),
     ],
 )
 def test_how_a_server_makes_log_probabilities(tmp_path: Path, text: str, name: str, says: str) -> None:
     assert says in implied(launch(tmp_path, text), name)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sets"),
+    [
+        ("", {"form": "log_softmax"}),
+        ("--enable-deterministic-inference", {}),
+        ("--rl-on-policy-target fsdp", {"inputs": "fp32", "scaled": "fp32", "output": "fp32"}),
+    ],
+)
+def test_sglang_returns_original_log_probabilities(tmp_path: Path, mode: str, sets: dict[str, str]) -> None:
+    """Of logits over no temperature, in fp32; two modes take the log-softmax anyway, one of them in bf16."""
+    side = launch(tmp_path, f"SGLANG_RETURN_ORIGINAL_LOGPROB=1 sglang serve m {mode}").sides[0]
+    assert side.sets == {"log_probs:temperature": 1} | {f"log_probs:{name}": value for name, value in sets.items()}
+    assert not launch(tmp_path, f"sglang serve m {mode}").sides[0].sets
+
+
+@pytest.mark.parametrize(("variable", "sets"), [("true", {"form": "log_softmax", "temperature": 1}), ("0", None)])
+def test_a_trainer_s_sglang_divides_no_original_logits(
+    tmp_path: Path, variable: str, sets: dict[str, str | float] | None
+) -> None:
+    command = f"python3 -m verl.trainer.main_ppo actor_rollout_ref.rollout.name=sglang {VERL}=0.5"
+    trainer, rollout = launch(tmp_path, f"SGLANG_RETURN_ORIGINAL_LOGPROB={variable} {command}").sides
+    assert trainer.sets == {"log_probs:temperature": 0.5}
+    stated = {"temperature": 0.5} if sets is None else sets
+    assert rollout.sets == {f"log_probs:{name}": value for name, value in stated.items()}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "further", "profile", "overlays"),
+    [
+        (2, "", "vllm-allreduce-norm-trtllm", ()),
+        # Compiled or not, its kernels add the sums outside norms.
+        (2, "--enforce-eager", "vllm-eager", ("vllm-all-reduce-trtllm",)),
+        (6, "", "vllm", ()),
+        (1, "", "vllm", ()),
+    ],
+)
+def test_vllm_adds_with_the_backend_that_the_environment_names(
+    tmp_path: Path, ranks: int, further: str, profile: str, overlays: tuple[str, ...]
+) -> None:
+    command = f"VLLM_FLASHINFER_ALLREDUCE_BACKEND=trtllm vllm serve m -tp {ranks} {further}"
+    side = launch(tmp_path, command).sides[0]
+    assert (side.profile, side.further) == (profile, overlays)
 
 
 VERL, TEMPERATURE = "actor_rollout_ref.rollout.temperature", "policy.generation.temperature"
@@ -198,7 +242,7 @@ GENERATION = "policy: {{generation: {{temperature: {}, vllm_cfg: {{logprobs_mode
     ],
 )
 def test_a_temperature_is_one_of_both_sides(tmp_path: Path, temperature: str, rounded: float | None) -> None:
-    says = f"logits over it on both sides: set log_softmax:temperature {float(temperature)}"
+    says = f"logits over it on both sides: set log_probs:temperature {float(temperature)}"
     verl = launch(tmp_path, f"python3 -m verl.trainer.main_ppo {VERL}={temperature}")
     assert implied(verl, VERL) == says + (f", and {rounded} with FSDP, which rounds it to bf16" if rounded else "")
     assert implied(launch(tmp_path, GENERATION.format(temperature), "grpo.yaml"), TEMPERATURE) == says
@@ -287,8 +331,8 @@ def test_the_command_prints_and_writes_it(tmp_path: Path) -> None:
         sys.executable,
         "-m",
         "moeparity.cli",
-        "engines",
-        "--config",
+        "show",
+        "launch",
         str(FOLDER / "verl.yaml"),
         "--json",
         str(out),

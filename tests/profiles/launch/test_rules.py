@@ -178,10 +178,32 @@ def test_verls_rollouts_decide_as_the_servers_do(tmp_path: Path) -> None:
     assert launch(tmp_path, text).sides[1].placement == {"tensor": 4, "expert": 4}
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{VERL} {ROLLOUT}tensor_model_parallel_size=2",
+        (
+            "python -m skyrl.train.entrypoints.main_base trainer.policy.model.path=Qwen/Qwen3-30B-A3B "
+            "generator.inference_engine.backend=vllm generator.inference_engine.tensor_parallel_size=2"
+        ),
+        (
+            "uv run examples/run_grpo_math.py policy.model_name=Qwen/Qwen3-30B-A3B "
+            "policy.generation.vllm_cfg.tensor_parallel_size=2"
+        ),
+        "uv run rl --model.name Qwen/Qwen3-30B-A3B --inference.parallel.tp 2",
+    ],
+)
+def test_a_trainer_s_vllm_goes_by_the_environment(tmp_path: Path, command: str) -> None:
+    """Batch-invariant, and not compiled, as `vllm serve` is by the same variable."""
+    assert launch(tmp_path, command).sides[1].profile == "vllm-allreduce-norm"
+    rollout = launch(tmp_path, f"export VLLM_BATCH_INVARIANT=1\n{command}").sides[1]
+    assert (rollout.profile, rollout.further) == ("vllm-batch-invariant-eager", ())
+
+
 @pytest.mark.parametrize(("engine", "trained"), [("dp", 0.69921875), ("megatron", 0.7)])
 def test_a_temperature_is_set_on_both_sides(tmp_path: Path, engine: str, trained: float) -> None:
     trainer, rollout = launch(tmp_path, f"{VERL} model_engine={engine} {ROLLOUT}temperature=0.7").sides
-    assert (trainer.sets, rollout.sets) == ({"log_softmax:temperature": trained}, {"log_softmax:temperature": 0.7})
+    assert (trainer.sets, rollout.sets) == ({"log_probs:temperature": trained}, {"log_probs:temperature": 0.7})
     raw = launch(tmp_path, f"{VERL} {ROLLOUT}temperature=0.7 {ROLLOUT}logprobs_mode=raw_logprobs").sides[1]
     assert raw.sets == {}
 
@@ -254,7 +276,7 @@ def test_trls_server_has_a_parser_of_its_own(tmp_path: Path) -> None:
     ("ranks", "warns"),
     [
         ("--tensor-model-parallel-size 2", "partial sums are added over them before it goes home"),
-        ("--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", '"**.experts:tensor": 1'),
+        ("--tensor-model-parallel-size 2 --expert-tensor-parallel-size 1", ""),
         ("--expert-tensor-parallel-size 2", "each expert is cut over 2 ranks"),
         ("--tensor-model-parallel-size 2 --expert-tensor-parallel-size $N", "not resolved"),
         ("--expert-model-parallel-size 2", ""),
@@ -267,6 +289,8 @@ def test_megatrons_experts_are_cut_as_attention_is_unless_it_is_told(tmp_path: P
     warnings = [warning.says for warning in read(tmp_path / "run.sh").warnings]
     assert [says for says in warnings if warns in says] == warnings
     assert len(warnings) == bool(warns)
+    whole = {"**.experts:tensor": 1} if ranks.endswith("expert-tensor-parallel-size 1") else {}
+    assert read(tmp_path / "run.sh").sides[0].selects == whole
 
 
 def test_slimes_engine_is_cut_by_its_pipeline_stages_and_sends_rows_home(tmp_path: Path) -> None:

@@ -74,6 +74,14 @@ SNIPPETS = (
     "show a#b '#c' # d",
     'show "${A:-$(( 3 * (2 + 1) ))}"',
     "show x* 2>/dev/null [x] a?b; show --tp 4 2> log --ep 8; cat > file <<EOF --x\nshow no\nEOF\nshow end",
+    'N=3; M=5; show [0]*$N+[1]*$M x; A=(--freq [0]*$N+[1]*$M y); show "${A[@]}"; B=[0]*$N+[1]*$M; show $B',
+    "P=80; show http://[a]*$P/b a]*$P-c '[0]*$N' \"[0]*$P\"",
+    "show a \\\n  b \\\n",
+    "show a `# first` \\\n  b `# second`  \\\n  c '`# kept`'",
+    'Y=4; X="${X:-[\'$Y\', \'5\']}"; show "$X" "${Z:=[\\"a\\"]}" "$Z"',
+    'A="${A:-{\\"a\\":{\\"b\\":false}}}"; show "$A" "${B:-\'q\'}" "${A:+[x]}"',
+    'A=(2 3); for (( i = 0; i < A[${Z:-0}]; i++ )); do B=1; done; show "${A[@]}"',
+    'show "${U:="http://[x]:80"}" "$U"',
     'set -euo pipefail; A=${A:-}; if [ -n "$A" ]; then show set; fi; show done',
 )
 
@@ -108,7 +116,7 @@ def test_words_are_those_of_bash(script: str, tmp_path: Path) -> None:
 def test_what_is_exported_is_handed_on(tmp_path: Path) -> None:
     script = "A=1; export B=2 C; set -a; D=3; set +a; E=4; F=5 show x"
     (command,) = [c for c in interpreted(script, tmp_path / "a.sh").commands if c.words[0].text == "show"]
-    assert {name: word.text for name, word in command.environment} == {"B": "2", "D": "3", "F": "5"}
+    assert {name: word.text for name, word in command.environment} == {"B": "2", "C": "\0$C\0", "D": "3", "F": "5"}
     (tmp_path / "b.sh").write_text(script.replace("show x", "env"), "utf-8")
     assert BASH is not None
     environment = {"PATH": os.environ["PATH"]}
@@ -236,7 +244,97 @@ def test_what_would_go_on_for_ever_is_refused(script: str, says: str, tmp_path: 
         interpreted(script, tmp_path / "a.sh")
 
 
+@pytest.mark.parametrize("end", ["\\", "\\\n", "\\\n\n"])
+def test_a_file_may_end_in_a_line_that_goes_on(end: str, tmp_path: Path) -> None:
+    assert BASH is not None
+    script = tmp_path / "a.sh"
+    script.write_text(f"{SHOW}show a b {end}", "utf-8")
+    out = subprocess.run([BASH, "--norc", script], capture_output=True, check=True).stdout
+    assert [words for words, _ in as_read(script.read_text("utf-8").removeprefix(SHOW), script)] == [["a", "b"]]
+    assert out == b"<a\0b\0>"
+
+
 SERVE = "vllm serve m -tp 2"
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "numactl -m 0",
+        "numactl -N 0 -m 0 --",
+        "uv run --extra vllm",
+        "uvx --from vllm",
+        "uv run --with vllm --isolated",
+        "conda run -n vllm --no-capture-output",
+        "srun -J vllm --nodes=1",
+        "srun --job-name rl -p trainer",
+        "nice -n 5 taskset -c 0-3",
+    ],
+)
+def test_a_launcher_s_options_are_no_programs(launcher: str, tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text(f"{launcher} vllm serve Qwen/Qwen3-30B-A3B -tp 2 --enforce-eager\n", "utf-8")
+    launch = read(tmp_path / "launch.sh")
+    assert (launch.model.name, launch.sides[0].profile) == ("Qwen/Qwen3-30B-A3B", "vllm-eager")
+    assert not launch.notes
+
+
+OPENRLHF = "openrlhf.cli.train_ppo_ray --pretrain Qwen/Qwen3-30B-A3B --vllm_tensor_parallel_size 2"
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "python -m",
+        "deepspeed --module",
+        "deepspeed --num_gpus 8 --module",
+        "deepspeed --hostfile hosts.txt --include localhost:0,1 --module",
+        "python -m deepspeed.launcher.runner --num_gpus 8 --module",
+        "torchrun -m",
+        "torchrun --nproc-per-node 8 --module",
+        "python3 -m torch.distributed.run --nproc-per-node 8 -m",
+        "accelerate launch -m",
+        "accelerate launch --config_file zero3.yaml --module",
+        "accelerate launch --use_deepspeed --num_processes 8 -m",
+        "python -m accelerate.commands.accelerate_cli launch -m",
+        "uv run --module",
+        "uv run deepspeed --module",
+        "srun --ntasks 1 accelerate launch -m",
+    ],
+)
+def test_a_launcher_starts_a_module(launcher: str, tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text(f"{launcher} {OPENRLHF}\n", "utf-8")
+    launch = read(tmp_path / "launch.sh")
+    assert (launch.engine, launch.model.name) == ("OpenRLHF", "Qwen/Qwen3-30B-A3B")
+    assert launch.sides[1].variant == "{profile: vllm-allreduce-norm, placement: {tensor: 2}}"
+    assert not launch.notes
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    ["deepspeed", "deepspeed --num_gpus 8", "torchrun --nproc-per-node 8", "accelerate launch --num_processes 8"],
+)
+def test_a_launcher_starts_a_script(launcher: str, tmp_path: Path) -> None:
+    text = f"{launcher} train.py --use_vllm --vllm_mode colocate --module x -m y --vllm_tensor_parallel_size 4\n"
+    (tmp_path / "launch.sh").write_text(text, "utf-8")
+    launch = read(tmp_path / "launch.sh")
+    assert (launch.engine, launch.sides[1].placement) == ("TRL", {"tensor": 4})
+    assert [key.name for key in launch.ignored] == ["module", "m"]
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        (f"TP=${{TP:-2}}; {SERVE}", "TP"),
+        (f"TP=${{1:-2}}; M=${{MODEL:-m}}; {SERVE}", "$1, MODEL"),
+        (f"TP=${{10:-2}}; {SERVE}", "${10}"),
+    ],
+)
+def test_an_argument_of_the_script_is_shown_as_one(script: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / "launch.sh").write_text(script + "\n", "utf-8")
+    (note,) = read(tmp_path / "launch.sh").notes
+    assert note.says == f"taken as set nowhere outside, so that their defaults hold: {shown}"
+
+
 LOST = "may not hand on VLLM_BATCH_INVARIANT"
 
 
@@ -255,6 +353,8 @@ LOST = "may not hand on VLLM_BATCH_INVARIANT"
         (f"export VLLM_BATCH_INVARIANT=1; sudo -E {SERVE}", True, ""),
         (f"sudo VLLM_BATCH_INVARIANT=1 {SERVE}", True, ""),
         (f"export VLLM_BATCH_INVARIANT=1; docker exec c {SERVE}", False, LOST),
+        (f"export VLLM_BATCH_INVARIANT=1; docker exec -e VLLM_BATCH_INVARIANT c {SERVE}", True, ""),
+        (f"export VLLM_BATCH_INVARIANT=1; docker exec --env VLLM_BATCH_INVARIANT=0 c {SERVE}", False, ""),
         (f"export VLLM_BATCH_INVARIANT=1; ray job submit -- {SERVE}", True, LOST),
         (f"apptainer exec --nv --env VLLM_BATCH_INVARIANT=1 image {SERVE}", True, ""),
         (f"mpirun -np 1 -x VLLM_BATCH_INVARIANT=1 {SERVE}", True, ""),

@@ -130,7 +130,7 @@ def test_the_lists_hold_what_the_engines_have() -> None:
 
 def test_warnings_come_first_and_are_in_the_json(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("vllm serve m \\\n --quantization fp8\n", "utf-8")
-    done = inside("engines", "--config", "a.sh", "--json", "a.json", cwd=tmp_path)
+    done = inside("show", "launch", "a.sh", "--json", "a.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1].startswith("WARNING: 1 thing decides numerics and no profile has it")
     (warning,) = json.loads((tmp_path / "a.json").read_text("utf-8"))["found"]["warnings"]
@@ -180,3 +180,158 @@ def nested(values: dict[str, str | None]) -> dict[str, Any]:
             inside_of = inner if isinstance(inner, dict) else {}
         inside_of[last] = value
     return tree
+
+
+NEMO = "policy:\n  dtensor_cfg: {enabled: false}\n  megatron_cfg: {enabled: true, %s}\n  generation: {%s}\n"
+TWO = "tensor_model_parallel_size: 2, sequence_parallel: true, expert_model_parallel_size: 4"
+GENERATES = "backend: megatron, mcore_generation_config: {%s}"
+
+
+@pytest.mark.parametrize(
+    ("trained", "generated", "placement", "router", "warned"),
+    [
+        # Nothing differs: generation shares the trainer's model, and what else is set has no effect.
+        (TWO, "", {"tensor": 2, "sequence": True}, "fp64", []),
+        (TWO, "moe_router_dtype: fp32", {"tensor": 2, "sequence": True}, "fp64", []),
+        (TWO, "tensor_model_parallel_size: 2, moe_router_dtype: fp32", {"tensor": 2, "sequence": True}, "fp64", []),
+        # A model of its own, with what is set over the trainer's.
+        (TWO, "tensor_model_parallel_size: 1, moe_router_dtype: fp32", {}, "fp32", []),
+        (TWO, "tensor_model_parallel_size: 4", {"tensor": 4, "sequence": True}, "fp64", []),
+        (TWO, "tensor_model_parallel_size: 4, sequence_parallel: false", {"tensor": 4}, "fp64", []),
+        (
+            TWO,
+            "expert_model_parallel_size: 8, moe_token_dispatcher_type: allgather",
+            {"tensor": 2, "sequence": True, "expert": 8},
+            *("fp64", []),
+        ),
+        (
+            TWO,
+            "transformer_impl: inference_optimized",
+            {"tensor": 2, "sequence": True},
+            *("fp64", ["policy.generation.mcore_generation_config.transformer_impl"]),
+        ),
+        (f"{TWO}, context_parallel_size: 2", "moe_router_dtype: fp32", {"tensor": 2, "sequence": True}, "fp32",
+         ["policy.megatron_cfg.context_parallel_size"]),
+    ],
+)  # fmt: skip
+def test_generation_by_megatron_has_its_own_settings_over_the_trainer_s(
+    tmp_path: Path, trained: str, generated: str, placement: dict[str, Any], router: str, warned: list[str]
+) -> None:
+    text = NEMO % (trained, GENERATES % generated)
+    launch_read = launch(tmp_path, text, "grpo.yaml")
+    rollout = launch_read.sides[1]
+    assert dict(rollout.placement) == placement
+    assert ("megatron-router-fp32" in (rollout.profile, *rollout.further)) == (router == "fp32")
+    assert (rollout.sets.get("gate:output") == "fp64") == (router == "fp64")
+    assert sorted(w.name for w in launch_read.warnings if w.name) == sorted(warned)
+    names = {key.name for key in launch_read.irrelevant if not key.hint.startswith("no effect")}
+    assert not [name for name in names if "mcore_generation_config" in name]
+
+
+RAY = "+ray_kwargs.ray_init.runtime_env.env_vars."
+
+
+def test_generation_on_other_gpus_has_its_own_settings(tmp_path: Path) -> None:
+    apart = f"colocated: {{enabled: false}}, {GENERATES % 'moe_router_dtype: fp32'}"
+    rollout = launch(tmp_path, NEMO % (TWO, apart), "grpo.yaml").sides[1]
+    assert rollout.profile == "megatron-router-fp32"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "roles"),
+    [
+        (NEMO % ("env_vars: {NCCL_ALGO: Tree, VLLM_BATCH_INVARIANT: '1'}", ""), "grpo.yaml", ["trainer"]),
+        (NEMO % ("", "vllm_cfg: {env_vars: {VLLM_BATCH_INVARIANT: '1', NCCL_ALGO: Tree}}"), "grpo.yaml", ["rollout"]),
+        (
+            f"{VERL} model_engine=megatron {RAY}NCCL_ALGO=Tree {RAY}VLLM_BATCH_INVARIANT=1",
+            *("run.sh", ["rollout", "trainer"]),
+        ),
+        ("[inference]\nenv_vars = {VLLM_BATCH_INVARIANT = '1'}\n", "rl.toml", ["rollout"]),
+        ("[trainer.env_vars]\nVLLM_BATCH_INVARIANT = '1'\n[trainer.model]\nimpl = 'hf'\n", "rl.toml", []),
+        ("[env_vars]\nVLLM_BATCH_INVARIANT = '1'\n[trainer.model]\nimpl = 'hf'\n", "rl.toml", ["rollout"]),
+    ],
+)
+def test_variables_that_a_framework_sets_count_on_the_side_that_has_them(
+    tmp_path: Path, text: str, name: str, roles: list[str]
+) -> None:
+    launch_read = launch(tmp_path, text, name)
+    sides = {side.role for side in launch_read.sides if side.profile.startswith("vllm-batch-invariant")}
+    sides |= {warning.role for warning in launch_read.warnings if warning.name == "NCCL_ALGO"}
+    assert sorted(sides) == roles
+
+
+def test_variables_that_a_framework_sets_in_a_way_that_is_not_read_are_no_default(tmp_path: Path) -> None:
+    text = NEMO % ("", "vllm_cfg: {env_vars: '${oc.env:X}'}")
+    settings = {setting.name: setting.value for setting in launch(tmp_path, text, "grpo.yaml").settings}
+    assert settings["VLLM_BATCH_INVARIANT"].startswith("unresolved: perhaps set by ")
+
+
+FP8 = "fp8_cfg: {enabled: %s, fp8: e4m3, fp8_recipe: blockwise}, peft: {enabled: %s, dim: 8, alpha: 32}"
+
+
+@pytest.mark.parametrize("on", ["true", "false"])
+def test_what_details_a_warning_changes_something_where_that_is_on(tmp_path: Path, on: str) -> None:
+    launch_read = launch(tmp_path, NEMO % (FP8 % (on, on), ""), "grpo.yaml")
+    harmless = {key.name.rpartition(".")[2] for key in launch_read.irrelevant if not key.hint.startswith("no effect")}
+    idle = {key.name.rpartition(".")[2] for key in launch_read.irrelevant if key.hint.startswith("no effect")}
+    names = {"fp8_recipe", "fp8", "dim", "alpha"}
+    assert not names & harmless
+    assert names & idle == (names if on == "false" else set())
+    assert len([warning for warning in launch_read.warnings if warning.name]) == (2 if on == "true" else 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "warns", "listed"),
+    [
+        ("vllm serve m --generation-config /data", False, False),
+        ("vllm serve m --generation-config /data --logprobs-mode processed_logprobs", True, False),
+        ("vllm serve m --generation-config vllm --logprobs-mode processed_logprobs", False, False),
+        ("vllm serve m --logprobs-mode processed_logprobs", False, True),
+        ("vllm serve m", False, False),
+        ("sglang serve m --sampling-defaults model", True, False),
+        ("sglang serve m --sampling-defaults openai", False, False),
+        ("sglang serve m", False, True),
+        ("SGLANG_RETURN_ORIGINAL_LOGPROB=1 sglang serve m --sampling-defaults model", False, False),
+        ("trl vllm-serve --model m", False, False),
+        (f"{VERL} +{ROLLOUT}engine_kwargs.vllm.generation_config=auto", False, False),
+    ],
+)
+def test_a_sampler_s_defaults_count_where_log_probabilities_are_of_what_is_sampled(
+    tmp_path: Path, text: str, warns: bool, listed: bool
+) -> None:
+    launch_read = launch(tmp_path, text)
+    names = ("generation_config", "sampling_defaults")
+    assert any(warning.name in names for warning in launch_read.warnings) is warns
+    assert any(line.startswith(names) for line in launch_read.unstated) is listed
+    assert not [key for key in launch_read.ignored if key.name.endswith(names)]
+
+
+FUSED = "the shared expert runs as one more routed expert"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "fused"),
+    [
+        ("unsloth/DeepSeek-V3-bf16", "", True),
+        ("unsloth/DeepSeek-V3-bf16", "--disable-shared-experts-fusion", False),
+        ("unsloth/DeepSeek-V3-bf16", "--ep-size 8", False),
+        ("unsloth/DeepSeek-V3-bf16", "--moe-a2a-backend deepep", False),
+        ("unsloth/DeepSeek-V3-bf16", "--moe-runner-backend flashinfer_trtllm", False),
+        ("unsloth/DeepSeek-V3-bf16", "--enable-two-batch-overlap", False),
+        ("moonshotai/Moonlight-16B-A3B", "", False),
+        ("zai-org/GLM-4.5-Air", "", True),
+        ("zai-org/GLM-4.5-Air", "--enable-two-batch-overlap", True),
+        ("Qwen/Qwen3-30B-A3B", "", False),
+    ],
+)
+def test_whether_sglang_fuses_the_shared_expert_is_said(tmp_path: Path, model: str, options: str, fused: bool) -> None:
+    launch_read = launch(tmp_path, f"python -m sglang.launch_server --model-path {model} --tp 8 {options}")
+    assert any(warning.value.startswith(FUSED) for warning in launch_read.warnings) is fused
+    apart = any("added apart, as the profile has it" in decision.says for decision in launch_read.decisions)
+    assert apart == (not fused and "DeepSeek" in model)
+
+
+def test_another_device_is_a_warning(tmp_path: Path) -> None:
+    assert warned(launch(tmp_path, f"{VERL} trainer.device=npu")) == ["trainer.device"]
+    assert warned(launch(tmp_path, f"{VERL} trainer.device=cuda trainer.nnodes=2")) == []
+    assert warned(launch(tmp_path, "sglang serve m --device cpu")) == ["device"]

@@ -18,42 +18,64 @@ _HERE = str(Path(__file__).parent)
 
 
 class _AfterTorch:
-    """Lets torch be found as ever, and begins the capture when its import has ended."""
+    """Lets torch be found as ever, by whoever asks and however often, and begins the capture once it was executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """As the import system asks of whatever may find a module."""
-        del path, target
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec("torch")
-        if spec is None or spec.loader is None:
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(name, path, target)
+            if spec is not None:
+                return self._followed(spec)
+        return None
+
+    def _followed(self, spec: ModuleSpec) -> ModuleSpec:
+        """The same, whose loader tells when it has executed torch."""
+        if spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def execute_and_begin(module: ModuleType) -> None:
             execute(module)
-            _begin()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                _begin()
 
-        setattr(spec.loader, "exec_module", execute_and_begin)  # noqa: B010  only this import's loader
+        setattr(spec.loader, "exec_module", execute_and_begin)  # noqa: B010  only this spec's loader
         return spec
 
 
 def _begin() -> None:
+    """Begin the capture; where that can't be, say so, and let the program be."""
+    try:
+        _begun()
+    except Exception as error:  # noqa: BLE001  the program goes on
+        sys.stderr.write(f"moeparity capture: nothing is recorded here: {type(error).__name__}: {error}\n")
+
+
+def _begun() -> None:
     try:
         from moeparity.evidence.capture.child import begin
     except ImportError:
-        # The program runs in another environment than moeparity is installed in.
+        # The program runs in another environment than moeparity is installed in, and keeps its own path.
+        before = list(sys.path)
         sys.path.append(os.environ["MOEPARITY_CAPTURE_SOURCE"])
-        from moeparity.evidence.capture.child import begin
-
+        try:
+            from moeparity.evidence.capture.child import begin
+        finally:
+            sys.path[:] = before
     begin(os.environ["MOEPARITY_CAPTURE"])
 
 
 if "MOEPARITY_CAPTURE" in os.environ:
-    sys.meta_path.insert(0, _AfterTorch())
+    if "torch" in sys.modules:  # by a .pth file
+        _begin()
+    else:
+        sys.meta_path.insert(0, _AfterTorch())
 
 sys.path[:] = [entry for entry in sys.path if entry != _HERE]
 _module = sys.modules.pop("sitecustomize", None)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from moeparity.evidence.diff.rerun.call_arguments import Arguments
 from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
+from moeparity.numerics.orders import NATIVE
 from moeparity.ops.kernels.flash import Heads, Tile, attend
 
 _TILES = (16, 32, 64, 128, 256)
@@ -59,6 +60,7 @@ def _in_tiles(q: Tensor, k: Tensor, v: Tensor, visible: Tensor, scale: float, wa
         "kv_order": draw.choice(("ascending", "descending")),
         "normalize": draw.choice(("reciprocal", "divide")),
         "row_sum": f"unordered({way.seed})", "probabilities": q.dtype, "tf32": "no",
+        "scores_order": NATIVE, "values_order": NATIVE, "rescale_above": 0, "contraction": "none",
     }  # fmt: skip
     width = draw.choice(_TILES)
     first = draw.randrange(1, width + 1)

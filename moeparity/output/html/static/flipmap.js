@@ -169,8 +169,8 @@ function flipMap(table, show) {
       move(at.layer + steps[event.key][0], at.token + steps[event.key][1]);
     }
   });
-  byId("zoom").addEventListener("click", (event) => {
-    const kind = event.target.dataset.zoom;
+  byId("tools-flipmap").addEventListener("click", (event) => {
+    const kind = event.target.dataset.tool;
     if (kind) zoom({ in: 0.5, out: 2, all: Infinity }[kind]);
   });
   drawings.push(draw);

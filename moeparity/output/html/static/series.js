@@ -57,6 +57,7 @@ function series(name, part) {
   const look = (line, row) => {
     const [hue, dash] = SERIES[row % SERIES.length];
     const drawn = { stroke: colour(hue), width: 2, dash, points: { show: true, size: 7, fill: colour(hue) } };
+    if (line.look === "bars") return { ...drawn, width: 1, dash: [], fill: colour(hue), points: { show: false }, paths: uPlot.paths.bars({ size: [0.9, 60] }), fillTo: () => range[0] };
     if (line.look === "line") return { ...drawn, points: { ...drawn.points, show: part.x.length <= 100 } };
     return { ...drawn, width: 0, paths: () => null, points: { ...drawn.points, size: line.look === "spikes" ? 12 : 6, fill: colour(line.look === "spikes" ? "panel" : hue), width: 2 } };
   };

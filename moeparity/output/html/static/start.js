@@ -1,6 +1,5 @@
 themes();
 contents();
-if (DATA.growth) growth(DATA.growth);
 for (const [name, part] of Object.entries(DATA)) if (name.startsWith("series-")) series(name, part);
 if (DATA.tokens) tokens(tokenTable(DATA.tokens));
 if (byId("opgraph")) graph(byId("opgraph"));

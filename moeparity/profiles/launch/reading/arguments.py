@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from moeparity.errors import SpecError
+from moeparity.plan.spec import yaml
 from moeparity.profiles.launch.reading.grammar import Grammar
+from moeparity.profiles.launch.reading.nested import leaves_of
 from moeparity.profiles.launch.reading.shell_words import Word, is_known, plain, value_of
-from moeparity.profiles.launch.source import FALSE, TRUE, Entry, Note, Unresolved
+from moeparity.profiles.launch.source import FALSE, NULL, TRUE, Entry, Note, Unresolved
 
 _NESTED = re.compile(r"\+{0,2}([A-Za-z_][\w./@-]*)=(.*)", re.DOTALL)
 _OPTION = re.compile(r"--?[A-Za-z_][\w.-]*")
 _DOTTED = re.compile(r"(--?[A-Za-z_][\w-]*)\.([^=]+)", re.DOTALL)
+_PATH = re.compile(r"~/.*|(?!-)[^=\0]*(\0[^\0]*\0)[^=\0]*/[^=]*|(?!-)[^=\0]*/[^=\0]*\0[^=]*")
+"""A path, parts of which may not be known: no option. Hydra's `~key` takes a key away."""
 _LEVEL = re.compile(r"-O=?(\w+)")
 
 
@@ -28,14 +34,16 @@ def options(words: Sequence[Word], grammar: Grammar) -> tuple[list[Entry], list[
     while rest:
         word = rest.pop(0)
         name = word.text.partition("=")[0]
-        if not is_known(name):
+        if _PATH.fullmatch(word.text):
+            others.append(word)
+        elif not is_known(name):
             notes.append(_unknown(word))
         elif word.text.startswith("~"):
             notes.append(Note(says=f"`{word.text}` takes a key away, which is not followed", where=word.where))
         elif grammar.dotted and (dotted := _DOTTED.fullmatch(name)):
             _put(inner, dotted[1], dotted[2].split("."), word, rest)
         elif nested := _NESTED.fullmatch(word.text):
-            entries.append((_entry(nested[1], value_of(nested[2]), word), word.condition))
+            entries += ((entry, word.condition) for entry in _overrides(nested[1], nested[2], word))
         elif word.text.startswith("-") and len(word.text) > 1:
             entries.append(_option(word, rest, grammar))
         else:
@@ -43,6 +51,21 @@ def options(words: Sequence[Word], grammar: Grammar) -> tuple[list[Entry], list[
     for text, (entry, condition) in inner.items():
         entries.append((replace(entry, name=grammar.option_of(text)[0]), condition))
     return _decided(entries), others, notes
+
+
+def _overrides(name: str, text: str, word: Word) -> Iterator[Entry]:
+    """What hydra makes of `name=text`: a mapping's keys one by one, nothing of `null`."""
+    mapping = None
+    if text.startswith("{") and is_known(text):
+        with suppress(SpecError):
+            # Hydra wants no blank behind a key's colon.
+            spaced = re.sub(r"""([{,]\s*(?:[\w.-]+|"[^"]*"|'[^']*')):(?=\S)""", r"\1: ", text)
+            mapping = yaml.parsed(word.where.path, spaced)
+    if mapping:
+        for key, entry in leaves_of(mapping, word.where, f"{name}."):
+            yield replace(entry, name=key, where=word.where)
+    else:
+        yield _entry(name, NULL if text == "null" else value_of(text), word)
 
 
 def _put(inner: dict[str, tuple[Entry, str]], name: str, keys: Sequence[str], word: Word, rest: list[Word]) -> None:
@@ -82,7 +105,8 @@ def _merged(below: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]
 
 def _unknown(word: Word) -> Note:
     under = f", there if {word.condition}" if word.condition else ""
-    return Note(says=f"`{plain(word.text)}` is not resolved{under}: what it sets is not known", where=word.where)
+    says = f"`{plain(word.text)}` is not resolved{under}: what it sets is not known"
+    return Note(says=says, where=word.where, opens="options")
 
 
 def _option(word: Word, rest: list[Word], grammar: Grammar) -> tuple[Entry, str]:

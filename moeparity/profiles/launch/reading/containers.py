@@ -67,7 +67,8 @@ def _kubernetes(container: Mapping[str, Any], path: Path, notes: list[Note]) -> 
             text = str(item["value"]) if "value" in item else unresolved(f"{item['name']} from elsewhere")
             variables[str(item["name"])] = Word(text, at)
     if "envFrom" in container:
-        notes.append(Note(says="`envFrom` is not read: the variables that it sets are not known", where=where))
+        says = "`envFrom` is not read: the variables that it sets are not known"
+        notes.append(Note(says=says, where=where, opens="environment"))
 
     def expanded(items: Any) -> list[Word]:
         return [Word(_of_kubernetes(_text(item), variables), where) for item in _listed(items)]
@@ -98,16 +99,27 @@ def _compose(service: Mapping[str, Any], path: Path, notes: list[Note]) -> Itera
     pairs = (
         variables.items()
         if isinstance(variables, dict)
-        else [str(item).partition("=")[::2] for item in _listed(variables)]
+        else [
+            (name, value if equals else None) for name, equals, value in (_halves(item) for item in _listed(variables))
+        ]
     )
     at = _at(service, "environment", path)
-    environment = [(str(name), Word(_of_compose(_text(value)), at)) for name, value in pairs]
+    # Of a variable without a value compose hands on what its own environment has.
+    environment = [
+        (str(name), Word(unresolved(f"${name}") if value is None else _of_compose(_text(value)), at))
+        for name, value in pairs
+    ]
     if "env_file" in service:
-        notes.append(Note(says="`env_file` is not read: the variables that it sets are not known", where=at))
+        says = "`env_file` is not read: the variables that it sets are not known"
+        notes.append(Note(says=says, where=at, opens="environment"))
     where = _at(service, "command", path)
     command = Command(_split(service.get("command"), where), tuple(environment), where)
     entrypoint = _split(service.get("entrypoint"), _at(service, "entrypoint", path))
     yield from contained(_of_compose(str(service.get("image", ""))), entrypoint, command, notes)
+
+
+def _halves(item: Any) -> tuple[str, str, str]:
+    return str(item).partition("=")
 
 
 def _split(command: Any, where: Where) -> tuple[Word, ...]:
@@ -143,7 +155,8 @@ def of_unit(text: str, path: Path, notes: list[Note]) -> Iterator[Started]:
             pairs = (word.partition("=") for word in _shell_words(value, where))
             environment |= {name: Word(_specifiers(text), where) for name, _, text in pairs}
         elif key.strip() == "EnvironmentFile":
-            notes.append(Note(says=f"`{line.strip()}` is not read: what it sets is not known", where=where))
+            says = f"`{line.strip()}` is not read: what it sets is not known"
+            notes.append(Note(says=says, where=where, opens="environment"))
         elif key.strip() == "ExecStart" and value.strip():
             starts.append((value.strip().lstrip("-@:+!"), where))
     for text_of_start, where in starts:

@@ -13,7 +13,7 @@ from typing import Any
 from moeparity import paths
 from moeparity.errors import SpecError, Where, shown
 from moeparity.plan.spec import yaml
-from moeparity.profiles.launch.source import Entry, Note, Unresolved
+from moeparity.profiles.launch.source import NULL, Entry, Note, Unresolved
 
 _MOST_FILES = 50
 _DEEPEST = 50
@@ -49,8 +49,8 @@ def of_yaml(path: Path, over: Mapping[str, Entry] | None = None) -> tuple[list[E
     """The options of a YAML file and of all that it stands on; references see what is laid `over` it."""
     chain = _Chain()
     leaves = _file(path, chain)
-    _over(leaves, over or {})
-    return _whole(_resolved(leaves)), chain.notes
+    lay_over(leaves, over or {})
+    return whole(_resolved(leaves)), chain.notes
 
 
 def of_json(path: Path) -> list[Entry]:
@@ -61,7 +61,7 @@ def of_json(path: Path) -> list[Entry]:
         raise SpecError(f"{Where(path, getattr(error, 'lineno', None))}: is no JSON: {error}. Correct it.") from None
     if not isinstance(mapping, dict):
         raise SpecError(f"{Where(path)}: holds {shown(mapping)}; expected a mapping of options.")
-    return _whole(dict(_leaves(mapping, Where(path))))
+    return whole(dict(leaves_of(mapping, Where(path))))
 
 
 def of_toml(path: Path) -> list[Entry]:
@@ -74,7 +74,7 @@ def of_toml(path: Path) -> list[Entry]:
         where = Where(path, int(line[1]) if line else None)
         raise SpecError(f"{where}: is no TOML: {error}. Correct it.") from None
     lines = _toml_lines(text)
-    entries = _whole(dict(_leaves(mapping, Where(path))))
+    entries = whole(dict(leaves_of(mapping, Where(path))))
     return [replace(entry, where=Where(path, lines.get(entry.name))) for entry in entries]
 
 
@@ -90,8 +90,12 @@ def _toml_lines(text: str) -> dict[str, int]:
     return lines
 
 
-def _leaves(mapping: Mapping[str, Any], where: Where, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Entry]]:
-    """Nested keys, joined by dots, without those that hold keys themselves; an empty mapping is a leaf."""
+def leaves_of(
+    mapping: Mapping[str, Any], where: Where, prefix: str = "", depth: int = 0
+) -> Iterator[tuple[str, Entry]]:
+    """Nested keys, joined by dots, without those that hold keys themselves; an empty mapping is a leaf, `null` nothing,
+    and OmegaConf's `???` what something else must give.
+    """
     if depth > _DEEPEST:
         raise SpecError(f"{where}: nested deeper than {_DEEPEST} levels. Write it flatter.")
     lines = getattr(mapping, "key_lines", {})
@@ -99,12 +103,13 @@ def _leaves(mapping: Mapping[str, Any], where: Where, prefix: str = "", depth: i
         at = Where(where.path, lines.get(key, where.line))
         name = f"{prefix}{str(key).replace('-', '_')}"
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, at, f"{name}.", depth + 1)
+            yield from leaves_of(value, at, f"{name}.", depth + 1)
         else:
-            yield name, Entry(name=name, value=value, where=at)
+            nothing = NULL if value is None else Unresolved("???") if value == "???" else value
+            yield name, Entry(name=name, value=nothing, where=at)
 
 
-def _whole(leaves: Mapping[str, Entry]) -> list[Entry]:
+def whole(leaves: Mapping[str, Entry]) -> list[Entry]:
     """A mapping is told whole and key by key: every leaf, and before it each mapping that holds it."""
     entries: dict[str, Entry] = {}
     for name, entry in leaves.items():
@@ -119,7 +124,7 @@ def _whole(leaves: Mapping[str, Entry]) -> list[Entry]:
                     if not isinstance(inner, dict):
                         break
                 else:
-                    inner[parts[-1]] = entry.value
+                    inner[parts[-1]] = None if entry.value is NULL else entry.value
         entries[name] = entry
     return list(entries.values())
 
@@ -130,7 +135,7 @@ def _file(path: Path, chain: _Chain) -> dict[str, Entry]:
     chain.read += 1
     if chain.read > _MOST_FILES:
         raise SpecError(f"{Where(path)}: stands on more than {_MOST_FILES} files. Give the file that they come to.")
-    mapping = yaml.load(path)
+    mapping = yaml.parsed(path, yaml.text_of(path), merges=True)
     chain.open.append(path.resolve())
     entries = dict(mapping)
     bases = entries.pop("defaults", None)
@@ -144,14 +149,14 @@ def _file(path: Path, chain: _Chain) -> dict[str, Entry]:
         listed = [*listed, "_self_"]
     for base in listed:
         if base == "_self_":
-            _over(leaves, dict(_leaves(rest, Where(path))))
+            lay_over(leaves, dict(leaves_of(rest, Where(path))))
         else:
-            _over(leaves, _base(base, path, where, chain, listed))
+            lay_over(leaves, _base(base, path, where, chain, listed))
     chain.open.pop()
     return leaves
 
 
-def _over(leaves: dict[str, Entry], entries: Mapping[str, Entry]) -> None:
+def lay_over(leaves: dict[str, Entry], entries: Mapping[str, Entry]) -> None:
     """Lay a file's keys over those it stands on; a key marked `_override_` takes nothing over from there."""
     for name in [name for name in entries if name.endswith("._override_")]:
         above = name.removesuffix("_override_")
@@ -163,8 +168,10 @@ def _over(leaves: dict[str, Entry], entries: Mapping[str, Entry]) -> None:
         for key in [key for key in leaves if key.startswith(f"{name}.")]:
             del leaves[key]
         parts = name.split(".")
-        for end in range(1, len(parts)):
-            leaves.pop(".".join(parts[:end]), None)
+        for key in (".".join(parts[:end]) for end in range(1, len(parts))):
+            # A bare flag of that name is an option beside.
+            if key in leaves and leaves[key].value is not None:
+                del leaves[key]
         leaves[name] = entry
 
 
@@ -184,7 +191,7 @@ def _base(base: Any, path: Path, where: Where, chain: _Chain, listed: list[Any])
     file = path.parent / group / (name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
     if not paths.is_file(file):
         says = f"its base {f'{group}/' if group else ''}{name} is not there: what it sets is not known"
-        chain.notes.append(Note(says=says, where=where))
+        chain.notes.append(Note(says=says, where=where, opens="options"))
         return {}
     leaves = _file(file, chain)
     prefix = "" if package in ("", "_global_", "_here_") else f"{package}."
@@ -203,7 +210,7 @@ def _resolved(leaves: Mapping[str, Entry]) -> dict[str, Entry]:
         return dict(leaves)
     from omegaconf import OmegaConf
 
-    nested: dict[str, Any] = {entry.name: entry.value for entry in _whole(leaves) if "." not in entry.name}
+    nested: dict[str, Any] = {entry.name: entry.value for entry in whole(leaves) if "." not in entry.name}
     try:
         tree = OmegaConf.create(_guarded(nested))
     except Exception:  # noqa: BLE001  # keys that omegaconf does not take: nothing is resolved then
@@ -229,6 +236,8 @@ def _guarded(value: Any) -> Any:
         return {str(key): _guarded(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_guarded(item) for item in value]
+    if value is NULL:
+        return None
     if isinstance(value, Unresolved):
         return "\0" + value.text[:_LONGEST].replace("${", "$\0{")
     if isinstance(value, str) and (len(value) > _LONGEST or not _only_names(value)):
@@ -251,6 +260,8 @@ def _value(value: Any, name: str, tree: Any, *, fits: bool) -> Any:
         resolved = OmegaConf.to_container(resolved) if isinstance(resolved, Container) else resolved
     except Exception:  # noqa: BLE001  # whatever omegaconf makes of a stranger's text, it is not resolved
         return Unresolved(value)
+    if resolved is None:
+        return NULL
     return Unresolved(value) if "\\x00" in repr(resolved) else resolved
 
 

@@ -50,18 +50,34 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
         return _sources(list(containers.of_unit(text, path, notes)), path, notes, grammar_of)
     scope = interpreted(text, path)
     programs = [program for command in scope.commands for program in started(command, notes)]
+    programs = _whole_commands(programs, notes)
     others = [plain(command.words[0].text) for command in scope.commands]
     sources = _sources(programs, path, [*scope.notes.values(), *notes], grammar_of)
     return sources or [Source(path=path, options=(), command=tuple(dict.fromkeys(others)), notes=(*notes,))]
 
 
+def _whole_commands(programs: list[Started], notes: list[Note]) -> list[Started]:
+    """Without lines that begin with an option, where others start a program: the command before them has ended, as
+    behind a backslash that is not the last letter of its line.
+    """
+    if not any(program.name for program in programs):
+        return programs
+    for program in programs:
+        if not program.name:
+            says = f"`{plain(program.arguments[0].text)} ...` begins a command of its own: the one before it has ended"
+            notes.append(Note(says=says, where=program.command.where))
+    return [program for program in programs if program.name]
+
+
 def _configured(path: Path, over: Mapping[str, Entry]) -> Source:
     """A configuration file, with what stands over it where it refers to that."""
+    notes: list[Note] = []
     if path.suffix == ".json":
-        return Source(path=path, options=tuple(nested.of_json(path)))
-    if path.suffix == ".toml":
-        return Source(path=path, options=tuple(nested.of_toml(path)))
-    entries, notes = nested.of_yaml(path, over)
+        entries = nested.of_json(path)
+    elif path.suffix == ".toml":
+        entries = nested.of_toml(path)
+    else:
+        entries, notes = nested.of_yaml(path, over)
     return Source(path=path, options=tuple(entries), notes=tuple(notes))
 
 
@@ -86,7 +102,7 @@ def _source(program: Started, path: Path, notes: Sequence[Note], grammar_of: Gra
     }
     return Source(
         path=path,
-        options=tuple(_over(below, by_name).values()),
+        options=tuple(_over(below, by_name)),
         model=_positional(others, by_name, grammar, further),
         environment=tuple(environment.values()),
         command=(plain(program.name), *(plain(word.text) for word in others)),
@@ -102,9 +118,11 @@ def _followed(entry: Entry, below: Mapping[str, Entry]) -> Entry:
     return replace(entry, value=Unresolved(entry.value) if resolved == entry.value else resolved)
 
 
-def _over(below: Mapping[str, Entry], above: Mapping[str, Entry]) -> dict[str, Entry]:
-    """A file's options, and over them those of the command line: hydra's spellings of adding and overriding aside."""
-    return {name: entry for name, entry in below.items() if name not in above} | dict(above)
+def _over(below: Mapping[str, Entry], above: Mapping[str, Entry]) -> list[Entry]:
+    """A file's options, and over them those of the command line, every mapping as it is then."""
+    leaves = {name: entry for name, entry in below.items() if not (isinstance(entry.value, Mapping) and entry.value)}
+    nested.lay_over(leaves, above)
+    return nested.whole(leaves)
 
 
 def _positional(
@@ -152,7 +170,8 @@ def _beside(name: str, where: Where, path: Path, entries: Mapping[str, Entry], n
     candidates = [Path(name)] if name.startswith("/") else [folder / name for folder in folders]
     file = next((candidate for candidate in candidates if paths.is_file(candidate)), None)
     if file is None or file.suffix not in _NESTED:
-        notes.append(Note(says=f"its configuration {name} is not there: what it sets is not known", where=where))
+        says = f"its configuration {name} is not there: what it sets is not known"
+        notes.append(Note(says=says, where=where, opens="options"))
         return ()
     source = _configured(file, {key: entry for key, entry in entries.items() if entry.value is not None})
     notes += source.notes

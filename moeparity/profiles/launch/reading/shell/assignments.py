@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from tree_sitter import Node
 
+from moeparity.errors import Where
 from moeparity.profiles.launch.reading.shell.expand import Expander
 from moeparity.profiles.launch.reading.shell.scope import Scope
 from moeparity.profiles.launch.reading.shell.syntax import one_line, text_of
@@ -43,15 +46,44 @@ def declared(node: Node, scope: Scope, expander: Expander) -> None:
     """`export`, `declare`, `local` and `readonly`: the assignments among their words, and which of them go to commands.
     Raises SpecError.
     """
-    flags = {text_of(child) for child in node.named_children}
-    exports, withdraws = text_of(node.children[0]) == "export" or "-x" in flags, bool(flags & {"-n", "+x"})
-    for child in node.named_children:
+    parts = [child for child in node.named_children if child.type != "comment"]
+    flags = [text_of(child) for child in parts if text_of(child).startswith(("-", "+"))]
+    if any("f" in flag for flag in flags):
+        return
+    exports = text_of(node.children[0]) == "export" or any(flag[0] == "-" and "x" in flag for flag in flags)
+    withdraws = any(flag == "-n" or (flag[0] == "+" and "x" in flag) for flag in flags)
+    for child in parts:
+        where = expander.where(child)
         if child.type == "variable_assignment":
             assigned(child, scope, expander)
-        target = child.child_by_field_name("name") if child.type == "variable_assignment" else child
-        if target is None or target.type != "variable_name":
+            target = child.child_by_field_name("name")
+            names = [text_of(target)] if target is not None and target.type == "variable_name" else []
+        elif text_of(child) in flags:
             continue
-        if withdraws:
-            scope.withdraw(text_of(target))
-        elif exports:
-            scope.export(text_of(target), expander.where(child))
+        else:
+            names = [_assigned_by(word, scope) for word in expander.words(child)]
+        for name in names:
+            if withdraws:
+                scope.withdraw(name)
+            elif exports and not name.isidentifier():
+                says = f"`{one_line(node)}` sets variables that are not known"
+                scope.note(says, expander.where(node), "environment")
+            elif exports:
+                scope.export(name, where)
+
+
+def _assigned_by(word: Word, scope: Scope) -> str:
+    """The name in a word that an expansion made, whose value is assigned where it has one: `NAME`, or `NAME=value`."""
+    name, equals, value = word.text.partition("=")
+    if equals and name.isidentifier():
+        scope.assign(name, (replace(word, text=value),))
+    return name
+
+
+def submitted(text: str, scope: Scope, path: Path) -> None:
+    """The variables that a job is given where it is submitted: `#SBATCH --export=ALL,NAME=value`."""
+    for number, line in enumerate(text.splitlines(), 1):
+        exported = re.match(r"#SBATCH\s+--export[= ](\S+)", line)
+        for name, value in re.findall(r"(\w+)=([^,]*)", exported[1]) if exported else ():
+            scope.assign(name, (Word(value, Where(path, number)),))
+            scope.export(name, Where(path, number))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -12,9 +13,13 @@ from moeparity import paths
 from moeparity.errors import SpecError, Where, whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope, environment
 from moeparity.profiles.launch.reading.shell_words import Command, Word, is_known, plain, unresolved
+from moeparity.profiles.launch.source import Opens
 
 _SILENT = ("echo", "printf", "true", ":", "set", "shopt", "trap", "wait", "sleep", "ulimit", "alias", "pushd", "popd")
 """Builtins that neither start a program nor set what is followed."""
+
+_SHELLS_OWN = re.compile(r"\bbin/(activate|env)$|/conda\.sh$|^\$\((conda|mamba|micromamba|ssh-agent)\b")
+"""Scripts that set up a shell, `PATH` above all: of virtual environments, of uv, of conda and of agents."""
 
 
 class Walker(Protocol):
@@ -42,9 +47,13 @@ class Builtins:
             self._source(words, where)
         elif name in ("exit", "return", "break", "continue"):
             self.scope.stopped = name
+        elif name == "unset":
+            self._unset(words, where)
         elif name in ("read", "mapfile", "readarray", "let"):
             for word in words[1:]:
                 self.scope.assign(word.text.partition("=")[0], (Word(unresolved(f"{name}"), where),))
+        elif name == "printf" and len(words) > 2 and words[1].text == "-v":
+            self.scope.assign(words[2].text, (Word(unresolved("printf"), where),))
         elif name == "shift":
             count = whole_number(words[1].text) if len(words) > 1 else 1
             self.scope.arguments = self.scope.arguments[1 if count is None else count :]
@@ -53,30 +62,39 @@ class Builtins:
         elif name in ("eval", "bash", "sh") and (name == "eval" or _letter_c(words)):
             self._nested(words[1:] if name == "eval" else words[_letter_c(words) + 1 :][:1], where)
         elif name not in _SILENT:
-            variables = (*environment(self.scope.variables), *prefix)
+            variables = (*environment(self.scope), *prefix)
             self.scope.commands.append(Command(words, variables, where, self.scope.condition))
 
     def _set(self, words: tuple[Word, ...]) -> None:
         """`set -- words` are the script's arguments from here on; `set -a` hands on all that is set."""
         texts = [word.text for word in words]
         if "--" in texts:
-            self.scope.arguments = words[texts.index("--") + 1 :]
+            self.scope.arguments, self.scope.called = words[texts.index("--") + 1 :], True
         if "allexport" in texts or any(text.startswith(("-", "+")) and "a" in text[1:] for text in texts[1:2]):
             self.scope.exports_all = texts[1].startswith("-")
 
+    def _unset(self, words: tuple[Word, ...], where: Where) -> None:
+        """Variables that are set no more; of a name that is not known that is said."""
+        for word in words[1:] if all(word.text != "-f" for word in words) else ():
+            if word.is_known and not word.condition:
+                self.scope.unset(word.text)
+            else:
+                self.scope.note(f"`unset {plain(word.text)}` is not followed", where)
+
     def _call(self, name: str, arguments: tuple[Word, ...]) -> None:
         body, home = self.scope.functions[name]
-        before = self.scope.arguments
-        self.scope.arguments = arguments
+        before = self.scope.arguments, self.scope.called
+        self.scope.arguments, self.scope.called = arguments, True
         self.walker(self.scope, home.path, home.line, home.expander.hidden).statement(body)
-        self.scope.arguments = before
+        self.scope.arguments, self.scope.called = before
         if self.scope.stopped == "return":
             self.scope.stopped = ""
 
     def _nested(self, words: tuple[Word, ...], where: Where) -> None:
         text = " ".join(word.text for word in words)
         if not is_known(text) or any(word.condition for word in words):
-            self.scope.note(f"`{plain(text)[:60]}` is run as a script and not resolved", where)
+            opens: Opens = "" if _SHELLS_OWN.search(plain(text)) else "environment"
+            self.scope.note(f"`{plain(text)[:60]}` is run as a script and not resolved", where, opens)
             return
         scope = self.scope
         scope.budget.enter(where)
@@ -86,11 +104,10 @@ class Builtins:
     def _source(self, words: tuple[Word, ...], where: Where) -> None:
         name = words[1].text if len(words) > 1 else ""
         path = self.path.parent / plain(name)
-        if not is_known(name) or path.suffix not in (".sh", ".bash", ".env", "") or not paths.is_file(path):
-            reason = (
-                f"`source {plain(name)}` is not there" if is_known(name) else f"`source {plain(name)}` is not resolved"
-            )
-            self.scope.note(f"{reason}: what it sets is not known", where)
+        if not is_known(name) or not paths.is_file(path):
+            lacks = "is not there" if is_known(name) else "is not resolved"
+            opens: Opens = "" if _SHELLS_OWN.search(plain(name)) else "environment"
+            self.scope.note(f"`source {plain(name)}` {lacks}: what it sets is not known", where, opens)
             return
         try:
             text = paths.contents(path, "launch configuration").decode("utf-8")

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from tree_sitter import Node
 
-from moeparity.errors import Where
+from moeparity.errors import SpecError, Where
 from moeparity.profiles.launch.reading.shell import parameters
 from moeparity.profiles.launch.reading.shell.arithmetic import whole_number
 from moeparity.profiles.launch.reading.shell.scope import Scope
-from moeparity.profiles.launch.reading.shell.syntax import one_line, text_of
+from moeparity.profiles.launch.reading.shell.syntax import one_line, parsed, text_of
 from moeparity.profiles.launch.reading.shell_words import Fields, Word, is_known, unresolved
 
 EXPANSIONS = ("simple_expansion", "expansion", "command_substitution", "arithmetic_expansion", "process_substitution")
@@ -107,7 +107,7 @@ class Expander:
             fields.add(_in_quotes(text))
 
     def _expansion(self, node: Node, fields: Fields, *, quoted: bool) -> None:
-        text = self.hidden.get(node.start_byte + len(_blanks(node)), text_of(node).lstrip())
+        text = self.written(node)
         if node.type == "arithmetic_expansion" or (text.startswith("$((") and text.endswith("))")):
             number = whole_number(text[3:-2], self._number)
             fields.add(unresolved(text) if number is None else str(number))
@@ -117,6 +117,18 @@ class Expander:
             fields.add(unresolved(text))
         else:
             parameters.expand(self, node, fields, quoted=quoted)
+
+    def written(self, node: Node) -> str:
+        """An expansion as it stands in the file."""
+        return self.hidden.get(node.start_byte + len(_blanks(node)), text_of(node).lstrip())
+
+    def in_quotes(self, text: str, node: Node) -> str:
+        """What bash makes of a text between the double quotes around a node."""
+        try:
+            root, hidden = parsed(f'"{text}"', self.path, self.where(node).line or 1)
+        except SpecError:
+            return unresolved(text)
+        return Expander(self.scope, self.path, self.where(node).line or 1, hidden).text(root.children[0].children[0])
 
     def _number(self, name: str) -> str | None:
         return self.scope.number_text(name)

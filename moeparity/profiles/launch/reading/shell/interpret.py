@@ -14,7 +14,7 @@ from tree_sitter import Node
 
 from moeparity.errors import Where
 from moeparity.profiles.launch.reading.shell.arithmetic import whole_number
-from moeparity.profiles.launch.reading.shell.assignments import assigned, declared
+from moeparity.profiles.launch.reading.shell.assignments import assigned, declared, submitted
 from moeparity.profiles.launch.reading.shell.builtins import Builtins
 from moeparity.profiles.launch.reading.shell.commands import assigned_before, words_of
 from moeparity.profiles.launch.reading.shell.conditions import Token, outcome, tested
@@ -37,6 +37,7 @@ _PREPARES = (
 def interpreted(text: str, path: Path, line: int = 1) -> Scope:
     """What a script sets and starts. Raises SpecError where it is no bash, or too much to follow."""
     scope = Scope(budget=Budget(path))
+    submitted(text, scope, path)
     Interpreter(scope, path, line).script(text)
     if scope.assumed:
         first = next(iter(scope.assumed.values()))
@@ -92,8 +93,9 @@ class Interpreter:
         declared(node, self.scope, self.expander)
 
     def _unset_command(self, node: Node) -> None:
-        for child in node.named_children:
-            self.scope.variables.pop(text_of(child), None)
+        words = (word for child in node.named_children for word in self.expander.words(child))
+        where = self.expander.where(node)
+        Builtins(self.scope, self.path, Interpreter).run((Word("unset", where), *words), (), where)
 
     def _function_definition(self, node: Node) -> None:
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
@@ -249,7 +251,7 @@ class Interpreter:
             self.scope.note("ends the script where something is not set that it asks for: taken as set", where)
             return
         self.scope.variables, self.scope.functions = fork.variables, fork.functions
-        self.scope.arguments, self.scope.stopped = fork.arguments, fork.stopped
+        self.scope.arguments, self.scope.called, self.scope.stopped = fork.arguments, fork.called, fork.stopped
         self.scope.exports_all = fork.exports_all
 
     def _branches(

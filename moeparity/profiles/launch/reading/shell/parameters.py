@@ -31,11 +31,15 @@ class _Expander(Protocol):
 
     def text(self, node: Node) -> str: ...
 
+    def written(self, node: Node) -> str: ...
+
+    def in_quotes(self, text: str, node: Node) -> str: ...
+
 
 def expand(expander: _Expander, node: Node, fields: Fields, *, quoted: bool) -> None:
     """Put what a parameter stands for into the words that are being made."""
     names = [child for child in node.children if child.type in ("variable_name", "special_variable_name", "subscript")]
-    written = text_of(node).lstrip()
+    written = expander.written(node)
     if written in ("$#", "${#}"):
         fields.add(str(len(expander.scope.arguments)))
         return
@@ -78,12 +82,13 @@ def _elements(
     scope = expander.scope
     variable = scope.variables.get(name) if name else Variable(words=scope.arguments, array=True)
     if variable is None:
-        scope.note(
-            f"`{text_of(node).lstrip()}`: nothing in this file sets {name}; taken as empty", expander.where(node)
-        )
+        says = f"`{text_of(node).lstrip()}`: nothing in this file sets {name}; taken as empty"
+        scope.note(says, expander.where(node), "options")
         return
+    if not name and not scope.called:
+        scope.note("`$@`: the script's own arguments, taken as none", expander.where(node), "options")
     words = variable.words
-    written = text_of(node).lstrip()
+    written = expander.written(node)
     if written.startswith("${#"):
         fields.add(unresolved(written) if any(word.condition for word in words) else str(len(words)))
         return
@@ -129,7 +134,7 @@ def _value(
     """The text of one parameter, and the texts that it may have where that is not decided."""
     variable = _variable(expander, name, index, node)
     operator = text_of(after[0]) if after else ""
-    written = text_of(node).lstrip()
+    written = expander.written(node)
     if written.startswith("${#"):
         text = variable.text if variable is not None else unresolved(written)
         return (str(len(text)) if is_known(text) else unresolved(written)), None
@@ -159,6 +164,13 @@ def _variable(expander: _Expander, name: str, index: str, node: Node) -> Variabl
     return Variable(words=(variable.words[place],)) if place < len(variable.words) else None
 
 
+def _as_written(name: str) -> str:
+    """A variable's name as people read it; of an argument of the script, `1`, as a script writes it: `$1`, `${10}`."""
+    if name.isidentifier():
+        return name
+    return f"${name}" if len(name) == 1 else f"${{{name}}}"
+
+
 def _default(
     expander: _Expander, name: str, variable: Variable | None, operator: str, after: list[Node], node: Node
 ) -> tuple[str, tuple[Word, ...] | None]:
@@ -166,24 +178,27 @@ def _default(
     if text is not None and not is_known(text):
         several = variable is not None and len(variable.words) > 1 and operator not in (":+", "+")
         return (
-            (text, variable.words) if several and variable is not None else (unresolved(text_of(node).lstrip()), None)
+            (text, variable.words) if several and variable is not None else (unresolved(expander.written(node)), None)
         )
     is_set = text is not None and (bool(text) or ":" not in operator)
-    if text is None:
-        expander.scope.assumed.setdefault(name, expander.where(node))
+    if text is None and "?" not in operator:
+        expander.scope.assumed.setdefault(_as_written(name), expander.where(node))
     if "+" in operator:
-        return (_word(expander, after) if is_set else ""), None
+        return (_word(expander, after, node) if is_set else ""), None
     if is_set:
         return text or "", None
     if "?" in operator:
-        return unresolved(text_of(node).lstrip()), None
-    default = _word(expander, after)
+        return unresolved(expander.written(node)), None
+    default = _word(expander, after, node)
     if "=" in operator:
         expander.scope.assign(name, (Word(default, expander.where(node)),))
     return default, None
 
 
-def _word(expander: _Expander, after: list[Node]) -> str:
+def _word(expander: _Expander, after: list[Node], node: Node) -> str:
+    written = expander.written(node)
+    if written != text_of(node).lstrip():
+        return expander.in_quotes(re.sub(r"^\$\{\w+:?[-=+]|\}$", "", written), node)
     return "".join(expander.text(child) for child in after[1:])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from tree_sitter import Node
 from moeparity.errors import Where
 from moeparity.profiles.launch.reading.shell.syntax import Budget
 from moeparity.profiles.launch.reading.shell_words import Command, Word, is_known, plain, unresolved
-from moeparity.profiles.launch.source import Note
+from moeparity.profiles.launch.source import Note, Opens
 
 _MOST_ALTERNATIVES = 16
 """Values that a variable is followed with; more are one that is not resolved."""
@@ -39,19 +39,23 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Scope:
-    """Variables, functions and arguments where a script stands; `commands` and `notes` are those of the whole file."""
+    """Variables, functions and arguments where a script stands; `commands` and `notes` are those of the whole file.
+
+    `called`: the arguments are those of a function or of `set --`, not what the script itself is started with.
+    """
 
     budget: Budget
     variables: dict[str, Variable] = field(default_factory=dict)
     functions: dict[str, tuple[Node, Any]] = field(default_factory=dict)
     arguments: tuple[Word, ...] = ()
+    called: bool = False
     commands: list[Command] = field(default_factory=list)
     notes: dict[str, Note] = field(default_factory=dict)
     assumed: dict[str, Where] = field(default_factory=dict)
     condition: str = ""
     stopped: str = ""
     exports_all: bool = False
-    exported: frozenset[str] = frozenset()
+    exported: dict[str, Where] = field(default_factory=dict)
 
     def fork(self, condition: str = "") -> Scope:
         """The same, of which what is set from now on is not seen here."""
@@ -60,9 +64,9 @@ class Scope:
             self, variables=dict(self.variables), functions=dict(self.functions), condition=joined, stopped=""
         )
 
-    def note(self, says: str, where: Where) -> None:
-        """Say once that something was not followed."""
-        self.notes.setdefault(says, Note(says=says, where=where))
+    def note(self, says: str, where: Where, opens: Opens = "") -> None:
+        """Say once that something was not followed, and what it may set."""
+        self.notes.setdefault(says, Note(says=says, where=where, opens=opens))
 
     def assign(self, name: str, words: tuple[Word, ...], *, array: bool = False) -> None:
         """Give a variable its value; it stays exported."""
@@ -78,14 +82,19 @@ class Scope:
         if before is not None:
             self.variables[name] = replace(before, exported=True)
         else:
-            self.exported |= {name}
+            self.exported = {**self.exported, name: where}
             self.note(f"`export {name}` hands on a value from outside, which is not known", where)
 
     def withdraw(self, name: str) -> None:
         """Hand a variable on no more."""
-        self.exported -= {name}
+        self.exported = {key: where for key, where in self.exported.items() if key != name}
         if name in self.variables:
             self.variables[name] = replace(self.variables[name], exported=False)
+
+    def unset(self, name: str) -> None:
+        """Forget a variable."""
+        self.withdraw(name)
+        self.variables.pop(name, None)
 
     def number_text(self, name: str) -> str | None:
         """The text of a variable in arithmetic: None where it is not resolved."""
@@ -163,10 +172,18 @@ def _either(first: Word, second: Word) -> str:
     return first.condition if first.condition == second.condition else f"{first.condition} or {second.condition}"
 
 
-def environment(variables: Mapping[str, Variable]) -> tuple[tuple[str, Word], ...]:
-    """What a command is given: all that is exported."""
-    return tuple(
-        (name, Word(variable.text, variable.words[0].where))
-        for name, variable in variables.items()
-        if variable.exported and variable.words
+def environment(scope: Scope) -> tuple[tuple[str, Word], ...]:
+    """What a command is given: all that is exported, also what has its value from outside."""
+    outside = [
+        (name, Word(unresolved(f"${name}"), where))
+        for name, where in scope.exported.items()
+        if name not in scope.variables
+    ]
+    return (
+        *outside,
+        *(
+            (name, Word(variable.text, variable.words[0].where))
+            for name, variable in scope.variables.items()
+            if variable.exported and variable.words
+        ),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +10,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from moeparity.errors import SpecError, Where, shown
+from moeparity.profiles.launch.reading.shell.hiding import hidden_parts, with_braces, without_comments
 
 STEPS = 200_000
 """Statements and expansions that are walked in one file, with all that it sources."""
@@ -18,8 +18,6 @@ DEPTH = 60
 """Levels of statements, functions and expansions inside each other."""
 LETTERS = 4_000_000
 """Letters that all expansions of one file may make together."""
-_LONGEST_SUM = 500
-"""Letters of one sum."""
 _LONGEST_LINE = 60
 """Letters of what people are shown of a statement."""
 
@@ -56,16 +54,19 @@ def _parser() -> Parser:
 
 
 def parsed(text: str, path: Path, line: int = 1) -> tuple[Node, dict[int, str]]:
-    """The tree of a script that starts on that line of a file, and the arithmetic that was hidden from the parser, by
-    the byte it starts on. Raises SpecError where it is no bash.
+    """The tree of a script that starts on that line of a file, and what was hidden from the parser, by the byte it
+    starts on. Raises SpecError where it is no bash.
     """
     at = Where(path, line)
     if "\0" in text:
         raise SpecError(f"{at}: is no command line: it holds a NUL character. Give a text file.")
-    root, hidden = _parser().parse(text.encode()).root_node, dict[int, str]()
+    text, hidden = without_comments(text), dict[int, str]()
+    root = _parser().parse(text.encode()).root_node
+    braced = with_braces(text, root)
+    if braced != text:
+        text, root = braced, _parser().parse(braced.encode()).root_node
     if root.has_error:
-        # The grammar does not know every place that `$((...))` may stand in; a word of the same length fits.
-        shown_text, hidden = _hiding(text)
+        shown_text, hidden = hidden_parts(text)
         root = _parser().parse(shown_text.encode()).root_node
     if root.has_error:
         broken = next(_errors(root), root)
@@ -77,25 +78,6 @@ def parsed(text: str, path: Path, line: int = 1) -> tuple[Node, dict[int, str]]:
             "closed, or stands where bash has none. Correct it, or give the command line that is meant."
         )
     return root, hidden
-
-
-def _hiding(text: str) -> tuple[str, dict[int, str]]:
-    hidden: dict[int, str] = {}
-    parts, end = [], 0
-    for match in re.finditer(r"\$\(\(", text):
-        if match.start() < end:
-            continue
-        depth, close = 2, match.end()
-        while depth and close < min(len(text), match.end() + _LONGEST_SUM):
-            depth += {"(": 1, ")": -1}.get(text[close], 0)
-            close += 1
-        inner = text[match.end() : close - 2]
-        if depth or "\n" in inner or not inner or not inner.isascii() or text[close - 2 : close] != "))":
-            continue
-        parts += [text[end : match.end()], "x" * len(inner), "))"]
-        end = close
-        hidden[len(text[: match.start()].encode())] = text[match.start() : close]
-    return "".join([*parts, text[end:]]), hidden
 
 
 def _errors(root: Node) -> Iterator[Node]:

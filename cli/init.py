@@ -1,0 +1,51 @@
+"""`moeparity init`: writes a recipe that can be run at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint folder: config.json, with or without weights.")],
+    out: Annotated[Path, typer.Option(help="The recipe to write; its prompts go beside it.")] = Path("recipe.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    server: Annotated[
+        Path | None, typer.Option(help="The server's launch file: the candidate is what it starts.")
+    ] = None,
+    trainer: Annotated[
+        Path | None, typer.Option(help="The trainer's: the reference; it may start the server too.")
+    ] = None,
+) -> None:
+    """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold.
+
+    All weights are read once, and a checkpoint that cannot be run is refused. With launch files, both sides are what
+    those start, each value with its file and line.
+    """
+    from moeparity.bisection.init import write_starter
+    from moeparity.bisection.toggles.show import left_out_words
+    from moeparity.cli.outputs import outputs
+    from moeparity.cli.progress import progress_line
+    from moeparity.cli.render import console
+
+    with outputs({"--out": out}, unprinted=("--out",)), progress_line() as progress:
+        starter = write_starter(checkpoint, out, force=force, server=server, trainer=trainer, progress=progress)
+    written = (starter.recipe, *starter.profiles, starter.tokens)
+    console().print(f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
+    for another in starter.other_models:
+        console().print(f"warning: not this checkpoint's model: {another}", markup=False)
+    for choice in starter.other_functions:
+        console().print(f"warning: both sides compute another function: {choice}", markup=False)
+    for warning in starter.warnings:
+        console().print(f"warning: no profile has it: {warning}", markup=False)
+    if starter.obstacle:
+        console().print(f"It does not run: {starter.obstacle}", markup=False)
+    for group in starter.left_out:
+        console().print(f"left out: {left_out_words(group)}", markup=False)
+    if starter.note:
+        console().print(f"note: {starter.note}")
+    if starter.synthetic:
+        console().print("The folder holds no weights, so the recipe says `weights: synthetic(0)`.")
+    console().print(f"next: moeparity bisect {starter.recipe}")

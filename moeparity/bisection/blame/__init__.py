@@ -1,0 +1,1 @@
+"""The section `blame`: which toggles make the divergence."""

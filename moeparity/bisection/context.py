@@ -1,0 +1,58 @@
+"""What a measure is (`Measure`), and what it is given (`Context`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from moeparity.bisection.observed import Observed
+from moeparity.bisection.plan import Plan
+from moeparity.bisection.trials import Trials
+from moeparity.bisection.watch import Search, Watch
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a measure is given: the plan, what the passes showed, and the data of the measures that it needs, by
+    type.
+    """
+
+    plan: Plan
+    observed: Observed
+    data: Mapping[type, Any]
+
+    def __getitem__(self, kind: type[T]) -> T:
+        """The data of type `kind`. Raises KeyError if `kind` is not among the measure's `needs`, or if it has no
+        data.
+        """
+        data = self.get(kind)
+        if data is None:
+            raise KeyError(kind)
+        return data
+
+    def get(self, kind: type[T]) -> T | None:
+        """The data of type `kind`, None if its measure made none. Raises KeyError if `kind` is not among the
+        `needs`.
+        """
+        data: T | None = self.data[kind]
+        return data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """How one part of the report is made.
+
+    gives: the type of its data. needs: the types of other measures' data that it looks up. trials: adds what it wants
+    run beside both sides in the first pass to the trials so far. watch: makes the observer of the first pass. search:
+    what it finds in later passes. measure: makes the data; None if there is nothing to tell.
+    """
+
+    gives: type
+    measure: Callable[[Context], Any]
+    needs: tuple[type, ...] = ()
+    trials: Callable[[Plan, Trials], Trials] | None = None
+    watch: Watch[Any] | None = None
+    search: Search[Any] | None = None

@@ -1,0 +1,109 @@
+"""The roots, and how far values lie apart at every node and after every layer; plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One attribute whose value differs between the sides, with where and by what each value was set.
+
+    reference_evidence, candidate_evidence: how sure each side's profile is of its value, or `set by the recipe`.
+    """
+
+    attribute: str
+    reference: str
+    candidate: str
+    reference_origin: str
+    candidate_origin: str
+    reference_set_by: str = ""
+    candidate_set_by: str = ""
+    reference_evidence: str
+    candidate_evidence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """A node with equal inputs and unequal output, and the choices that differ there.
+
+    sequences, tokens: how many have a value that differs, padding included; `pads` of these tokens are padding.
+    same_values: the outputs have equal values and different dtypes. Then `sequences` and `tokens` count everything in
+        the cells concerned.
+    unshown: for a recorded candidate, the nodes between recorded inputs and this node that the trace does not show.
+    """
+
+    node: str
+    op: str
+    sequences: int
+    tokens: int
+    pads: int
+    same_values: bool
+    choices: tuple[Choice, ...]
+    unshown: tuple[str, ...] = ()
+
+    @property
+    def pads_only(self) -> bool:
+        """Whether nothing but padding differs here."""
+        return self.pads == self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The size of an error: fraction of bit-equal elements, absolute values, ulps of the coarser dtype, relative L2."""
+
+    equal_share: float
+    mean_abs: float
+    max_abs: float
+    mean_ulp: float
+    max_ulp: int
+    relative_l2: float
+    nonfinite_reference: int
+    nonfinite_candidate: int
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every value of both sides is finite."""
+        return not (self.nonfinite_reference or self.nonfinite_candidate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeError:
+    """The errors at one node. carried: of the candidate's value. local: of the candidate's op on the reference's
+    inputs.
+    """
+
+    node: str
+    op: str
+    layer: int | None
+    carried: Size
+    local: Size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGrowth:
+    """The error of the residual stream after a layer: at `node`, the layer's last, and the largest local error within
+    it.
+
+    `largest_local` is infinite if a node of the layer makes NaN or infinities on finite inputs; the first such node is
+    named.
+    """
+
+    name: str
+    node: str
+    carried: Size
+    largest_local: float
+    largest_local_node: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Where the sides part, and how the error grows.
+
+    roots: nodes with unequal output on equal inputs, in the graph's order. growth: after each layer. nodes: at every
+    node.
+    """
+
+    roots: tuple[Root, ...]
+    growth: tuple[LayerGrowth, ...]
+    nodes: tuple[NodeError, ...]

@@ -1,0 +1,294 @@
+"""Explanations: the answer, what is not explained, what is otherwise than in the start profile, what is as there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from moeparity.evidence.explain.report import UNSHOWN, Explained, Explanation, Extent, Left, OpenChoice, Unseen, is_near
+from moeparity.output.blocks import Block, Document, Group, Status, group, lines
+from moeparity.output.status import state_of
+from moeparity.output.words import percent
+from moeparity.plan.address import pattern, role
+
+SHOWN_OTHERS = 3
+"""So many further combinations are told behind the plainest."""
+SHOWN_OPEN = 3
+"""So many of the values that do as well are told at each place."""
+_LAYER = re.compile(r"layers\[\d+\]")
+
+
+def document(result: Explained) -> Document:
+    """What was explained; nodes of several layers of which the same is said together."""
+    return Document(command="explain", subject=result.trace, blocks=tuple(_blocks(result)))
+
+
+def _blocks(result: Explained) -> Iterator[Block]:
+    yield Status(state_of(result.exit_code), summary(result), lines=tuple(_head(result)))
+    yield from _of_other_shapes(result)
+    without = [part for part in result.nodes if not (part.explained or part.other_shape)]
+    yield from _titled("Not explained", without, result.forwards)
+    otherwise = [part for part in result.nodes if part.explained and not part.as_started]
+    yield from _titled("Under other choices", otherwise, result.forwards)
+    yield from _equal(result, [part for part in result.nodes if part.as_started])
+    if result.unseen:
+        yield group("Not shown by this trace", lines(*_unseen_lines(result)))
+
+
+def _head(result: Explained) -> Iterator[tuple[str, str]]:
+    yield "trace", f"{result.trace}: {_count(result.forwards, 'forward')} by the map of {result.program}"
+    yield "held to", f"{result.profile} on {result.checkpoint} in {result.dtype}"
+    yield "assumed", f"{' and '.join(result.taken)}, for attention"
+    if not result.whole:
+        yield "note", "the trace was cut: its program did not get to the end of its recording"
+
+
+def _unseen_lines(result: Explained) -> Iterator[str]:
+    """The nodes that are not shown; with the reasons where they were asked for, or where something of them is shown."""
+    explained = {node.node for node in result.nodes}
+    groups: dict[tuple[object, ...], list[Unseen]] = {}
+    for unseen in result.unseen:
+        is_told = result.asked or not result.nodes or unseen.node in explained or unseen.reason != UNSHOWN
+        words: tuple[object, ...] = (role(unseen.node), _spread(unseen.reason), unseen.forwards) if is_told else ()
+        groups.setdefault(words, []).append(unseen)
+    for words, members in sorted(groups.items(), key=lambda pair: not pair[0]):
+        names = pattern(unseen.node for unseen in members)
+        where = _forwards(members[0].forwards, result.forwards)
+        yield f"{names}{where}: {_spread(members[0].reason)}" if words else names
+
+
+def _forwards(numbers: Sequence[int], every: int, phases: Sequence[str] = ()) -> str:
+    """Where something holds, if not in every forward."""
+    if not numbers or len(numbers) == every:
+        return ""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    words = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in runs)
+    noun = "forward" if len(numbers) == 1 else "forwards"
+    return f" in {noun} {words}" + (f" ({', '.join(phases)})" if phases else "")
+
+
+def _of_other_shapes(result: Explained) -> Iterator[Group]:
+    """The nodes of which a token has another shape than the checkpoint says, those of one shape together."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for part in (part for part in result.nodes if part.other_shape):
+        tried = f"; none of the {_count(part.tried, 'choice')} tried gives that shape" if part.tried else ""
+        where = _forwards(part.forwards, result.forwards, part.phases)
+        names.setdefault((where, f"{part.other_shape}{tried}"), []).append(part.node)
+    if names:
+        sentences = (f"{pattern(nodes)}{where}: {words}" for (where, words), nodes in names.items())
+        yield group("Not explained: of another shape, so no bits were compared", lines(*sentences))
+
+
+def _titled(title: str, nodes: Sequence[Explanation], forwards: int) -> Iterator[Group]:
+    if nodes:
+        yield group(title, lines(*(line for alike in _alike(nodes) for line in node_lines(*alike, forwards=forwards))))
+
+
+def _equal(result: Explained, nodes: Sequence[Explanation]) -> Iterator[Group]:
+    """What the start profile computes: in full where nodes were asked for, else by name and number."""
+    title = f"As {result.profile} computes it"
+    if result.asked:
+        yield from _titled(title, nodes, result.forwards)
+    elif nodes:
+        yield group(title, lines(*_equal_lines(result, nodes)))
+
+
+def _equal_lines(result: Explained, nodes: Sequence[Explanation]) -> Iterator[str]:
+    parts: dict[str, list[Explanation]] = {}
+    for node in nodes:
+        parts.setdefault(_forwards(node.forwards, result.forwards, node.phases), []).append(node)
+    for where, alike in parts.items():
+        yield f"{_count(len(alike), 'node')}{where}, all bits equal: {_names(alike)}"
+    between = dict.fromkeys(role(name) for node in nodes for name in node.nodes if name != node.node)
+    if between:
+        yield f"computed anew between them, as not shown: {', '.join(between)}"
+    undecided = sum(bool(node.open) for node in nodes)
+    if undecided:
+        choices = sum(len(node.open) for node in nodes)
+        yield (
+            f"{_count(choices, 'choice')} at {undecided} of them not decided by these values: --node NAME prints those "
+            "of a node, --json all"
+        )
+
+
+def _names(nodes: Iterable[Explanation]) -> str:
+    return pattern(node.node for node in nodes)
+
+
+def summary(result: Explained) -> str:
+    """One line: how many nodes are explained, by the start profile as it is or otherwise, of each in all its parts."""
+    by_node: dict[str, list[Explanation]] = {}
+    for part in result.nodes:
+        by_node.setdefault(part.node, []).append(part)
+    as_started = sum(all(part.as_started for part in parts) for parts in by_node.values())
+    otherwise = sum(all(part.explained for part in parts) for parts in by_node.values()) - as_started
+    nothing = len(by_node) - as_started - otherwise
+    parts = [f"{as_started} as {result.profile} computes them", f"{otherwise} under other choices"]
+    return f"{_count(len(by_node), 'node')}: {', '.join(parts)}, {nothing} not explained; exit {result.exit_code}"
+
+
+def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iterator[str]:
+    """What is said of a node in a few lines; `further` ones say the same of other layers, and all of the same forwards
+    of so many.
+    """
+    names = _names((first, *further)) + _forwards(first.forwards, forwards, first.phases)
+    inside = ", ".join(role(name) for name in first.nodes if name != first.node)
+    through = f" (with {inside})" if inside else ""
+    if first.as_started:
+        yield f"{names}{through}: as the profile computes it (all bits equal)"
+    elif first.explained:
+        yield from _matches(first, f"{names}{through}")
+    else:
+        yield from _nothing(first, f"{names}{through}")
+    differing, every = (sum(counts) for counts in zip(*(node.padding for node in (first, *further)), strict=True))
+    if differing:
+        verb = "has" if differing == 1 else "have"
+        yield f"  {differing} of {_count(every, 'padding token')} {verb} other bits, which does not count"
+    undecided = "; ".join(_undecided((first, *further)))
+    if undecided:
+        yield f"  not decided by these values: {undecided}"
+    for why, names_of in (
+        ("not tried, since the bound on the work was reached", _untried),
+        ("not tried, since the node would read what was not recorded", _unread),
+    ):
+        left_out = "; ".join(_left_out((first, *further), names_of))
+        if left_out:
+            yield f"  {why}: {left_out}"
+
+
+def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
+    """Each place that is open at every one of these nodes, with the values that do as well at all of them; of each node
+    by itself the JSON tells.
+    """
+    every = [{_spread(choice.place): choice.others for choice in node.open} for node in nodes]
+    for choice in nodes[0].open:
+        place = _spread(choice.place)
+        common = [value for value in choice.others if all(value in others.get(place, ()) for others in every)]
+        if common:
+            words = " or ".join((choice.value, *common[:SHOWN_OPEN])) + _more(len(common), SHOWN_OPEN)
+            yield f"{_short(place, nodes[0])} {words}"
+        elif all(others.get(place) for others in every):
+            yield f"{_short(place, nodes[0])} {choice.value} or another in each layer"
+
+
+def _left_out(nodes: Sequence[Explanation], values_of: Callable[[OpenChoice], Sequence[str]]) -> Iterator[str]:
+    """Each place with the values that were not held against those of some of these nodes."""
+    by_place: dict[str, dict[str, None]] = {}
+    for node in nodes:
+        for choice in node.open:
+            by_place.setdefault(_spread(choice.place), {}).update(dict.fromkeys(values_of(choice)))
+    for place, values in by_place.items():
+        if values:
+            yield f"{_short(place, nodes[0])} {', '.join([*values][:SHOWN_OPEN])}{_more(len(values), SHOWN_OPEN)}"
+
+
+def _untried(choice: OpenChoice) -> Sequence[str]:
+    return choice.untried
+
+
+def _unread(choice: OpenChoice) -> Sequence[str]:
+    return choice.unread
+
+
+def _short(place: str, node: Explanation) -> str:
+    return place.removeprefix(f"{_spread(node.node)}:")
+
+
+def _matches(node: Explanation, names: str) -> Iterator[str]:
+    match, *others = node.matches
+    cost = f"{node.tried} tried, {node.calls} kernel calls"
+    yield f"{names}: {_spread(str(match))} (all bits equal{_compared(match.compared)}; {cost})"
+    yield from (f"  fault: {words}" for words in match.faults)
+    yield from (f"  so does {n.place} from {n.least:.7g} to {n.greatest:.7g}" for n in match.between)
+    if others:
+        words = ", or ".join(_spread(str(further)) for further in others[:SHOWN_OTHERS])
+        yield f"  the same bits: {words}{_more(len(others), SHOWN_OTHERS)}"
+
+
+def _nothing(node: Explanation, names: str) -> Iterator[str]:
+    yield f"{names}: none of the {node.tried} tried gives these bits ({node.calls} kernel calls)"
+    if node.matches and is_near(node.matches[0].equal, node.as_it_is):
+        best = node.matches[0]
+        equal = f"{percent(best.equal)} of elements equal ({percent(node.as_it_is)} without)"
+        yield f"  nearest: {_spread(str(best))}, {equal}"
+    else:
+        equal = f"{percent(node.as_it_is)} of elements equal"
+        yield f"  nearest: the profile as it is, {equal}; nothing tried makes half of the others equal"
+    if node.left is not None:
+        yield f"  which leaves {_remainder(node.left)}"
+        yield from () if node.left.extent is None else _extent(node.left.extent)
+
+
+def _remainder(remainder: Left) -> str:
+    far = "not finite" if math.isinf(remainder.furthest) else f"up to {remainder.furthest:.0f} ulp"
+    text = f"{percent(remainder.differing)} of elements, {far}"
+    if remainder.outside is None:
+        return f"{text}; no legal orders can be drawn: {remainder.not_drawn}"
+    outside = f"{remainder.outside} of {remainder.compared} elements lie outside every legal order drawn"
+    verdict = "no legal order explains them" if remainder.beyond_orders else "as many as a legal order has there"
+    return f"{text}; {outside} ({verdict})"
+
+
+def _extent(extent: Extent) -> Iterator[str]:
+    """Of which tokens the rest is, and to which expert all of them went."""
+    place = extent.first
+    where = f"sequence {place.sequence}, position {place.position}"
+    where = f"forward {place.forward}, {where}" if place.forward else where
+    many = extent.differing > 1
+    tokens = f"{_count(extent.differing, 'token')} of {extent.tokens}"
+    yield f"  in {tokens}, {'the first ' if many else ''}at {where}{_born(extent.not_finite)}"
+    if not extent.experts:
+        return
+    experts = " and ".join(f"expert {tokens_of.expert}" for tokens_of in extent.experts)
+    goes = "all of these tokens went" if many else "this token went"
+    equal = [
+        f"{tokens_of.tokens - tokens_of.differing} to expert {tokens_of.expert}"
+        for tokens_of in extent.experts
+        if tokens_of.tokens > tokens_of.differing
+    ]
+    besides = f"; so did tokens with equal bits, {' and '.join(equal)}" if equal else ", no token with equal bits did"
+    yield f"  {goes} to {experts}{besides}"
+
+
+def _born(count: int) -> str:
+    elements = f"{_count(count, 'element')} {'is' if count == 1 else 'are'}"
+    return f"; {elements} NaN or infinite where finite ones are computed" if count else ""
+
+
+def _alike(nodes: Iterable[Explanation]) -> list[list[Explanation]]:
+    """Nodes of several layers of which the same is said, together."""
+    groups: dict[tuple[object, ...], list[Explanation]] = {}
+    for node in nodes:
+        matches = tuple(_spread(str(match)) for match in node.matches) if node.explained else node.node
+        key = (
+            role(node.node),
+            tuple(map(role, node.nodes)),
+            matches,
+            node.as_started,
+            node.forwards,
+            node.padding[0] > 0,
+        )
+        groups.setdefault(key, []).append(node)
+    return list(groups.values())
+
+
+def _spread(text: str) -> str:
+    return _LAYER.sub("layers[*]", text)
+
+
+def _compared(share: float) -> str:
+    return "" if share == 1 else f" in the {percent(share)} of elements that were compared"
+
+
+def _more(count: int, shown: int) -> str:
+    return f", and {count - shown} more" if count > shown else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,55 @@
+"""exp of fp32 as two libraries of CPUs compute it: torch's `Vectorized`, quickly, and glibc's `expf`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from moeparity.numerics.fma import fma
+
+_LOG2_E, _LN2 = 1.4426950216293335, 0.6931471824645996
+_LOWEST, _HIGHEST = -87.3365478515625, 88.72283935546875
+"""Between them exp is a normal number of fp32."""
+_POLYNOMIAL = (0.00828929059, 0.0418978221, 0.166676521, 0.499991506, 0.999999701, 1.0)
+"""Of exp near 0, from its highest power down."""
+_STEPS = 32
+"""glibc's powers of two in one octave; the constants below are those of a number between two of them."""
+_CUBIC = (0.05550361559341535 / _STEPS**3, 0.2402284522445722 / _STEPS**2, 0.6931471806916203 / _STEPS, 1.0)
+
+
+def exp_u20(x: torch.Tensor) -> torch.Tensor:
+    """exp of fp32 x, off by up to 20 units in the last place: a power of two times a polynomial of degree 5.
+
+    Results below 1.6e-38 are 0; arguments above the largest of a finite exp are taken as that, and so is NaN. Imitates
+    torch 2.13.0, ATen/cpu/vec/vec512/vec512_float.h, `exp_u20`, and the same instructions in vLLM 0.33.0,
+    csrc/cpu/cpu_arch_macros.h (run: tests/numerics/test_cpu.py compiles torch's header).
+    """
+    within = torch.where(x.isnan(), _HIGHEST, x.clamp(_LOWEST, _HIGHEST))
+    turns = fma(within, _number(_LOG2_E, x), _number(0.5, x)).floor()
+    rest = fma(-turns, _number(_LN2, x), within)
+    total = _number(_POLYNOMIAL[0], x)
+    for coefficient in _POLYNOMIAL[1:]:
+        total = fma(rest, total, _number(coefficient, x))
+    # Half the power of two, made of its bits: those of the smallest one are 0.
+    half = ((turns.to(torch.int32) + 126) << 23).view(torch.float32)
+    return total * torch.where(x < _LOWEST, 0.0, half) * 2
+
+
+def expf(x: torch.Tensor) -> torch.Tensor:
+    """exp of fp32 x, off by 0.502 units in the last place at most: a table of 32 powers of two and a cubic, in fp64.
+
+    Imitates glibc 2.36, sysdeps/ieee754/flt-32/e_expf.c (read; run against the C library at hand, tests/numerics/
+    test_cpu.py). Each step is rounded here, and may be contracted there: that shows in one result of about 2^28.
+    """
+    wide = x.double().clamp(-200.0, 200.0)
+    scaled = wide * (_STEPS / math.log(2))
+    turns = scaled.round()
+    rest = scaled - turns
+    cubed, squared, linear, constant = _CUBIC
+    total = (cubed * rest + squared) * (rest * rest) + (linear * rest + constant)
+    return (total * torch.exp2(turns / _STEPS)).float()
+
+
+def _number(value: float, x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float32, device=x.device)

@@ -1,0 +1,252 @@
+"""Reports by hand for the sections on noise, and on what an engine recorded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+from moeparity.bisection.arrival.data import Arrival
+from moeparity.bisection.arrival.show import DrawValue, arrival_reading
+from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, OrderBand, Verdict
+from moeparity.bisection.envelope.show import envelope_reading
+from moeparity.bisection.floor.data import Floor, FloorTrial
+from moeparity.bisection.floor.show import floor_reading
+from moeparity.bisection.oracle.data import Distance, Oracle, OracleNode, Standing
+from moeparity.bisection.oracle.show import accuracy_reading
+from moeparity.bisection.real_ranks.data import RealRanks, SideOnRanks, Site
+from moeparity.bisection.real_ranks.show import real_ranks_reading
+from moeparity.bisection.record.data import (
+    LogprobRecord,
+    Record,
+    Recorded,
+    RecordedLogprobs,
+    RecordedRoutes,
+    RouteRecord,
+)
+from moeparity.bisection.record.show import record_reading
+from moeparity.bisection.report import Report
+from moeparity.bisection.schedule.data import Schedule, Steps
+from moeparity.bisection.schedule.show import schedule_reading, steps_reading
+from tests.bisection.floor.test_text import interval, trial
+from tests.bisection.record.records import GROWTH, LAYERS, NEAR, OFF, POWER, RIVAL, ROUTES, of
+from tests.bisection.reports import REPORT
+from tests.bisection.test_text import VERDICT
+
+BAND = OrderBand(elements=1000, differing=100, outside=0, furthest=0.0, draws_outside=3, varying=400)
+
+
+def banded(name: str, verdict: Verdict, *, root: bool = False, outside: int = 0, reason: str = "") -> EnvelopedNode:
+    band = None if reason else replace(BAND, outside=outside, furthest=2.5 * bool(outside))
+    return EnvelopedNode(
+        node=name,
+        op=name.rpartition(".")[2],
+        root=root,
+        verdict=verdict,
+        tokens=11,
+        reference=band,
+        candidate=None,
+        not_drawn=reason or None,
+    )
+
+
+def enveloped(*nodes: EnvelopedNode) -> Report:
+    return replace(REPORT, envelope=Envelope(draws=7, nodes=nodes, reading=tuple(envelope_reading(nodes, 7))))
+
+
+ENVELOPES = {
+    "every verdict, the first is outside": enveloped(
+        banded("layers[0].moe.gate", "outside", root=True, outside=25),
+        banded("layers[1].moe.gate", "outside", outside=5),
+        banded("layers[0].moe.combine", "inside"),
+        banded("layers[0].moe.experts", "one_sided"),
+        banded("layers[0].moe.router", "not_drawn", reason="it adds nothing up"),
+    ),
+    "all inside": enveloped(banded("layers[0].moe.gate", "inside")),
+    "none drawn": enveloped(banded("layers[0].moe.router", "not_drawn", reason="it adds nothing up")),
+    "the first is inside one way": enveloped(banded("norm", "one_sided", root=True)),
+    "no node differs": enveloped(),
+}
+DRAWS = [DrawValue(value=1.11e-3, status="pass"), DrawValue(value=2.22e-3, status="fail")]
+ARRIVALS = {
+    "both sides": replace(
+        REPORT,
+        arrival=Arrival(draws=(), disputed=True, reading=tuple(arrival_reading(DRAWS, DRAWS, "k3"))),
+    )
+}
+
+
+def floored(*trials: FloorTrial, value: float = 1e-3, gate: float = 1e-2) -> Report:
+    reading = tuple(floor_reading(trials, metric="k3", value=value, gate=gate))
+    return replace(REPORT, floor=Floor(trials=trials, largest=0.0, bit_identical=False, ratio=None, reading=reading))
+
+
+SAME = trial("micro-batch 1", 0.0, bit_identical=True, flips=0.0)
+SMALL = trial("orders drawn with seed 0", 1.44e-4, bit_identical=False, flips=0.013)
+LARGE = trial("orders drawn with seed 1", 2e-3, bit_identical=False, flips=None)
+FLOORS = {
+    "well above the floor": floored(SAME, SMALL),
+    "at the floor, the gate below it": floored(SAME, SMALL, value=2e-4, gate=1e-4),
+    "within the floor": floored(SMALL, LARGE),
+    "bit-identical": floored(SAME, replace(SAME, name="micro-batch 4")),
+    "bits differ, the metric does not": floored(replace(SMALL, value=interval(0.0))),
+    "nothing to try": floored(),
+}
+PREFILL = Steps(phase="prefill", steps=1, least_rows=90, most_rows=90, least_head_rows=4, most_head_rows=4)
+DECODE = Steps(phase="decode", steps=1200, least_rows=1, most_rows=8, least_head_rows=1, most_head_rows=8)
+ONE, TWO = {"lm_head": 1}, {"linear": 8, "gate": 1}
+
+
+def scheduled(
+    reference: Mapping[str, int], candidate: Mapping[str, int], *mixing: str, differs: bool = True, steps: bool = False
+) -> Report:
+    reading = schedule_reading(reference, candidate, differs=differs, mixing=mixing)
+    reading += [steps_reading("candidate", (PREFILL, DECODE))] if steps else []
+    fields = {"reference": reference, "candidate": candidate, "reference_steps": (), "candidate_steps": ()}
+    return replace(REPORT, schedule=Schedule(**fields, reading=tuple(reading)))  # type: ignore[arg-type]
+
+
+SCHEDULES = {
+    "two ops on both sides, steps": scheduled(TWO, TWO, steps=True),
+    "one op in the reference alone": scheduled(ONE, {}),
+    "on each side another op": scheduled(ONE, TWO),
+    "none on either side": scheduled({}, {}, differs=False),
+    "none on either side, other schedules": scheduled({}, {}),
+    "packs that are not kept apart": scheduled({}, ONE, "reference"),
+    "packs that are not kept apart, an op of the other side": scheduled(TWO, {}, "candidate"),
+    "packs that are not kept apart, no op": scheduled({}, {}, "candidate"),
+}
+
+
+def site(node: str, differing: int, **fields: tuple[str, ...]) -> Site:
+    return Site(
+        node=node,
+        order="sequential",
+        call="all_reduce",
+        ranks=2,
+        dtype="bf16",
+        messages=11,
+        least_elements=64,
+        most_elements=2048 if differing else 64,
+        differing=differing,
+        **fields,
+    )
+
+
+def on_ranks(side: str, *sites: Site, unequal: tuple[str, ...] = (), ranks: int = 2) -> SideOnRanks:
+    return SideOnRanks(side=side, ranks=ranks, nodes=77, unequal=unequal, sites=sites)
+
+
+LIKE_RANKS = RealRanks(
+    backend="gloo", processes=1, sides=(on_ranks("reference", site("layers[*].moe.reduce", 0), ranks=1),)
+)
+UNLIKE_RANKS = RealRanks(
+    backend="gloo",
+    processes=4,
+    sides=(
+        on_ranks(
+            "reference",
+            site("layers[*].moe.reduce", 5),
+            site("layers[*].attention.o_reduce", 1),
+            site("layers[*].mlp.reduce", 1, orders=("ring", "tree", "pairs", "halves", "naive")),
+            site("lm_head", 11, probed=("ring", "tree")),
+            unequal=("layers[0].moe.reduce", "lm_head"),
+        ),
+        on_ranks("candidate", site("layers[*].moe.reduce", 0), unequal=("layers[0].moe.gate",)),
+    ),
+)
+UNSEEN_RANKS = replace(UNLIKE_RANKS, sides=(on_ranks("candidate", site("layers[*].moe.reduce", 1)),))
+RANKS = {
+    name: replace(REPORT, real_ranks=replace(job, reading=real_ranks_reading(job)))
+    for name, job in {
+        "as simulated": LIKE_RANKS,
+        "other sums, and other values without them": UNLIKE_RANKS,
+        "other sums that no value shows": UNSEEN_RANKS,
+    }.items()
+}
+
+
+NONE = Distance(relative_l2=0.0, max_abs=0.0)
+
+
+def near_to_truth(standing: Standing, status: str = "fail", ratio: float = 0.62) -> Report:
+    sizes = (Distance(relative_l2=size, max_abs=size) for size in (6.14e-3, 6.14e-3 * ratio))
+    reference, candidate = sizes
+    layer = OracleNode(
+        node="layers[0].moe.residual", op="add", layer=0, reference=reference, candidate=candidate, ratio=ratio
+    )
+    return replace(
+        REPORT,
+        oracle=Oracle(
+            kl_reference=interval(3e-4),
+            kl_candidate=interval(1e-4),
+            kl_change=interval(-2e-4),
+            standing=standing,
+            reading=accuracy_reading(
+                standing, status, ratio=ratio, reference=3e-4, candidate=1e-4, change=(-3e-4, -1e-4)
+            ),
+            layers=(
+                replace(layer, node="embed", reference=NONE, ratio=math.inf),
+                layer,
+                replace(layer, node="lm_head"),
+            ),
+            nodes=(layer,),
+        ),
+    )
+
+
+ORACLES = {
+    "nearer, fail": near_to_truth("nearer"),
+    "nearer, inconclusive": near_to_truth("nearer", "inconclusive"),
+    "nearer, pass, though the logits say otherwise": near_to_truth("nearer", "pass", 1.1),
+    "farther": near_to_truth("farther", ratio=1.7),
+    "farther, though the logits say otherwise": near_to_truth("farther", ratio=0.9),
+    "undecided": near_to_truth("undecided"),
+    "level": near_to_truth("level", "pass", 1.0),
+}
+
+
+def recording(logprobs: LogprobRecord | None, routes: RouteRecord | None = None, **fields: object) -> Report:
+    record: Record = of(logprobs, routes, **fields)
+    return replace(REPORT, record=replace(record, reading=tuple(record_reading(record))))
+
+
+ELSEWHERE = replace(ROUTES, layers=tuple(replace(layer, reproduced=False) for layer in LAYERS))
+ALIKE = replace(ROUTES, reproduced=True, layers=LAYERS[1:2])
+LONE_TOKEN = replace(OFF, outside_tokens=1, outside_sequences=1, before=0, sequences=1, floor=0.0)
+RECORDS = {
+    "no record": REPORT,
+    "not reproduced, the other side has it, pads, a cause": recording(OFF, rival=RIVAL, pads=1, causes=(POWER, GROWTH)),
+    "not reproduced, nothing is known": recording(OFF),
+    "neither log-probabilities nor routes": recording(OFF, ELSEWHERE),
+    "routes alone, in some layers": recording(NEAR, ROUTES),
+    "from the first position on, no draw": recording(replace(LONE_TOKEN, floor_trial=None)),
+    "from the first position on, every draw the same": recording(LONE_TOKEN, pads=2),
+    "reproduced": recording(NEAR),
+    "reproduced, no floor": recording(replace(NEAR, floor=0.0)),
+    "log-probabilities and routes reproduced, gate failed": recording(NEAR, ALIKE, gate=VERDICT),
+}
+SIDES = [
+    RecordedLogprobs(side=s, tokens=200, mean_abs_delta=0.0123, max_abs_delta=1.25, k3=4.4e-5)
+    for s in ("reference", "candidate")
+]
+BESIDE = {
+    "log-probabilities and routes": replace(
+        REPORT,
+        recorded=Recorded(
+            logprobs=tuple(SIDES), routes=(RecordedRoutes(side="reference", token_layers=400, same_sets=333),)
+        ),
+    ),
+    "a record of nothing that counts": replace(REPORT, recorded=Recorded(logprobs=(), routes=())),
+    "no record": REPORT,
+}
+REPORTS: Mapping[str, Mapping[str, Report]] = {
+    "Envelope.show": ENVELOPES,
+    "Arrival.show": ARRIVALS,
+    "Floor.show": FLOORS,
+    "Schedule.show": SCHEDULES,
+    "RealRanks.show": RANKS,
+    "Oracle.show": ORACLES,
+    "Recording.show": RECORDS,
+    "Recording.show_recorded": BESIDE,
+}

@@ -1,0 +1,95 @@
+"""exp as torch's vec library and glibc compute it: every bit, against these libraries and against fractions."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import math
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from moeparity.numerics import cpu
+from moeparity.numerics.bits import int_view, same_bits
+from tests.numerics import cpu_scalar
+
+EDGES = (0.0, -0.0, math.inf, -math.inf, math.nan, -87.3365478515625, -87.33655548095703, -87.33654, -87.0, -86.9,
+         88.72283935546875, 88.7229, 1e-30, -1e-38, 3e38, -3e38)  # fmt: skip
+PROGRAM = """
+#include <ATen/cpu/vec/vec.h>
+#include <cstdio>
+int main(int, char** names) {
+  FILE *in = fopen(names[1], "rb"), *out = fopen(names[2], "wb");
+  float x[16];
+  while (fread(x, 4, 16, in) == 16) {
+    at::vec::Vectorized<float>::loadu(x).exp_u20().store(x);
+    fwrite(x, 4, 16, out);
+  }
+  fclose(out);
+}
+"""
+SETS = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma")
+
+
+def drawn(count: int) -> torch.Tensor:
+    """Edges, and numbers of all sizes, most where exp is neither 0 nor infinite: a multiple of 16 of them."""
+    g = torch.Generator().manual_seed(0)
+    sized = torch.randn(count, generator=g) * 2.0 ** torch.randint(-20, 8, (count,), generator=g)
+    return torch.cat([torch.tensor(EDGES), -torch.rand(count, generator=g) * 110, sized])
+
+
+def compiled(folder: Path) -> Path:
+    """The program with torch's own header, for a CPU with AVX-512; skips where it can be neither made nor run."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or shutil.which("g++") is None:
+        pytest.skip("not compared with torch's vec512 header: no AVX-512, or no g++")
+    source, program, root = folder / "exp.cpp", folder / "exp", Path(torch.__file__).parent
+    source.write_text(PROGRAM, "utf-8")
+    macros = ("-DCPU_CAPABILITY=AVX512", "-DCPU_CAPABILITY_AVX512")
+    libraries = (f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{root / 'lib'}")
+    command = ["g++", "-O1", "-std=c++20", *macros, *SETS, f"-I{root / 'include'}", str(source), "-o", str(program)]
+    done = subprocess.run([*command, *libraries], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+def test_exp_u20_is_that_of_torchs_header(tmp_path: Path) -> None:
+    x = drawn(1 << 18)
+    x.numpy().tofile(tmp_path / "in")
+    subprocess.run([str(compiled(tmp_path)), str(tmp_path / "in"), str(tmp_path / "out")], check=True)
+    theirs = torch.from_numpy(np.fromfile(tmp_path / "out", dtype=np.float32))
+    assert len(theirs) == len(x)
+    assert same_bits(cpu.exp_u20(x), theirs)
+
+
+def test_exp_u20_has_the_bits_of_its_instructions() -> None:
+    x = drawn(400)
+    expected = torch.tensor(np.array([cpu_scalar.exp_u20(value) for value in x.numpy()]))
+    assert same_bits(cpu.exp_u20(x), expected)
+
+
+def test_expf_is_glibcs() -> None:
+    library = ctypes.CDLL(ctypes.util.find_library("m"))
+    library.expf.restype, library.expf.argtypes = ctypes.c_float, (ctypes.c_float,)
+    x = drawn(1 << 16)
+    x = x[~x.isnan()]
+    assert same_bits(cpu.expf(x), torch.tensor([library.expf(value) for value in x.tolist()]))
+
+
+def test_expf_has_the_bits_of_its_formula() -> None:
+    x = drawn(400).clamp(-80, 80)
+    x = x[~x.isnan()]
+    expected = torch.tensor(np.array([cpu_scalar.expf(value) for value in x.numpy()]))
+    assert same_bits(cpu.expf(x), expected)
+
+
+def test_they_are_near_exp_and_are_two_functions() -> None:
+    x = drawn(4000).clamp(-86, 80).nan_to_num()
+    exact = int_view(x.double().exp().float())
+    assert ((int_view(cpu.exp_u20(x)) - exact).abs() <= 20).all()
+    assert ((int_view(cpu.expf(x)) - exact).abs() <= 1).all()
+    assert not torch.equal(cpu.exp_u20(x), cpu.expf(x))
+    assert not same_bits(cpu.expf(x), x.double().exp().float())

@@ -1,0 +1,89 @@
+"""Which tests run by default: `python -m tests.tiers record DIR`, then `choose DIR`, then `mutate DIR`.
+
+`record` runs every test with coverage, about an hour on two cores. `choose` writes tests/tiers/held_back.json: what
+only `pytest --all` runs. `mutate` changes one line of product code after the other and counts whose tests notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.tiers.choosing import choose, written
+from tests.tiers.mutations import drawn, tried
+from tests.tiers.recorder import PLACE
+from tests.tiers.records import ROOT, read
+
+HELD_BACK = ROOT / "tests" / "tiers" / "held_back.json"
+
+
+def main() -> None:
+    """One of the three."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["record", "choose", "mutate"])
+    parser.add_argument("folder", type=Path, help="where the record lies")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of the default tests, on one core, as recorded")
+    parser.add_argument("--killed", type=int, default=100, help="mutations that some test kills, to try")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="write the mutations to this Markdown file")
+    arguments = parser.parse_args()
+    {"record": _record, "choose": _choose, "mutate": _mutate}[arguments.what](arguments)
+
+
+def _record(arguments: argparse.Namespace) -> None:
+    shutil.rmtree(arguments.folder, ignore_errors=True)
+    arguments.folder.mkdir(parents=True)
+    environment = {**os.environ, PLACE: str(arguments.folder.resolve()), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "pytest", "--all", "-q", "-p", "tests.tiers.recorder"]
+    subprocess.run(command, cwd=ROOT, env=environment, check=False)
+
+
+def _choose(arguments: argparse.Namespace) -> None:
+    choice = choose(read(arguments.folder), arguments.seconds)
+    about = (
+        "Written by `python -m tests.tiers choose`: tests that only `pytest --all` runs, since others cover the same "
+        "lines, choices, models, commands and bad files, and they take long."
+    )
+    HELD_BACK.write_text(written(choice, about), "utf-8")
+    print(
+        f"default {len(choice.default)} tests, {choice.seconds:.0f} s on one core, of which {choice.covering} cover "
+        f"everything; held back {len(choice.held_back)}; all {choice.all_seconds:.0f} s"
+    )
+
+
+def _mutate(arguments: argparse.Namespace) -> None:
+    records = read(arguments.folder)
+    by_file = json.loads(HELD_BACK.read_text("utf-8"))["tests"]
+    held_back = frozenset(f"{file}::{name}" for file, names in by_file.items() for name in names)
+    outcomes = []
+    for mutation in drawn(records, arguments.seed):
+        outcome = tried(mutation, records, held_back)
+        outcomes.append(outcome)
+        killed = [each for each in outcomes if each.killed_by]
+        print(f"{len(killed):4} {outcome.killed_by or 'alive':8} {mutation.file}:{mutation.line}", flush=True)
+        if len(killed) == arguments.killed:
+            break
+    by_default = sum(outcome.killed_by == "default" for outcome in outcomes)
+    today, cpu = datetime.now(UTC).date().isoformat(), platform.processor() or platform.machine()
+    head = f"{by_default} of {arguments.killed} killed by the default tests; {len(outcomes)} tried. {today}, {cpu}."
+    print(head)
+    if arguments.out is not None:
+        rows = [
+            f"| `{o.mutation.file}:{o.mutation.line}` | `{o.mutation.before}` | `{o.mutation.after}` | "
+            f"{o.killed_by or 'no test'} |".replace("||", "\\|\\|")
+            for o in outcomes
+        ]
+        arguments.out.write_text(
+            "\n".join([head, "", "| line | was | became | killed by |", "|---|---|---|---|", *rows, ""])
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""A pytest plugin that writes what each test covers and how long it takes; for `python -m tests.tiers record`.
+
+Lines of product code go into a coverage data file of each worker, under the test's id, or under the name of a fixture
+that several tests share. Choices go into a JSON line of each test: op, attribute and value; op, attribute and dtype;
+models, profiles and commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLACE = "MOEPARITY_TESTS_RECORD"
+"""The variable that names the folder, and in a test's own processes after a space the test."""
+_SOURCES = ["*/moeparity/*", "*/cli/*"]
+
+
+def started(data_file: Path, context: str) -> Any:
+    """A measurement of this process, under a name."""
+    import coverage
+
+    measured = coverage.Coverage(data_file=str(data_file), include=_SOURCES, config_file=False, messages=False)
+    measured.start()
+    measured.switch_context(context)
+    return measured
+
+
+def record_fork() -> None:
+    """In a fork that a test asked for: measure it as a part of that test."""
+    import atexit
+
+    folder, _, test = os.environ[PLACE].partition(" ")
+    measured = started(Path(folder) / f"fork-{os.getpid()}-{time.monotonic_ns()}.coverage", test)
+
+    def end() -> None:
+        measured.stop()
+        measured.save()
+
+    atexit.register(end)
+
+
+class Recorder:
+    """Measures one worker."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.items: set[tuple[str, ...]] = set()
+        self.of_fixtures = 0.0
+        self.measured = started(folder / f"{name}.coverage", "")
+        self.lines = (folder / f"{name}.jsonl").open("w", encoding="utf-8")
+        self._watch()
+
+    def _watch(self) -> None:
+        """See the choices that ops run with, and what is asked for."""
+        import torch
+
+        torch.set_num_threads(1)
+        from moeparity.cli import commands
+        from moeparity.engine import computation, visit  # noqa: F401
+        from moeparity.ops.declaration import Op
+        from moeparity.plan.bound import BoundGraph
+
+        settings, active = Op.settings, BoundGraph.active
+
+        def seen_settings(op: Any, values: Any) -> Any:
+            self.items |= {("value", op.name, name, str(value)) for name, value in values.items()}
+            return settings(op, values)
+
+        def seen_active(plan: Any, node: Any) -> Any:
+            choices = active(plan, node)
+            dtype = plan.dtype_of(node.name)
+            self.items |= {("dtype", node.op.name, name, dtype) for name in choices}
+            self.items.add(("model", plan.graph.model_type))
+            return choices
+
+        setattr(Op, "settings", seen_settings)  # noqa: B010  (mypy refuses to assign a method)
+        setattr(BoundGraph, "active", seen_active)  # noqa: B010
+        run = commands._exit_code
+
+        def seen_run() -> int:
+            words = [word for word in sys.argv[1:3] if word.isalpha()]
+            self.items.add(("command", *words))
+            return run()
+
+        commands._exit_code = seen_run
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.items, self.of_fixtures = set(), 0.0
+        os.environ[PLACE] = f"{self.folder} {item.nodeid}"
+        self.measured.switch_context(item.nodeid)
+        begun = time.perf_counter()
+        try:
+            return (yield)
+        finally:
+            seconds = time.perf_counter() - begun - self.of_fixtures
+            self.measured.switch_context("")
+            self._write(test=item.nodeid, seconds=seconds, items=sorted(self.items), fixtures=sorted({*_shared(item)}))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[Any]:
+        if fixturedef.scope == "function":
+            return (yield)
+        name = _name(fixturedef)
+        self.measured.switch_context(name)
+        begun, inner = time.perf_counter(), self.of_fixtures
+        try:
+            return (yield)
+        finally:
+            # Without those that this one asked for.
+            seconds = time.perf_counter() - begun - (self.of_fixtures - inner)
+            self.of_fixtures += seconds
+            self._write(fixture=name, seconds=seconds)
+            # Back to whoever asked for it: the test, since fixtures of fixtures are shared alike.
+            self.measured.switch_context(os.environ[PLACE].partition(" ")[2])
+
+    def _write(self, **line: Any) -> None:
+        self.lines.write(json.dumps(line) + "\n")
+        self.lines.flush()
+
+    def pytest_sessionfinish(self) -> None:
+        self.measured.stop()
+        self.measured.save()
+        self.lines.close()
+
+
+def _shared(item: Any) -> Iterator[str]:
+    """The fixtures of a test that others may share."""
+    for definitions in item._fixtureinfo.name2fixturedefs.values():
+        for definition in definitions:
+            if definition.scope != "function":
+                yield _name(definition)
+
+
+def _name(fixture: Any) -> str:
+    return f"fixture {fixture.baseid}::{fixture.argname}"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = os.environ.get(PLACE, "").partition(" ")[0]
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if folder and (worker or not config.getoption("numprocesses", None)):
+        config.pluginmanager.register(Recorder(Path(folder), worker or "main"), "recorder")

@@ -188,5 +188,5 @@ def _print_cost(recipe: Path, device: str, options: Options, written: Mapping[st
 
     for option in (option for option, path in written.items() if path is not None):
         raise MoeparityError(f"bisect: --dry-run makes no report for {option} to write. Give one of them.")
-    print_blocks([names(expected(recipe, device=device, options=options, begun=begun).lines.items())], console())
+    print_blocks([names(expected(recipe, device=device, options=options, begun=begun).rows)], console())
     raise typer.Exit

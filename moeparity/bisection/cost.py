@@ -71,8 +71,8 @@ class Expected:
         return first + fewest, first + most + self.split * self.seconds
 
     @property
-    def lines(self) -> dict[str, str]:
-        """One line each about time, memory, disk and further passes, by its title."""
+    def rows(self) -> list[tuple[str, str]]:
+        """A title and a line each about time, memory, disk and further passes; then each trial that is left out."""
         sequences, length = self.tokens
         further = [f"up to {self.split} more for `split`, each at most as long"] if self.split else []
         further += [] if self.mixtures is None else [f"those of about {self.mixtures} for `attribute`"]
@@ -83,7 +83,7 @@ class Expected:
         fewest, most = self.total
         whole = f"about {shown_time(fewest)}" if most < 1.5 * fewest else f"{shown_time(fewest)} to {shown_time(most)}"
         measured = {} if self.measured is None else {"rates": str(self.measured)}
-        return {
+        about = {
             "work": f"{self.variants} variants, {sequences} sequences of {length} tokens",
             "time": f"{whole} where nothing else runs",
             "of it": f"{shown_time(self.starting)} to start, {shown_time(self.seconds)} for the first pass, "
@@ -92,8 +92,9 @@ class Expected:
             "disk": disk if self.stored else "no weights are read: they are made from a seed, anew in each pass",
             "passes": "1" + "".join(f", and {text}" for text in further),
             **measured,
-            **({"left out": "; ".join(map(left_out_words, self.left_out))} if self.left_out else {}),
         }
+        left_out = [("" if index else "left out", left_out_words(group)) for index, group in enumerate(self.left_out)]
+        return [*about.items(), *left_out]
 
 
 def expected(

@@ -72,8 +72,8 @@ def test_further_passes_are_in_the_range(tmp_path: Path) -> None:
     assert alone.total == (alone.total[0],) * 2
     assert shared.mixtures is not None
     assert alone.total[0] <= shared.total[0] < shared.total[1]
-    assert f"{shared.mixtures} for `attribute`" in shared.lines["passes"]
-    assert " to " in shared.lines["time"]
+    assert f"{shared.mixtures} for `attribute`" in dict(shared.rows)["passes"]
+    assert " to " in dict(shared.rows)["time"]
 
 
 def test_options_change_what_is_expected(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_options_change_what_is_expected(tmp_path: Path) -> None:
     assert bare.variants < usual.variants
     assert bare.seconds < usual.seconds < drawn.seconds
     more = cost.expected(path, device="cpu", rates=CALL, options=Options(split=2, attribute=True, memory_limit=3e9))
-    assert "up to 2 more for `split`" in more.lines["passes"]
-    assert "`attribute`" in more.lines["passes"]
-    assert more.lines["memory"].endswith("3.00 GB may be taken")
+    assert "up to 2 more for `split`" in dict(more.rows)["passes"]
+    assert "`attribute`" in dict(more.rows)["passes"]
+    assert dict(more.rows)["memory"].endswith("3.00 GB may be taken")
 
 
 def test_synthetic_weights_are_drawn_and_none_is_read(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_synthetic_weights_are_drawn_and_none_is_read(tmp_path: Path) -> None:
     before = cost.expected(recipe(tmp_path, "weights: synthetic(0)\n"), device="cpu", rates=rates)
     assert before.loading == before.seconds > 0
     assert (before.stored, before.checking) == (0, 0.0)
-    assert "made from a seed" in before.lines["disk"]
+    assert "made from a seed" in dict(before.rows)["disk"]
 
 
 def test_nothing_is_run_and_no_weight_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

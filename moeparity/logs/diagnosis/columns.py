@@ -72,6 +72,7 @@ def columns(chunk: Chunk) -> dict[str, Tensor]:
         **{name: column.double() for name, column in masks.items()},
         **_ratios(r, t),
         **_offsets(r, t),
+        **_logits_of_modes(r, t),
         **_correlation(r, t, usable),
         **_formats(r, t),
         **_calibration(chunk, usable),
@@ -108,6 +109,26 @@ def _ratios(r: Tensor, t: Tensor) -> dict[str, Tensor]:
     }
 
 
+def _logits_of_modes(r: Tensor, t: Tensor) -> dict[str, Tensor]:
+    """Second moments of both sides' logits log P/(1-P) at tokens with P between 0.5 and 0.97, which say how much noise
+    is left beside a power; and the mass 1 - P that is not the drawn token's.
+    """
+    mode = ((r + t) / 2 > _HALF) & (torch.maximum(r, t) < _SURE)
+    logit_r, logit_t = (torch.where(mode, _logit(side), 0.0) for side in (r, t))
+    return {
+        "modes": mode.double(),
+        "logit_rollout": logit_r.square(),
+        "logit_trainer": logit_t.square(),
+        "logit_both": logit_r * logit_t,
+        "others_rollout": -r.expm1(),
+        "others_trainer": -t.expm1(),
+    }
+
+
+def _logit(side: Tensor) -> Tensor:
+    return side - torch.log(-torch.expm1(side.clamp(max=-1e-300)))
+
+
 def _offsets(r: Tensor, t: Tensor) -> dict[str, Tensor]:
     """Bounded offsets between the sides: of all tokens, of those that the distribution prefers, and of those in its
     tail.
@@ -117,8 +138,7 @@ def _offsets(r: Tensor, t: Tensor) -> dict[str, Tensor]:
     """
     middle = (r + t) / 2
     mode = (middle > _HALF) & (torch.minimum(r, t) < -_ROUNDING)
-    logits = [side - torch.log(-torch.expm1(side.clamp(max=-1e-300))) for side in (r, t)]
-    in_mode = torch.where(mode, logits[1] - logits[0], 0.0).clamp(-_CORNER, _CORNER)
+    in_mode = torch.where(mode, _logit(t) - _logit(r), 0.0).clamp(-_CORNER, _CORNER)
     bulk = (t - r).clamp(-_CORNER, _CORNER)
     tail = torch.where(middle < _TAIL, bulk, 0.0)
     nonzero = torch.where((r != 0) & (t != 0), bulk, 0.0)

@@ -13,7 +13,7 @@ every context, and so for any mixture of contexts, without assumptions about the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from moeparity.logs.diagnosis.finding import LINE, Evidence, Finding, Verdict
@@ -23,6 +23,10 @@ from moeparity.logs.diagnosis.state import State
 _ALL = 0.95
 """The fraction of the modes' offset that a temperature has to explain: at 0.9 to 1.2, under fp8 noise, it explains at
 least 0.98. A repetition penalty, which leaves unseen modes alone, reaches 0.9."""
+_LEAST = 1e-9
+_UNEVEN = 1.5
+"""The mean noise of sequences, in medians, from which on a few of them differ by too much for a first-order term: with
+logits of other weights (standard deviation 1.6) in a fifth of the sequences the bounds missed the truth."""
 _SHARPENED = (
     "Near 1, a trainer whose weights have sharpened since the rollout looks alike: equal weights tell them apart."
 )
@@ -149,9 +153,7 @@ def temperature(state: State, form: Shape) -> Finding | None:
     """Tests for a temperature that only one side applies: one column is the other to a power, normalised. None if not.
 
     Statistic: `Shape.mode` beyond 1/2, and no truncation. Which side was sampled from is told by E[h] / E[h^2], whose
-    interval must lie wholly above -1/2 or wholly below 1/2. The power is the ratio of sums in the third identity of
-    this module, with Fieller's interval. Noise adds about E[delta^2] to its denominator only, which draws a kappa near
-    1 away from 1.
+    interval must lie wholly above -1/2 or wholly below 1/2. `_power` estimates the power.
 
     A cap on the logits moves modes and tails as a temperature does, so it is listed as an alternative. A penalty on
     tokens that were seen moves most modes one way and the others the opposite way, which no temperature does; that is
@@ -177,8 +179,7 @@ def temperature(state: State, form: Shape) -> Finding | None:
             tells_apart="more sequences, or the sampler's log-probabilities mode",
         )
     mirrored = from_trainer
-    column = "kappa_inverse" if mirrored else "kappa"
-    power = slope("T", state.sums(f"{column}_y"), state.sums(f"{column}_x"))
+    power = _power(state, mirrored=mirrored)
     reason, advice = _temperature_words(power.value, mirrored=mirrored)
     return Finding(
         tier="semantics",
@@ -189,6 +190,37 @@ def temperature(state: State, form: Shape) -> Finding | None:
         advice=f"{advice} Only the quotient of two temperatures shows. {_SHARPENED}",
         alternatives=("a temperature", "a cap on the logits, or another scale of the head"),
         tells_apart="the sampling parameters; both sides' config.json and head",
+    )
+
+
+def _power(state: State, *, mirrored: bool) -> Evidence:
+    """The exponent kappa: the ratio of sums in the third identity of this module, with an interval.
+
+    Noise in the logits, other weights in some sequences included, moves the ratio away from 1: of a token's noise eta,
+    E_q[eta (p/q - 1)] is left, about var(eta) E_q[1 - q]. The interval reaches from the ratio without that term to the
+    ratio less that term (Fieller's bounds of each), and not beyond 1. For each sequence var(eta) is taken to be what a
+    line through 0 leaves of the modes' logits. A power leaves something there too, so the term is rather too large.
+    There are no bounds if a few sequences are much noisier than the others.
+    """
+    column, rollout, trainer = ("kappa", "rollout", "trainer")
+    if mirrored:
+        column, rollout, trainer = ("kappa_inverse", "trainer", "rollout")
+    y, x = state.sums(f"{column}_y"), state.sums(f"{column}_x")
+    ratio = slope("T", y, x)
+    line = state.total("logit_both") / max(state.total(f"logit_{rollout}"), _LEAST)
+    left = (
+        state.sums(f"logit_{trainer}") - 2 * line * state.sums("logit_both") + line**2 * state.sums(f"logit_{rollout}")
+    )
+    noise = left / state.sums("modes").clamp(min=1)
+    corrected = slope("T", y - noise * state.sums(f"others_{rollout}"), x)
+    low = max(min(bounds(ratio)[0], bounds(corrected)[0]), 0.0)
+    high = max(bounds(ratio)[1], bounds(corrected)[1])
+    if math.isinf(high) or float(noise.mean()) > _UNEVEN * float(noise.median()):
+        return replace(ratio, low=-math.inf, high=math.inf)
+    return (
+        replace(ratio, low=low, high=min(high, 1.0))
+        if ratio.value < 1
+        else replace(ratio, low=max(low, 1.0), high=high)
     )
 
 
@@ -226,7 +258,8 @@ def _temperature_words(value: float, *, mirrored: bool) -> tuple[str, str]:
             f"The trainer's column is the rollout's to the power {value:.3g}: processed log-probabilities of a "
             f"sampler at temperature {value:.3g}, or nearer to 1 where more differs, against a trainer at 1."
         ),
-        f"Divide the trainer's logits by the sampler's temperature ({value:.3g}), or sample at temperature 1.",
+        "Read the temperature that is configured, divide the trainer's logits by it (or sample at temperature 1), and run "
+        "again.",
     )
 
 

@@ -258,8 +258,10 @@ def _temperature_words(value: float, *, mirrored: bool) -> tuple[str, str]:
             f"The trainer's column is the rollout's to the power {value:.3g}: processed log-probabilities of a "
             f"sampler at temperature {value:.3g}, or nearer to 1 where more differs, against a trainer at 1."
         ),
-        "Read the temperature that is configured, divide the trainer's logits by it (or sample at temperature 1), and run "
-        "again.",
+        (
+            "Read the temperature that is configured, divide the trainer's logits by it (or sample at temperature 1), "
+            "and run again."
+        ),
     )
 
 

@@ -211,7 +211,7 @@ def _power(state: State, *, mirrored: bool) -> Evidence:
     left = (
         state.sums(f"logit_{trainer}") - 2 * line * state.sums("logit_both") + line**2 * state.sums(f"logit_{rollout}")
     )
-    noise = left / state.sums("modes").clamp(min=1)
+    noise = squares / state.sums("modes").clamp(min=1)
     corrected = slope("T", y - noise * state.sums(f"others_{rollout}"), x)
     low = max(min(bounds(ratio)[0], bounds(corrected)[0]), 0.0)
     high = max(bounds(ratio)[1], bounds(corrected)[1])

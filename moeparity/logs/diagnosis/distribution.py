@@ -208,7 +208,7 @@ def _power(state: State, *, mirrored: bool) -> Evidence:
     y, x = state.sums(f"{column}_y"), state.sums(f"{column}_x")
     ratio = slope("T", y, x)
     line = state.total("logit_both") / max(state.total(f"logit_{rollout}"), _LEAST)
-    left = (
+    squares = (
         state.sums(f"logit_{trainer}") - 2 * line * state.sums("logit_both") + line**2 * state.sums(f"logit_{rollout}")
     )
     noise = squares / state.sums("modes").clamp(min=1)

@@ -26,7 +26,7 @@ from moeparity.inputs.machine import cpu_name
 from moeparity.output.writing import write_text
 
 ROOT = Path(__file__).parents[1]
-RECIPES = (ROOT / "recipes" / "quickstart.yaml",)
+RECIPES = (ROOT / "recipes" / "rounding.yaml",)
 RUNS = 3
 
 

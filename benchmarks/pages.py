@@ -135,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="keep the large page here")
     out = parser.parse_args().out
-    report = bisect(ROOT / "recipes" / "quickstart.yaml", device="cpu", options=Options(attribute=True))
+    report = bisect(ROOT / "recipes" / "rounding.yaml", device="cpu", options=Options(attribute=True))
     print(f"{cpu_name()}, {date.today()}; medians of {RUNS} loads in headless Chromium")
     with tempfile.TemporaryDirectory() as folder:
         for name, shown in (("quickstart", report), (f"{LAYERS} x {SEQUENCES * LENGTH}", enlarged(report))):

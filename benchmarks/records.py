@@ -2,7 +2,7 @@
 
     python -m benchmarks.records [--draws 24] [--trials 300]
 
-On recipes/quickstart.yaml, a trained checkpoint in bf16, with its reference as the engine: its combine adds in an order
+On recipes/rounding.yaml, a trained checkpoint in bf16, with its reference as the engine: its combine adds in an order
 that can be drawn. An honest engine has another drawn order than the two that its floor consists of; a wrong one has one
 of the candidate's choices. Shares are of random triples of draws, of all sequences and of four of them.
 """
@@ -31,7 +31,7 @@ from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
 from moeparity.plan.sides import REFERENCE, Side
 
-RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.yaml"
+RECIPE = Path(__file__).parents[1] / "recipes" / "rounding.yaml"
 
 
 class _LogProbs:

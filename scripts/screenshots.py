@@ -64,7 +64,7 @@ SHOTS = (
 
 def main() -> None:
     """Run the recipe and take the pictures."""
-    report = bisect(ROOT / "recipes" / "quickstart.yaml", device="cpu", options=Options(attribute=True))
+    report = bisect(ROOT / "recipes" / "rounding.yaml", device="cpu", options=Options(attribute=True))
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "report.html"

@@ -69,10 +69,10 @@ def test_python_of_the_page_on_recipes_runs(tmp_path: Path) -> None:
     (code,) = blocks("python")
     (tmp_path / "recipes").mkdir()
     (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
-    shutil.copy(ROOT / "recipes" / "quickstart.yaml", tmp_path / "recipes")
-    tokens = load_file(ROOT / "recipes" / "quickstart.safetensors")
+    shutil.copy(ROOT / "recipes" / "rounding.yaml", tmp_path / "recipes")
+    tokens = load_file(ROOT / "recipes" / "rounding.safetensors")
     first = {name: tensor[:16].contiguous() for name, tensor in tokens.items()}
-    save_file(first, tmp_path / "recipes" / "quickstart.safetensors")
+    save_file(first, tmp_path / "recipes" / "rounding.safetensors")
     printed = io.StringIO()
     with contextlib.chdir(tmp_path), contextlib.redirect_stdout(printed):
         exec(code, {})  # noqa: S102

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.command import ROOT
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
-QUICKSTART = "recipes/quickstart.yaml"
+QUICKSTART = "recipes/rounding.yaml"
 _FIXTURES = ROOT / "tests" / "logs" / "fixtures"
 LOGS = {
     "jsonl": ("moeparity/log.jsonl", "--gate", "k3<1e-3", "--by", "position", "--set", "all"),

@@ -36,7 +36,7 @@ from moeparity.plan.toggles import Toggle, mixed, toggles
 from scripts.pages.page import ROOT
 
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
-TOKENS = ROOT / "recipes" / "quickstart.safetensors"
+TOKENS = ROOT / "recipes" / "rounding.safetensors"
 MICRO_BATCH = 8
 FEW, SHORT = 8, 32
 """Single choices are tried on the first so many sequences, and of each on so many tokens."""

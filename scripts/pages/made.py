@@ -27,7 +27,7 @@ from scripts.pages.page import ROOT
 from scripts.pages.paths import prepared
 
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
-PROMPTS = ROOT / "recipes" / "quickstart.safetensors"
+PROMPTS = ROOT / "recipes" / "rounding.safetensors"
 PROMPT, NEW = 8, 56
 """Tokens of each prompt, and what follows it."""
 

@@ -18,7 +18,7 @@ from moeparity.metrics.tokens import log_probs
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "checkpoints" / "quickstart"
-TOKENS = ROOT / "recipes" / "quickstart.safetensors"
+TOKENS = ROOT / "recipes" / "rounding.safetensors"
 SEQUENCES, POSITIONS = 32, 16
 """Of the quickstart's tokens: as many sequences as a verdict needs, as few positions as show the same."""
 

@@ -26,7 +26,7 @@ def titles(drawn: Drawing) -> list[str]:
 
 
 def test_equal_layers_are_drawn_once() -> None:
-    drawn = drawing(outline_recipe(ROOT / "recipes" / "quickstart.yaml"))
+    drawn = drawing(outline_recipe(ROOT / "recipes" / "rounding.yaml"))
     assert titles(drawn) == ["layers[0:4] attention moe"]
     names = [box.name for box in drawn.groups[0].groups[1].boxes]
     assert names == ["norm", "gate", "router", "experts", "combine", "reduce", "residual"]
@@ -95,7 +95,7 @@ def test_a_layer_that_is_set_otherwise_is_drawn_apart(tmp_path: Path) -> None:
 def test_the_command_prints_it_without_torch(form: str, first: str) -> None:
     code = (
         "import sys\nfrom moeparity.cli import main\n"
-        f"sys.argv = ['moeparity', 'show', 'plan', 'recipes/quickstart.yaml', '{form}']\n"
+        f"sys.argv = ['moeparity', 'show', 'plan', 'recipes/rounding.yaml', '{form}']\n"
         "try:\n    main()\nexcept SystemExit as e:\n    assert not e.code, e.code\n"
         "sys.exit(3 if 'torch' in sys.modules else 0)"
     )

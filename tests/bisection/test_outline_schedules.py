@@ -16,5 +16,5 @@ def test_show_prints_the_schedules_of_both_sides() -> None:
         "may be of prefill, chunk, decode "
     ) in text
     assert "absorbed)" in text
-    plain = inside("show", "plan", ROOT / "recipes/quickstart.yaml").stdout
+    plain = inside("show", "plan", ROOT / "recipes/rounding.yaml").stdout
     assert "schedule of the reference: micro-batch 8\nschedule of the candidate: micro-batch 8\n" in plain

@@ -139,7 +139,7 @@ def test_fusions_and_a_recipes_own_settings() -> None:
     fusion = {"name": "add_norm", "chain": ["add", "rms_norm"], "set": {"rms_norm:normalized": "fp32"}}
     assert not errors("profile", {"kind": "profile", "name": "mine", "fusions": [fusion]})
     assert errors("profile", {"kind": "profile", "name": "mine", "fusions": [fusion | {"set": {"normalized": "fp32"}}]})
-    recipe = yaml.load(ROOT / "recipes" / "quickstart.yaml")
+    recipe = yaml.load(ROOT / "recipes" / "rounding.yaml")
     for key, good in (
         ("layers[2:4].moe.gate:output", True),
         ("**.gate:output", True),

@@ -192,7 +192,7 @@ def among_roundings(folder: Path, **more: object) -> Path:
     recipe = {
         "kind": "recipe",
         "checkpoint": str(shipped / "checkpoints" / "quickstart"),
-        "tokens": {"file": str(shipped / "recipes" / "quickstart.safetensors"), "sampled_from": "candidate"},
+        "tokens": {"file": str(shipped / "recipes" / "rounding.safetensors"), "sampled_from": "candidate"},
         "reference": side,
         "candidate": {**side, "set": {EPS: 0.005, **ROUNDINGS}},
         "gate": {"metric": "k3", "below": 1e-4},

@@ -15,16 +15,37 @@ if TYPE_CHECKING:
     from moeparity.evidence.capture.verify.verifier import Verification
 
 Command = Annotated[
-    list[str], typer.Argument(metavar="-- COMMAND", help="What to run, such as: -- python train.py --epochs 1")
+    list[str] | None, typer.Argument(metavar="-- COMMAND", help="What to run, such as: -- python train.py --epochs 1")
 ]
 
+
+def _print_hook(framework: str | None) -> None:
+    from moeparity.hooks.commands import COMMANDS
+
+    if framework is None:
+        return
+    if framework not in COMMANDS:
+        raise MoeparityError(f"--hook: {framework!r} is none of {', '.join(COMMANDS)}. Name one of them.")
+    print("\n".join(COMMANDS[framework]))
+    raise typer.Exit
+
+
+Hook = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FRAMEWORK",
+        callback=_print_hook,
+        is_eager=True,
+        help="Run nothing: print what makes verl, trl, slime, miles or nemo-rl write a batch as a log.",
+    ),
+]
 _STATISTICS = (
     "With --verify: how far elements may differ of values that the trace has whole, of others min, max, mean and absmax"
 )
 
 
 def capture(
-    command: Command,
+    command: Command = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder to write; `trace` by default, none with --verify.")
     ] = None,
@@ -45,6 +66,7 @@ def capture(
     stop: Annotated[bool, typer.Option("--stop", help="With --verify: end at the first difference.")] = False,
     rtol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}, as a part of the recorded.")] = 0.0,
     atol: Annotated[float, typer.Option(min=0, help=f"{_STATISTICS}.")] = 0.0,
+    hook: Hook = None,
 ) -> None:
     """Run a program, record what its ops computed, or verify it.
 
@@ -68,9 +90,15 @@ def capture(
         if verify is not None:
             open_trace(verify)
             verification = Verification(verify, Tolerance(rtol, atol), stop, Path(reports))
-        code = run(command, folder, settings, verification)
+        code = run(_program_of(command), folder, settings, verification)
         verdict_code = _tell(folder, verification)
     raise typer.Exit(code or verdict_code)
+
+
+def _program_of(command: list[str] | None) -> list[str]:
+    if not command:
+        raise MoeparityError("capture: there is nothing to run. Give a command: moeparity capture -- python train.py")
+    return command
 
 
 def _tell(folder: Path | None, verification: Verification | None) -> int:

@@ -43,8 +43,11 @@ LEFT_OUT = (
     "moeparity.cli.__main__",
     "moeparity.ranks",
     "moeparity.bisection.real_ranks.run",
+    "moeparity.hooks.verl",
+    "moeparity.hooks.trl",
 )
-"""pytest's own, a program, and what takes as long to load as torch and only jobs of several ranks need."""
+"""pytest's own, a program, what takes as long to load as torch and only jobs of several ranks need, and what a framework
+imports."""
 PROGRAMS = ("tests.ranks.job", "tests.ranks.drawn.subject", "moeparity.bisection.real_ranks.run")
 """What jobs of several ranks need."""
 

@@ -152,16 +152,21 @@ def how_filled(name: str) -> str:
     )
 
 
-def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
-    """What tests/engines/`program`.py makes of the cases, with those folders in front of the environment's packages.
-
-    Skips the test that asks, with what to do, where a folder is missing.
-    """
+def need(folders: tuple[str, ...]) -> None:
+    """Skips the test that asks, with what to do, where a folder is missing."""
     absent = [name for name in folders if not (FOLDER / name).is_dir()]
     if absent:
         pytest.skip(
             f"not compared with live kernels: no {', '.join(f'{name} ({how_filled(name)})' for name in absent)}"
         )
+
+
+def ask(program: str, folders: tuple[str, ...], cases: Cases) -> Found:
+    """What tests/engines/`program`.py makes of the cases, with those folders in front of the environment's packages.
+
+    Skips the test that asks, with what to do, where a folder is missing.
+    """
+    need(folders)
     path = os.pathsep.join(str(FOLDER / name) for name in folders)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:

@@ -20,12 +20,14 @@ from moeparity.bisection.sweep.report import Sweep
 from moeparity.errors import RunError, Where
 
 Result = Report | Sweep | Flipped | Mined
+
+
+def _absent(default: object) -> Callable[[Any], object]:
+    return lambda _: default
+
+
 LATER: dict[str, Callable[[Any], object]] = {
-    **{
-        f"Report.{each.name}": lambda _, absent=each.default: absent
-        for each in fields(Report)
-        if each.default is not MISSING
-    },
+    **{f"Report.{each.name}": _absent(each.default) for each in fields(Report) if each.default is not MISSING},
     "Report.blame": blame_of_report,
     "PerToken.reference_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
     "PerToken.candidate_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),

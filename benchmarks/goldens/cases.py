@@ -70,7 +70,7 @@ def _of_quickstart() -> Iterator[Case]:
     yield Case("no-section", ("bisect", *quickstart, "--section", "start"), ())
     yield Case("sweep", ("sweep", *quickstart, "--over", "micro_batch=4,8"))
     yield Case("flips", ("flips", *quickstart))
-    yield Case("mine", ("flips", *quickstart, "--mine", "recipes/prompts.jsonl", "--top", "4"))
+    yield Case("mine", ("flips", *quickstart, "--mine", "recipes/prompts.jsonl", "--tokenizer", "bytes", "--top", "4"))
     yield Case("variance", ("variance", *quickstart, "--batches", "1,4"))
     yield Case("show", ("show", "plan", QUICKSTART), ())
     yield Case("weights", ("weights", "checkpoints/quickstart", "checkpoints/quickstart"))

@@ -13,7 +13,7 @@ import moeparity
 CHECKPOINT = Path(__file__).parents[2] / "checkpoints" / "quickstart"
 RECIPE = """kind: recipe
 checkpoint: {checkpoint}
-tokens: {{file: {ids}}}
+tokens: {{file: {ids}, sampled_from: reference}}
 reference: {{profile: hf-eager}}
 candidate: {{trace: {trace}}}
 gate: {{metric: k3, below: 1e-4, reduce: token}}

@@ -193,7 +193,7 @@ def _has_words(group: Group) -> bool:
 def _absent(question: Question, report: ReportData) -> Question:
     """The question, with a sentence that stands there if the report has nothing for it."""
     if question is RECORD:
-        return replace(question, absent=f"record: {report.summary.record}")
+        return replace(question, absent=f"{report.summary.record[:1].upper()}{report.summary.record[1:]}.")
     if question is FLIPS:
         compared = "No token does." if report.flips is not None else "There is no router that both sides run."
         return replace(question, absent=compared)

@@ -1,8 +1,8 @@
 """The one table of approximate instructions, whose bits no document fixes.
 
-Each is taken to be correctly rounded, and every launch names those it met (`Run.assumed`). What was measured on a
-device takes their place: `load(text, approximations={"ex2.approx.f32": function})`, a function of bits or numbers of
-the instruction's type to the same.
+Each is taken to be correctly rounded. Every launch names those it met (`Run.assumed`). To use what was measured on a
+device instead: `load(text, approximations={"ex2.approx.f32": function})`. Such a function maps numbers of the
+instruction's type, or their bits, to the same.
 """
 
 from __future__ import annotations

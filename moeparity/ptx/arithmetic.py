@@ -1,7 +1,7 @@
 """IEEE arithmetic on arrays with one rounding in any direction: sums, products, fused multiply-adds, quotients, roots.
 
-Where the direction is not to nearest, and for 16-bit formats, the exact result is rounded to odd in fp64 first
-(`moeparity.numerics.fma`); what is rounded from there is rounded once.
+If the direction is not to nearest, and for 16-bit formats, the exact result is first rounded to odd in fp64
+(`moeparity.numerics.fma`). Rounding that value again gives the same as rounding the exact result once.
 """
 
 from __future__ import annotations

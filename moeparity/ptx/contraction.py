@@ -1,10 +1,10 @@
-"""Which products and sums of a kernel the assembler makes one fma, and the kernel as it is then.
+"""Finds the products and sums of a kernel that the assembler joins to one fma each, and gives the kernel as it is then.
 
-`mul.f32` and `add.f32` without a rounding modifier may be made one fma by ptxas (PTX ISA, `add`, `mul`); nvcc leaves
-the modifier out unless -fmad=false. Which pairs it takes no document says: the rule is what ptxas 13.5.37 made of small
-programs and of engines' kernels for sm_90, read in its machine code (tests/engines/cuda/test_contraction.py). A product
-is fused where everything that reads it is such a sum, in the same run of statements without a jump and with the same
-`.ftz`; of two products that are added the first one is.
+ptxas may make one fma of `mul.f32` and `add.f32` if they have no rounding modifier (PTX ISA, `add`, `mul`). nvcc writes
+no modifier unless -fmad=false is given. No document says which pairs ptxas takes. The rule here is what ptxas 13.5.37
+made of small programs and of engines' kernels for sm_90, read in its machine code
+(tests/engines/cuda/test_contraction.py). A product is fused if everything that reads it is such a sum, in the same run
+of statements without a jump, with the same `.ftz`. If two products are added, the first one is fused.
 """
 
 from __future__ import annotations

@@ -35,9 +35,10 @@ def dtype_of(type_: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A float format: bits of significand with the hidden one, least exponent of a normal number, largest number.
+    """A float format: bits of the significand with the hidden one, the least exponent of a normal number, the largest
+    number.
 
-    `nan`: the bits of the NaN that instructions give. `infinite`: whether it has infinities.
+    `nan`: the bits of the NaN that instructions give. `infinite`: whether the format has infinities.
     """
 
     precision: int
@@ -71,10 +72,12 @@ def nearest_away(x: Array) -> Array:
 
 
 def round_to(x: Array, format: Format, mode: str = "rn", *, finite: bool = False) -> Array:
-    """fp64 `x`, rounded to a format, still in fp64; with `finite` what is too large becomes the largest number.
+    """fp64 `x`, rounded to a format, still in fp64. With `finite` a number that is too large becomes the largest
+    number.
 
-    Modes: rn (nearest even), rna (nearest, ties away), rz, rm (down), rp (up). What overflows is infinite, or the
-    largest number where the direction is toward zero. For x rounded to odd before, the result is rounded once.
+    Modes: rn (nearest even), rna (nearest, ties away), rz, rm (down), rp (up). What overflows becomes infinite, or the
+    largest number if the direction is toward zero. If x was rounded to odd before, the result is the exact value
+    rounded once.
     """
     _, exponent = np.frexp(x)
     quantum = np.maximum(exponent - 1, format.least) - (format.precision - 1)

@@ -22,10 +22,11 @@ Tensor = torch.Tensor | npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """A struct as C lays it out: `format` as Python's `struct` has it, with `P` for the address of an array.
+    """A struct as C lays it out. `format` is that of Python's `struct`, with `P` for the address of an array.
 
-    `Struct("PPif", (x, y, 3, 0.5))`; `0P` at the end fills it up to a multiple of 8 bytes. A `P` also takes a number,
-    or the address of another struct. It is passed by value, or by its address where the parameter is one.
+    Example: `Struct("PPif", (x, y, 3, 0.5))`. `0P` at the end fills the struct up to a multiple of 8 bytes. A `P` also
+    takes a number, or the address of another struct. The struct is passed by value, or by its address if the parameter
+    is one.
     """
 
     format: str

@@ -30,9 +30,10 @@ _LIMIT = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a launch was: instructions of all threads together, and the approximate ones, whose results are assumed.
+    """What a launch was: how many instructions all threads ran together, and the approximate ones, whose results are
+    assumed.
 
-    contractible: how many products and sums the assembler may make one fma, whatever was done here (`contraction`).
+    contractible: how many products and sums the assembler may join to one fma, whatever was done here (`contraction`).
     """
 
     instructions: int
@@ -45,10 +46,10 @@ def load(
 ) -> Module:
     """A module from the text of a PTX file.
 
-    approximations: what to take approximate instructions for, by name without `.ftz`, in place of
-    `approximate.APPROXIMATIONS`: functions of arrays, fp32 as numbers, 16-bit floats as bits. contract: products and
-    sums that are not rounded explicitly are one fma where ptxas makes them one (`contraction`); otherwise none is, as
-    with its `--fmad=false`. Raises PtxError.
+    approximations: functions to use for approximate instructions in place of `approximate.APPROXIMATIONS`, by the
+    instruction's name without `.ftz`. They take and give arrays: fp32 as numbers, 16-bit floats as bits. contract:
+    products and sums without explicit rounding are one fma if ptxas makes them one (`contraction`); if False none is,
+    as with ptxas's `--fmad=false`. Raises PtxError.
     """
     return Module(text, {**APPROXIMATIONS, **(approximations or {})}, contract=contract)
 
@@ -121,11 +122,11 @@ class Module:
     ) -> Run:
         """Runs a kernel; what it writes is in the arrays of `args` when this returns.
 
-        grid, block: blocks, and threads of a block, in x, or in x, y and z. args: one for each parameter; tensors and
-        arrays of any dtype, contiguous, on the CPU. shared: bytes of dynamic shared memory. cluster: blocks of a
-        cluster. seed: draws the order in which threads go on, among all that are legal; without one it is always the
-        same. limit: steps after which a kernel is given up. Raises PtxError, of which UnknownInstruction comes before
-        anything is run.
+        grid, block: the number of blocks, and of threads in a block, in x, or in x, y and z. args: one for each
+        parameter; tensors and arrays of any dtype, contiguous, on the CPU. shared: bytes of dynamic shared memory.
+        cluster: blocks of a cluster. seed: draws the order in which threads go on, among all legal orders; without a
+        seed it is always the same one. limit: the number of steps after which a kernel is given up. Raises PtxError; an
+        UnknownInstruction among these is raised before anything runs.
         """
         extents = _Extents.of(grid, block, cluster, ranks=1)
         return self._launched(kernel, extents, [args], shared, seed, limit, together=False)
@@ -142,11 +143,11 @@ class Module:
         seed: int | None = None,
         limit: int = _LIMIT,
     ) -> Run:
-        """Runs a kernel on several devices at once, each with arguments of its own, as `launch`.
+        """Runs a kernel on several devices at once, each with arguments of its own, as `launch` does.
 
-        args: those of each rank. An array that several ranks are given, in `Struct`s too, is one memory to all of them.
-        All blocks of all ranks are resident, so that each may wait for what others do. Raises PtxError, also where the
-        kernel uses a `.global` variable, of which each device has its own.
+        args: those of each rank. An array that is given to several ranks, also within a `Struct`, is one memory to all
+        of them. All blocks of all ranks are resident, so that each may wait for what others do. Raises PtxError; also
+        if the kernel uses a `.global` variable, of which each device would have its own.
         """
         extents = _Extents.of(grid, block, cluster, ranks=len(args))
         layout = self._layout(self.full_name(kernel))
@@ -231,8 +232,8 @@ def _run(
     *,
     together: bool,
 ) -> tuple[int, tuple[str, ...]]:
-    """As many clusters at a time as may be resident, one lot after the other, or all together; how many instructions
-    that were, and the approximate ones.
+    """Runs as many clusters at a time as may be resident, one lot after the other, or all together. Gives the number of
+    instructions that ran, and the approximate ones.
     """
     clusters = by_cluster(extents.grid, extents.cluster, extents.ranks)
     if rng is not None:

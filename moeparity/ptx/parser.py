@@ -16,9 +16,10 @@ _BRACE = re.compile(r"[{};]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A PTX file cut up: its header, variables outside kernels, and the unread text of each kernel with its line.
+    """A PTX file cut up: its header, the variables outside kernels, and for each kernel its text, not yet read, with
+    its line.
 
-    compiler: as the comments at its top name it.
+    compiler: as the comments at the top of the file name it.
     """
 
     compiler: str

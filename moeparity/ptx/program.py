@@ -1,7 +1,8 @@
 """A kernel as it is run: its statements bound to registers, in segments that threads go through without waiting.
 
-A segment ends with a branch or an exit, before a label, and around every instruction that waits for others; with a seed
-also before every access to memory that other threads see, so that any interleaving of those can be taken.
+A segment ends at a branch or an exit, before a label, and around every instruction that waits for other threads. With a
+seed it also ends before every access to memory that other threads see, so that any interleaving of these accesses can
+be drawn.
 """
 
 from __future__ import annotations

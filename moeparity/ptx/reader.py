@@ -1,7 +1,7 @@
 """Tokens to `syntax`: the statements of a kernel, and variables.
 
 The grammar is that of the PTX ISA 9.x as compilers print it and people write it: scopes, guards, vectors, pairs of
-results, address expressions with one offset, initialisers. Whether an instruction is known is not decided here.
+results, address expressions with one offset, initialisers. Whether an instruction is known is decided elsewhere.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """One array of bytes that holds all memory: global, parameters, each block's shared memory, each thread's own.
 
-An address outside of what a kernel was given, or one that is not a multiple of the access, is an error, as on a device.
+An address outside the memory that a kernel was given is an error, as on a device; so is one that is no multiple of the
+access.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The shape of a launch, and special registers, which follow from it and from a thread's number.
 
-Blocks are numbered rank by rank, and within a rank x fastest. Those of a cluster are resident one behind the other.
+Blocks are numbered rank by rank, and within a rank x runs fastest. The blocks of a cluster are resident one behind the
+other.
 """
 
 from __future__ import annotations

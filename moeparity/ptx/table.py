@@ -1,8 +1,8 @@
 """The table of instructions: a declaration for each, by the first word of its name.
 
 A declaration is a function from the whole name (`Opcode`) to an `Operation`: the types of what it writes and reads, and
-what it computes. It names the modifiers it knows; one it does not know, or a first word that nobody declared, is an
-error that names the instruction (`UnknownInstruction`).
+what it computes. It names the modifiers that it knows. A modifier that it does not know, or a first word that nobody
+declared, is an error that names the instruction (`UnknownInstruction`).
 """
 
 from __future__ import annotations
@@ -77,10 +77,11 @@ class Opcode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An instruction with its types: `compute` takes the values read and gives the value written, several as a tuple.
+    """An instruction with its types. `compute` takes the values read and gives the value written; several values are a
+    tuple.
 
-    Values are arrays with one entry a thread, or one for all. With `lanes` it is given the threads that go (`Lanes`)
-    first. `memory`: it reads or writes what other threads see.
+    Values are arrays with one entry for each thread, or with one for all. With `lanes` the first argument is the
+    threads that take part (`Lanes`). `memory`: it reads or writes what other threads see.
     """
 
     results: tuple[str, ...]

@@ -1,8 +1,8 @@
-"""Threads in flight: their registers, where each stands, and who goes next.
+"""Threads in flight: their registers, where each stands, and which go next.
 
-All threads of all resident blocks are one vector. Of those that stand at different places those at the smallest go on,
-which brings threads that parted together again as early as can be; an instruction that waits for a warp is run when the
-threads of its mask have come. With a seed it is drawn at each step which place goes on, and which of its threads: any
+All threads of all resident blocks are one vector. If threads stand at different places, those at the smallest place go
+on. That brings threads that parted together again as early as possible. An instruction that waits for a warp is run
+when the threads of its mask have come. With a seed each step draws which place goes on, and which of its threads: any
 interleaving that a device may take.
 """
 

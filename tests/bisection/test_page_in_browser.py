@@ -76,6 +76,12 @@ def opened(browser: Any, file: Path) -> Opened:
     return open_page(browser, file, color_scheme="light")
 
 
+def test_how_to_read_a_plot_is_said_once(browser: Any, file: Path) -> None:
+    lines = open_page(browser, file).tab.locator(".say").all_text_contents()
+    assert [line for line in lines if line] == ["Point at it, or use the arrow keys."]
+    assert len(lines) > 1
+
+
 def test_it_opens_without_a_word_and_without_a_network(opened: Opened, file: Path) -> None:
     assert opened.messages == []
     assert [url for url in opened.requests if not url.startswith("data:")] == [file.as_uri()]

@@ -17,6 +17,13 @@ from tests.planted.places import random_tokens, write_recipe
 
 NAME = HOSTILE.replace("/", "")
 """What somebody might call a file."""
+VARYING = """
+def norm(x, *, node):
+    wide = x.float()
+    scale = (wide.pow(2).mean(-1, keepdim=True) + node.params["norm"]["eps"]).rsqrt()
+    return node.weights["norm.weight"] * (wide * scale).to(x.dtype) * (1 + (len(x) > 1))
+"""
+"""A norm that sees its batch; where nothing varies there is no plot."""
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, qwen3_moe: Path) -> Path:
         folder, qwen3_moe, {"input_ids": random_tokens(4, 6)}, {}, {"set": {"layers[*].moe.gate:output": "fp32"}}
     )
     (folder / "recipe.yaml").rename(folder / f"{NAME}.yaml")
+    (folder / "varying.py").write_text(VARYING, "utf-8")
+    candidate = {"impl": [{"nodes": ["layers[*].moe.norm"], "call": "varying:norm"}]}
+    write_recipe(folder, qwen3_moe, {"input_ids": random_tokens(4, 6)}, {}, candidate)
+    (folder / "recipe.yaml").rename(folder / f"varying {NAME}.yaml")
     draw = random.Random(4)  # noqa: S311
     with (folder / f"{NAME}.jsonl").open("w", encoding="utf-8") as file:
         for step, row in [(step, row) for step in range(9) for row in range(3)]:
@@ -51,7 +62,7 @@ COMMANDS = {
         {"sequences": 27, "positions": 2, "steps-k3": 9, "steps-mean_abs_delta": 9},
     ),
     "sweep": (("RECIPE", "--over", "candidate.profile=hf-eager,vllm"), {"swept": 2, "flips": 2}),
-    "variance": (("RECIPE", "--batches", "1,2,4"), {"group0": 4, "group1": 4}),
+    "variance": (("VARYING", "--batches", "1,2,4", "--allow-code"), {"group1": 4}),
     "flips --mine": (("RECIPE", "--mine", "PROMPTS", "--calibrate", "2", "--draws", "2"), {"prompts": 2, "tokens": 7}),
 }
 """Arguments by command, and its plots with how many points each has."""
@@ -59,7 +70,12 @@ COMMANDS = {
 
 @pytest.fixture(scope="module", params=COMMANDS)
 def opened(request: pytest.FixtureRequest, folder: Path, browser: Any) -> Iterator[tuple[str, Opened, Path]]:
-    files = {"LOG": f"{NAME}.jsonl", "RECIPE": f"{NAME}.yaml", "PROMPTS": "prompts.jsonl"}
+    files = {
+        "LOG": f"{NAME}.jsonl",
+        "RECIPE": f"{NAME}.yaml",
+        "VARYING": f"varying {NAME}.yaml",
+        "PROMPTS": "prompts.jsonl",
+    }
     command = request.param
     arguments = [str(folder / files[word]) if word in files else word for word in COMMANDS[command][0]]
     path = folder / f"{command}.html"

@@ -2,6 +2,9 @@
 
 `record` runs every test with coverage, about an hour on two cores. `choose` writes tests/tiers/held_back.json: what
 only `pytest --all` runs. `mutate` changes one line of product code after the other and counts whose tests notice.
+
+With `--tests`, `record` runs only some tests, which takes minutes; `mutate --rooms` then keeps to the folders that they
+are about. Default tests that lie elsewhere are not tried, so the number that it gives is a lower bound.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.tiers.choosing import choose, written
-from tests.tiers.mutations import drawn, tried
+from tests.tiers.mutations import ROOMS, drawn, tried
 from tests.tiers.recorder import PLACE
 from tests.tiers.records import ROOT, read
 
@@ -29,6 +32,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["record", "choose", "mutate"])
     parser.add_argument("folder", type=Path, help="where the record lies")
+    parser.add_argument("--tests", nargs="*", default=[], help="only these files and folders of tests; default: all")
+    parser.add_argument("--rooms", nargs="*", default=ROOMS, help="only lines in these folders; default: all")
     parser.add_argument("--seconds", type=float, default=600.0, help="of the default tests, on one core, as recorded")
     parser.add_argument("--killed", type=int, default=100, help="mutations that some test kills, to try")
     parser.add_argument("--seed", type=int, default=0)
@@ -41,7 +46,7 @@ def _record(arguments: argparse.Namespace) -> None:
     shutil.rmtree(arguments.folder, ignore_errors=True)
     arguments.folder.mkdir(parents=True)
     environment = {**os.environ, PLACE: str(arguments.folder.resolve()), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "--all", "-q", "-p", "tests.tiers.recorder"]
+    command = [sys.executable, "-m", "pytest", "--all", "-q", "-p", "tests.tiers.recorder", *arguments.tests]
     subprocess.run(command, cwd=ROOT, env=environment, check=False)
 
 
@@ -62,8 +67,8 @@ def _mutate(arguments: argparse.Namespace) -> None:
     records = read(arguments.folder)
     by_file = json.loads(HELD_BACK.read_text("utf-8"))["tests"]
     held_back = frozenset(f"{file}::{name}" for file, names in by_file.items() for name in names)
-    outcomes = []
-    for mutation in drawn(records, arguments.seed):
+    outcomes, killed = [], []
+    for mutation in drawn(records, arguments.seed, arguments.rooms):
         outcome = tried(mutation, records, held_back)
         outcomes.append(outcome)
         killed = [each for each in outcomes if each.killed_by]
@@ -72,7 +77,8 @@ def _mutate(arguments: argparse.Namespace) -> None:
             break
     by_default = sum(outcome.killed_by == "default" for outcome in outcomes)
     today, cpu = datetime.now(UTC).date().isoformat(), platform.processor() or platform.machine()
-    head = f"{by_default} of {arguments.killed} killed by the default tests; {len(outcomes)} tried. {today}, {cpu}."
+    where = f" Lines of {', '.join(arguments.rooms)}; tests of these alone." * (arguments.rooms != ROOMS)
+    head = f"{by_default} of {len(killed)} killed by the default tests; {len(outcomes)} tried.{where} {today}, {cpu}."
     print(head)
     if arguments.out is not None:
         rows = [

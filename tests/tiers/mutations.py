@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.tiers.records import ROOT, Place, Records
 
-FOLDERS = ("moeparity", "cli")
+ROOMS = ("moeparity", "cli")
 MOST = 400
 """Tests that are tried on a mutation, of each tier: those that run fewest lines, which look closest."""
 LIMIT_S = 900
@@ -52,21 +52,19 @@ class Outcome:
     test: str = ""
 
 
-def drawn(records: Records, seed: int) -> Iterator[Mutation]:
-    """Mutations at random of lines that some test runs, files by their number of lines, each line at most once."""
+def drawn(records: Records, seed: int, rooms: Sequence[str] = ROOMS) -> Iterator[Mutation]:
+    """Mutations at random of lines in these folders that some test runs, files by their number of lines, each line at
+    most once.
+    """
     covered = set[Place]().union(*records.lines.values())
-    mutations = [m for file in _files() for m in _of_file(file) if m.place in covered]
+    files = [file for room in rooms for file in sorted((ROOT / room).rglob("*.py"))]
+    mutations = [m for file in files for m in _of_file(file) if m.place in covered]
     random.Random(seed).shuffle(mutations)  # noqa: S311
     places: set[Place] = set()
     for mutation in mutations:
         if mutation.place not in places:
             places.add(mutation.place)
             yield mutation
-
-
-def _files() -> Iterator[Path]:
-    for folder in FOLDERS:
-        yield from sorted((ROOT / folder).rglob("*.py"))
 
 
 def _of_file(file: Path) -> Iterator[Mutation]:

@@ -109,11 +109,11 @@ def _prompts(mined: Mined) -> Series | None:
     return Series(
         title="Prompts",
         name="prompts",
-        label="Expected part of tokens that flip, by rank of the prompt",
+        label="Expected fraction of tokens that flip, by rank of the prompt",
         x=range(1, len(mined.prompts) + 1),
         ticks=["", *map(str, range(1, len(mined.prompts) + 1))],
         x_label="rank of the prompt",
-        y_label="expected part that flips",
+        y_label="expected fraction that flips",
         lines=[Line(label="prompts kept", values=[prompt.share for prompt in mined.prompts], look="points")],
         bound=("all prompts that were read", mined.expected / mined.tokens_read),
         words=[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,19 @@ from moeparity.bisection.sweep.report import Sweep
 from moeparity.errors import RunError, Where
 
 Result = Report | Sweep | Flipped | Mined
-_LATER: dict[str, Callable[[Any], object]] = {
+
+
+def _absent(default: object) -> Callable[[Any], object]:
+    return lambda _: default
+
+
+LATER: dict[str, Callable[[Any], object]] = {
+    **{f"Report.{each.name}": _absent(each.default) for each in fields(Report) if each.default is not MISSING},
     "Report.blame": blame_of_report,
     "PerToken.reference_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
     "PerToken.candidate_logprob": lambda tokens: np.full_like(tokens.delta, np.nan),
 }
-"""How to make fields that runs of earlier versions lack."""
+"""How to make fields that runs of earlier versions lack. A section that they did not have yet is absent."""
 _CLASSES: dict[Kind, type[Result]] = {"bisect": Report, "sweep": Sweep, "flips": Flipped, "mine": Mined}
 
 
@@ -40,7 +48,7 @@ def read_report(folder: str | Path) -> Result:
     kept_bytes(folder, run, run.result)
     expected = _CLASSES[run.kind]
     try:
-        result = read_piece(folder / run.result, Codec(classes_of(expected), later=_LATER))
+        result = read_piece(folder / run.result, Codec(classes_of(expected), later=LATER))
     except CodecError as error:
         written = run.environment.get("moeparity", "unknown")
         raise RunError(

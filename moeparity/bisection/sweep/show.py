@@ -182,7 +182,7 @@ def _flips(sweep: Sweep, point_names: Sequence[str], ticks: Sequence[str]) -> Se
         x=range(len(ticks)),
         ticks=ticks,
         x_label=", ".join(sweep.keys),
-        y_label="part of tokens",
+        y_label="fraction of tokens",
         lines=[Line(label="tokens that flip", values=flips, look="points")],
         words=words,
         reach=(0.0, 1.1 * max(filter(math.isfinite, flips)) or 1.0),

@@ -205,8 +205,8 @@ def _figures(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _picture(name: str, of: GroupVariance) -> Series | None:
-    """The number of tokens with other bits after each layer, as a figure; None for a model without layers."""
-    if not of.comparisons or not of.comparisons[0].layers:
+    """The number of tokens with other bits after each layer, as a figure; None if there are none, or no layers."""
+    if not any(layer.tokens for comparison in of.comparisons for layer in comparison.layers):
         return None
     stages = [layer.name for layer in of.comparisons[0].layers]
     return Series(
@@ -216,7 +216,7 @@ def _picture(name: str, of: GroupVariance) -> Series | None:
         x=range(len(stages)),
         ticks=[stage.removeprefix("layers[").removesuffix("]") for stage in stages],
         x_label="behind layer",
-        y_label=f"part of tokens unlike {of.against}",
+        y_label="fraction of tokens",
         lines=[
             Line(label=comparison.composition, values=[layer.part for layer in comparison.layers])
             for comparison in of.comparisons

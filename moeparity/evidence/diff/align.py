@@ -1,4 +1,6 @@
-"""Which call of one pass goes with which of the other: modules by path and n-th call, ops in them by their order."""
+"""Which call of one pass belongs to which call of the other. Modules are matched by path and n-th call, the ops in them
+by their order.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,10 @@ MOST = 4_000_000
 
 @dataclass(slots=True)
 class Aligned:
-    """Pairs of calls in the order in which those of A returned, and the calls that have no partner.
+    """Pairs of calls, in the order in which the calls of A returned, and the calls that have no partner.
 
-    `loose` holds the ids of A's calls in modules whose ops are not the same by name: their pairs have to be borne out
-    by what they read.
+    `loose` holds the ids of A's calls in modules whose ops do not have the same names on both sides. Such a pair counts
+    only if what both calls read bears it out.
     """
 
     pairs: list[tuple[Call, Call]] = field(default_factory=list)
@@ -36,9 +38,10 @@ class Aligned:
 
 
 def align(a: Run, b: Run) -> Aligned:
-    """The calls of two passes. Calls that only look at a value otherwise are left out: their bits are those they read.
+    """Pairs the calls of two passes. Calls that only make a view of a value are left out: their bits are those of what
+    they read.
 
-    A module that one side has not hands its ops up to the module around it.
+    If one side does not have a module, its ops count as ops of the module around it.
     """
     aligned = Aligned()
     modules = _modules(a), _modules(b)
@@ -86,9 +89,11 @@ def _only_views(run: Run, call: Call) -> bool:
 
 
 def _align_ops(a: Run, b: Run, ours: list[Call], theirs: list[Call], aligned: Aligned) -> None:
-    """Calls with equal names in equal order; else first those that give equal bits, then by name between them.
+    """Pairs calls in order if their names are equal in order. Otherwise it pairs calls that give equal bits first, then
+    those between them by name.
 
-    Where the one program does the same in another order, as a loop over experts, those alone that stand in one order.
+    If one program does the same in another order, as a loop over experts may, only the pairs that keep one order
+    remain.
     """
     names = [[call.name for call in calls] for calls in (ours, theirs)]
     turned = names[0] == names[1] and _in_another_order(a, b, ours, theirs)

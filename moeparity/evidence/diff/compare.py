@@ -36,11 +36,11 @@ class Ids:
 class Comparison:
     """What is known of a pair of values.
 
-    rows, differing: how many rows were compared, and in how many bits differ (of `apart` after rounding to the narrower
-    dtype). tokens: the flat places, in A, of the tokens that differ; empty where rows are of no token. furthest: the
-    largest relative error of a row, |a - b| / |a| in the 2-norm, None where whole values were not kept. bound: what
-    rounding to the narrower dtype makes of it at most. reason: why it was not compared. other_part: the two are
-    views of other parts of what they look at, which can't be compared.
+    rows, differing: how many rows were compared, and how many of them differ in bits (for `apart`: after rounding to
+    the narrower dtype). tokens: the flat places in A of the tokens that differ; empty if rows are of no token.
+    furthest: the largest relative error of a row, |a - b| / |a| in the 2-norm; None if whole values were not kept.
+    bound: how large rounding to the narrower dtype makes that error at most. reason: why the pair was not compared.
+    other_part: both are views, of different parts of what they look at, and so can't be compared.
     """
 
     status: Status
@@ -154,8 +154,8 @@ class Comparer:
         return "a view that cuts rows, of a value that was not kept whole" if views else "no digests of rows were kept"
 
     def places(self, a: int, b: int, ours: int, theirs: int) -> tuple[Tensor, Tensor, Tensor | None] | str:
-        """Which rows are compared with which, and of which token each is: -1 for padding; None where no token is known.
-        A reason where that cannot be said.
+        """Which rows are compared with which, and to which token each belongs: -1 for padding, None if no token is
+        known. If that can't be told, the reason.
         """
         shared, value_a, value_b = self.pair.shared, self.a.value(a), self.b.value(b)
         rows = torch.arange(ours)

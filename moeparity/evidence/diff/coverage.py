@@ -1,4 +1,4 @@
-"""How much of two traces was compared, and why the rest was not: what is not counted here, nobody may call equal."""
+"""How much of two traces was compared, and why the rest was not. Only what is counted here may be called equal."""
 
 from __future__ import annotations
 

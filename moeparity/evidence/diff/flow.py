@@ -37,8 +37,8 @@ class ValuePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a difference begins: the pair that differs, and the calls between it and values with equal bits; of what
-    lies `behind` such a place, the calls between it and values with a partner.
+    """Where a difference begins: the pair that differs, and the calls between it and values with equal bits. For a
+    place that lies `behind` such a beginning: the calls between it and values with a partner.
     """
 
     pair: ValuePair
@@ -50,8 +50,8 @@ class Origin:
 
 @dataclass(slots=True)
 class Knowledge:
-    """Of either side's values, which have an equal partner, which only one that differs, and which look at another part
-    than their partner.
+    """What is known of each side's values: which have an equal partner, which have only a partner that differs, and
+    which look at another part than their partner.
     """
 
     equal: tuple[dict[int, int], dict[int, int]] = field(default_factory=lambda: ({}, {}))
@@ -59,7 +59,9 @@ class Knowledge:
     other_parts: tuple[set[int], set[int]] = field(default_factory=lambda: (set(), set()))
 
     def add(self, pair: ValuePair) -> None:
-        """Take a pair in."""
+        """Add what two passes showed: which values differ, and which calls lie between equal values and such a value.
+        Any of these calls may be the first that differs.
+        """
         sets = {**dict.fromkeys(DIFFERING, self.differing), **dict.fromkeys(EQUAL, self.equal)}.get(
             pair.comparison.status
         )
@@ -97,10 +99,10 @@ class Before:
 
 
 def value_pairs(comparer: Comparer, aligned: Aligned) -> Iterator[ValuePair]:
-    """The values of paired calls, slot by slot: what each reads, then what it gives or writes.
+    """The values of paired calls, slot by slot: first what each call reads, then what it gives or writes.
 
-    Calls that stand in one place only by the order of their names, and read what has nothing to do with each other, are
-    taken for no pair.
+    Two calls may stand in one place only by the order of their names. If what they read has nothing to do with each
+    other, they are taken for no pair.
     """
     partners: dict[int, int] = {}
     padded: set[int] = set()
@@ -138,8 +140,8 @@ def _of_slots(
 
 
 def _borne_out(comparer: Comparer, inputs: Sequence[ValuePair], partners: Mapping[int, int]) -> bool:
-    """Whether each value that the one reads is equal to the other's, or was made by the partner of what made that, or
-    is a weight that the other program has not.
+    """Whether each value that one call reads is equal to the other's, was made by the partner of the call that made
+    that one, or is a weight that the other program does not have.
     """
     a, b = comparer.a, comparer.b
     for pair in inputs:
@@ -214,8 +216,8 @@ class Flow:
         return maker is None or self._all(maker.inputs.values(), self._clean)
 
     def since_equal(self, number: int) -> tuple[tuple[Call, ...], list[int]]:
-        """The calls between a value and those with equal bits, in their order; and what they read that was compared
-        with nothing: what nothing made, such as fused weights, and other parts of a value.
+        """The calls between a value and values with equal bits, in order; and those values that they read and that were
+        compared with nothing: values that no call made, such as fused weights, and other parts of a value.
         """
         ops: dict[int, Call] = {}
         unread: list[int] = []
@@ -240,8 +242,8 @@ class Flow:
 def origins(comparer: Comparer, pairs: Sequence[ValuePair], known_values: Knowledge) -> list[Origin]:
     """Where differences begin, in the order in which A got there.
 
-    Inputs of modules that nothing recorded made begin one only where nothing differed before: what lies between modules
-    is unseen.
+    A module's input that no recorded call made is such a place only if nothing differed before it, since what lies
+    between modules was not seen.
     """
     a, b = (Flow(side, known_values, i) for i, side in enumerate((comparer.a, comparer.b)))
     starts: list[Origin] = []

@@ -80,8 +80,8 @@ class Joined:
         }
 
     def _turned(self, number: int) -> Value | None:
-        """A view of a value that is cut, which shows it whole: with its axes in another order, or with its rows along
-        other axes; None for any other.
+        """A view of a value that is cut over ranks, if the view shows the value whole: its axes in another order, or
+        its rows along other axes. None for any other view.
         """
         value = self._parts[0].value(number)
         base = None if value.base is None else self._parts[0].value(value.base)
@@ -190,10 +190,10 @@ def _axis(placed: Cut, axes: int, where: str) -> int:
 
 
 def _summed(parts: Sequence[Tensor], order: str, where: str) -> Tensor:
-    """The sum of the ranks' parts, all of one shape and dtype: by a collective, or in an order over the ranks, which is
-    added in fp32 (fp64 of fp64) where it says nothing else; rounded to the parts' dtype.
+    """The sum of the ranks' parts, all of one shape and dtype: as a collective adds them, or in an order over the
+    ranks. Such an order adds in fp32 (fp64 for fp64) unless it says otherwise. The sum is rounded to the parts' dtype.
 
-    Raises TraceError where the order is of another number of ranks, or the collective does not take such a message.
+    Raises TraceError if the order is of another number of ranks, or if the collective does not take such a message.
     """
     first = parts[0]
     try:

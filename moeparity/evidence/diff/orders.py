@@ -56,8 +56,8 @@ def legal_orders(comparer: Comparer, origin: Origin) -> LegalOrders:
 
 
 def orders_behind(comparer: Comparer, origin: Origin, handed: Mapping[int, Tensor]) -> tuple[LegalOrders, bool]:
-    """The verdict on a value whose inputs differ already, B's held to what A's calls give of what B read; and whether
-    nothing had to be drawn for it. `handed`: by ids of A, what B has in their place.
+    """The verdict on a value whose inputs differ already: B's value is compared with what A's calls give of what B
+    read. Also whether nothing had to be drawn for it. `handed`: by ids of A, what B has in their place.
     """
     differing = _differing(comparer, origin)
     if isinstance(differing, str) or origin.unread or not origin.ops_a:
@@ -110,8 +110,8 @@ def _differing(comparer: Comparer, origin: Origin) -> tuple[Tensor, Tensor] | st
 
 
 def _drawn(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
-    """What a side's calls give at these rows, of which what it recorded is one; a reason, with {} for the side's name,
-    where that can't be said.
+    """What a side's calls give at these rows in several orders; the value that the side recorded is one of them. If
+    that can't be told, a reason, with {} for the side's name.
     """
     drawn = _draws(calls, rows, recorded)
     return drawn if isinstance(drawn, str) or drawn.is_own else _FOREIGN
@@ -130,8 +130,8 @@ def _draws(calls: Calls, rows: Tensor, recorded: Tensor) -> _Drawn | str:
 
 
 def _judged(drawn_a: _Drawn | str, drawn_b: _Drawn | str, values: tuple[Tensor, Tensor], *, sums: bool) -> LegalOrders:
-    """B within A's orders, and A within B's; where one side's can't be drawn, the other's alone can only say `inside`
-    of A's and of B's, and `outside` of A's.
+    """Compares B's value with A's orders, and A's with B's. If A's orders can't be drawn, B's can only say `inside`. If
+    B's can't be drawn, A's decide alone.
     """
     if isinstance(drawn_a, str):
         if not isinstance(drawn_b, str) and drawn_b.around(values[0]).inside:

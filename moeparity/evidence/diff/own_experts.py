@@ -1,4 +1,6 @@
-"""Experts that every rank numbers from 0: their calls, of all ranks, as those of one program that has all experts."""
+"""Experts that every rank numbers from 0: puts their calls on all ranks together, as the calls of one program that has
+all experts.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from moeparity.plan.spec.layout_schema import ExpertRule
 
 @dataclass(frozen=True)
 class Gathered:
-    """The ranks of a trace, and the calls of the first with those of the others' own experts among them.
+    """The ranks of a trace put together: the calls of the first rank, with the calls of the others' own experts among
+    them.
 
-    calls: in the order in which they returned. own_values: ids of values of experts, each of them whole on its rank.
-    A value of rank r has the id that it has there and `r * apart` more.
+    calls: in the order in which they returned. own_values: ids of values of experts; each of these is whole on its
+    rank. A value of rank r has the id that it has there plus `r * apart`.
     """
 
     parts: tuple[Side, ...]

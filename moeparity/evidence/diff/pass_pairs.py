@@ -45,9 +45,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class RunPair:
-    """A pass of either side; `shared` says which rows are of one token, None where they are compared as they lie.
+    """A pass of either side. `shared` says which rows belong to one token; None if rows are compared as they lie.
 
-    `obstacle`: why nothing but weights can be compared, empty where it can.
+    `obstacle`: why nothing but weights can be compared, empty if more can.
     """
 
     a: Run
@@ -57,9 +57,9 @@ class RunPair:
 
 
 def runs_of(side: Side, stated: Tokens | None = None) -> tuple[Run, ...]:
-    """The passes of a side. One of the forward begins where the module that was called first is called again.
+    """The passes of a side. A forward pass begins where the module that was called first is called again.
 
-    `stated` are the tokens of every forward pass, where a layout says them.
+    `stated` are the tokens of every forward pass, if a layout says them.
     """
     ordered = sorted(side.calls, key=lambda call: call.id)
     runs: list[Run] = []
@@ -74,9 +74,11 @@ def runs_of(side: Side, stated: Tokens | None = None) -> tuple[Run, ...]:
 
 
 def paired(a: Sequence[Run], b: Sequence[Run]) -> Iterator[RunPair]:
-    """Passes that are compared: those that share tokens, or where these are not known the n-th with the n-th.
+    """Passes that are compared with each other: those that share tokens, or the n-th with the n-th if tokens are not
+    known.
 
-    Where neither program trains, a sequence's tokens may lie in any steps: one prefill against a decode step by step.
+    If neither program trains, the tokens of a sequence may lie in any steps, so that one prefill is compared with
+    decoding step by step.
     """
     trains = any(run.phase != "forward" for run in (*a, *b))
     keys = dict.fromkeys((run.step if trains else None, run.phase) for run in (*a, *b))

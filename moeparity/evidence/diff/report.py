@@ -39,11 +39,12 @@ class Uncompared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What was compared: of `values` that calls of A gave and that have a partner, how many and how.
+    """What was compared: how many of the `values` that calls of A gave and that have a partner, and with which result.
 
-    equal, padding, differing: values by what was found. Of two dtypes: `cast` are the same numbers, `rounded` are equal
-    once both are rounded to the narrower, `apart` are not. only_a, only_b: calls without a partner. uncovered: values
-    that were compared neither themselves nor by anything made of them. not_compared: of these, why.
+    equal, padding, differing: how many values were found to be so. If the two dtypes differ: `cast` are the same
+    numbers, `rounded` are equal once both are rounded to the narrower dtype, `apart` are not. only_a, only_b: calls
+    without a partner. uncovered: values of which neither they themselves nor anything made from them was compared.
+    not_compared: why these were not.
     """
 
     values: int
@@ -73,10 +74,10 @@ class Coverage:
 class LegalOrders:
     """Whether other orders of the same sums could give what B gave.
 
-    verdict: `inside`, `inside one way`, `outside`, or `not told` with the reason. sums: whether there is a sum in it at
-    all; without one only how functions are implemented is drawn. differing, outside: elements whose bits differ, and
-    those beyond the band of A's orders; furthest: how far at most, in ulps. error_a, error_b: relative errors against
-    the same calls in fp64, None where not computed.
+    verdict: `inside`, `inside one way`, `outside`, or `not told` with the reason. sums: whether anything is added up at
+    all; if not, only implementations of functions are drawn. differing, outside: elements whose bits differ, and
+    elements beyond the band of A's orders; furthest: how far at most, in ulps. error_a, error_b: relative errors
+    against the same calls in fp64, None if not computed.
     """
 
     verdict: Verdict
@@ -92,8 +93,8 @@ class LegalOrders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where the first token that differs stands, as A has it: which sequence of the pass, and which token of that, from
-    0. behind_cache: whether A's pass, and B's, goes on behind what a cache holds.
+    """The place of the first token that differs, in A: which sequence of the pass, and which token of it, from 0.
+    behind_cache: whether A's pass, and B's, continues what a cache holds.
     """
 
     sequence: int
@@ -103,18 +104,17 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where a difference begins.
+    """A place where a difference begins.
 
     kind: `op` or `module` (inputs with equal bits, another output), `weight` (another weight is read), `input` (the
-    program was given something else), `unseen` (made by what was not recorded), `wiring` (other values are read),
-    `behind` (what it reads differs already, and A's calls are held to what B read).
-    ops_a, ops_b: the calls between equal values and this one. slot, role: which value of the last call it is.
-    rows, differing: rows compared, and with other bits; tokens, first_tokens: how many tokens, and the first of them.
-    slots, sets: of ids, rows with other slots, and with other sets. furthest: the largest relative error of a row.
-    position: of a prefill against a decode the first of these tokens, else None.
-    shapes: values of these calls that have other shapes, of which no numbers are compared, in words.
-    scalars: arguments that differ, as `name: a | b`. unread: inputs that were compared with nothing, as
-    those without a partner and other parts of a value.
+    program was given something else), `unseen` (made by something that was not recorded), `wiring` (other values are
+    read), `behind` (what it reads differs already, and A's calls are compared on what B read). ops_a, ops_b: the calls
+    between equal values and this one. slot, role: which value of the last call it is. rows, differing: rows compared,
+    and rows with other bits; tokens, first_tokens: how many tokens, and the first of them. slots, sets: for ids, rows
+    with other slots and rows with other sets. furthest: the largest relative error of a row. position: if a prefill is
+    compared with decoding, the place of the first of these tokens; else None. shapes: in words, values of these calls
+    that have other shapes, so that no numbers are compared. scalars: arguments that differ, as `name: a | b`. unread:
+    inputs that were compared with nothing, such as values without a partner and other parts of a value.
     """
 
     kind: Literal["op", "module", "weight", "input", "unseen", "wiring", "behind"]
@@ -158,8 +158,9 @@ class Birth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGrowth:
-    """What leaves a layer: its rows, how many differ (of two dtypes: beyond rounding), the largest relative error of a
-    row, and that in units of what rounding to the narrower dtype makes at most (None where dtypes are one).
+    """What leaves a layer: its rows, how many of them differ (with two dtypes: by more than rounding), and the largest
+    relative error of a row. Also that error in units of what rounding to the narrower dtype makes at most (None if both
+    dtypes are the same).
     """
 
     layer: str
@@ -171,8 +172,8 @@ class LayerGrowth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffReport:
-    """Two traces, compared. `beyond`: the first place where B gives what no order of A's calls gives, a start or one
-    behind it; None where none was seen.
+    """Two traces, compared. `beyond`: the first place where B gives something that no order of A's calls gives. It is a
+    start, or lies behind one; None if there is no such place.
     """
 
     a: TraceOutline

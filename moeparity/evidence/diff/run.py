@@ -1,4 +1,6 @@
-"""The steps of `moeparity diff`: open both traces, put ranks together, align, compare, find where it starts, judge."""
+"""The steps of `moeparity diff`: open both traces, put ranks together, align calls, compare values, find where
+differences begin, judge.
+"""
 
 from __future__ import annotations
 

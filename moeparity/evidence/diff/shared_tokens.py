@@ -13,9 +13,9 @@ from moeparity.evidence.diff.token_rows import Sequence, Tokens
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The tokens that two forward passes share: their flat places, int64 [shared], in either grid.
+    """The tokens that two forward passes share: their flat places in either grid, int64 [shared].
 
-    `alike`: whether both have one grid with equal sequences at equal places, so that rows are compared as they lie.
+    `alike`: whether both have one grid, with equal sequences at equal places, so that rows are compared as they lie.
     """
 
     a: Tensor
@@ -25,9 +25,9 @@ class Shared:
 
 @dataclass(slots=True)
 class Stream:
-    """One sequence over the passes that computed it: its ids, None where only lengths are known, and by position the
-    pass and the flat place in its grid. `at`: its first pass and the place among the sequences of that; `slot`: the
-    place in its last. `start`: how many tokens no pass of this trace computed.
+    """One sequence, over all passes that computed a part of it: its ids (None if only lengths are known), and for each
+    position the pass and the flat place in its grid. `at`: its first pass and its place among that pass's sequences;
+    `slot`: its place in the last pass. `start`: how many of its first tokens no pass of this trace computed.
     """
 
     at: tuple[int, int]
@@ -49,9 +49,10 @@ class Stream:
 
 
 def streams(passes: Listed[Tokens]) -> list[Stream]:
-    """The sequences of a side. What begins behind tokens goes on with the sequence that has just so many.
+    """The sequences of a side. A part that begins behind so many tokens continues the sequence that has just so many.
 
-    Of several it is the one in the same slot before; where none or several lie there it is left out.
+    If several have, it continues the one in the same slot as before. If none or several lie in that slot, the part is
+    left out.
     """
     every: list[Stream] = []
     for number, tokens in enumerate(passes):
@@ -72,9 +73,10 @@ def streams(passes: Listed[Tokens]) -> list[Stream]:
 
 
 def matched(ours: Listed[Tokens], theirs: Listed[Tokens]) -> dict[tuple[int, int], Shared]:
-    """The tokens that passes of two sides share, by the places of the passes; each sequence has one partner.
+    """The tokens that passes of two sides share, by the places of the passes. Each sequence has one partner.
 
-    First those with equal ids at the same place, then anywhere, then those of which one begins as the other.
+    Partners are first sequences with equal ids at the same place, then with equal ids anywhere, then sequences of which
+    one begins as the other.
     """
     left, right = streams(ours), streams(theirs)
     order = {id(stream): place for side in (left, right) for place, stream in enumerate(side)}

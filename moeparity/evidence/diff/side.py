@@ -1,4 +1,4 @@
-"""One of the two traces that are compared: its calls in their order, what made each value, and what is known of it."""
+"""One of the two traces that are compared: its calls in order, what made each value, and what is known of it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Side:
-    """A trace as it is compared: the calls and values of one rank, or of several put together.
+    """A trace as it is compared: the calls and values of one rank, or of several ranks put together.
 
-    `folder` is where it lies, `name` A or B. `apart`: ids of values that are no whole value, as a rank's partial sums.
+    `folder` is where it lies, `name` is A or B. `apart`: ids of values that are not whole, such as the partial sums of
+    a rank.
     """
 
     name: str
@@ -123,8 +124,8 @@ class Side:
         return self.store.tensor(self.value(number))
 
     def rows(self, number: int) -> Tensor | None:
-        """The digests of a value's rows, int64 [rows]: of a view those of the value it looks at, where it leaves its
-        rows whole.
+        """The digests of a value's rows, int64 [rows]. A view that leaves the rows of its base whole has the digests of
+        its base.
         """
         value = self.value(number)
         if value.rows:

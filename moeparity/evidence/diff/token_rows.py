@@ -21,8 +21,8 @@ STARTS = ("cu_seqlens", "cu_seqlens_q", "cu_seq_lens_q", "query_start_loc")
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """What a forward pass has of one sequence: its ids, None where only its length is known, and its flat places in the
-    grid. `start`: how many tokens of it lie before, in a cache that earlier passes filled.
+    """What a forward pass has of one sequence: its ids (None if only its length is known), and its flat places in the
+    grid. `start`: how many of its tokens lie before these, in a cache that earlier passes filled.
     """
 
     ids: tuple[int, ...] | None
@@ -78,10 +78,10 @@ def stated(lengths: Listed[int], padded_to: int | None, *, at_left: bool) -> Tok
 
 
 def token_of_rows(shape: Listed[int], grid: Listed[int]) -> Tensor | None:
-    """The flat place of the token that each row of a value is of, int64 [rows]; None where its axes do not say.
+    """The flat place of the token to which each row of a value belongs, int64 [rows]; None if its axes do not tell.
 
-    Rows are the product of all axes but the last. Axes that could be tokens in two ways say nothing, but for a pass of
-    a single token, of which all rows are.
+    The number of rows is the product of all axes but the last. Axes that could be those of tokens in two ways tell
+    nothing, except for a pass of a single token, to which all rows belong.
     """
     rows, count = tuple(shape[:-1]), torch.Size(grid).numel()
     if count == 1:

@@ -87,8 +87,8 @@ def _obstacles(facts: Facts) -> Iterator[str]:
 
 
 def _zeros(facts: Facts) -> Iterator[str]:
-    """Modules of which all outputs are zero on both sides. The ids of one expert are, and the sine of position 0, which
-    stand beside others that are not.
+    """Modules all of whose outputs are zero on both sides. The ids of a single expert are zero, and so is the sine of
+    position 0; these stand beside other outputs that are not.
     """
     for pair, values in facts.pairs:
         call = values.calls[0]

@@ -14,11 +14,11 @@ from moeparity.evidence.trace.records import Value
 
 
 def compare_views(comparer: Comparer, a: int, b: int) -> Comparison:
-    """Two values by their ids: views of one kind go by what they look at, which is compared once; weights that lie
-    alike by their rows in memory.
+    """Compares two values by their ids. Views of one kind are equal if what they look at is, which is compared once.
+    Weights that lie alike are compared by their rows in memory.
 
-    Where they are other parts of what may be one value, or lie otherwise, and can't be compared, that is said. Raises
-    TraceError for a trace that is damaged.
+    If they are other parts of what may be one value, or lie otherwise, so that they can't be compared, the result says
+    so. Raises TraceError for a trace that is damaged.
     """
     ours, theirs = comparer.a.value(a), comparer.b.value(b)
     alike = ours.dtype == theirs.dtype and ours.shape == theirs.shape
@@ -61,9 +61,9 @@ def _in_memory(comparer: Comparer, a: int, b: int) -> Comparison | None:
 
 
 def memory_rows(side: Side, number: int) -> Tensor | None:
-    """The digests of a value's rows as they lie in memory, int64 [rows]; None where they are not known.
+    """The digests of a value's rows as they lie in memory, int64 [rows]; None if they are not known.
 
-    Of a transposed view they are those of what it looks at.
+    For a transposed view they are those of what it looks at.
     """
     value = side.value(number)
     if len(value.strides) != len(value.shape):

@@ -1,7 +1,8 @@
-"""The first place where B gives what no order of A's calls gives: where differences begin, or behind that.
+"""Finds the first place where B gives something that no order of A's calls gives: where differences begin, or behind
+that.
 
-Where what is read differs already, A's calls are run again on what B read, so that nothing of what came before is held
-against B.
+If what is read differs already, A's calls are run again on what B read. So B's value is not blamed for what came
+before.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def _differing(comparer: Comparer, pairs: Sequence[ValuePair]) -> Iterator[Value
 
 
 def _behind(comparer: Comparer, knowledge: Knowledge, pair: ValuePair) -> tuple[Origin, Mapping[int, Tensor]]:
-    """The calls of either side between a value and those that have a partner; and by ids of A what B has in their place
-    where it is something else.
+    """The calls of either side between a value and values that have a partner; and by ids of A what B has in their
+    place, if that is something else.
     """
     ops_a, read = _since(comparer.a, {*knowledge.equal[0], *knowledge.differing[0]}, pair.a)
     ops_b, _ = _since(comparer.b, {*knowledge.equal[1], *knowledge.differing[1]}, pair.b)

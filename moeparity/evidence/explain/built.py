@@ -38,11 +38,12 @@ def _active_places(replaced: Replaced, choices: Choices) -> set[Place]:
 
 @dataclass(slots=True, kw_only=True)
 class Built:
-    """Combinations, the next one built upon what leaves least unexplained.
+    """Combinations of several choices: each is built by adding a choice to the combination that leaves least
+    unexplained.
 
-    In turn for each size, since what leaves less with more choices would keep smaller ones from ever being built upon.
-    Choices come first that change something alone, or that take effect only beside what is there; what differs from
-    earlier ones in values only, or changes nothing, is built upon late.
+    All sizes take turns. Otherwise large combinations that leave less would keep small ones from ever being built upon.
+    Choices that change something alone come first, and those that take effect only beside what is there. Choices that
+    change nothing, or differ from earlier ones only in their values, are built upon late.
     """
 
     tries: Tries
@@ -77,9 +78,9 @@ class Built:
                 self._look_around()
 
     def _look_around(self) -> None:
-        """Where a turn has come no nearer, try everything that is one choice away from the nearest of all: what changed
-        nothing where it was tried first may do so where less is rounded, and a value that was best alone need not be so
-        beside others.
+        """If a turn came no nearer, try everything that is one choice away from the nearest combination of all. A
+        choice that changed nothing where it was first tried may change something where less is rounded. A value that
+        was best alone need not be best beside others.
         """
         if self.nearest:
             *_, parent = heapq.heappop(self.nearest)
@@ -125,8 +126,8 @@ class Built:
                 yield child
 
     def _orders_at_once(self, parent: Choices) -> Iterator[Choices]:
-        """The combination with two orders at one node or more: a sum that is added in half of its order leaves as much
-        as in none of it, so that one would not be built upon the other.
+        """Combinations that set two or more orders at once. A sum of which only half of the order is right leaves as
+        much as one of which none is, so the search would never build the second order upon the first.
         """
         replaced, at_nodes = self.tries.kernels.replaced, dict[str, dict[Place, list[Choice | None]]]()
         for choice in known_choices(replaced, replaced.bound(parent)):

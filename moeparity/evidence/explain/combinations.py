@@ -1,4 +1,4 @@
-"""Which choices give the bits that are to be explained: combinations are searched by what they leave unexplained."""
+"""Which choices give the bits that are to be explained. The search goes by what each combination leaves unexplained."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ WIDENED: Final = 3
 
 
 def search(tries: Tries, starts: Iterable[Choices]) -> list[Choices]:
-    """The combinations that give every bit, none of them with a choice it can do without; empty where none is met.
+    """The combinations that give every bit. None of them has a choice that it can do without. Empty if there is none.
 
-    Single choices first, then `starts` (combinations to be tried however large), then each number solved for, then
-    faults, then single choices that take long; then combinations are built of choices and faults, where it is what they
-    leave unexplained that says which is built upon next. Beside what gives every bit its other numbers are tried, and
+    The order of the search: single choices; `starts` (combinations to be tried however large they are); each number
+    that can be solved for; faults; single choices that take long; then combinations of choices and faults, always built
+    upon what leaves least unexplained. Once a combination gives every bit, its numbers are tried with other values, and
     other choices in place of each of its own.
     """
     exact: list[Choices] = []

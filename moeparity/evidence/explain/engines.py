@@ -33,8 +33,8 @@ def profiles_choices(replaced: Replaced) -> tuple[Choices, ...]:
 
 
 def known_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
-    """Every value that is listed, or that a shipped profile sets at a node, and makes it compute otherwise than `plan`
-    does in some phase.
+    """Every value that is listed or that a shipped profile sets at a node, if it makes the node compute something else
+    than `plan` does in some phase.
     """
     nodes = {node.name: node for node in replaced.nodes}
     listed = dict.fromkeys(listed_choices(replaced, plan))

@@ -37,11 +37,12 @@ def explain(
     memory: Memory | None = None,
     known_nodes: Collection[str] = (),
 ) -> Explanation:
-    """The choices that give the recorded values of a node in all observations, from those of `plan` on.
+    """The choices that give the recorded values of a node in all observations. The search starts from the choices of
+    `plan`.
 
-    `loaded` are the weights of its segment. `memory` is shared by searches at nodes that are likely to have been
-    computed alike, such as those of all layers. `known_nodes` are those whose values `plan` gives: what they hand on
-    was not made otherwise. Raises TraceError where something that its kernels need was not recorded.
+    `loaded` are the weights of the node's segment. `memory` is shared by searches at nodes that were probably computed
+    alike, such as the same node of all layers. `known_nodes` are those whose values `plan` gives, so that what they
+    hand on needs no explanation. Raises TraceError if something that the kernels need was not recorded.
     """
     values = set.intersection(*(set(observation.values) for observation in observations))
     region = region_of(plan.at_phase(observations[0].phase), node, values)
@@ -72,8 +73,8 @@ class Question:
         return inquiry
 
     def samples(self, observations: Sequence[Observation], kept_by: KeptBy | None = None) -> list[Sample]:
-        """What these steps met. Of steps before them that are not among them, `kept_by` says what they kept, where it
-        has them; others are computed as these are.
+        """What these steps met. For an earlier step that is not among them, `kept_by` says what it kept, if that is
+        known; otherwise it is computed as these are.
         """
         kept_values = {} if kept_by is None else kept_by
         searched_steps = frozenset(observations)

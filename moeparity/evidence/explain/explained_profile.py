@@ -24,11 +24,11 @@ SHOWN = 3
 
 
 def profile_text(result: Explained, name: str) -> str:
-    """The YAML of a profile with the choices that gave every bit, by node. What the values do not decide is left out;
-    where they are explained by it, it is `inferred` and says why.
+    """The YAML of a profile with the choices that gave every bit, by node. A choice that the values do not decide is
+    left out; if the node is explained by it, it is written as `inferred`, with the reason.
 
-    Raises TraceError where a node is not explained, or by a fault or a parameter of the model alone, which no profile
-    can state, or where nothing is known of any node.
+    Raises TraceError if a node is not explained; if only a fault or a parameter of the model explains it, which no
+    profile can state; or if nothing is known of any node.
     """
     _refuse(result)
     start = result.profile

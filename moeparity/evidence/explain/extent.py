@@ -78,9 +78,7 @@ def extent_of(kernels: Kernels, choices: Choices, samples: Iterable[Sample]) -> 
 
 
 def _differs(ports: Ports, trial: Ports, axis: int) -> Tensor | None:
-    """Whether a token, which lie along an axis, has other bits at any port, [B, T] bool; None where shapes differ or
-    are none of tokens.
-    """
+    """Which tokens have other bits at any port, bool [B, T]. None if shapes differ or have no axis of tokens."""
     differs: Tensor | None = None
     for recorded, computed_port in zip(ports, trial, strict=True):
         if min(recorded.dim(), computed_port.dim()) <= axis:

@@ -1,7 +1,8 @@
-"""Faults among the choices of a search: which are tried, what each is called, and the plan that has it.
+"""Faults as choices of a search: which are tried, what each is called, and the plan that has it.
 
-A fault is a choice at a place of its own: of the node, `fault expert-of-another-expert(expert=3, other=5)` with the
-value `planted`, or, where it leaves a number open, `fault expert-scaled(expert=3)` with that number.
+A fault is a choice at a place of its own. The place belongs to the node: `fault expert-of-another-expert(expert=3,
+other=5)` with the value `planted`. If the fault leaves a number open, the number is the value, as of `fault
+expert-scaled(expert=3)`.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def fault_places(
     solved_for: Collection[Place] = (),
     widths: Collection[int] = (),
 ) -> Iterator[tuple[Place, float | None]]:
-    """The faults that may be tried at a node, with the number that is open at each (None: none is).
+    """The faults that may be tried at a node, each with the number that it leaves open (None: it leaves none).
 
-    suspects: the experts that may be why; what is said of one expert is tried of these. solved_for: numbers that are
-    solved for as parameters, so that a fault that stands for one is not tried again. widths: of what was recorded.
+    suspects: the experts that may be the cause; a fault of one expert is tried for these. solved_for: numbers that are
+    solved for as parameters; a fault that stands for one of these is not tried again. widths: of what was recorded.
     """
     for fault in candidates(graph, node):
         parameters = (free.parameter for free in fault.free.values() if free.parameter is not None)
@@ -104,9 +105,10 @@ def planted_at(place: Place, value: Value) -> Planted:
 
 
 def with_faults(plan: BoundGraph, faults: Mapping[Place, Value]) -> BoundGraph:
-    """A plan with these faults, those first that take weights from elsewhere: what becomes of weights becomes of these.
+    """A plan with these faults. Faults that take weights from elsewhere come first, so that the others change the
+    weights that result.
 
-    Raises SpecError where one cannot stand there, or an op refuses what comes of it.
+    Raises SpecError if a fault can't stand there, or if an op refuses the result.
     """
     nodes = {node.name: node for node in plan.graph.nodes}
     plants = [(place, planted_at(place, value)) for place, value in faults.items()]
@@ -136,9 +138,9 @@ def _is_number(value: Value) -> bool:
 
 
 def suspects_of(recorded: torch.Tensor, base: torch.Tensor, ids: torch.Tensor) -> tuple[int, ...]:
-    """The experts that may be why some tokens are much further off than others, the likeliest first: all of an expert's
-    tokens are; each of them alone may be, where one can. ids [B, T, K]; values [B, T, K, H], a row for each slot, or of
-    each token.
+    """The experts that may be the cause if some tokens are much further off than others, the likeliest first. An expert
+    is suspected if all of its tokens are far off. If some of these experts can alone be the cause of every such token,
+    only they are suspected. ids [B, T, K]; values [B, T, K, H], a row for each slot, or a row for each token.
     """
     is_comparable = recorded.shape == base.shape and recorded.numel() > 0
     if not is_comparable or recorded.shape[:-1] not in (ids.shape, ids.shape[:2]):
@@ -166,9 +168,10 @@ def _experts_in(ids: torch.Tensor) -> frozenset[int]:
 
 
 def order_of(recorded: torch.Tensor, by_expert: Mapping[int, torch.Tensor], ids: torch.Tensor) -> str | None:
-    """The order of experts in which every row is that of the expert in its place; None where there is none.
+    """The order of experts in which every row is that of the expert in its place; None if there is no such order.
 
-    `by_expert`: the rows if every expert had the weights of this one. Experts that no token goes to stay.
+    `by_expert`: the rows that would result if every expert had the weights of this one. Experts that no token goes to
+    keep their place.
     """
     places: dict[int, int] = {}
     for expert in sorted(_experts_in(ids)):

@@ -1,4 +1,6 @@
-"""One inquiry: micro-batches of one piece of a program are met, and known choices that give their bits searched for."""
+"""One inquiry: it meets the micro-batches of one piece of a program, and searches for known choices that give their
+bits.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,9 @@ SHOWN: Final = 3
 
 @dataclass(slots=True)
 class Memory:
-    """What is known from the nodes before: what searches spent, and what was exact or nearest, with nodes by their
-    places in what was replaced. `work` is what these searches may spend over all nodes.
+    """What is known from the nodes before: the work that their searches spent, and the exact or nearest combinations.
+    Nodes are kept by their places in what was replaced, so that other layers can use it. `work` is what these searches
+    may spend over all nodes.
     """
 
     work: float = field(default_factory=lambda: WORK)
@@ -57,8 +60,9 @@ class Memory:
 
 @dataclass(slots=True, kw_only=True)
 class Inquiry:
-    """What a piece of a program gave at the nodes of `replaced`: searched for on the first micro-batch on which the
-    plan's own kernels give other bits; every later one confirms the answer, or refutes it and is searched on too.
+    """The search for what a piece of a program computed in place of the nodes in `replaced`. It begins at the first
+    micro-batch on which the plan's own kernels give other bits. Every later micro-batch confirms the answer, or refutes
+    it; then the search goes on with that micro-batch too.
     """
 
     replaced: Replaced

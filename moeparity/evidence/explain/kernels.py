@@ -38,10 +38,11 @@ class UnreadError(SpecError):
 
 @dataclass(slots=True)
 class Kernels:
-    """Calls the kernels of the replaced nodes again; `calls` counts them, `work` what they take (a small one: 1).
+    """Calls the kernels of the replaced nodes again. `calls` counts the calls; `work` adds up their cost (a small call
+    costs 1).
 
-    What no choice of a trial touches is computed once for each micro-batch, and what the last trials had in common with
-    it is not computed again.
+    What no choice of a trial touches is computed once for each micro-batch. What a trial has in common with the trials
+    just before it is not computed again.
     """
 
     replaced: Replaced
@@ -85,8 +86,8 @@ class Kernels:
             return None
 
     def computed(self, choices: Choices, sample: Sample) -> Ports:
-        """What the nodes give with these choices at tokens that are no padding, whole. Raises SpecError where an op
-        refuses them, UnreadError where a node reads what was not recorded.
+        """What the nodes give with these choices, whole, at tokens that are no padding. Raises SpecError if an op
+        refuses the choices, UnreadError if a node reads something that was not recorded.
         """
         return sample.at_real(self.with_padding(choices, sample))
 

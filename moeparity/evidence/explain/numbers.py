@@ -50,11 +50,13 @@ HALVINGS: Final = 18
 
 
 def solve(remainder: Remainder, at: float, *, near: bool = False, dense: bool = False) -> Iterator[float]:
-    """Values of a number, the plainest last: the one found, then plain decimals and powers of two beside it.
+    """Candidate values of a number, the plainest last: the number that leaves least, then plain decimals and powers of
+    two beside it.
 
-    The remainder is looked at over powers of ten (eight to a decade where `dense`, for what falls into its minimum from
-    close by only), or, where a first value is `near`, from half to twice that, and on for as long as that leaves less;
-    then the interval around the least is narrowed. Nothing where the remainder does not depend on the number.
+    What is left unexplained is measured at powers of ten. With `dense` it is measured at eight points of each decade,
+    since some numbers are found only from close by. If a first value `near` is given, the measurement goes from half to
+    twice that value, and on for as long as less is left. Then the interval around the least is narrowed. Yields nothing
+    if the number makes no difference.
     """
     points = _around(remainder, at) if near else _grid(at, dense=dense)
     remainders = {x: remainder(x) for x in points}
@@ -86,12 +88,12 @@ def _grid(at: float, *, dense: bool) -> list[float]:
 
 
 def _narrowed(remainder: Remainder, low: float, best: float, high: float) -> tuple[float, float, float]:
-    """The number in [low, high] with the least remainder, and the interval around it; of values that leave nothing
-    unexplained the first that is met.
+    """The number in [low, high] that leaves least, and the interval around it. If several leave nothing, it is the
+    first one met.
 
-    What is left unexplained is a sum of squares, nearly a parabola in the number: its vertex is tried, and where that
-    is not inside or hardly another number, or the last step has cut off little, the middle of the longer part. Numbers
-    far apart are looked at by powers.
+    What is left is a sum of squares and so nearly a parabola in the number. The vertex of that parabola is tried. The
+    middle of the longer part is tried instead if the vertex lies outside, is hardly another number, or if the last step
+    cut off little. If the ends are far apart, the search goes by powers.
     """
     least, at_low, at_high = remainder(best), remainder(low), remainder(high)
     width, idle = math.inf, 0
@@ -153,8 +155,9 @@ def _vertex(a: tuple[float, float], b: tuple[float, float], c: tuple[float, floa
 
 
 def plain(x: float, low: float, high: float) -> set[float]:
-    """Plain decimals and binary numbers next to x on both sides; those of more than two digits, or of more than
-    `PLAIN_BITS` bits, inside of [low, high] only. A ratio of whole numbers where it is hardly another number.
+    """Plain decimals and binary numbers next to x on both sides. Those of more than two digits, or of more than
+    `PLAIN_BITS` bits, are given only inside [low, high]. A ratio of whole numbers is given if it is hardly another
+    number than x.
     """
     if x == 0 or not math.isfinite(x):
         return set()
@@ -178,8 +181,8 @@ def _both_sides(x: float) -> set[int]:
 
 
 def alike(exact: Callable[[float], bool], x: float) -> Iterator[float]:
-    """Other numbers that may be as `exact` as x is: the ends of the interval around x in which numbers are, as far as
-    twice or half of it, and those inside it with the fewest digits, or a power of two.
+    """Other numbers that may be as `exact` as x: the ends of the interval around x in which numbers are exact (searched
+    as far as half and twice x), the number inside it with the fewest digits, and a power of two inside it.
     """
     if x == 0:
         return
@@ -216,8 +219,8 @@ def shortest(low: float, high: float) -> list[float]:
 
 
 def figures(x: float) -> int:
-    """How much there is to say of a number: its digits; of a power of two, and of one of few bits that is written with
-    few digits, such as 1.125, no more than of a plain decimal.
+    """How long a number is to write: its number of digits. A power of two counts no more than a plain decimal; so does
+    a number of few bits that is written with few digits, such as 1.125.
     """
     numerator = abs(x).as_integer_ratio()[0] if math.isfinite(x) else 0
     bits = (numerator // (numerator & -numerator)).bit_length() if numerator else 1

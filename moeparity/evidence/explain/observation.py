@@ -1,4 +1,6 @@
-"""What a program was seen to compute, by the names of a graph's values, and which nodes lie between what was seen."""
+"""What a program was seen to compute, under the names of a graph's values, and which nodes lie between the values that
+were seen.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ from moeparity.plan.schedule.steps import FORWARD
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observation:
-    """The values of one micro-batch, or of one step of a `phase`, by their names in a graph, in the shapes they have
-    there: [B, T, ...], whole.
+    """The values of one micro-batch, or of one step of a `phase`, by their names in a graph. Each is whole and has the
+    shape that the graph gives it: [B, T, ...].
 
-    real: which tokens are no padding, bool [B, T]; None where all are taken to be real. earlier: the steps before it
-    whose keys it reads, row i on row i, the first first. number: which of the trace's forwards it is. unknown: why its
-    mask or its positions are not known. other_shapes: of values of which a token has another shape than the checkpoint
-    says what it has, in words; among `values` only where what reads them takes any number.
+    real: which tokens are no padding, bool [B, T]; None if all are taken to be real. earlier: the steps before this one
+    whose keys it reads, row i on row i, the first step first. number: which of the trace's forwards it is. unknown: why
+    its mask or its positions are not known. other_shapes: in words, values of which a token has another shape than the
+    checkpoint says; such a value is among `values` only if what reads it takes any number.
     """
 
     values: Mapping[str, Tensor]
@@ -35,10 +37,10 @@ class Observation:
     unknown: str = ""
 
     def sample(self, region: tuple[Node, ...], earlier: tuple[Sample, ...] = ()) -> Sample:
-        """What enters a region of nodes here, and what its last node gave; `earlier` are the steps before it.
+        """What enters a region of nodes here, and what its last node gave. `earlier` are the steps before it.
 
-        Where the last node saw the last tokens of each sequence alone, as a head does, these alone enter. Raises
-        TraceError where a node among these mixes tokens.
+        If the last node saw only the last tokens of each sequence, as a head does, only these tokens enter. Raises
+        TraceError if a node of the region mixes tokens.
         """
         closing = region[-1]
         entering = {value: self.values[value] for value in entering_values(region) if value in self.values}
@@ -63,12 +65,13 @@ def entering_values(region: Sequence[Node]) -> tuple[str, ...]:
 
 
 def region_of(plan: BoundGraph, name: str, values: Collection[str]) -> tuple[Node, ...]:
-    """The nodes that lie between a node's values and what was seen before it, in execution order: of its segment, and
-    those of no layer that have no weights, such as the table of the rotation.
+    """The nodes that lie between a node's values and the values seen before it, in execution order. They are nodes of
+    its segment, and nodes of no layer without weights, such as the table of the rotation.
 
-    What a node reads only under choices other than the plan's belongs to it where it was seen, and is not asked for.
+    A node may read a value only under other choices than the plan's. Such a value belongs to the region if it was seen;
+    if not, it is not missed.
 
-    Raises TraceError where the node's own values were not all seen, or something that it needs was not.
+    Raises TraceError if the node's own values were not all seen, or if something that it needs was not.
     """
     segment = next(segment for segment in plan.graph.segments if any(node.name == name for node in segment.nodes))
     shared = (node for node in plan.graph.nodes if node.layer is None and not node.weights)

@@ -1,4 +1,6 @@
-"""What each forward of a trace shows of a graph, with the padding, the positions and the keys that its tokens have."""
+"""What each forward of a trace shows of a graph: its values, and which padding, positions and earlier keys its tokens
+have.
+"""
 
 from __future__ import annotations
 

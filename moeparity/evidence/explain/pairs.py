@@ -1,4 +1,6 @@
-"""Two numbers that make up for each other, solved for together: one by one each would follow the other's mistake."""
+"""Two numbers that make up for each other are solved for together. Solved for one by one, each would follow the other's
+mistake.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,10 @@ Point = tuple[float, float]
 
 
 def solve_pair(remainder: Remainder2, first: float, second: float) -> Iterator[Point]:
-    """Pairs that leave less than the first one does, the plain ones last; neither number is 0.
+    """Pairs of numbers that leave less than the first pair does, the plain ones last. Neither number is 0.
 
-    What is left unexplained is a sum of squares, nearly a quadric in both numbers: its least is worked out from six
-    points around a pair, gone to, and worked out anew with smaller steps.
+    What is left unexplained is a sum of squares and so nearly a quadric in both numbers. Its minimum is worked out from
+    six points around a pair. The search goes there and works it out anew with smaller steps.
     """
     best, step = (first, second), FIRST_STEP
     least = start = remainder(*best)

@@ -1,4 +1,6 @@
-"""A node explained where its forwards were not all computed alike: which forwards go together, and what gives each."""
+"""Explains a node whose forwards were not all computed alike: which forwards go together, and which choices give each
+part.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +40,10 @@ def explained_in_parts(
     known_nodes: Collection[str] = (),
     work: float = WORK,
 ) -> Parts:
-    """The choices behind a node's recorded values. All forwards are explained together where they can be; else those
-    that the plan itself gives, or those of each phase, apart from the others.
+    """The choices behind a node's recorded values. All forwards are explained together if that is possible. Otherwise
+    they are taken apart: those that the plan itself gives are explained apart from the others, or each phase is.
 
-    `memories` are by the names of a region's nodes, layers aside; each may spend `work`.
+    `memories` are kept by the names of a region's nodes, without their layer; each may spend `work`.
     """
     regions, reasons = _regions(plan, node, observations)
     answers: list[Answer] = []
@@ -167,8 +169,8 @@ def _together(question: Question, steps: Sequence[Observation], answer: Answer) 
 def _from_the_first(
     question: Question, started: Sequence[Observation], others: Sequence[Observation], kept_by: KeptBy
 ) -> list[Answer]:
-    """The first of the other steps by itself: what it kept may be all that is wrong with those behind it. None where
-    that, and what explains it, does not give all of them.
+    """The first of the other steps, explained by itself: what it kept may be all that is wrong with the steps behind
+    it. None if the answer for it does not give all of them.
     """
     first, *behind = others
     alone = question.answer([first], kept_by) if behind else None

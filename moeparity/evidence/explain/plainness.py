@@ -13,8 +13,9 @@ from moeparity.plan.setting import FAULT, Place
 
 
 def plainness(replaced: Replaced, choices: Choices, in_profiles: Choices) -> tuple[object, ...]:
-    """A key that sorts the plainest first: fewest settings, then no faults, then values of the function's side or the
-    op's default, then values that some engine's profile has, then the shortest numbers, then what is listed first.
+    """A sort key that puts the plainest combination first. In this order count: fewest settings; no faults; values of
+    the function's side or the op's default; values that some engine's profile has; the shortest numbers; the order of
+    the list.
     """
     nodes = {node.name: node for node in replaced.named_nodes}
 

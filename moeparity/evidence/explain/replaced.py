@@ -1,4 +1,6 @@
-"""The nodes that are to be explained, in a plan cut down to what they need, and the plans with choices made there."""
+"""The nodes that are to be explained. They stand in a plan that is cut down to what they need; this file also makes the
+plans with other choices there.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,13 @@ THETA: Final = "rope_theta"
 
 @dataclass(frozen=True, kw_only=True)
 class Replaced:
-    """The nodes that a user's function or another program computes in place of, in a plan that is cut down to them and
-    what they read in the last one's segment, in each of its phases, and runs no function.
+    """The nodes in whose place a user's function or another program computes. Their plan is cut down, in each phase, to
+    these nodes and to what they read in the last node's segment. It runs no function.
 
-    tail: the node that reads the last one's value as logits, whose choices may explain it too; None elsewhere.
-    makers: choices of other nodes that these go along with, where it is not known which were made.
-    own_settings: those of its side, which its profile makes and nobody runs, phase by phase where they are others.
-    segment: all nodes of the last one's.
+    tail: the node that reads the last one's value as logits, whose choices may explain it too; else None. makers:
+    choices of other nodes that made what these nodes read, if it is not known which choices were made. own_settings:
+    the settings that the side's profile makes for these nodes and that nobody runs, for each phase in which they are
+    others. segment: all nodes of the last one's segment.
     """
 
     plan: BoundGraph
@@ -59,8 +61,9 @@ class Replaced:
         unknown: Collection[str] = (),
         phases: Sequence[Case] = (),
     ) -> Replaced:
-        """The nodes of a region, in execution order, as the plan `base` runs them, in some of its `phases` (none: in
-        all). Of what the `unknown` nodes hand on it is not known whether it was made under its choices.
+        """The nodes of a region, in execution order, as the plan `base` runs them in some of its `phases` (none are
+        named: in all). Of the `unknown` nodes it is not known whether what they hand on was made under their own
+        choices.
         """
         own_plans = {id(at): at for at in map(own_plan.at_phase, phases or own_plan.phases)}.values()
         phases = tuple(phases) or base.phases

@@ -22,14 +22,13 @@ class NumberRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceMatch:
-    """Known choices, with what they give on the inputs that were met, against what was to be explained.
+    """Known choices, and how near their values come to what was to be explained, on the inputs that were met.
 
-    choices: as `node:attribute=value`; of a number of the model, such as a scale, `node:parameter=value`.
-    equal: share of elements with equal values; exact: every bit and the dtype are equal. compared: the share of the
-    elements that this was looked at on.
-    mean_ulp: mean distance in ulps of the coarser dtype; infinite where a value is not finite.
-    between: where an exact choice is a number of which others do as well.
-    faults: what those of the choices mean that are faults, as sentences say it.
+    choices: as `node:attribute=value`; for a number of the model, such as a scale, `node:parameter=value`. equal:
+    fraction of elements with equal values; exact: every bit and the dtype are equal. compared: the fraction of the
+    elements that were looked at. mean_ulp: mean distance in ulps of the coarser dtype; infinite if a value is not
+    finite. between: if an exact choice is a number, the range of numbers that are as exact. faults: for choices that
+    are faults, what they mean, as sentences say it.
     """
 
     choices: tuple[str, ...]
@@ -45,19 +44,21 @@ class ChoiceMatch:
 
 
 def is_near(equal: float, as_it_is: float) -> bool:
-    """Whether choices under which the share `equal` of elements is equal are worth a name, beside `as_it_is` without
-    them: they make at least half of the others equal. What makes fewer is the first among strangers.
+    """Whether choices that make the fraction `equal` of the elements equal are worth naming. `as_it_is` is the fraction
+    that is equal without them. They are if they make at least half of the others equal; choices that make fewer are
+    only the first among strangers.
     """
     return equal > as_it_is and 2 * (1 - equal) <= 1 - as_it_is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenChoice:
-    """A choice that these values do not decide beside its `value`, with `/` between those of several phases.
+    """A choice that these values do not decide. `value` is the one in effect; the values of several phases are joined
+    by `/`.
 
-    others: each by itself gives the same bits here; of whole numbers of which any is allowed, only the first that does
-    is looked for. untried: these were not held against the values, since the work for that was spent. unread: nor were
-    these, since a node reads under them what was not recorded.
+    others: values each of which gives the same bits here by itself; if any whole number is allowed, only the first that
+    does is looked for. untried: values that were not compared, since the work for that was spent. unread: values that
+    were not compared, since with them a node reads something that was not recorded.
     """
 
     place: str
@@ -87,10 +88,11 @@ class ExpertTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """Of which tokens bits are other ones: so many of all, and the first.
+    """The tokens whose bits differ: how many there are, of how many, and the first of them.
 
-    not_finite: elements that are NaN or infinite where the computed ones are finite. experts: the one expert, or two,
-    that each of these tokens went to, and where that is so no other one did; empty where nobody knows of one.
+    not_finite: elements that are NaN or infinite although the computed ones are finite. experts: the one expert, or
+    two, to which each of these tokens went and no other token did; empty if there are none, or if the experts are not
+    known.
     """
 
     differing: int
@@ -104,11 +106,11 @@ class Extent:
 class Left:
     """What the nearest choices leave of a node's values.
 
-    differing: share of the elements whose bits differ; furthest: by how many ulps at most, infinite where a value is
-    not finite. outside: how many elements lie outside of what other legal orders of the same sums give, of `compared`
-    ones, and `draws_outside` how many an order that is legal has there at most; None where no orders can be drawn:
-    `not_drawn` says why. beyond_orders: whether no legal order explains what is left, in all or of one token. extent:
-    of which tokens it is; None where shapes differ.
+    differing: fraction of the elements whose bits differ; furthest: by how many ulps at most, infinite if a value is
+    not finite. outside: how many of `compared` elements lie outside the band that other legal orders of the same sums
+    give; `draws_outside`: how many a legal order has there at most. Both are None if no orders can be drawn;
+    `not_drawn` says why. beyond_orders: whether no legal order explains what is left, in all or at one token. extent:
+    which tokens differ; None if shapes differ.
     """
 
     differing: float
@@ -123,16 +125,17 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What choices give the recorded bits of a node, held against those of a start profile.
+    """Which choices give the recorded bits of a node, beside those of a start profile.
 
-    nodes: all that were computed anew, where values between were not recorded. forwards: those of the trace, from 0,
-    that are explained so, in these `phases`; a node whose forwards were not all computed alike has an explanation for
-    each part. elements: those of tokens that are no padding. as_it_is: share of elements equal under the start profile.
-    tried: how many combinations of other choices were run, in `calls` kernel calls. matches: what gives every bit on
-    all micro-batches, the plainest first; empty where the start profile's own choices do; where nothing does what comes
-    nearest, the best first. open: what these values do not decide beside the first of them. padding: at how many
-    tokens of padding it gives other bits, and how many there are: they decide nothing. other_shape: what a token has
-    in place of what the checkpoint says, in words: such values are compared with nothing; empty where shapes are equal.
+    nodes: all nodes that were computed anew, because values between them were not recorded. forwards: the forwards of
+    the trace, from 0, that are explained so, in these `phases`. A node whose forwards were not all computed alike has
+    an explanation for each part. elements: elements of tokens that are no padding. as_it_is: fraction of elements that
+    are equal under the start profile. tried: how many combinations of other choices were run, in `calls` kernel calls.
+    matches: combinations that give every bit on all micro-batches, the plainest first; empty if the start profile's own
+    choices do; if nothing does, those that come nearest, the best first. open: choices that these values do not decide
+    beside the first match. padding: at how many tokens of padding, and of how many, the bits differ; these decide
+    nothing. other_shape: in words, what a token has in place of the shape that the checkpoint says; such values are
+    compared with nothing; empty if shapes are equal.
     """
 
     node: str
@@ -169,11 +172,10 @@ class Unseen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """What is said of a trace's nodes, held against a start profile in one dtype.
+    """What is found about a trace's nodes, beside a start profile in one dtype.
 
-    taken: what is supposed of the program where attention and the rotation are explained. whole: whether the program
-    got to the end of its recording. asked: whether nodes were named; else all were meant
-    that the trace shows.
+    taken: what is assumed of the program if attention and the rotation are explained. whole: whether the program got to
+    the end of its recording. asked: whether the user named nodes; if not, all that the trace shows were meant.
     """
 
     trace: str

@@ -20,9 +20,10 @@ class Sample:
     """One micro-batch, or step of a phase, as the function met it: the values that enter its region, by name, and what
     it gave.
 
-    real: which tokens are no padding, bool [b, t], with the axis of tokens in what it gave (None: all are); what it
-    gave at others is held against nothing. earlier: the steps before it whose keys it reads, the first first; what is
-    known of one's region has its value by name. number: which of the program's forwards it is.
+    real: which tokens are no padding, bool [b, t], with the axis of tokens that the result has (None: all are); what
+    the function gave at other tokens is compared with nothing. earlier: the steps before this one whose keys it reads,
+    the first step first; an earlier step has its region's value by name, if that is known. number: which of the
+    program's forwards it is.
     """
 
     values: Values

@@ -17,11 +17,12 @@ what is to be explained is known from the start."""
 
 @dataclass(slots=True)
 class Score:
-    """How the kernels' values lie to the function's, over all ports of some micro-batches.
+    """How near the kernels' values come to the function's, over all ports of some micro-batches.
 
-    elements, equal_elements: compared, and with equal values. unexplained: sum over the elements of the squared
-    difference in units of the mean square of the function's port; 1 for whole numbers that differ, and for a value
-    that is not finite on one side or has other bits. all_bits: shapes, dtypes and every bit are equal.
+    elements, equal_elements: elements compared, and those with equal values. unexplained: the sum over the elements of
+    the squared difference, in units of the mean square of the function's port. A pair of whole numbers that differ
+    counts 1; so does a value that is not finite on one side or has other bits. all_bits: shapes, dtypes and every bit
+    are equal.
     """
 
     elements: int = 0
@@ -57,8 +58,8 @@ class Score:
 
     @property
     def mean_ulp(self) -> float:
-        """The mean distance in ulps of the coarser dtype; whole numbers that differ are 1 apart. Infinite where a value
-        is not finite on one side, has another shape, or where nothing was compared.
+        """The mean distance in ulps of the coarser dtype. Two whole numbers that differ are 1 apart. Infinite if a
+        value is not finite on one side or has another shape, or if nothing was compared.
         """
         return self.ulps / self.elements if self.elements else math.inf
 

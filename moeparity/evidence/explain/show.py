@@ -1,4 +1,6 @@
-"""Explanations: the answer, what is not explained, what is otherwise than in the start profile, what is as there."""
+"""Explanations as shown, in this order: the answer; what is not explained; what is other than in the start profile;
+what is the same.
+"""
 
 from __future__ import annotations
 
@@ -134,8 +136,8 @@ def summary(result: Explained) -> str:
 
 
 def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iterator[str]:
-    """What is said of a node in a few lines; `further` ones say the same of other layers, and all of the same forwards
-    of so many.
+    """What is said of a node, in a few lines. `further` explanations say the same of other layers; all of them speak of
+    the same forwards.
     """
     names = _names((first, *further)) + _forwards(first.forwards, forwards, first.phases)
     inside = ", ".join(role(name) for name in first.nodes if name != first.node)
@@ -163,8 +165,8 @@ def node_lines(first: Explanation, *further: Explanation, forwards: int) -> Iter
 
 
 def _undecided(nodes: Sequence[Explanation]) -> Iterator[str]:
-    """Each place that is open at every one of these nodes, with the values that do as well at all of them; of each node
-    by itself the JSON tells.
+    """Each place that is open at every one of these nodes, with the values that give the same bits at all of them. The
+    JSON tells this of each node.
     """
     every = [{_spread(choice.place): choice.others for choice in node.open} for node in nodes]
     for choice in nodes[0].open:

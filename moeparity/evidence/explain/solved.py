@@ -42,8 +42,8 @@ def solved(tries: Tries, parent: Choices) -> Iterator[Choices]:
 
 
 def _pairs(tries: Tries, choices: Choices, last: Place) -> Iterator[Choices]:
-    """The combination with the number at a place and each other one solved for together: one by one, each makes up
-    for the other's mistake.
+    """The combination, with the number at a place and each other number solved for together: solved for one by one,
+    each makes up for the other's mistake.
     """
     values = {place: value for place, value in choices if isinstance(value, float)}
     for place in sorted(values.keys() - {last}):

@@ -30,11 +30,11 @@ def phases_of(node: Explanation) -> list[str]:
 def agreed(
     nodes: Sequence[Explanation], of_node: Callable[[Explanation], Iterator[Statement]]
 ) -> list[tuple[Explanation, list[Statement]]]:
-    """The statements of each explanation, those of a place that several computed anew with one of them alone: with one
-    whose values decide it, where there is one.
+    """The statements of each explanation. If several explanations computed a place anew, only one of them states it:
+    one whose values decide it, if there is one.
 
-    Raises TraceError where two were computed with other values at a place in one phase, and one of them decides its
-    own.
+    Raises TraceError if two explanations computed a place with different values in one phase, and one of them decides
+    its value.
     """
     every = [(node, list(of_node(node))) for node in nodes]
     owners: dict[tuple[str, str], tuple[Explanation, Statement]] = {}

@@ -36,7 +36,8 @@ from moeparity.progress import Callback, Progress
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """What is to be explained. `nodes`: a selector (None: every node that the trace shows). `map_name`: a shipped map
-    or a file (None: the shipped one that the modules fit). `dtype`: what the program ran in (None: as its first value).
+    or a file (None: the shipped map that fits the modules). `dtype`: what the program ran in (None: the dtype of its
+    first value).
     """
 
     trace: Path
@@ -128,8 +129,8 @@ class _Walk:
             self._learn(parts.explanations)
 
     def _learn(self, answers: Sequence[Explanation]) -> None:
-        """Later nodes go along with what a node that is explained hands them, and with what all layers share, which was
-        computed once; with nothing else.
+        """Use the answers for a node at later ones, in two cases: for what the node hands on to them, and for what all
+        layers share, which was computed once.
         """
         changes: dict[Case, dict[Place, Setting]] = {}
         for answer in answers:

@@ -1,4 +1,6 @@
-"""Combinations of choices that are tried, each once: how near they come to what is to be explained, at what price."""
+"""Combinations of choices, each tried once: how near its values come to what is to be explained, and what the trial
+costs.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ UNTRIED: Final = Score()
 
 @dataclass(slots=True, kw_only=True)
 class Tries:
-    """Combinations of choices on some micro-batches, each tried once; `limit` is how much may be spent on them: a
-    kernel call, or a combination that is refused, is 1.
+    """Combinations of choices, each tried once on some micro-batches. `limit` is how much work may be spent on them; a
+    kernel call costs 1, and so does a combination that is refused.
     """
 
     kernels: Kernels
@@ -71,8 +73,8 @@ class Tries:
         return _score(self.samples, trials)
 
     def reaches(self, choice: Choice, parent: Choices) -> bool:
-        """Whether a choice that changes as much as it does alone could make what the parent leaves much less: no nearer
-        than it moves. One that changes nothing alone may do so beside others.
+        """Whether a choice can make what the parent leaves much less, given how much it changes alone: it can come no
+        nearer than it moves. A choice that changes nothing alone may still change something beside others.
         """
         score, effect = self.scores.get(parent), self.effects.get(frozenset([choice]), 0.0)
         return score is None or effect == 0 or effect >= REACH * score.distance

@@ -26,8 +26,8 @@ WORK: Final = 1024
 
 @dataclass(slots=True)
 class _Others:
-    """The other values of one choice: those that give the same bits, and those that were not held against the values:
-    as the work was spent, or as a node reads under them what was not recorded.
+    """The other values of one choice: those that give the same bits, and those that were not compared, because the work
+    was spent or because a node then reads something that was not recorded.
     """
 
     alike: list[Value] = field(default_factory=list)
@@ -39,11 +39,11 @@ class _Others:
 
 
 def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> tuple[OpenChoice, ...]:
-    """The choices in effect that these micro-batches do not decide beside an answer that gives every bit.
+    """The choices in effect that these micro-batches do not decide, beside an answer that gives every bit.
 
-    Held against them is each other value by itself: those that are listed, in use or set by a shipped profile there;
-    where any number is allowed, `FIRST_NUMBERS`, its half and its double; and, until one of all these gives the same
-    bits, the whole numbers of `WHOLE_NUMBERS`; the cheap ones first, until `WORK` is spent.
+    Each other value is tried by itself: values that are listed, in use, or set there by a shipped profile. If any
+    number is allowed, also `FIRST_NUMBERS`, half of the value and its double; and the whole numbers of `WHOLE_NUMBERS`,
+    until one gives the same bits. The cheap ones come first, until `WORK` is spent.
     """
     replaced = kernels.replaced
     bound = replaced.bound(answer)
@@ -80,8 +80,8 @@ def open_choices(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -
 
 
 def _trials(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> list[tuple[Choice, float, bool]]:
-    """What is to be held against the values, with its price and whether it is more than one of all whole numbers: these
-    last, then by price.
+    """The trials of other values, each with its price and with whether something lists the value. Values that only
+    stand for any whole number come last; otherwise the order is by price.
     """
     trials = _other_values(kernels.replaced, kernels.replaced.bound(answer))
     priced = [(trial, _price(kernels, _with(answer, trial), samples), listed) for trial, listed in trials.items()]
@@ -89,8 +89,8 @@ def _trials(kernels: Kernels, answer: Choices, samples: Sequence[Sample]) -> lis
 
 
 def _other_values(replaced: Replaced, bound: BoundGraph) -> dict[Choice, bool]:
-    """Every other value that is held against those of a plan, at the places where a choice is in effect, with whether
-    something lists it, or it is one of the whole numbers that stand for any.
+    """Every other value that is tried in a plan, at the places where a choice is in effect. True if something lists the
+    value, False if it only stands for any whole number.
     """
     reals = {place: at for place, at in numbers(replaced, bound) if place in bound.settings}
     listed = list(known_choices(replaced, bound))

@@ -1,4 +1,6 @@
-"""The known choices at the nodes of what is to be explained: listed values, whole numbers, numbers to be solved for."""
+"""The known choices at the nodes that are to be explained: listed values, whole numbers, and numbers that are solved
+for.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ OUTPUT: Final = "output"
 
 
 def listed_choices(replaced: Replaced, plan: BoundGraph) -> Iterator[Choice]:
-    """Every value that is listed, in use or a whole number and makes a node compute otherwise than `plan` does in some
-    phase.
+    """Every value that is listed, in use or a whole number, if it makes a node compute something else than `plan` does
+    in some phase.
     """
     every = (choice for phase_plan in plan.distinct for choice in _listed_in(replaced, phase_plan))
     yield from dict.fromkeys(every)

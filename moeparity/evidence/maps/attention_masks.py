@@ -17,12 +17,11 @@ BY_KEY, BY_QUERY = 2, 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMask:
-    """Which tokens are no padding.
+    """Which tokens are no padding, as one forward says it.
 
-    own_mask: those of the forward, bool [b, t]. keys: how many keys its last token sees, its own and those before.
-    before: the mask of earlier tokens, bool [b, keys - t], as this forward has it; None where it does not say.
-    visible: where each query has a mask of its own, bool [b, t, places]. unknown: why nothing is known; empty where
-    something is.
+    own_mask: of the forward's own tokens, bool [b, t]. keys: how many keys its last token sees, its own and earlier
+    ones. before: of earlier tokens, bool [b, keys - t]; None if the forward does not say. visible: if each query has a
+    mask of its own, bool [b, t, places]. unknown: why nothing is known; empty if something is.
     """
 
     own_mask: Tensor
@@ -32,8 +31,8 @@ class KeyMask:
     unknown: str = ""
 
     def is_causal(self, joined: Tensor) -> bool:
-        """Whether its queries see all that is no padding up to themselves, and nothing else, where `joined` [b, keys]
-        bool is of all keys.
+        """Whether each query sees every token up to itself that is no padding, and nothing else. `joined`, bool [b,
+        keys], says it of all keys.
         """
         if self.visible is None:
             return True

@@ -14,11 +14,11 @@ from moeparity.plan.schedule.steps import FORWARD, Positions, Schedule, Span, St
 def own_schedule(
     shapes: Sequence[tuple[int, int]], indices: Sequence[torch.Tensor], mask: torch.Tensor, last_only: Sequence[bool]
 ) -> Schedule | None:
-    """The forwards of a program on a grid of real tokens where `mask` [B, T] bool is true, as dense steps.
+    """The forwards of a program as dense steps on a grid of tokens, which are real where `mask` [B, T] bool is true.
 
-    shapes: sequences and tokens of each forward; indices: of each of its rows the token b * T + t of the grid, int64
-    [b * t]; last_only: whether its head saw the last token of each sequence alone. None where a forward is no rectangle
-    of the grid: with padding of its own at the left, several sequences in a row, or another order.
+    shapes: sequences and tokens of each forward. indices: for each row of a forward the token b * T + t of the grid,
+    int64 [b * t]. last_only: whether its head saw only the last token of each sequence. None if a forward is no
+    rectangle of the grid: if it has padding of its own at the left, several sequences in a row, or another order.
     """
     rectangles = [_rectangle(shape, index, mask) for shape, index in zip(shapes, indices, strict=True)]
     forwards = [spans for spans in rectangles if spans is not None]
@@ -58,8 +58,8 @@ def _rectangle(shape: tuple[int, int], index: torch.Tensor, mask: torch.Tensor) 
 
 
 def _positions(forwards: Sequence[Sequence[Span]], mask: torch.Tensor) -> Positions:
-    """From a sequence's first token on where the grid has padding before it that the program's rows have not, else from
-    the grid's first column on.
+    """Positions from a sequence's first token on, if the grid has padding before it that the program's rows do not
+    have; else from the grid's first column on.
     """
     begin = mask.int().argmax(dim=1).tolist()
     spans = [span for spans in forwards for span in spans]

@@ -23,12 +23,12 @@ BOTH: Final = frozenset({TOKENS, COLUMNS})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a forward's tokens stand in.
+    """What a forward's tokens stand in: their padding, positions and earlier keys.
 
-    mask: which are no padding, bool [b, t]; None where that is not known. positions: int64 [b, t], as those before
-    go on, whatever the program has there; None where unknown. earlier: the forwards before it whose keys it reads,
-    by number, row i on row i. has_mask: whether an attention mask was recorded. unknown: why the mask, or which
-    keys it reads, is not known; empty where it is.
+    mask: which tokens are no padding, bool [b, t]; None if that is not known. positions: int64 [b, t], counted on from
+    the earlier tokens, whatever the program has in their place; None if unknown. earlier: the numbers of the forwards
+    before this one whose keys it reads, row i on row i. has_mask: whether an attention mask was recorded. unknown: why
+    the mask, or which keys it reads, is not known; empty if it is known.
     """
 
     mask: Tensor | None = None
@@ -41,8 +41,8 @@ class Context:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """Forwards that go on from each other. `mask` [b, S] bool is of all their tokens; `starts` is where their positions
-    may count from.
+    """Forwards each of which continues the one before. `mask` [b, S] bool is of all their tokens; `starts` are the
+    places from which their positions may count.
     """
 
     numbers: list[int] = field(default_factory=list)
@@ -51,8 +51,8 @@ class _Run:
 
 
 def contexts(trace: RankTrace, module_map: ModuleMap, ways: Sequence[Forward]) -> list[Context]:
-    """The context of each forward. A forward goes on from the latest of as many sequences whose keys are as many as its
-    attention mask has columns before its own, or its positions count before its own.
+    """The context of each forward. A forward continues the latest one of as many sequences whose number of keys fits:
+    the number of columns that its attention mask has before its own tokens, or the position at which its own begin.
     """
     runs: list[_Run] = []
     by_forward: list[Context] = []
@@ -124,9 +124,9 @@ def _run_of(runs: Sequence[_Run], sequences: int, before: int, mask: KeyMask | N
 def _as_counted(
     joined: Tensor, length: int, positions: Tensor | None, starts: frozenset[str]
 ) -> tuple[Tensor | None, frozenset[str]]:
-    """The positions of the last `length` tokens, counted as the program counts, and from where it may count.
+    """The positions of the last `length` tokens, counted as the program counts, and the place from which it may count.
 
-    Padding has the positions that the program gives it. None where padding comes first and no positions were recorded.
+    Padding has the positions that the program gives it. None if padding comes first and no positions were recorded.
     """
     real = joined[:, -length:]
     counted_from = dict(_counted(joined, length))

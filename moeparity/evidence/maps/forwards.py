@@ -16,7 +16,7 @@ from moeparity.plan.graph import Graph
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """One way through the model: its token ids [b, t] int64, and by path its calls of modules.
+    """One way through the model: its token ids [b, t] int64, and its calls of modules by path.
 
     `flat`: whether the ids are one row of tokens without an axis of sequences.
     """
@@ -26,8 +26,8 @@ class Forward:
     calls: Mapping[str, Sequence[Call]]
 
     def value(self, place: Place, values: Mapping[int, Value]) -> Value | None:
-        """What is shown at a place; None where nothing is, or where the module was called several times with others:
-        which is meant is not known.
+        """What is shown at a place. None if nothing is; also if the module was called several times with different
+        values, since it is not known which is meant.
         """
         ids = [place.value_of(call) for call in self.calls.get(place.module, ())]
         shown = [values[number] for number in ids if number is not None and number in values]

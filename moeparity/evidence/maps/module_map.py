@@ -21,11 +21,12 @@ LAYER = "[*]"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a program shows a value: the module's path, which side of it, and the slots it may lie in.
+    """Where a program shows a value: the module's path, which side of the module, and the slots in which the value may
+    lie.
 
-    `columns`: of a value that stands beside others in the last axis, the first of its own and the one behind its last;
-    `beside`: how many numbers a token has of all of them. `repeated`: how many times side by side the node has it.
-    `width`: how many numbers a token has of the value there; None: any.
+    `columns`: if the value stands beside others in the last axis, its first column and the one behind its last;
+    `beside`: how many numbers a token has of all these values. `repeated`: how often the node has it, side by side.
+    `width`: how many numbers of the value a token has there; None: any.
     """
 
     module: str
@@ -90,7 +91,7 @@ class ModuleMap:
         }
 
     def every(self, model_type: str, layers: int) -> Iterator[tuple[str, str, str]]:
-        """Every module that shows some value in models of this type, for so many layers: its path, which side of it,
+        """Every module that shows some value, for models of this type with so many layers: its path, which side of it,
         and the value.
         """
         for value in self.file.values:
@@ -160,7 +161,8 @@ def load_map(name: str, where: Where) -> ModuleMap:
 
 
 def map_of(calls: Iterable[Call], where: Where) -> ModuleMap:
-    """The shipped map of the program that made these calls of modules. Raises TraceError where it is none, or several.
+    """The shipped map of the program that made these calls of modules. Raises TraceError if no map fits, or if several
+    do.
 
     `where` is the trace.
     """

@@ -15,11 +15,12 @@ NOWHERE = -1
 
 @dataclass(slots=True)
 class Placing:
-    """Places forwards on a grid of ids [B, T] int64 with real tokens where `mask` [B, T] bool is true.
+    """Finds the place of each forward on a grid of ids [B, T] int64, whose tokens are real where `mask` [B, T] bool is
+    true.
 
-    A forward's row is a sequence of the grid, padding included; or its next real tokens, behind those that forwards
-    before it had, with padding of its own at one end or without; or several of these behind each other (packed). What
-    was placed before is not placed again: of forwards over the same tokens the first counts.
+    A forward's row is one of three: a sequence of the grid, padding included; the next real tokens of a sequence,
+    behind those of earlier forwards, with or without padding of its own at one end; or several of these behind each
+    other (packed). A token is placed once: if several forwards have the same tokens, the first counts.
     """
 
     ids: torch.Tensor
@@ -75,8 +76,8 @@ class Placing:
         return None
 
     def _packed(self, row: Sequence[int], used: set[int]) -> list[tuple[int, int, list[int]]]:
-        """A row of several sequences behind each other, with one token repeated behind the last as padding; nothing
-        where some token is of none: then it is another row, which has a few tokens in common by chance.
+        """A row of several sequences behind each other, with one token repeated behind the last one as padding. Nothing
+        if some token belongs to none of them: then it is another row, which has a few tokens in common by chance.
         """
         parts: list[tuple[int, int, list[int]]] = []
         used_sequences = set(used)

@@ -15,8 +15,8 @@ from moeparity.plan.token_shapes import TokenShape
 
 @dataclass(frozen=True, slots=True)
 class Lying:
-    """How a shape lies on a forward's tokens: of each sequence its last `tokens`, and behind them a token's own `axes`;
-    `shared`: one row is of all sequences.
+    """How a shape lies on a forward's tokens: it has the last `tokens` of each sequence, and behind them the `axes` of
+    a single token. `shared`: one row stands for all sequences.
     """
 
     tokens: int
@@ -25,11 +25,12 @@ class Lying:
 
 
 def lying(shape: Sequence[int], size: tuple[int, int], place: Place) -> Lying | None:
-    """How a shape at a place lies on `size`, b sequences with t tokens each; None where it is of no such tokens.
+    """How the shape of a value at a place lies on `size`, b sequences with t tokens each; None if it is of no such
+    tokens.
 
-    The axes of the tokens come first, as [b, t, ...] or as [b * t, ...]. One row for all sequences, [1, t, ...], is of
-    each of them. Of a head that sees each sequence's last k tokens alone, [b, k, V], k is less than t. What has another
-    width than the place says is of tokens where their two axes are there, or their one beside it.
+    The axes of the tokens come first, as [b, t, ...] or as [b * t, ...]. One row for all sequences is [1, t, ...]. A
+    head that sees only the last k tokens of each sequence gives [b, k, V], with k less than t. If a value has another
+    width than the place says, it is of tokens if their two axes are there, or their one axis beside the width.
     """
     shape, (sequences, length) = tuple(shape), size
     whole = place.width if place.beside is None else place.beside

@@ -33,13 +33,13 @@ KEPT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSide:
-    """What a trace shows of a model on the tokens of a grid.
+    """What a trace shows of a model, on the tokens of a grid.
 
-    grafts: by value what was recorded of it. program: whose modules the map knows. dtype: of what was recorded first.
-    forwards: sequences and tokens of each way through the model that has tokens of the grid; others: how many ways have
-    none that is not there already. tokens: how many of the grid's real tokens are shown. whole: whether the program got
-    to the end of its recording. weights: those that it has the digests of. schedule: what the program computed
-    together, on the grid's tokens; None where no schedule says so.
+    grafts: what was recorded, by the name of the value. program: the program whose modules the map knows. dtype: of the
+    first recorded value. forwards: sequences and tokens of each way through the model that has tokens of the grid;
+    others: how many ways have no token that is not there already. tokens: how many of the grid's real tokens are shown.
+    whole: whether the program got to the end of its recording. weights: those of which the trace has digests. schedule:
+    what the program computed together, on the grid's tokens; None if no schedule says so.
     """
 
     folder: Path
@@ -65,11 +65,11 @@ def recorded_side(
     where: Where,
     map_name: str | None = None,
 ) -> RecordedSide:
-    """A trace held to the grid of ids [B, T] int64, real where `mask` [B, T] bool is true, on the CPU.
+    """A trace on the grid of ids [B, T] int64, whose tokens are real where `mask` [B, T] bool is true; on the CPU.
 
-    `tensor` gives the checkpoint's weights by name. `where` names the recipe, beside which a map of its own may lie.
-    Raises TraceError for a trace of several ranks, of another model, other weights or other tokens, without whole
-    tensors, or all zero; SpecError for a map.
+    `tensor` gives the checkpoint's weights by name. `where` names the recipe, beside which a map of the user's own may
+    lie. Raises TraceError for a trace of several ranks, of another model, of other weights or other tokens, without
+    whole tensors, or all zero; SpecError for a map.
     """
     rank = _one_rank(open_trace(folder))
     stated_map = None if map_name is None else load_map(map_name, where)
@@ -101,8 +101,8 @@ def recorded_side(
 
 
 def refuse_without_logits(side: RecordedSide, graph: Graph, scored: torch.Tensor) -> None:
-    """Raises TraceError where some tokens have recorded logits, and one before a token that is scored, bool [B, T], has
-    none. A trace without any is no error: nothing can be judged of it, and its nodes be looked at.
+    """Raises TraceError if some tokens have recorded logits and a token before one that is scored, bool [B, T], has
+    none. A trace without any logits is no error: nothing can be judged by it, but its nodes can be looked at.
     """
     graft = side.grafts.get(graph.output)
     if graft is None:
@@ -247,8 +247,8 @@ def _refuse_other_shapes(
     placed: Sequence[tuple[Forward, torch.Tensor]],
     grafts: Mapping[str, Graft],
 ) -> None:
-    """Raises TraceError where a token has another shape of a value than the checkpoint says: it can't stand in place of
-    what is computed. Tables made of positions alone may have another width where every token was recorded.
+    """Raises TraceError if a token has another shape of a value than the checkpoint says, so that the value can't stand
+    in place of what is computed. Tables made of positions alone may have another width if every token was recorded.
     """
     shapes, places = token_shapes(graph), module_map.on(graph)
     nodes_by_words: dict[str, list[str]] = {}

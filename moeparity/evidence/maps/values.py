@@ -20,8 +20,8 @@ from moeparity.plan.token_shapes import TokenShape, token_shapes
 class ShownValues:
     """A forward's values by name.
 
-    tensors: laid out as kernels give them, `tokens` among them. other_shapes: of those that a token has otherwise than
-    the checkpoint says what it has, in words; among `tensors` where what reads them takes any number.
+    tensors: laid out as kernels give them; `tokens` is one of them. other_shapes: in words, values of which a token has
+    another shape than the checkpoint says; such a value is among `tensors` only if what reads it takes any number.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -46,8 +46,8 @@ def shown_values(trace: RankTrace, graph: Graph, module_map: ModuleMap, way: For
 
 
 def takes_any_width(node: Node) -> bool:
-    """Whether what reads a node's values takes them with any number for each token: slots of experts, and tables that
-    are made of positions alone.
+    """Whether what reads a node's values takes any number of them for each token. Slots of experts are of this kind,
+    and tables that are made of positions alone.
     """
     return node.op.routes or width_of(node) is not None
 
@@ -64,8 +64,8 @@ def shown_rows(trace: RankTrace, way: Forward, places: Sequence[Place]) -> torch
 
 
 def shape_shown(trace: RankTrace, way: Forward, places: Sequence[Place], shape: TokenShape) -> str:
-    """What a token has in place of a value's `shape` at the first place that the trace has, in words; empty where it
-    has that, or where nothing is known of a token.
+    """In words, the shape that a token has in place of a value's `shape`, at the first place that the trace has. Empty
+    if it has that shape, or if nothing is known of a token.
     """
     for place in places:
         value = way.value(place, trace.contents.values)

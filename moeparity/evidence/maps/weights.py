@@ -1,4 +1,6 @@
-"""Whether a program had the checkpoint's weights, where its ops were recorded: digests against those of the files."""
+"""Whether a program had the checkpoint's weights: digests of what its ops read, if these were recorded, against digests
+of the files.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,10 @@ class Weights:
 
 
 def compared(trace: RankTrace, graph: Graph, tensor: Tensors) -> Weights:
-    """The weights of modules that are named as in the checkpoint, as the first op that reads each had them.
+    """Compares the weights of modules that are named as in the checkpoint, as the first op that reads each of them had
+    them.
 
-    Raises TraceError where all of several are others: then it is another checkpoint.
+    Raises TraceError if all of several weights differ: then it is another checkpoint.
     """
     first = _first_calls(trace)
     same: dict[str, bool] = {}

@@ -96,7 +96,9 @@ def _tool(tool: Tool) -> list[Markup]:
 
 
 def _series(series: Series) -> tuple[Markup, Mapping[str, Any]]:
-    looks = [(f"series{index % LOOKS}", line.label) for index, line in enumerate(series.lines)]
+    # A legend that only repeats the axis is left out.
+    labelled = [(index, line) for index, line in enumerate(series.lines) if line.label != series.y_label]
+    looks = [(f"series{index % LOOKS} {line.look}", line.label) for index, line in labelled]
     looks += [] if series.bound is None else [("bound", series.bound[0])]
     name = f"{KEY}{series.name}"
     data = {

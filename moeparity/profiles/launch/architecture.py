@@ -94,10 +94,10 @@ _LACKS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """The model that is launched: the class its config.json names, and how that is known.
+    """The model that is launched: the class that its config.json names, and how that is known.
 
-    `architecture` is None where it is not; `known_by` then says why. `quantised` names a quantisation of the weights as
-    they are stored, empty where none is known. `sizes` are the fields of a config.json that is here.
+    `architecture` is None if the class is not known; `known_by` then says why. `quantised` names a quantisation of the
+    stored weights, empty if none is known. `sizes` are the fields of a config.json on this machine.
     """
 
     name: str

@@ -15,8 +15,8 @@ _FIRST, _LAST = "decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_
 
 
 def layers_of_outer_stages() -> tuple[Option, ...]:
-    """How many layers the first and the last stage of a pipeline have, where not as many as the others; and a layout,
-    which spells each stage.
+    """How many layers the first and the last stage of a pipeline have, if they have not as many as the others; and a
+    layout, which spells out every stage.
     """
     layout = Option(
         names=(_LAYOUT,),
@@ -65,8 +65,8 @@ def outer_stages(settings: Settings) -> Iterator[Decision]:
 
 
 def _of_layout(settings: Settings) -> Decision:
-    """Each stage's layers as a layout spells them: `Et*3|(tt|)*2tL` has stages of 3, 2, 2 and 1. Virtual stages and
-    those without a layer are what no placement says.
+    """The layers of each stage, as a layout spells them: `Et*3|(tt|)*2tL` has stages of 3, 2, 2 and 1 layers. No
+    placement can state virtual stages, or a stage without a layer.
     """
     layout, count = settings[_LAYOUT], settings["pipeline_model_parallel_size"]
     sizes = () if isinstance(layout, Unresolved) else _spelled(str(layout))

@@ -1,7 +1,8 @@
-"""What Megatron-LM d98e8a64dd's options decide that no profile states, and those that change no log-probability.
+"""Options of Megatron-LM d98e8a64dd that decide numerics and that no profile states, and options that change no
+log-probability.
 
-Sorted by hand from the fields of TransformerConfig, MLATransformerConfig and ModelParallelConfig, as trainers on top of
-it pass them; those that describe the model itself come from the checkpoint.
+Sorted by hand from the fields of TransformerConfig, MLATransformerConfig and ModelParallelConfig, as trainers built on
+it pass them. Fields that describe the model itself come from the checkpoint.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How Megatron-LM d98e8a64dd's parser takes a command line apart, and its arguments of training alone.
+"""How the parser of Megatron-LM d98e8a64dd splits a command line, and its arguments that only concern training.
 
-Every option that is in none of these lists takes one value. Read from the parser's own actions, which tests hold
-these lists to.
+An option that is in none of these lists takes one value. The lists were read from the parser's own actions, and tests
+compare them with these.
 """
 
 from __future__ import annotations

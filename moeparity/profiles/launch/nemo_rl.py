@@ -154,8 +154,9 @@ _OF_ITS_MODEL = frozenset(option.name for option in _generation_options()) - {f"
 
 
 def _generation(settings: Settings) -> Mapping[str, Any]:
-    """What generation sets over the trainer's `megatron_cfg`, by the names it has there: only where it has a model of
-    its own, as it does apart from the trainer's GPUs, and on them with other ranks or another implementation.
+    """Settings that generation puts over the trainer's `megatron_cfg`, under the names used there. They count only if
+    generation has a model of its own: if it runs on other GPUs than the trainer, or on the same ones with other ranks
+    or another implementation.
     """
     over = {
         f"{_MEGATRON_CFG}{name.removeprefix(_GENERATED)}": settings[name]

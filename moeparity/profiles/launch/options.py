@@ -23,12 +23,12 @@ Placed = Mapping[str, int | bool | str | tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implied:
-    """What a value means for one side: another base profile, an overlay, a placement, a dtype, or words only.
+    """What an option's value means for one side: another base profile, an overlay, a placement, a dtype, or words only.
 
-    `says` is for people. `warns`: what it changes that no profile states, empty where one does; nothing is put in its
-    place. `drops` are overlays that it switches off, `sets` values on top of the profile (`gate:output`: fp64).
-    `shows`: whether a quiet option is shown for it: not where it has no effect. `selects` are values at addresses, for
-    a recipe's own `set:` (`**.experts:tensor`: 1).
+    `says` is for people. `warns`: what the value changes that no profile states; empty if a profile states it. Nothing
+    is put in the place of what is not stated. `drops` are overlays that the value switches off, `sets` values on top of
+    the profile (`gate:output`: fp64). `shows`: whether a quiet option is shown for it; an option without effect is not.
+    `selects` are values at addresses, for a recipe's own `set:` (`**.experts:tensor`: 1).
     """
 
     says: str
@@ -45,12 +45,14 @@ class Implied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option: `names` are its spellings with underscores, the engine's own first; dotted in nested files.
+    """One option. `names` are its spellings with underscores, the engine's own name first; names in nested files have
+    dots.
 
-    `default` is what it becomes where it is not set. `environment`: it is an environment variable. `role` is the side
-    it concerns: `server`, or `trainer` and `rollout`. `quiet`: it is shown only where it is set, or warns. `concerns`
-    is what a model must have for it to have any effect (`Model.lacks`). `shorthand` is the key that a whole number in
-    place of a mapping stands for, `null` what `null` does, where that is not the default.
+    `default` is the value that counts if it is not set. `environment`: it is an environment variable. `role` is the
+    side that it concerns: `server`, or `trainer` and `rollout`. `quiet`: it is shown only if it is set, or warns.
+    `concerns` is what a model must have for the option to have any effect (`Model.lacks`). `shorthand` is the key for
+    which a whole number stands that is given in place of a mapping. `null` is what `null` means, if that is not the
+    default.
     """
 
     names: tuple[str, ...]
@@ -168,9 +170,9 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What an engine decides for one side from several options, or from the model; `source` is where it does.
+    """What an engine decides for one side from several options, or from the model; `source` is the place in its code.
 
-    Its placement stands in place of what single options say.
+    Its placement replaces what single options say.
     """
 
     role: str
@@ -226,10 +228,10 @@ def defaults(options: Iterable[Option]) -> dict[str, Any]:
 
 
 def embedded(rule: Rule, prefix: str, options_of: Callable[[Settings], Mapping[str, Any]]) -> Rule:
-    """A server's rule for the rollout that a trainer starts: by options under `prefix`, and what `options_of` says of
-    others.
+    """A server's rule, made one for the rollout that a trainer starts: it goes by the options under `prefix`, and by
+    what `options_of` says of others.
 
-    `options_of` maps the server's names to values; an empty mapping says that this server is not started.
+    `options_of` maps the server's names to values. An empty mapping says that this server is not started.
     """
 
     def rule_of_trainer(settings: Settings) -> Iterator[Decision]:
@@ -248,15 +250,16 @@ def embedded(rule: Rule, prefix: str, options_of: Callable[[Settings], Mapping[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """An engine that is launched: the profile each of its sides starts from, its options, and what is said of them.
+    """An engine that is launched: the profile from which each of its sides starts, its options, and what is said of
+    them.
 
     `source` is where options and defaults were read. `model`: the options that name the checkpoint. `rules` are applied
     in turn, after all options. `irrelevant`: options known to change no log-probability; one that ends in a dot stands
-    for all below it. `inactive` says, for beginnings of names, why options that begin so have no effect. `grammar` is
-    how its parser takes a command line apart, None where that is not known. `gone` are options of other versions, with
-    what this one has in their place. `packages` are others whose release counts. `mirrors` says which side is another
-    one, and with which settings. `variables` are the beginnings of options, by all that are set, which set environment
-    variables, and the sides that have them.
+    for all below it. `inactive` says why options that begin with certain words have no effect. `grammar` is how its
+    parser splits a command line, None if that is not known. `gone` are options of other versions, each with what this
+    version has in its place. `packages` are other packages whose release counts. `mirrors` says which side copies
+    another one, and with which settings. `variables` are the beginnings of options that set environment variables, and
+    the sides that have these variables.
     """
 
     name: str

@@ -35,7 +35,8 @@ from moeparity.profiles.launch.variables import with_variables
 def read(path: Path, checkpoint: Path | None = None) -> Launch:
     """What a launch configuration implies. Raises SpecError with file and line.
 
-    The model is that of `checkpoint`, a folder with a config.json, where it is given, else the one the file names.
+    If `checkpoint` is given, a folder with a config.json, the model is its model; otherwise it is the model that the
+    file names.
     """
     return joined([_launch(source, program, checkpoint) for source, program in programs_of(path)])
 
@@ -291,9 +292,9 @@ def _hint(name: str, names: Iterable[str]) -> str:
 def _setting(
     option: Option, entry: Entry | None, value: Any, implied: Implied, whose: LaunchSide, unread: Where | None
 ) -> LaunchSetting:
-    """An option in words; the profile it stands for is told where its side has it.
+    """An option in words. The profile for which it stands is named if the side of the option has that profile.
 
-    `unread` is where something stands that may set options and was not read.
+    `unread` is the place of something that may set options and was not read.
     """
     unset = "default" if unread is None else f"default, unless set at {unread}"
     stands_for = implied.overlay or implied.profile or ""

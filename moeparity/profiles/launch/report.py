@@ -15,9 +15,9 @@ SCHEMA = "moeparity.launch/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSetting:
-    """One option: whether it is given, its value or the default it becomes, and what that implies.
+    """One option: whether it is given, its value or the default that counts instead, and what that implies.
 
-    `profile` is the one it stands for, empty where it changes none.
+    `profile` is the profile for which it stands, empty if it changes none.
     """
 
     role: str
@@ -38,9 +38,9 @@ def _written(value: int | bool | str | tuple[int, ...]) -> str:
 class LaunchSide:
     """A server, or one side of a trainer with its rollout: its profile, placement and dtype (None: the checkpoint's).
 
-    `further` are profiles on top, of which a recipe can take the values into its `set:`; `sets` are values of ops on
-    top of both, `selects` values at addresses, for a recipe's `set:`. `origins` says of a profile, of one of `sets` or
-    of `selects` by its name where it comes from: a line of the file, or what the engine goes by.
+    `further` are profiles on top, whose values a recipe can put into its `set:`. `sets` are values of ops on top of all
+    these, `selects` values at addresses, for a recipe's `set:`. `origins` says where each profile, each of `sets` and
+    each of `selects` comes from, by its name: a line of the file, or what the engine goes by.
     """
 
     role: str
@@ -77,9 +77,10 @@ class IgnoredKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchWarning:
-    """What decides numerics and has no profile: nothing is put in its place.
+    """Something that decides numerics and that no profile states. Nothing is put in its place.
 
-    `name` is the option's, empty where the engine decides it by several (`value` then says what, `where` its source).
+    `name` is the option's name. It is empty if the engine decides by several options; then `value` says what it decides
+    and `where` is the place in its source.
     """
 
     role: str
@@ -117,13 +118,13 @@ class LaunchNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A launch configuration of one engine, or of several that one file starts; `source` is where options and defaults
-    of that version were read.
+    """A launch configuration of one engine, or of several engines that one file starts. `source` is where options and
+    defaults of that version were read.
 
-    `unstated` is what the engine does unless told not to and no profile states; `irrelevant` are options known to
-    change no log-probability; `together` those that say which tokens are computed together, which a recipe says in its
-    own words; `ignored` were not looked at. `another_model` says that the file names a model which is
-    plainly not the checkpoint's that it was read with.
+    `unstated` is what the engine does by default and no profile states. `irrelevant` are options known to change no
+    log-probability. `together` are options that say which tokens are computed together, which a recipe says in its own
+    words. `ignored` were not looked at. `another_model`: the file names a model which is plainly not the one of the
+    checkpoint with which it was read.
     """
 
     file: str

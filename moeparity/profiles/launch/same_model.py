@@ -20,8 +20,8 @@ _APART = 1.7
 
 
 def difference(model_said: Model, checkpoint: Model) -> str:
-    """How the named model differs from the checkpoint's: by class, by sizes, by the size in its name; empty: not known
-    to.
+    """How the named model differs from the checkpoint's: by class, by sizes, or by the size in its name. Empty if no
+    difference is known.
     """
     if (
         None not in (model_said.architecture, checkpoint.architecture)

@@ -1,4 +1,4 @@
-"""What vLLM 0.33.0 and sglang 0.5.23 decide from several options and from the model, with the place that decides it."""
+"""What vLLM 0.33.0 and sglang 0.5.23 decide from several options and from the model, with the place in their code."""
 
 from __future__ import annotations
 

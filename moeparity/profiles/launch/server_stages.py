@@ -1,4 +1,6 @@
-"""Stages and groups of ranks that vLLM 0.33.0 and sglang 0.5.23 refuse to start with, and what they make of others."""
+"""Stages and groups of ranks with which vLLM 0.33.0 and sglang 0.5.23 refuse to start, and what the engines make of
+others.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ _INDICES = {
 
 
 def listed_stages(partition: str, count: str, *, alone: bool) -> Rule:
-    """A rule: the environment variable `partition` lists as many stages as `count` says. Where it does not, both
-    engines refuse to start, but for one stage `alone`, of which SGLang ignores the list.
+    """A rule: the environment variable `partition` must list as many stages as `count` says, or both engines refuse to
+    start. With `alone` a single stage is an exception, as in SGLang, which then ignores the list.
     """
 
     def rule(settings: Settings) -> Iterator[Decision]:

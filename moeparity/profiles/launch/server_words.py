@@ -1,6 +1,8 @@
-"""How the parsers of vLLM 0.33.0 and SGLang 0.5.23 take a command line apart: what takes no value, and what several.
+"""How the parsers of vLLM 0.33.0 and SGLang 0.5.23 split a command line: which options take no value, and which take
+several.
 
-Every other option takes one. Read from the parsers' own actions, which tests hold these lists to.
+Every other option takes one value. The lists were read from the parsers' own actions, and tests compare them with
+these.
 """
 
 from __future__ import annotations

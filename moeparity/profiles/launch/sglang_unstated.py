@@ -1,4 +1,4 @@
-"""What SGLang 0.5.23's options decide that no profile states, and those that change no log-probability.
+"""Options of SGLang 0.5.23 that decide numerics and that no profile states, and options that change no log-probability.
 
 Sorted by hand from sglang/srt/arg_groups/fields (531 options) and sglang/srt/environ.py.
 """

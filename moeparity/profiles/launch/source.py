@@ -36,7 +36,7 @@ NULL = Null()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One option as it was written: `value` is None for a bare flag, NULL for `null`, an Unresolved where the file does
+    """One option as it was written. `value` is None for a bare flag, NULL for `null`, an Unresolved if the file does
     not tell it.
     """
 
@@ -68,10 +68,10 @@ class Installed(Note):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a file gives one program: options, environment variables, and the words of its command (none for a mapping).
+    """What a file gives to one program: options, environment variables, and the words of its command (none for a
+    mapping).
 
-    `model` is the word that names the model, where it counts. `notes` name what may decide an option and was not
-    followed.
+    `model` is the word that names the model, if it counts. `notes` name what may decide an option and was not followed.
     """
 
     path: Path

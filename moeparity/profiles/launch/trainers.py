@@ -1,4 +1,6 @@
-"""What trainers that sample with an engine share: which engine, on how many ranks, and the sampler's temperature."""
+"""What trainers that sample with an engine share: which engine it is, on how many ranks it runs, and the sampler's
+temperature.
+"""
 
 from __future__ import annotations
 
@@ -80,9 +82,10 @@ def sequence_parallel(prefix: str, *, default: bool) -> Option:
 
 
 def temperatures(sampler: str, *, mode: str, rollout: str | None, fsdp: Callable[[Settings], bool]) -> Rule:
-    """The sampler's temperature on both sides: on the rollout's where its log-probabilities are of what is sampled.
+    """The sampler's temperature, on both sides. On the rollout's side it counts if its log-probabilities are those of
+    the distribution that is sampled from.
 
-    `rollout` names the engine's option, None where the engine is vLLM.
+    `rollout` names the engine's option, None if the engine is vLLM.
     """
 
     def rule(settings: Settings) -> Iterator[Decision]:

@@ -56,11 +56,12 @@ def table(
     environment: bool = False,
     concerns: Mapping[str, str] | None = None,
 ) -> tuple[Option, ...]:
-    """Such options as a mapping from spellings to what they change; `concerns` says by name what of
-    a model one needs to have any effect.
+    """Options as a mapping from their spellings to what they change. `concerns` says for some options, by name, what of
+    a model they need to have any effect.
 
-    A key is `name other_spelling = value_without_effect ...`. `name ! value` is an option that has its effect unless it
-    is set to that value; of `name unless value ...`, where nothing is set stands such a value, and any other warns.
+    There are three kinds of key. `name other_spelling = value_without_effect ...`: the option has an effect unless it
+    is set to such a value. `name ! value`: it has its effect unless it is set to exactly that value, also if it is not
+    set. `name unless value ...`: if nothing is set such a value counts, and any other value warns.
     """
     rows = (_row(key, says, prefix, role, environment=environment) for key, says in meanings.items())
     of = concerns or {}

@@ -71,9 +71,10 @@ def _decided(says: str, source: str) -> Decision:
 
 
 def cut_shapes(widths: Mapping[str, Any], tensor: int) -> list[tuple[int, int]]:
-    """Rows and columns of the weights of qkv, o, gate_up and down on one of `tensor` ranks, of a config.json's fields.
+    """Rows and columns of the weights of qkv, o, gate_up and down on one of `tensor` ranks, for the fields of a
+    config.json.
 
-    Latent attention counts as vLLM counts it: heads of the latent's width, and one head of keys.
+    Latent attention is counted as vLLM counts it: heads of the latent's width, and one head of keys.
     """
     hidden, heads = widths["hidden_size"], widths["num_attention_heads"]
     keys, width = widths.get("num_key_value_heads") or heads, widths.get("head_dim") or hidden // heads

@@ -1,4 +1,4 @@
-"""What vLLM 0.33.0's options decide that no profile states, and those that change no log-probability.
+"""Options of vLLM 0.33.0 that decide numerics and that no profile states, and options that change no log-probability.
 
 Sorted by hand from vllm/engine/arg_utils.py (322 actions of `vllm serve`), vllm/config and vllm/envs.py.
 """

@@ -1,4 +1,6 @@
-"""Atomics: the threads of one instruction go one after the other, by ascending number, or in an order of the seed's."""
+"""Atomics. The threads of one instruction act one after the other, by ascending number, or in an order that the seed
+draws.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`ldmatrix` and `stmatrix`: eight rows of eight 16-bit numbers between shared memory and a warp's registers.
+"""`ldmatrix` and `stmatrix` move eight rows of eight 16-bit numbers between shared memory and the registers of a warp.
 
-They move bits only, made for tensor cores but used without them too: Triton changes the layout of a tile by them.
-Thread t gives the address of row t % 8 of matrix t // 8, and has of each matrix the numbers 2 (t % 4) and the next of
-row t // 4 in one register, of its transpose with `.trans`.
+They move bits only. They are made for tensor cores but used without them too: Triton changes the layout of a tile by
+them. Thread t gives the address of row t % 8 of matrix t // 8. Of each matrix it has in one register the numbers 2 (t %
+4) and the next of row t // 4; with `.trans`, those of the transpose.
 """
 
 from __future__ import annotations

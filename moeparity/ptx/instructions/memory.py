@@ -1,7 +1,8 @@
 """Loads, stores, asynchronous copies, and hints that change no bits.
 
-Memory is sequentially consistent: what an instruction writes is there for the next, whoever runs it; cache operators,
-scopes and orders (`.nc`, `.L1::no_allocate`, `.relaxed.gpu`) change nothing. An asynchronous copy is done at once.
+Memory is sequentially consistent: what an instruction writes is there for the next one, whichever thread runs it. So
+cache operators, scopes and orders (`.nc`, `.L1::no_allocate`, `.relaxed.gpu`) change nothing, and an asynchronous copy
+is done at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Shuffles, votes, matches, reductions of a warp. They wait for every thread of their mask that still runs.
+"""Shuffles, votes, matches and reductions of a warp. They wait for every thread of their mask that still runs.
 
-What a shuffle reads from a thread outside of its mask, or one that has ended, is undefined; here all its bits are set,
-a NaN in every float, so that a use of it is seen.
+What a shuffle reads from a thread outside its mask, or from one that has ended, is undefined. Here all bits of such a
+value are set, which is a NaN in every float, so that a use of it shows.
 """
 
 from __future__ import annotations

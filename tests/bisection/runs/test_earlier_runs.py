@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from moeparity.bisection.report import Report
-from moeparity.bisection.runs.results import read_report
+from moeparity.bisection.resume.codec import Codec, CodecError, classes_of
+from moeparity.bisection.runs.results import LATER, read_report
 from tests.command import inside
 from tests.errors.base import BASE
 
@@ -31,6 +33,19 @@ def test_a_run_is_read_and_ends_as_it_ended(earlier: Path, command: str) -> None
     done = inside("runs", "show", earlier / command)
     assert done.returncode == result.exit_code
     assert done.stdout.rstrip().endswith(f"exit {result.exit_code}") or command == "bisect"
+
+
+def test_a_section_that_came_later_is_absent(earlier: Path) -> None:
+    report = read_report(earlier / "bisect")
+    assert isinstance(report, Report)
+    plain, tensors = Codec(classes_of(Report)).encode(report)
+    for name in ("digests", "offsets"):
+        del plain["fields"][name]
+    read = Codec(classes_of(Report), later=LATER).decode(plain, tensors)
+    assert read == replace(report, digests=None, offsets=())
+    del plain["fields"]["roots"]
+    with pytest.raises(CodecError, match="has the fields"):
+        Codec(classes_of(Report), later=LATER).decode(plain, tensors)
 
 
 def test_who_is_to_blame_is_worked_out_of_what_it_holds(earlier: Path) -> None:

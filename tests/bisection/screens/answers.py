@@ -36,7 +36,7 @@ from tests.bisection.reports import REPORT, fill
 from tests.bisection.screens.noise import UNLIKE_RANKS
 from tests.bisection.screens.places import BATCH, BIRTH, ROOT, SEGMENTS, TRACED, UNSHOWN
 from tests.bisection.summary.test_summary import FLAG, toggle
-from tests.bisection.test_text import FAIL, INTERVAL, METRICS, SOUND, VERDICT, ZEROS
+from tests.bisection.test_screen import FAIL, INTERVAL, METRICS, SOUND, VERDICT, ZEROS
 
 A, B, C = "layers[*].moe.gate:output", "op combine:accumulate", "op rms_norm:eps"
 ACTING = (toggle(A, 1.0, 0.1, candidate_changed_by=FLAG), toggle(B, 0.5, 0.7), toggle("op idle:form", 0, 1, idle=True))

@@ -24,12 +24,12 @@ from moeparity.search.judged_apart import judged_apart
 from moeparity.search.memo import Mixture
 from moeparity.search.tree import Group
 from moeparity.search.waterfall import Waterfall, waterfall
-from tests.bisection.nearest.test_text import answer, match
+from tests.bisection.nearest.test_show import answer, match
 from tests.bisection.reports import REPORT, fill
-from tests.bisection.shares import test_text as shares_shown
-from tests.bisection.shares.test_words import fixed, shared, table
-from tests.bisection.test_text import FAIL, INERT, MASKED, TOGGLE, trial
-from tests.bisection.toggles.test_words import TOTAL, effect, without
+from tests.bisection.shares import test_show as shares_shown
+from tests.bisection.shares.test_reading import fixed, shared, table
+from tests.bisection.test_screen import FAIL, INERT, MASKED, TOGGLE, trial
+from tests.bisection.toggles.test_show import TOTAL, effect, without
 from tests.search.games import memo_of, no_bounds, subsets
 
 SPLIT = replace(TOGGLE, name="fusion ar_norm", nodes=8)

@@ -28,15 +28,15 @@ from moeparity.bisection.variance.show import reading
 from moeparity.output.blocks import Block, Document, lines
 from moeparity.output.findings import Finding
 from moeparity.search.blame import Fix
-from tests.bisection.flips.test_text import DETAIL, FLIPS, MARGINS
+from tests.bisection.flips.test_show import DETAIL, FLIPS, MARGINS
 from tests.bisection.record.records import OFF, of
 from tests.bisection.reports import REPORT, fill
 from tests.bisection.screens.answers import SUMMARIES
 from tests.bisection.screens.choices import FIXES
 from tests.bisection.screens.places import COSTLY, UNKNOWN
-from tests.bisection.sweep.test_text import FAIL, REPORTS, swept
-from tests.bisection.test_text import COST, RUN, SOUND
-from tests.bisection.variance.test_words import DISTANCE, EQUAL, FIRST, GROUP, SIDE, VARYING, side
+from tests.bisection.sweep.test_show import FAIL, REPORTS, swept
+from tests.bisection.test_screen import COST, RUN, SOUND
+from tests.bisection.variance.test_report import DISTANCE, EQUAL, FIRST, GROUP, SIDE, VARYING, side
 from tests.screens import Screens
 
 POINTS = tuple(None if report is None else replace(report, run=RUN) for report in REPORTS)

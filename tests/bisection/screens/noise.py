@@ -28,10 +28,10 @@ from moeparity.bisection.record.show import record_reading
 from moeparity.bisection.report import Report
 from moeparity.bisection.schedule.data import Schedule, Steps
 from moeparity.bisection.schedule.show import schedule_reading, steps_reading
-from tests.bisection.floor.test_text import interval, trial
+from tests.bisection.floor.test_show import interval, trial
 from tests.bisection.record.records import GROWTH, LAYERS, NEAR, OFF, POWER, RIVAL, ROUTES, of
 from tests.bisection.reports import REPORT
-from tests.bisection.test_text import VERDICT
+from tests.bisection.test_screen import VERDICT
 
 BAND = OrderBand(elements=1000, differing=100, outside=0, furthest=0.0, draws_outside=3, varying=400)
 

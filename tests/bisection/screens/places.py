@@ -19,10 +19,10 @@ from moeparity.bisection.report import Report
 from moeparity.bisection.shares.data import Attribution, ShareRow, Shares
 from moeparity.bisection.trace.data import GraftedRoutes, Segment, Traced
 from moeparity.bisection.trace.show import trace_reading
-from tests.bisection.flips.test_text import DETAIL, FLIPS, MARGINS
-from tests.bisection.replay.test_text import RUNGS
+from tests.bisection.flips.test_show import DETAIL, FLIPS, MARGINS
+from tests.bisection.replay.test_show import RUNGS
 from tests.bisection.reports import REPORT, fill, grown
-from tests.bisection.test_text import CHOICE, FAIL, INERT, MASKED, METRICS, ROOTS, SIZE, TOGGLE
+from tests.bisection.test_screen import CHOICE, FAIL, INERT, MASKED, METRICS, ROOTS, SIZE, TOGGLE
 
 ROOT = replace(
     ROOTS[0],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -96,6 +96,15 @@ def test_more_lines_than_looks_keep_their_names() -> None:
     body = str(drawn(series)[0])
     assert [f"batch {number}" in body for number in range(LOOKS + 2)] == [True] * (LOOKS + 2)
     assert body.count("k-series0") == 2
+
+
+def test_a_legend_that_only_repeats_the_axis_is_left_out() -> None:
+    line = Line(label="tokens", values=(1.0,), look="bars")
+    figure = Series(
+        title="Some", name="some", label="k3", x=[0], x_label="x", y_label="tokens", lines=[line], words=[["word"]]
+    )
+    assert "k-series0" not in str(drawn(figure)[0])
+    assert "key k-series0 bars" in str(drawn(replace(figure, y_label="count"))[0])
 
 
 def test_a_series_has_its_bound_its_note_and_a_place_that_keys_reach() -> None:

@@ -1,1 +1,1 @@
-"""Recorded calls, run again on what they were recorded to read: in other legal orders of their sums, and in fp64."""
+"""Runs recorded calls again on what they were recorded to read: in other legal orders of their sums, and in fp64."""

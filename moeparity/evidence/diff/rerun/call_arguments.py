@@ -18,7 +18,7 @@ _PLACES = ("device", "layout", "memory_format", "pin_memory", "non_blocking")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of a call by their names in the op's schema; those that were not given are left out.
+    """The arguments of a call by their names in the op's schema. Arguments that were not given are left out.
 
     `out`: the recorded dtypes of its outputs.
     """

@@ -1,6 +1,6 @@
-"""Calls between values with equal bits, run again one after the other on what they were recorded to read.
+"""Runs the calls between values with equal bits again, one after the other, on what they were recorded to read.
 
-Nothing but ops of the lists below is run, whatever a trace names: elementwise ops, moves, and sums with their orders.
+Only ops of the lists below are run, whatever a trace names: elementwise ops, moves, and sums with their orders.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _COUNTING = ("cumsum", "prod")
 
 @dataclass(frozen=True)
 class Calls:
-    """The calls of one side between other values and `value`, an id that the last of them gives. `handed`: by id, what
-    they are handed in place of what they were recorded to read.
+    """The calls of one side that lead from other values to `value`, the id of what the last of them gives. `handed`: by
+    id, what they are handed in place of what they were recorded to read.
     """
 
     side: Side
@@ -81,9 +81,10 @@ class Calls:
         return any(rows.approximates(_name(call), call.scalars.get("1")) for call in self.calls)
 
     def rows(self, way: Way, rows: Tensor) -> Tensor:
-        """The value by one way at some of its rows, int64 [n] -> [n, C]; of a single large GEMM perhaps the first ones.
+        """The value in one way, at some of its rows: int64 [n] -> [n, C]. For a single large GEMM perhaps only the
+        first of these rows.
 
-        Raises NotDrawnError where a call can't be run again.
+        Raises NotDrawnError if a call can't be run again.
         """
         again = _Rerun(self.side, way, self.handed)
         if len(self.calls) == 1 and _name(self.calls[0]) in _BY_ROW and not way.native:
@@ -91,9 +92,9 @@ class Calls:
         return as_rows(again.of(self.calls, self.value))[rows]
 
     def written(self) -> bool:
-        """Whether all products of the GEMMs are few enough to be added one after the other.
+        """Whether the products of the GEMMs are few enough to be added one after the other.
 
-        Raises NotDrawnError where they are more than are run again at all.
+        Raises NotDrawnError if they are too many to be run again at all.
         """
         if len(self.calls) == 1 and _name(self.calls[0]) in _BY_ROW:
             return True

@@ -16,10 +16,11 @@ from moeparity.evidence.diff.rerun.way import NotDrawnError, Way
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A value with rows that are still to be added into it, by the parts of several calls: their order is open until
-    something else reads it.
+    """A value into which rows are still to be added, which are the parts of several calls. Their order is open until
+    something else reads the value.
 
-    parts: of each call `index`, int64 of one axis or of the source's shape, and `source`, added at it along `axis`.
+    parts: for each call its `index`, int64 of one axis or of the source's shape, and its `source`, which is added there
+    along `axis`.
     """
 
     base: Tensor
@@ -27,9 +28,11 @@ class Added:
     parts: tuple[tuple[Tensor, Tensor], ...]
 
     def total(self, way: Way) -> Tensor:
-        """The calls in another order, and the rows of each; what a call leaves is rounded to the value's own dtype.
+        """Adds the calls in another order, and the rows of each call. What a call leaves is rounded to the value's own
+        dtype.
 
-        Rows that one call adds to one place are added as torch's CPU kernel does, which rounds their sum once.
+        If one call adds several rows to one place, they are added as torch's CPU kernel does it, which rounds their sum
+        once.
         """
         total = self.base
         for number in way.permutation(len(self.parts)).tolist():

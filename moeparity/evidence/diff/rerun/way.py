@@ -29,10 +29,11 @@ class NotDrawnError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to run calls again: a seed's order of every sum, or with None the exact values, all in fp64.
+    """One way to run calls again: with a seed, every sum in an order that the seed draws; with None, the exact values,
+    all in fp64.
 
-    `written`: whether the sums of GEMMs are written out, product by product. `native`: as torch's own kernels have it
-    here, whatever the seed.
+    `written`: whether the sums of GEMMs are written out, product by product. `native`: whatever the seed, as torch's
+    own kernels compute on this machine.
     """
 
     seed: int | None

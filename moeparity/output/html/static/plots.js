@@ -1,13 +1,14 @@
 // Plots by uPlot, with keys, in the colours of the page.
 
-/** Axes in the page's colours; `values` names the ticks of x. */
+/** Axes in the page's colours; `values` names the ticks of x. The y axis is as wide as its longest tick. */
 function axes(xLabel, yLabel, values) {
   const look = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 }, font: "11px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif", labelSize: 18 };
   const power = (_, ticks) => ticks.map((v) => (v === null ? "" : Number(v).toExponential(0)));
   const whole = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000];
+  const wide = (_, ticks) => 24 + 6.5 * Math.max(3, ...(ticks ?? []).map((tick) => String(tick).length));
   return [
     { ...look, label: xLabel, values, size: 36, incrs: whole, grid: { show: false } },
-    { ...look, label: yLabel, size: 58, values: power, splits: (u) => tens(u.scales.y.min, u.scales.y.max), filter: (_, splits) => splits },
+    { ...look, label: yLabel, size: wide, values: power, splits: (u) => tens(u.scales.y.min, u.scales.y.max), filter: (_, splits) => splits },
   ];
 }
 

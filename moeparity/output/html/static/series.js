@@ -11,18 +11,22 @@ function reach(part, at) {
   return [low >= 0 && low < 8 * room ? 0 : low - room, high + room];
 }
 
+/** A number beside a tick: without zeros that say nothing. */
+const tick = (value) => short(value).replace(/\.?0+e/, "e");
+
 function series(name, part) {
   const log = part.zero !== null, last = part.x[part.x.length - 1], first = part.x[0];
   const at = (value) => (value === 0 && log ? part.zero : value);
   const range = reach(part, at);
   const room = part.ticks.length ? 0.5 : 0.03 * (last - first || 1);
-  const columns = part.lines.map((line) => line.values.map((v) => (v === null ? null : at(v))));
+  // A bar of nothing is not drawn.
+  const columns = part.lines.map((line) => line.values.map((v) => (v === null || (v === 0 && line.look === "bars") ? null : at(v))));
   const withZero = log && part.lines.some((line) => line.values.includes(0));
-  const yTicks = (_, ticks) => ticks.map((v) => (v === null ? "" : log ? (withZero && v === part.zero ? "0" : Number(v).toExponential(0)) : short(v)));
+  const yTicks = (_, ticks) => ticks.map((v) => (v === null ? "" : log ? (withZero && v === part.zero ? "0" : Number(v).toExponential(0)) : tick(v)));
   const axisPair = () => {
-    const [x, y] = axes(...part.labels, (_, ticks) => ticks.map((t) => (part.ticks.length ? part.ticks[t] ?? "" : short(t))));
-    if (!part.ticks.length) delete x.incrs;
-    else x.space = 60;
+    const [x, y] = axes(...part.labels, (_, ticks) => ticks.map((t) => (part.ticks.length ? part.ticks[t] ?? "" : tick(t))));
+    if (part.ticks.length) x.space = 60;
+    else if (!part.x.every(Number.isInteger)) delete x.incrs;
     y.values = yTicks;
     if (!log) { delete y.splits; delete y.filter; }
     return [x, y];

@@ -11,14 +11,15 @@ from moeparity.profiles.launch.source import Entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """`switches` take no value and `several` all words up to the next option; every other option takes one.
+    """How a parser reads options. `switches` take no value, and `several` take all words up to the next option; every
+    other option takes one value.
 
-    `spellings` map what is written (`--tp-size`, `-tp`, `--no-enforce-eager`) to the option's own name and whether it
-    is on; empty where the program's parser is not known. What begins as `shortened` says may be shortened.
-    `underscores`: `_` may stand for `-`. `dotted`: `--name.key value` is an entry of a mapping. `positional` is the
-    option that a word behind `serve` stands for; where it is `over` the others, it counts even if that option is given.
-    Of a parser without `spellings`: `--no-` in front turns `negated` off, and what begins as one of `apart` takes no
-    value behind `=`: written so, it is an option that nobody knows.
+    `spellings` map what is written (`--tp-size`, `-tp`, `--no-enforce-eager`) to the option's own name and to whether
+    it is on; they are empty if the program's parser is not known. An option that begins as `shortened` says may be
+    shortened. `underscores`: `_` may stand for `-`. `dotted`: `--name.key value` is an entry of a mapping. `positional`
+    is the option for which a word behind `serve` stands; if it is `over` the others, it counts even if that option is
+    given too. For a parser without `spellings`: `--no-` in front turns an option in `negated` off; an option that
+    begins as one of `apart` takes no value behind `=`, and written with one it is an unknown option.
     """
 
     switches: frozenset[str]
@@ -33,9 +34,11 @@ class Grammar:
     apart: tuple[str, ...] = ()
 
     def option_of(self, text: str) -> tuple[str, bool]:
-        """The option that is written so, and whether it is on; one that the parser does not have is by its own name.
+        """The option that is written so, and whether it is on. An option that the parser does not have keeps its own
+        name.
 
-        What differs from an option by its dashes, or by a `no` that the parser does not have, stays as it is written.
+        A word that differs from an option by its dashes, or by a `no` that the parser does not have, stays as it is
+        written.
         """
         plain = text.lstrip("-").replace("-", "_")
         if not self.spellings:
@@ -71,9 +74,11 @@ def of_parser(
     inverse: bool = False,
     **others: Any,
 ) -> Grammar:
-    """A parser with these options, each its names with underscores, its own first; those in `short` have one dash.
+    """A parser with these options. Each has its names with underscores, its own name first; names in `short` have one
+    dash.
 
-    `--no-` in front switches `toggles` off; with `inverse` also `--disable-` in place of `--enable-`, or the other way.
+    `--no-` in front switches an option in `toggles` off. With `inverse`, `--disable-` in place of `--enable-` does so
+    too, and the other way round.
     """
     spellings: dict[str, tuple[str, bool]] = {}
     for first_name, *further in synonyms:

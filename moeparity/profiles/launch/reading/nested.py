@@ -93,8 +93,8 @@ def _toml_lines(text: str) -> dict[str, int]:
 def leaves_of(
     mapping: Mapping[str, Any], where: Where, prefix: str = "", depth: int = 0
 ) -> Iterator[tuple[str, Entry]]:
-    """Nested keys, joined by dots, without those that hold keys themselves; an empty mapping is a leaf, `null` nothing,
-    and OmegaConf's `???` what something else must give.
+    """Nested keys, joined by dots, except those that hold further keys. An empty mapping is a leaf. `null` counts as
+    not set, and so does OmegaConf's `???`, which something else must fill.
     """
     if depth > _DEEPEST:
         raise SpecError(f"{where}: nested deeper than {_DEEPEST} levels. Write it flatter.")

@@ -118,8 +118,8 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 
 def _straight(tree: ast.Module) -> dict[str, list[ast.expr]]:
-    """By name, what is assigned to it one after another, where all of that is outside of loops and branches and the
-    value is never changed.
+    """What is assigned to each name, one after another. Only names count whose every assignment stands outside loops
+    and branches, and whose value is never changed.
     """
     stores = Counter(name for node in ast.walk(tree) for name in _stored(node))
     values: dict[str, list[ast.expr]] = {}

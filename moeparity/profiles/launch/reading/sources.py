@@ -57,8 +57,8 @@ def read_sources(path: Path, grammar_of: GrammarOf) -> list[Source]:
 
 
 def _whole_commands(programs: list[Started], notes: list[Note]) -> list[Started]:
-    """Without lines that begin with an option, where others start a program: the command before them has ended, as
-    behind a backslash that is not the last letter of its line.
+    """The lines without those that begin with an option, if other lines start a program: the command before such a line
+    has ended. That happens after a backslash that is not the last character of its line.
     """
     if not any(program.name for program in programs):
         return programs

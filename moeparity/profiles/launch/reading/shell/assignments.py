@@ -43,8 +43,8 @@ def assigned(node: Node, scope: Scope, expander: Expander) -> None:
 
 
 def declared(node: Node, scope: Scope, expander: Expander) -> None:
-    """`export`, `declare`, `local` and `readonly`: the assignments among their words, and which of them go to commands.
-    Raises SpecError.
+    """`export`, `declare`, `local` and `readonly`: the assignments among their words, and which of these are passed to
+    commands. Raises SpecError.
     """
     parts = [child for child in node.named_children if child.type != "comment"]
     flags = [text_of(child) for child in parts if text_of(child).startswith(("-", "+"))]

@@ -22,9 +22,9 @@ _BRACES = re.compile(r"\{[^{}]*(,|\.\.)[^{}]*\}")
 
 
 class Expander:
-    """Turns nodes into words, with what a scope holds; `line` is where the script starts in its file.
+    """Turns nodes into words, with what a scope holds. `line` is the line of the file on which the script starts.
 
-    `hidden` are expressions that the parser was not shown, by the byte they start on.
+    `hidden` are expressions that the parser was not shown, by the byte at which they start.
     """
 
     def __init__(self, scope: Scope, path: Path, line: int = 1, hidden: Mapping[int, str] | None = None) -> None:

@@ -1,5 +1,5 @@
-"""What bash reads and tree-sitter's grammar does not: put in its place is text of the same meaning, or of the same
-length, of which the hidden part is kept.
+"""Syntax that bash reads and tree-sitter's grammar does not. The parser is shown other text in its place: text of the
+same meaning, or text of the same length, and then the hidden part is kept.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Walks a script statement by statement: what it sets, and which commands it starts with which words.
+"""Walks through a script statement by statement: what it sets, and which commands it starts with which words.
 
-A branch that cannot be decided is walked on every side: what differs keeps its condition. Nothing is run.
+If a branch cannot be decided, every side is walked, and what differs keeps its condition. Nothing is run.
 """
 
 from __future__ import annotations

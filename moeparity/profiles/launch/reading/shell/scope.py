@@ -39,9 +39,10 @@ class Variable:
 
 @dataclass(slots=True, kw_only=True)
 class Scope:
-    """Variables, functions and arguments where a script stands; `commands` and `notes` are those of the whole file.
+    """Variables, functions and arguments at one point of a script. `commands` and `notes` are those of the whole file.
 
-    `called`: the arguments are those of a function or of `set --`, not what the script itself is started with.
+    `called`: the arguments are those of a function or of `set --`, and not those with which the script itself is
+    started.
     """
 
     budget: Budget

@@ -54,8 +54,8 @@ def _parser() -> Parser:
 
 
 def parsed(text: str, path: Path, line: int = 1) -> tuple[Node, dict[int, str]]:
-    """The tree of a script that starts on that line of a file, and what was hidden from the parser, by the byte it
-    starts on. Raises SpecError where it is no bash.
+    """The tree of a script that starts on that line of a file, and what was hidden from the parser, by the byte at
+    which it starts. Raises SpecError if the text is no bash.
     """
     at = Where(path, line)
     if "\0" in text:

@@ -202,7 +202,7 @@ def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
     if side.role == REFERENCE:
         yield "No other side is launched: transformers with eager attention is what this one is held to."
         return
-    yield f"The {launched.role}: {launch.engine} {launch.version}, as {launch.file} starts it."
+    yield f"The {launched.role}: {launch.engine} {launch.version}, {launch.basis}."
     for setting in launch.settings:
         if setting.given and setting.role == side.role:
             yield f"{setting.where}: {setting.name} {setting.value}: {setting.implies}"

@@ -18,6 +18,7 @@ from typing import Any
 from moeparity.evidence.plugin import files
 
 FORMAT = "moeparity.served/1"
+_LABEL = "_moeparity_label"
 _DEEPEST = 6
 _LONGEST = 500
 _SECRET = ("hf_token", "api_key", "password", "secret")
@@ -34,19 +35,31 @@ nvidia-cublas-cu12 nvidia-cublas numpy
 
 
 def label(config: Any) -> str:
-    """The name that all processes of one engine have for it, with the rank of its replica if there are several."""
+    """The name that all processes of one engine have for it, with the rank of its replica if there are several.
+
+    It is that of the process which makes the configuration, and goes with it: the core gives it another `instance_id`.
+    """
+    name = vars(config).setdefault(_LABEL, f"vllm-{config.instance_id}")
     parallel = config.parallel_config
-    rank = f"-replica{parallel.data_parallel_rank}" if parallel.data_parallel_size > 1 else ""
-    return f"vllm-{config.instance_id}{rank}"
+    return f"{name}-replica{parallel.data_parallel_rank}" if parallel.data_parallel_size > 1 else str(name)
 
 
 def stated(arguments: Any) -> dict[str, Any]:
     """The arguments of an engine that are not at their defaults, before the engine fills them in."""
     return {
-        field.name: value
+        field.name: plain(getattr(arguments, field.name), field.name)
         for field in fields(arguments)
-        if not field.name.startswith("_")
-        and (value := plain(getattr(arguments, field.name), field.name)) != plain(_default(field), field.name)
+        if not field.name.startswith("_") and not _at_default(arguments, field)
+    }
+
+
+def _defaults(config: Any) -> dict[str, list[str]]:
+    """By part of the configuration, its fields that are at the engine's own defaults."""
+    parts = {field.name: getattr(config, field.name) for field in fields(config)}
+    return {
+        name: [field.name for field in fields(part) if _at_default(part, field)]
+        for name, part in parts.items()
+        if is_dataclass(part) and not isinstance(part, type)
     }
 
 
@@ -61,6 +74,7 @@ def write_resolved(arguments: dict[str, Any], config: Any) -> None:
         "platform": platform_class,
         "stated": arguments,
         "config": plain(config, ""),
+        "defaults": _defaults(config),
         "runner": 2 if config.use_v2_model_runner else 1,
         "environment": files.environment(_VARIABLES.split()),
         "versions": dict(_versions()),
@@ -120,8 +134,10 @@ def _mapping(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     }
 
 
-def _default(field: Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default
+def _at_default(holder: Any, field: Field[Any]) -> bool:
+    """Whether a field has its default; one that was not set at all does not."""
+    default = field.default_factory() if field.default_factory is not MISSING else field.default
+    return bool(plain(getattr(holder, field.name, MISSING), field.name) == plain(default, field.name))
 
 
 def _versions() -> Iterator[tuple[str, str]]:

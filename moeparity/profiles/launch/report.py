@@ -123,7 +123,8 @@ class Launch:
     `unstated` is what the engine does unless told not to and no profile states; `irrelevant` are options known to
     change no log-probability; `together` those that say which tokens are computed together, which a recipe says in its
     own words; `ignored` were not looked at. `another_model` says that the file names a model which is
-    plainly not the checkpoint's that it was read with.
+    plainly not the checkpoint's that it was read with. `resolved_by` is the engine that wrote the file, of what it
+    resolved; empty where the file starts it.
     """
 
     file: str
@@ -141,6 +142,14 @@ class Launch:
     ignored: tuple[IgnoredKey, ...]
     notes: tuple[LaunchNote, ...] = ()
     another_model: str = ""
+    resolved_by: str = ""
+
+    @property
+    def basis(self) -> str:
+        """By which of both it is known: what the engine resolved, or the file that starts it."""
+        if self.resolved_by:
+            return f"as {self.resolved_by} resolved its arguments itself, by {self.file}"
+        return f"as {self.file} starts it"
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""

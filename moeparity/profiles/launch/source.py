@@ -71,7 +71,7 @@ class Source:
     """What a file gives one program: options, environment variables, and the words of its command (none for a mapping).
 
     `model` is the word that names the model, where it counts. `notes` name what may decide an option and was not
-    followed.
+    followed. `resolved_by` is the engine that told these values itself, empty where a launch file asks for them.
     """
 
     path: Path
@@ -80,3 +80,4 @@ class Source:
     command: tuple[str, ...] = field(default=())
     model: Entry | None = None
     notes: tuple[Note, ...] = ()
+    resolved_by: str = ""

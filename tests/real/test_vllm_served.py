@@ -186,8 +186,8 @@ def test_its_arguments_are_read_in_place_of_a_launch_file(name: str, request: py
     launch = read(run.folder / f"{run.label}.json", ROOT / "checkpoints/quickstart")
     assert (launch.engine, launch.resolved_by) == ("vLLM", "vLLM 0.32.0")
     assert [side.variant for side in launch.sides] == ["{profile: vllm-cpu, dtype: bf16}"]
-    given = {setting.name: setting.value for setting in launch.settings if setting.given}
-    assert given["enforce_eager"] == "true"
+    stated = {setting.name: setting.value for setting in launch.settings if setting.given}
+    assert stated["enforce_eager"] == "true"
     assert any("CPU_ATTN" in note.says for note in launch.notes)
     together = {key.name for key in launch.together}
     assert {"max_num_seqs", "max_num_batched_tokens"} <= together

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import importlib.metadata
+import operator
 import platform
 import sys
 from collections import Counter
@@ -45,19 +46,26 @@ def label(config: Any) -> str:
 
 
 def stated(arguments: Any) -> dict[str, Any]:
-    """The arguments of an engine that are not at their defaults, before the engine fills them in."""
-    return {
-        field.name: plain(getattr(arguments, field.name), field.name)
-        for field in fields(arguments)
-        if not field.name.startswith("_") and not _at_default(arguments, field)
-    }
+    """The arguments of an engine that are not at their defaults, before the engine fills them in.
+
+    Of one that holds others, those that are not.
+    """
+    not_default = {}
+    for field in fields(arguments):
+        value, default = _with_default(arguments, field)
+        if field.name.startswith("_") or value == default:
+            continue
+        if isinstance(value, dict) and isinstance(default, dict):
+            value = {key: inner for key, inner in value.items() if key not in default or inner != default[key]}
+        not_default[field.name] = value
+    return not_default
 
 
 def _defaults(config: Any) -> dict[str, list[str]]:
     """By part of the configuration, its fields that are at the engine's own defaults."""
     parts = {field.name: getattr(config, field.name) for field in fields(config)}
     return {
-        name: [field.name for field in fields(part) if _at_default(part, field)]
+        name: [field.name for field in fields(part) if operator.eq(*_with_default(part, field))]
         for name, part in parts.items()
         if is_dataclass(part) and not isinstance(part, type)
     }
@@ -134,10 +142,12 @@ def _mapping(mapping: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     }
 
 
-def _at_default(holder: Any, field: Field[Any]) -> bool:
-    """Whether a field has its default; one that was not set at all does not."""
-    default = field.default_factory() if field.default_factory is not MISSING else field.default
-    return bool(plain(getattr(holder, field.name, MISSING), field.name) == plain(default, field.name))
+def _with_default(holder: Any, field: Field[Any]) -> tuple[Any, Any]:
+    """A field's value and its default, as JSON has them."""
+    default: Any = field.default_factory() if field.default_factory is not MISSING else field.default
+    if hasattr(default, "get_default"):  # pydantic's way to say more of a field
+        default = default.get_default(call_default_factory=True)
+    return plain(getattr(holder, field.name, None), field.name), plain(default, field.name)
 
 
 def _versions() -> Iterator[tuple[str, str]]:

@@ -83,6 +83,9 @@ class Steps:
                 self._end(request, is_whole=False)
             self.is_open = False
             self.forget_prefixes()
+            for file in filter(None, (self.steps, self.tokens, self.rows)):
+                file.close()
+            atexit.unregister(self.close)
 
     def forget_prefixes(self) -> None:
         """The engine's prefix cache is empty."""

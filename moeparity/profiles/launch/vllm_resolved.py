@@ -35,8 +35,10 @@ _RENAMED: Final = {
 _TOP = ("optimization_level", "performance_mode")
 _WHOLE = ("speculative_config", "diffusion_config", "engram_config")
 """Parts that stand for an option as they are, if there are any."""
-_FILLED = frozenset({"worker_cls", "ir_op_priority", "tokenizer", "served_model_name", "runner"})
-"""Fields that a platform fills in, so that they say nothing unless they are stated."""
+_FILLED = frozenset(
+    {"worker_cls", "ir_op_priority", "tokenizer", "served_model_name", "runner", "dcp_comm_backend", "dcp_q_replicate"}
+)
+"""Fields that the engine fills in for its platform, so that they say nothing unless they are stated."""
 _OF_GPUS = frozenset({"attention_backend", "moe_backend", "disable_custom_all_reduce", "VLLM_USE_V2_MODEL_RUNNER"})
 """What a CPU has other kernels for, which its profile states."""
 _LOOSE = frozenset({"compilation_config", "attention_config", "kernel_config", "mamba_config", "additional_config"})
@@ -86,13 +88,12 @@ def _compiled(file: Served) -> Iterator[Entry]:
     """Of the compilation only what was stated of it, whether there is any, and whether it fuses the all-reduce."""
     config = {entry.name: entry for entry in file.entries("config.compilation_config")}
     stated: Any = file.fields["stated"].get("compilation_config")
-    mapping = {key: value for key, value in stated.items() if value} if isinstance(stated, dict) else {}
-    mapping = {key: value for key, value in mapping.items() if key in config and value == config[key].value}
+    mapping = dict(stated) if isinstance(stated, dict) else {}
     passes = config["pass_config"].value if "pass_config" in config else None
-    if isinstance(passes, dict) and passes.get("fuse_allreduce_rms") is False:
-        mapping["pass_config"] = {"fuse_allreduce_rms": False}
     if "mode" in config and config["mode"].value == 0:
         mapping["mode"] = 0
+    elif isinstance(passes, dict) and passes.get("fuse_allreduce_rms") is False:
+        mapping["pass_config"] = {"fuse_allreduce_rms": False}
     if mapping:
         yield Entry(name="compilation_config", value=mapping, where=file.where("config.compilation_config"))
 

@@ -12,6 +12,7 @@ from moeparity.profiles.launch import (
     miles,
     nemo_rl,
     prime_rl,
+    resolved,
     rl_trainers,
     servers,
     skyrl,
@@ -22,6 +23,7 @@ from moeparity.profiles.launch import (
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.reading.arguments import options
 from moeparity.profiles.launch.reading.grammar import Grammar
+from moeparity.profiles.launch.reading.printed import printed
 from moeparity.profiles.launch.reading.resolved import Served, served
 from moeparity.profiles.launch.reading.shell_words import Word, plain
 from moeparity.profiles.launch.reading.sources import read_sources
@@ -56,7 +58,11 @@ _COMMANDS = {
 }
 """By module, console program, or what a Python file calls."""
 _SERVES = {("vllm", "serve"): servers.VLLM, ("sglang", "serve"): servers.SGLANG}
-_SERVED = {"vllm": (vllm_resolved.source, servers.VLLM)}
+_SERVED = {
+    "vllm": (vllm_resolved.source, servers.VLLM),
+    "sglang": (resolved.source, servers.SGLANG),
+    "megatron": (resolved.source, megatron.MEGATRON),
+}
 """Engines that tell what they resolved, by the names that they give themselves."""
 _OTHER_COMMANDS = {
     ("trl", "grpo"): rl_trainers.TRL,
@@ -106,7 +112,7 @@ _ANY = Grammar(switches=FLAGS)
 
 def programs_of(path: Path) -> list[tuple[Source, Program]]:
     """What a file starts, one of each kind. Raises SpecError where it cannot be told, or where there are several."""
-    file = served(path)
+    file = served(path) or printed(path)
     if file is not None:
         return [_of_served(file)]
     sources = read_sources(path, _grammar)

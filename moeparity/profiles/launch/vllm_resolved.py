@@ -10,13 +10,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
-from moeparity.errors import SpecError
-from moeparity.profiles.launch.options import Decision, Implied, Option, Program, Settings
+from moeparity.profiles.launch.options import Decision, Implied, Program, Settings
 from moeparity.profiles.launch.reading.resolved import Served, workers
+from moeparity.profiles.launch.resolved import legible, telling
 from moeparity.profiles.launch.shared import on_cpu
-from moeparity.profiles.launch.source import NULL, Entry, Installed, Note, Source, Unresolved
-from moeparity.profiles.launch.unstated import groups_tokens
-from moeparity.profiles.launch.values import value_of
+from moeparity.profiles.launch.source import NULL, Entry, Installed, Note, Source
 
 _SECTIONS = ("model_config", "cache_config", "parallel_config", "scheduler_config", "load_config", "kernel_config")
 """Parts of the configuration whose fields have the names of options."""
@@ -49,14 +47,14 @@ def source(file: Served, program: Program) -> Source:
     """The options, the environment and the release of a file of the plugin. Workers' files beside it are read too."""
     stated = {entry.name: entry for entry in file.entries("stated")}
     by_name = {entry.name: entry for entry in (*_resolved(file), *_of_workers(file, program))}
-    options = {name: option for option in program.options for name in option.names}
-    entries = [entry for entry in by_name.values() if entry.name in stated or _tells(entry, options, program)]
+    quiet = [entry for entry in by_name.values() if entry.name not in stated and entry.name not in _FILLED]
+    entries = [entry for entry in by_name.values() if entry.name in stated] + list(telling(quiet, program))
     entries += [entry for name, entry in stated.items() if name not in by_name and name not in _LOOSE]
     variables = [entry for entry in file.entries("environment") if entry.name.startswith("VLLM_")]
     without = _OF_GPUS if _on_cpu(file) else frozenset()
     return Source(
         path=file.path,
-        options=tuple(_legible(entry, options) for entry in entries if entry.name not in without),
+        options=tuple(entry for entry in legible(entries, program) if entry.name not in without),
         environment=tuple(entry for entry in (*_runner(file), *variables) if entry.name not in without),
         command=("vllm", "serve"),
         notes=tuple(_notes(file)),
@@ -133,31 +131,6 @@ def _notes(file: Served) -> Iterator[Note]:
         ]
         says = f"worker {worker.fields.get('rank')} runs {', '.join(kernels)}"
         yield Note(says=says, where=worker.where("attention"))
-
-
-def _tells(entry: Entry, options: dict[str, Option], program: Program) -> bool:
-    """Whether a value that nobody stated says more than the option's default does."""
-    option = options.get(entry.name)
-    if entry.name in _FILLED or entry.value is NULL:
-        return entry.name in program.model
-    if option is None:
-        return groups_tokens(entry.name)
-    try:
-        value = value_of(option, entry)
-    except SpecError:
-        return True
-    return option.implies(value) != option.implies(option.default)
-
-
-def _legible(entry: Entry, options: dict[str, Option]) -> Entry:
-    """The entry; one of a value that the options read here do not have is not resolved."""
-    option = options.get(entry.name)
-    if option is not None and entry.value is not NULL:
-        try:
-            value_of(option, entry)
-        except SpecError:
-            return replace(entry, value=Unresolved(str(entry.value)))
-    return entry
 
 
 _UNLIKE = "the profile vllm-cpu was read off an eager run of {}, and this one {}"

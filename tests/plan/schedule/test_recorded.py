@@ -38,8 +38,8 @@ def refused(folder: Path, *batches: Any, tokens: TokenGrid = TWO) -> str:
 
 def test_what_a_servers_plugin_says_beside_is_read(tmp_path: Path) -> None:
     beside = {"requests": ["a", "b"], "preempted": ["c"], "weights": "step-7"}
-    plain, told = ({"spans": [[0, 0, 4], [1, 0, 5]], "scored": [0, 1], **more} for more in ({}, beside))
-    assert schedule(recorded(tmp_path, told), TWO, HERE).steps == schedule(recorded(tmp_path, plain), TWO, HERE).steps
+    plain, server = ({"spans": [[0, 0, 4], [1, 0, 5]], "scored": [0, 1], **more} for more in ({}, beside))
+    assert schedule(recorded(tmp_path, server), TWO, HERE).steps == schedule(recorded(tmp_path, plain), TWO, HERE).steps
 
 
 def test_other_weights_and_a_step_that_the_plugin_could_not_follow(tmp_path: Path) -> None:

@@ -105,7 +105,10 @@ def test_a_value_that_differs_from_the_default_is_told(change: Change, name: str
         ("vllm-1.worker-0.json", "It is a worker's: give the file of the engine, which lies beside it."),
         (lambda f: f.update(format="moeparity.served/9"), "expected 'moeparity.served/1'"),
         (lambda f: f.pop("config"), "has no config; expected what an engine resolved."),
-        (lambda f: f.update(engine="other"), "engine is 'other'; expected vllm. Give the launch file of this engine."),
+        (
+            lambda f: f.update(engine="other"),
+            "engine is 'other'; expected vllm, sglang, megatron. Give the launch file of this engine.",
+        ),
     ],
 )
 def test_what_is_refused(file: str | Change, message: str, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from moeparity.profiles.launch.reading.nested import text_of
 from moeparity.profiles.launch.source import NULL, Entry
 
 FORMAT = "moeparity.served/1"
+_OF_SGLANG = {"model_path", "version", "internal_states"}
+"""Keys of what SGLang answers at `/server_info`."""
 _KEYS = ("engine", "version", "config", "defaults", "stated", "environment")
 
 
@@ -24,7 +26,7 @@ class Served:
 
     path: Path
     fields: Mapping[str, Any]
-    lines: Mapping[str, int]
+    lines: Mapping[str, int | None]
 
     def where(self, name: str) -> Where:
         """The line of a key."""
@@ -44,12 +46,14 @@ def served(path: Path) -> Served | None:
     if path.suffix != ".json" or not paths.present(path):
         return None
     text = text_of(path)
-    if FORMAT.partition("/")[0] not in text:
-        return None
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    if isinstance(fields, dict) and fields.keys() >= _OF_SGLANG:
+        lines = {f"config.{name}": number for name, number in _lines(text)} | {"version": None}
+        fields = {"engine": "sglang", "version": fields["version"], "config": fields}
+        return Served(path=path, fields=fields, lines=lines)
     version = fields.get("format") if isinstance(fields, dict) else None
     if not str(version).startswith(f"{FORMAT.partition('/')[0]}/"):
         return None

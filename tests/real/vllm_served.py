@@ -2,8 +2,8 @@
 
 CASES holds `folder`; `path`, what is put in front of Python's path (the plugin, or nothing); `engine`, arguments of
 `LLM`; `prompts`, and `new`, how many tokens are drawn behind each; `rounds`, how often all are served. ANSWERS holds of
-the last round `tokens` and `logprobs` (fp64) of each request, of every round the `seconds` of CPU of this process, and of all forwards of the
-model in this process `positions` and `ids`. It imports nothing of this project.
+the last round `tokens` and `logprobs` (fp64) of each request, of every round the `seconds` of CPU of this process, and
+of all forwards of the model in this process positions and ids. It imports nothing of this project.
 """
 
 from __future__ import annotations

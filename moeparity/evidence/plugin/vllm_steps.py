@@ -99,6 +99,7 @@ class Steps:
         copies = list(self._begin_sequences(scheduled))
         for request, output in outputs.items():
             self.running[request].take(output)
+            self.size += len(output.new_token_ids)
         row_order = self._row_order(scheduled, ran)
         step = self._spans(scheduled, row_order, outputs)
         step |= {"copies": copies} if copies else {}

@@ -181,7 +181,7 @@ class Steps:
                 spans.append([sequence.number, first, last])
                 names.append(request)
                 sequence.computed = last
-        step = {"spans": spans, "phase": _phase(prompts, spans), "scored": list(range(len(spans))), "requests": names}
+        step = {"spans": spans, "phase": _phase(prompts, drafted=bool(scheduled.scheduled_spec_decode_tokens)), "scored": list(range(len(spans))), "requests": names}
         return step | ({"verified": verified} if verified else {}) | ({"padding": padding} if padding else {})
 
     def _end(self, request: str, *, is_whole: bool) -> None:
@@ -198,10 +198,10 @@ class Steps:
             self.lines += 1
 
 
-def _phase(prompts: list[bool | None], spans: list[list[int]]) -> str:
+def _phase(prompts: list[bool | None], *, drafted: bool) -> str:
     """The phase of a step, of what of each span is a prompt: none, a part, all of it."""
     if all(whole is None for whole in prompts):
-        return "verify" if any(last - first > 1 for _, first, last in spans) else "decode"
+        return "verify" if drafted else "decode"
     return "prefill" if all(prompts) else "chunk"
 
 

@@ -181,7 +181,8 @@ class Steps:
                 spans.append([sequence.number, first, last])
                 names.append(request)
                 sequence.computed = last
-        step = {"spans": spans, "phase": _phase(prompts, drafted=bool(scheduled.scheduled_spec_decode_tokens)), "scored": list(range(len(spans))), "requests": names}
+        phase = _phase(prompts, drafted=bool(scheduled.scheduled_spec_decode_tokens))
+        step = {"spans": spans, "phase": phase, "scored": list(range(len(spans))), "requests": names}
         return step | ({"verified": verified} if verified else {}) | ({"padding": padding} if padding else {})
 
     def _end(self, request: str, *, is_whole: bool) -> None:

@@ -13,7 +13,7 @@ def init(
     out: Annotated[Path, typer.Option(help="The recipe to write; its prompts go beside it.")] = Path("recipe.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
     server: Annotated[
-        Path | None, typer.Option(help="The server's launch file: the candidate is what it starts.")
+        Path | None, typer.Option(help="The server's launch file, or what its engine resolved: the candidate.")
     ] = None,
     trainer: Annotated[
         Path | None, typer.Option(help="The trainer's: the reference; it may start the server too.")
@@ -22,7 +22,8 @@ def init(
     """Write a recipe and prompts for a checkpoint, ready to run. The recipe says in comments what else it can hold.
 
     All weights are read once, and a checkpoint that cannot be run is refused. With launch files, both sides are what
-    those start, each value with its file and line.
+    those start, each value with its file and line. A file in which an engine wrote what it resolved (docs/served.md)
+    goes in place of a launch file; what is printed says by which of both each side is known.
     """
     from moeparity.bisection.init import write_starter
     from moeparity.bisection.toggles.show import left_out_words
@@ -34,6 +35,8 @@ def init(
         starter = write_starter(checkpoint, out, force=force, server=server, trainer=trainer, progress=progress)
     written = (starter.recipe, *starter.profiles, starter.tokens)
     console().print(f"wrote {', '.join(map(str, written[:-1]))} and {written[-1]}")
+    for basis in starter.bases:
+        console().print(basis, markup=False)
     for another in starter.other_models:
         console().print(f"warning: not this checkpoint's model: {another}", markup=False)
     for choice in starter.other_functions:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from moeparity import paths
 from moeparity.bisection.init.functions import other_functions
 from moeparity.errors import SpecError, Where
 from moeparity.plan.engine_profile import Profile, load_profile
@@ -51,6 +52,7 @@ class LaunchedSides:
     """Both sides of a recipe.
 
     text: their part of the recipe. profiles: files to be written beside it. warnings: options that no profile covers.
+    bases: by which file each launched side is known, and whether the engine wrote it or it starts the engine.
     other_models: launch files that name a model that is clearly not the checkpoint. other_functions: choices by which
     the sides compute another function, and what removes them. obstacle: why the recipe cannot run, "" if it can.
     temperature: the sampler's, None if not set.
@@ -59,6 +61,7 @@ class LaunchedSides:
     text: str
     profiles: dict[Path, str]
     warnings: tuple[str, ...]
+    bases: tuple[str, ...]
     other_models: tuple[str, ...]
     other_functions: tuple[str, ...]
     obstacle: str
@@ -148,6 +151,7 @@ def sides_of_recipe(launched_sides: tuple[Launched, Launched], graph: Graph, dty
         text="\n".join(blocks),
         profiles=profiles,
         warnings=tuple(dict.fromkeys(line for launched in launched_sides for line in launched.warnings)),
+        bases=tuple(f"{each.role}: {each.launch.basis}" for each in launched_sides if each.side.role != REFERENCE),
         other_models=tuple(
             dict.fromkeys(launched.launch.another_model for launched in launched_sides if launched.launch.another_model)
         ),
@@ -202,7 +206,8 @@ def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
     if side.role == REFERENCE:
         yield "No other side is launched: transformers with eager attention is what this one is held to."
         return
-    yield f"The {launched.role}: {launch.engine} {launch.version}, as {launch.file} starts it."
+    yield f"The {launched.role}: {_program(launch)}, {launch.basis}."
+    yield from _ran(launch)
     for setting in launch.settings:
         if setting.given and setting.role == side.role:
             yield f"{setting.where}: {setting.name} {setting.value}: {setting.implies}"
@@ -213,6 +218,22 @@ def _used_lines(launched: Launched, dtype: str) -> Iterator[str]:
         if name in side.origins:
             yield f"{name}: by {side.origins[name]}"
     yield f"dtype {side.dtype or dtype}: by {side.origins.get('dtype', 'the checkpoint')}"
+
+
+def _program(launch: Launch) -> str:
+    """The program, and the release whose options were read; an engine that resolved them says its own."""
+    return launch.engine if launch.resolved_by else f"{launch.engine} {launch.version}"
+
+
+def _ran(launch: Launch) -> Iterator[str]:
+    """How to take the steps and tokens that an engine wrote beside what it resolved."""
+    file = Path(launch.file)
+    steps, tokens = (file.with_suffix(f".{kind}.jsonl") for kind in ("schedule", "tokens"))
+    if launch.resolved_by and paths.is_file(steps) and paths.is_file(tokens):
+        yield (
+            f"What it ran: in place of `micro_batch` take `schedule: {{file: {steps}}}`, and above, in place of what "
+            f"stands there, `tokens: {{file: {tokens}, sampled_from: candidate}}`."
+        )
 
 
 def _unused_lines(launch: Launch) -> Iterator[str]:

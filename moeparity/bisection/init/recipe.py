@@ -47,7 +47,8 @@ class Starter:
     """What was written: `recipe` and `tokens`, whether the weights are synthetic, and a sentence about them (`note`, ""
     for nothing).
 
-    With launch files: `profiles` were written beside the recipe; `warnings`: options that decide numerics and have no
+    With launch files: `bases` say by which file each side is known, and whether the engine wrote it or it starts the
+    engine; `profiles` were written beside the recipe; `warnings`: options that decide numerics and have no
     profile; `other_functions`: choices by which the sides compute another function; `other_models`: launch files that
     name a model that is clearly not the checkpoint; `obstacle`: why the recipe can't run, "" if it can; `left_out`:
     mixtures of both sides that can't run and that a bisection leaves out.
@@ -58,6 +59,7 @@ class Starter:
     synthetic: bool
     note: str = ""
     profiles: tuple[Path, ...] = ()
+    bases: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     other_functions: tuple[str, ...] = ()
     other_models: tuple[str, ...] = ()
@@ -119,6 +121,7 @@ def _of_launch(starter: Starter, sides: LaunchedSides) -> Starter:
     return replace(
         starter,
         profiles=tuple(sides.profiles),
+        bases=sides.bases,
         warnings=sides.warnings,
         other_functions=sides.other_functions,
         other_models=sides.other_models,

@@ -10,6 +10,9 @@
 | `verified` | places in `spans` all of whose tokens do, beside those of `scored` |
 | `isolated` | false where a token of a pack sees those of other sequences |
 | `copies` | a list of [sequence, first, last + 1, source, shift]: tokens that were found in a cache |
+| `requests`, `preempted` | a server's names of the requests of `spans`, and of those that it stopped; for people |
+| `weights` | the version of the weights that the step ran on; one for all steps |
+| `error` | why a server's plugin could not follow it from here on: the file is refused |
 """
 
 from __future__ import annotations
@@ -52,19 +55,27 @@ def read_batches(name: str, positions: Positions, where: Where) -> Recorded:
     refuse_more(len(lines), paths.limit(MOST_STEPS), Where(path))
     started: set[int] = set()
     steps: list[Step] = []
+    versions: dict[str, Where] = {}
     for number, line in enumerate(lines, start=1):
-        steps.append(_step(Where(path, number), line, started))
+        steps.append(_step(Where(path, number), line, started, versions))
         started.update(part.sequence for part in steps[-1].parts)
     schedule = Schedule(steps=tuple(steps), positions=positions, name=f"recorded in {name}")
     return Recorded(schedule=schedule, where=Where(path))
 
 
-def _step(where: Where, line: str, started: set[int]) -> Step:
+def _step(where: Where, line: str, started: set[int], versions: dict[str, Where]) -> Step:
+    """One step; `versions` are those of the weights so far, each with the line that first has it."""
     example = '{"spans": [[0, 0, 5]]}'
     fields = json_object(where, line, keys=_KEYS, thing="step", example=example, error=SpecError)
     for key, (is_right, expected) in _KEYS.items():
         if key in fields and not is_right(fields[key]):
             raise SpecError(f"{where}: {key} is {shown(fields[key])}; expected {expected}.")
+    if "error" in fields:
+        raise SpecError(
+            f"{where}: what ran from here on is not known: {fields['error']}. Expected a schedule without an error: "
+            "leave out this line, all behind it, and the sequences that these steps belong to."
+        )
+    _refuse_other_weights(where, fields, versions)
     if "spans" not in fields:
         raise SpecError(f"{where}: key 'spans' is missing. Add it: the tokens of this step.")
     spans = tuple(Span(*span) for span in fields["spans"])
@@ -78,6 +89,18 @@ def _step(where: Where, line: str, started: set[int]) -> Step:
         verified=tuple(fields.get("verified", ())),
         copies=tuple(Copy(*copy) for copy in fields.get("copies", ())),
     )
+
+
+def _refuse_other_weights(where: Where, fields: dict[str, Any], versions: dict[str, Where]) -> None:
+    """Refuse a step that ran on other weights than those before it: a recipe has one checkpoint."""
+    if "weights" in fields:
+        versions.setdefault(fields["weights"], where)
+    if len(versions) > 1:
+        (before, first), *_ = versions.items()
+        raise SpecError(
+            f"{where}: this step ran on weights {shown(fields['weights'])}, that of line {first.line} on "
+            f"{shown(before)}; expected one version, as a recipe has one checkpoint. Take the requests of one version."
+        )
 
 
 def phase_of(spans: tuple[Span, ...], started: set[int]) -> Phase:
@@ -97,6 +120,14 @@ def _are_numbers(value: object) -> bool:
 
 def _are_places(value: object) -> bool:
     return isinstance(value, list) and _are_numbers(value) and value == sorted(set(value))
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
 
 
 def _are_spans(value: object) -> bool:
@@ -120,5 +151,9 @@ _KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "verified": (_are_places, "a list of places in `spans`, from 0, ascending"),
     "isolated": (lambda value: isinstance(value, bool), "true or false"),
     "copies": (_are_copies, "a list of [sequence, first, last + 1, source, shift], whole numbers"),
+    "requests": (_are_texts, "a list of names"),
+    "preempted": (_are_texts, "a list of names"),
+    "weights": (_is_text, "a version, as text"),
+    "error": (_is_text, "a sentence"),
 }
 """The keys of a step, each with its check and what an error message says is expected."""

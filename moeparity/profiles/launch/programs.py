@@ -6,11 +6,25 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from moeparity.errors import SpecError, Where, listed
-from moeparity.profiles.launch import megatron, miles, nemo_rl, prime_rl, rl_trainers, servers, skyrl, slime, verl
+from moeparity.errors import SpecError, Where, listed, shown
+from moeparity.profiles.launch import (
+    megatron,
+    miles,
+    nemo_rl,
+    prime_rl,
+    resolved,
+    rl_trainers,
+    servers,
+    skyrl,
+    slime,
+    verl,
+    vllm_resolved,
+)
 from moeparity.profiles.launch.options import Program
 from moeparity.profiles.launch.reading.arguments import options
 from moeparity.profiles.launch.reading.grammar import Grammar
+from moeparity.profiles.launch.reading.printed import printed
+from moeparity.profiles.launch.reading.resolved import Served, served
 from moeparity.profiles.launch.reading.shell_words import Word, plain
 from moeparity.profiles.launch.reading.sources import read_sources
 from moeparity.profiles.launch.source import Entry, Source
@@ -44,6 +58,12 @@ _COMMANDS = {
 }
 """By module, console program, or what a Python file calls."""
 _SERVES = {("vllm", "serve"): servers.VLLM, ("sglang", "serve"): servers.SGLANG}
+_SERVED = {
+    "vllm": (vllm_resolved.source, servers.VLLM),
+    "sglang": (resolved.source, servers.SGLANG),
+    "megatron": (resolved.source, megatron.MEGATRON),
+}
+"""Engines that tell what they resolved, by the names that they give themselves."""
 _OTHER_COMMANDS = {
     ("trl", "grpo"): rl_trainers.TRL,
     ("trl", "rloo"): rl_trainers.TRL,
@@ -92,6 +112,9 @@ _ANY = Grammar(switches=FLAGS)
 
 def programs_of(path: Path) -> list[tuple[Source, Program]]:
     """What a file starts, one of each kind. Raises SpecError where it cannot be told, or where there are several."""
+    file = served(path) or printed(path)
+    if file is not None:
+        return [_of_served(file)]
     sources = read_sources(path, _grammar)
     of_programs = [(source, program) for source in sources if (program := _program(source)) is not None]
     if not of_programs:
@@ -107,6 +130,17 @@ def programs_of(path: Path) -> list[tuple[Source, Program]]:
             )
         chosen.setdefault(side, (source, program))
     return [(_typed(source, program), program) for source, program in chosen.values()]
+
+
+def _of_served(file: Served) -> tuple[Source, Program]:
+    """What an engine resolved by itself. Raises SpecError for an engine of which no such file is read."""
+    if file.fields["engine"] not in _SERVED:
+        raise SpecError(
+            f"{file.where('engine')}: engine is {shown(file.fields['engine'])}; expected {listed(_SERVED)}. Give the "
+            "launch file of this engine."
+        )
+    make, program = _SERVED[file.fields["engine"]]
+    return make(file, program), program
 
 
 def _grammar(head: str, arguments: Sequence[Word]) -> Grammar:

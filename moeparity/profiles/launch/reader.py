@@ -87,6 +87,7 @@ def _launch(source: Source, program: Program, checkpoint: Path | None) -> Launch
             for note in source.notes
             if not isinstance(note, Installed)
         ),
+        resolved_by=source.resolved_by,
     )
 
 

@@ -124,7 +124,8 @@ class Launch:
     `unstated` is what the engine does by default and no profile states. `irrelevant` are options known to change no
     log-probability. `together` are options that say which tokens are computed together, which a recipe says in its own
     words. `ignored` were not looked at. `another_model`: the file names a model which is plainly not the one of the
-    checkpoint with which it was read.
+    checkpoint with which it was read. `resolved_by` is the engine that wrote what it
+    resolved into the file; empty if the file starts the engine.
     """
 
     file: str
@@ -142,6 +143,14 @@ class Launch:
     ignored: tuple[IgnoredKey, ...]
     notes: tuple[LaunchNote, ...] = ()
     another_model: str = ""
+    resolved_by: str = ""
+
+    @property
+    def basis(self) -> str:
+        """By which of both it is known: what the engine resolved, or the file that starts it."""
+        if self.resolved_by:
+            return f"as {self.resolved_by} resolved its arguments itself, by {self.file}"
+        return f"as {self.file} starts it"
 
     def to_json(self) -> str:
         """The data as JSON, with the name of its schema."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from moeparity.profiles.launch.options import Decision, Implied, Settings
-from moeparity.profiles.launch.shared import FUSED_RANKS
+from moeparity.profiles.launch.shared import FUSED_RANKS, on_cpu
 from moeparity.profiles.launch.source import Unresolved
 
 _GPUS = 8
@@ -40,7 +40,7 @@ def vllm_all_reduce(settings: Settings) -> Iterator[Decision]:
     node = _node(tensor, settings.ranks("pipeline_parallel_size"), nodes)
     is_invariant = settings.values.get("VLLM_BATCH_INVARIANT") is True
     is_off = is_invariant and settings["disable_custom_all_reduce"] is True
-    if tensor == 1:
+    if tensor == 1 or on_cpu(settings):
         return
     if tensor == node and tensor in (2, 4, 6, 8) and not is_off:
         yield from _nodes_open(settings, tensor, _OF_VLLM)

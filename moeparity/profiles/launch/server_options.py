@@ -61,6 +61,13 @@ def breakable(value: Any) -> Implied:
     return EAGER if str(value) == "1" else COMPILED
 
 
+def device(value: Any) -> Implied:
+    """On what vLLM runs: its own word, which no option of 0.33.0 says."""
+    if str(value) == "cpu":
+        return Implied(says="on a CPU")
+    return Implied(says="on a GPU", shows=False)
+
+
 def on_policy(value: Any) -> Implied:
     """Whose numerics SGLang follows."""
     if str(value) in ("none", "None"):

@@ -13,6 +13,7 @@ from moeparity.profiles.launch.server_stages import listed_stages
 from moeparity.profiles.launch.shared import ORIGINAL
 from moeparity.profiles.launch.source import Unresolved
 from moeparity.profiles.launch.vllm_graphs import vllm_breakable
+from moeparity.profiles.launch.vllm_resolved import vllm_cpu
 
 DEEPEP = ("deepep-normal", "deepep-low-latency", "deepep-elastic")
 _FUSED_NORM = ("vllm-allreduce-norm", "vllm-allreduce-norm-trtllm")
@@ -324,6 +325,7 @@ OF_VLLM = (
     vllm_compilation,
     vllm_breakable,
     vllm_all_reduce,
+    vllm_cpu,
     listed_stages("VLLM_PP_LAYER_PARTITION", "pipeline_parallel_size", alone=False),
 )
 OF_SGLANG = (

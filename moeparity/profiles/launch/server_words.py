@@ -46,7 +46,7 @@ lora_target_modules collect_detailed_traces cudagraph_capture_sizes
 VLLM_SEVERAL = frozenset(_VLLM_SEVERAL.split())
 """Options that take all words up to the next option."""
 _VLLM_ELSEWHERE = """
-calculate_kv_scales disable_frontend_multiprocessing model_tag rope_scaling rope_theta swap_space
+calculate_kv_scales device disable_frontend_multiprocessing model_tag rope_scaling rope_theta swap_space
 """
 VLLM_ELSEWHERE = frozenset(_VLLM_ELSEWHERE.split())
 """Names that the command line of 0.33.0 does not have: of earlier versions."""

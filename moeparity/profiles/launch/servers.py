@@ -97,6 +97,7 @@ _VLLM_ARGUMENTS = (
     count("nnodes", "n", implies=server_options.nodes, quiet=True),
     custom_all_reduce("vLLM", " where FlashInfer's does not apply"),
     logprobs_mode("logprobs_mode", default="raw_logprobs"),
+    Option(names=("device",), kind="any", default="auto", implies=server_options.device, quiet=True),
 )
 _VLLM_ENVIRONMENT = (
     Option(

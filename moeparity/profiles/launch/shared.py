@@ -6,7 +6,7 @@ from typing import Any
 
 from moeparity.errors import whole_number
 from moeparity.plan.stages import Division
-from moeparity.profiles.launch.options import Implied, Option, count, switch, word, words
+from moeparity.profiles.launch.options import Implied, Option, Settings, count, switch, word, words
 
 DTYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 ORIGINAL = "SGLANG_RETURN_ORIGINAL_LOGPROB"
@@ -110,6 +110,11 @@ def custom_all_reduce(engine: str, otherwise: str) -> Option:
 def fp32_head(overlay: str) -> Implied:
     """Logits in fp32, as an overlay of the engine has them."""
     return Implied(says="logits in fp32", overlay=overlay)
+
+
+def on_cpu(settings: Settings) -> bool:
+    """Whether vLLM says that it runs on a CPU."""
+    return str(settings.values.get("device")) == "cpu"
 
 
 def batch_invariant(name: str, profile: str, *, environment: bool = False) -> Option:

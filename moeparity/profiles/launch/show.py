@@ -16,7 +16,8 @@ TOGETHER = (
 
 def blocks(launch: Launch) -> Iterator[Block]:
     """What no profile states, the profiles implied, what the engine decides, every option, what was not looked at."""
-    yield lines(Styled(f"{launch.file}: {launch.engine}", "bold"))
+    whose = f", {launch.basis}" if launch.resolved_by else ""
+    yield lines(Styled(f"{launch.file}: {launch.engine}{whose}", "bold"))
     if launch.warnings:
         yield lines(*_warnings(launch), "")
     read_from = f"options and defaults of {launch.engine} {launch.version}, read from {launch.source}"

@@ -72,6 +72,7 @@ class Source:
     mapping).
 
     `model` is the word that names the model, if it counts. `notes` name what may decide an option and was not followed.
+    `resolved_by` is the engine that told these values itself; empty if a launch file asks for them.
     """
 
     path: Path
@@ -80,3 +81,4 @@ class Source:
     command: tuple[str, ...] = field(default=())
     model: Entry | None = None
     notes: tuple[Note, ...] = ()
+    resolved_by: str = ""

@@ -36,6 +36,21 @@ def refused(folder: Path, *batches: Any, tokens: TokenGrid = TWO) -> str:
     return str(error.value).rpartition("batches.jsonl:")[2]
 
 
+def test_what_a_servers_plugin_says_beside_is_read(tmp_path: Path) -> None:
+    beside = {"requests": ["a", "b"], "preempted": ["c"], "weights": "step-7"}
+    plain, server = ({"spans": [[0, 0, 4], [1, 0, 5]], "scored": [0, 1], **more} for more in ({}, beside))
+    assert schedule(recorded(tmp_path, server), TWO, HERE).steps == schedule(recorded(tmp_path, plain), TWO, HERE).steps
+
+
+def test_other_weights_and_a_step_that_the_plugin_could_not_follow(tmp_path: Path) -> None:
+    first = {"spans": [[0, 0, 2]], "weights": "step-7"}
+    assert refused(tmp_path, first, {"spans": [[1, 0, 3]], "weights": "step-8"}).startswith(
+        "2: this step ran on weights 'step-8', that of line 1 on 'step-7'; expected one version"
+    )
+    says = refused(tmp_path, first, {"error": "the plugin could not follow the engine here"})
+    assert says.startswith("2: what ran from here on is not known: the plugin could not follow the engine here.")
+
+
 def test_a_servers_batches(tmp_path: Path) -> None:
     by = recorded(
         tmp_path,

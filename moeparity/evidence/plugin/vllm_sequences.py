@@ -1,0 +1,73 @@
+"""Requests of vLLM as sequences of a token file: their tokens, which are scored, and whose prefix each shares."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Sequence:
+    """One request from its start to its end, or to where it is preempted; `computed` of its tokens have keys by now.
+
+    prompt: how many tokens it began with. scores_prompt: whether the request asks for log-probabilities of its prompt.
+    hashes: of each whole block of its computed tokens, with all before it.
+    """
+
+    number: int
+    tokens: array[int]
+    prompt: int
+    computed: int
+    scores_prompt: bool
+    log_probs: dict[int, float] = field(default_factory=dict)
+    hashes: list[int] = field(default_factory=list)
+
+    def line(self, *, is_whole: bool) -> dict[str, Any]:
+        """The sequence as a line of a token file; of one that was stopped early what was computed, and one more."""
+        end = len(self.tokens) if is_whole else min(len(self.tokens), self.computed + 1)
+        first_scored = 1 if self.scores_prompt else self.prompt
+        fields: dict[str, Any] = {
+            "input_ids": self.tokens[:end].tolist(),
+            "mask": [int(place >= first_scored) for place in range(end)],
+        }
+        if any(place < end for place in self.log_probs):
+            fields["logprobs"] = [self.log_probs.get(place) for place in range(end)]
+        return fields
+
+    def take(self, output: Any) -> None:
+        """Append what a step gave: sampled tokens, and log-probabilities where the request asks for them."""
+        if output.new_prompt_logprobs_tensors is not None:
+            values = output.new_prompt_logprobs_tensors.logprobs[:, 0].tolist()
+            self.log_probs |= {place: value for place, value in enumerate(values, 1) if place < self.prompt}
+        start = len(self.tokens)
+        self.tokens.extend(output.new_token_ids)
+        if output.new_logprobs is not None:
+            values = output.new_logprobs.logprobs[:, 0].tolist()
+            self.log_probs |= dict(enumerate(values[: len(output.new_token_ids)], start))
+
+
+class Prefixes:
+    """Which sequence first had a prefix, by its blocks of `size` tokens."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.holders: dict[int, Sequence] = {}
+
+    def add(self, sequence: Sequence, end: int) -> None:
+        """The first `end` tokens of a sequence are computed, or are in this step."""
+        for block in range(len(sequence.hashes), min(end, len(sequence.tokens)) // self.size):
+            before = sequence.hashes[-1] if sequence.hashes else 0
+            sequence.hashes.append(hash((before, *sequence.tokens[block * self.size : (block + 1) * self.size])))
+            self.holders.setdefault(sequence.hashes[-1], sequence)
+
+    def source(self, sequence: Sequence) -> Sequence:
+        """Whose keys and values the computed tokens of a sequence that begins are. Raises LookupError."""
+        end = sequence.computed
+        before = 0
+        for block in range(end // self.size):
+            before = hash((before, *sequence.tokens[block * self.size : (block + 1) * self.size]))
+        holder = self.holders.get(before)
+        if holder is None or end % self.size or holder.tokens[:end] != sequence.tokens[:end]:
+            raise LookupError(f"{end} cached tokens of sequence {sequence.number} are of no sequence that was seen")
+        return holder

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from moeparity.evidence.plugin.files import VARIABLE
+from moeparity.hooks.files import VARIABLE
 from tests.engines.live import ROOT, run_in
 from tests.real.test_vllm_cpu import VARIABLES
 from tests.real.test_vllm_served import ONE_PROCESS, installed

@@ -46,8 +46,8 @@ LEFT_OUT = (
     "moeparity.hooks.verl",
     "moeparity.hooks.trl",
 )
-"""pytest's own, a program, what takes as long to load as torch and only jobs of several ranks need, and what a framework
-imports."""
+"""Not loaded: what pytest and frameworks import, a program, what only jobs of several ranks need and takes as long as
+torch."""
 PROGRAMS = ("tests.ranks.job", "tests.ranks.drawn.subject", "moeparity.bisection.real_ranks.run")
 """What jobs of several ranks need."""
 

@@ -1,4 +1,5 @@
-"""Hooks that write one batch of a running trainer as a log that `moeparity metrics` and `moeparity tokens` read.
+"""Hooks that an engine loads: a server writes its arguments as it resolved them, its steps and its tokens; a trainer
+writes one batch as a log.
 
-A trainer imports them, so they import nothing but the standard library, and they never end or change its step.
+They import nothing but the standard library. What goes wrong in them is written down, and the engine goes on.
 """

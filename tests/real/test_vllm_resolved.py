@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from moeparity.evidence.plugin.files import VARIABLE
+from moeparity.hooks.files import VARIABLE
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.report import Launch
 from tests.engines.live import ROOT, run_in

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from moeparity.engine.forward import forward
-from moeparity.evidence.plugin.files import VARIABLE
+from moeparity.hooks.files import VARIABLE
 from moeparity.inputs.tokens.jsonl import read as read_tokens
 from moeparity.profiles.launch import read
 from tests.engines.live import ROOT, run_in
@@ -21,7 +21,7 @@ from tests.opened import opened
 from tests.real.test_vllm_cpu import VARIABLES
 
 pytestmark = pytest.mark.live
-ENTRY = "[vllm.general_plugins]\nmoeparity = moeparity.evidence.plugin.vllm:register\n"
+ENTRY = "[vllm.general_plugins]\nmoeparity = moeparity.hooks.vllm:register\n"
 SHARED = 130
 """Tokens that every third prompt begins with: one block of the cache, and two."""
 ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}

@@ -60,7 +60,7 @@ def main(cases_file: str, answers_file: str) -> None:
 def timed() -> list[float]:
     """The seconds of CPU of every call of the plugin to come, where there is one in this process."""
     inside: list[float] = []
-    plugin: Any = sys.modules.get("moeparity.evidence.plugin.vllm")
+    plugin: Any = sys.modules.get("moeparity.hooks.vllm")
     if plugin is not None:
         looked = plugin._looked
 

@@ -1,4 +1,4 @@
-"""Files of what an engine resolved by itself, in place of a launch file: as `moeparity.evidence.plugin` writes them."""
+"""Files of what an engine resolved by itself, in place of a launch file: as `moeparity.hooks` writes them."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from array import array
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from moeparity.evidence.plugin import files
-from moeparity.evidence.plugin.vllm_arguments import label
-from moeparity.evidence.plugin.vllm_sequences import Prefixes, Sequence
+from moeparity.hooks import files
+from moeparity.hooks.vllm_arguments import label
+from moeparity.hooks.vllm_sequences import Prefixes, Sequence
 
 MOST_STEPS = 100_000
 """As many as a recipe may have. Then nothing more is written."""

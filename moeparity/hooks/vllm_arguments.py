@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any
 
-from moeparity.evidence.plugin import files
+from moeparity.hooks import files
 
 FORMAT = "moeparity.served/1"
 _LABEL = "_moeparity_label"

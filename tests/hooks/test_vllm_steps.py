@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from moeparity.evidence.plugin import files
-from moeparity.evidence.plugin.vllm_steps import Rows, Steps
+from moeparity.hooks import files
+from moeparity.hooks.vllm_steps import Rows, Steps
 
 CONFIG = SimpleNamespace(
     instance_id="1", parallel_config=SimpleNamespace(data_parallel_size=1, data_parallel_rank=0, rank=0)

@@ -12,13 +12,13 @@ from types import ModuleType
 
 import pytest
 
-from moeparity.evidence.plugin import files, vllm
+from moeparity.hooks import files, vllm
 from tests.engines.live import ROOT
 
 HEAVY = """
 import sys
 before = set(sys.modules)
-from moeparity.evidence.plugin.vllm import register
+from moeparity.hooks.vllm import register
 register()
 names = {name.partition(".")[0] for name in set(sys.modules) - before}
 print(sorted(names - set(sys.stdlib_module_names) - {"moeparity"}))

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from moeparity.evidence.plugin import files, vllm_arguments, vllm_steps
+from moeparity.hooks import files, vllm_arguments, vllm_steps
 
 _MARK = "_moeparity"
 

@@ -1,4 +1,6 @@
-"""exp of fp32 as two libraries of CPUs compute it: torch's `Vectorized`, quickly, and glibc's `expf`."""
+"""exp of fp32 as two libraries of CPUs compute it (torch's `Vectorized`, quickly, and glibc's `expf`), and the CPU at
+hand.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +51,11 @@ def expf(x: torch.Tensor) -> torch.Tensor:
     cubed, squared, linear, constant = _CUBIC
     total = (cubed * rest + squared) * (rest * rest) + (linear * rest + constant)
     return (total * torch.exp2(turns / _STEPS)).float()
+
+
+def l2_bytes() -> int:
+    """Bytes of the L2 cache of one core of the CPU at hand, as torch tells them."""
+    return int(torch.cpu.get_capabilities()["l2_cache_size"])
 
 
 def _number(value: float, x: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from moeparity.ops.attention_forms import (
     FLASH,
     FORMS,
     INSIDE,
+    L2,
     LAYOUT,
     SDPA,
     SHARED,
@@ -79,6 +80,8 @@ def refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
         return "sink", f"{reason} Set `exponential: exp`, or another `sink`."
     if values.get("sink", START) != START and values["splits"] != 1:
         return "sink", "how a sink is shared by splits is known where sums start from it. Set `start`, or `splits: 1`."
+    if values.get("kv_block") == L2 and (values["splits"] != 1 or values["rows"] != ALL):
+        return "kv_block", "tiles that fit a cache are known for one run, of all rows. Set `splits: 1`, `rows: all`."
     for name in ("denominator", "row_sum", "splits_order", "scores_order", "values_order"):
         text = str(values.get(name, NATIVE))
         if text == NATIVE:

@@ -24,6 +24,8 @@ U20 = "u20"
 FIXED = "fixed"
 SHARED = "shared"
 """Cascade attention: one run for the keys up to a place that many sequences share, another for the rest."""
+L2, MACHINE = "l2", "machine"
+"""Tiles of as many keys as fit into the second cache of a core, and that of the CPU at hand."""
 TILES, SEEN, KEYS = "tiles", "seen", "keys"
 """What split-KV distributes evenly: a sequence's tiles, the tiles that some queries see, or the keys that they see."""
 _EAGER = {"implementation": (EAGER,)}
@@ -32,6 +34,7 @@ _FLASH = {"implementation": (FLASH,)}
 _SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED, SHARED)}
 _EVENLY = {**_FLASH, "splits": (ABOVE_1,)}
 _FLASH_SOURCE = Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")
+_CPU_TILES = Evidence("read", "vLLM 0.32.0, csrc/cpu/cpu_attn_impl.hpp, calcu_tile_size_with_constant_q")
 _CPU_SOURCE = Evidence("read", "vLLM 0.33.0, csrc/cpu/cpu_attn_impl.hpp, cpu_attn_vec16.hpp, cpu_arch_macros.h")
 _MERGE_SOURCE = Evidence("read", "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py")
 
@@ -103,11 +106,24 @@ FORMS = (
         name="kv_block",
         kind="form",
         default=64,
+        values=(L2,),
         least=1,
-        sources={"64": _FLASH_SOURCE},
+        sources={"64": _FLASH_SOURCE, L2: _CPU_TILES},
         when=_FLASH,
         says="keys of one tile, of which the first starts at key 0; FlashAttention 2 has 64 at head width 128, 3 has "
-        "128 where causal or paged and 176 elsewhere",
+        "128 where causal or paged and 176 elsewhere. Or `l2`: a step's queries of a sequence go in blocks of as many "
+        "as half of `l2_bytes` holds with equally many keys, and each block has tiles of as many keys as still fit "
+        "beside it, whole groups of 32 (vLLM's kernels for CPUs without AMX)",
+    ),
+    Attribute(
+        name="l2_bytes",
+        kind="form",
+        default=MACHINE,
+        values=(MACHINE,),
+        least=1 << 10,
+        usual=(1 << 20, 1 << 21),
+        when={**_FLASH, "kv_block": (L2,)},
+        says="bytes of the L2 cache of one core: those of the CPU at hand, or a number, for what another CPU recorded",
     ),
     replace(
         ROWS,
@@ -299,7 +315,7 @@ LAYOUT = (
 
 INSIDE: Final = frozenset(
     {"implementation", "scores", "softmax", "tf32", "kv_block", "rows", "kv_order", "exponential", "row_sum"}
-    | {"scale_on", "scores_order", "values_order", "rescale_above", "contraction"}
+    | {"l2_bytes", "scale_on", "scores_order", "values_order", "rescale_above", "contraction"}
     | {"normalize", "splits", "probabilities", "output", "blocks"}
 )
 """What happens between the two products and inside them, within one kernel. Runs of keys are merged by another
@@ -324,6 +340,8 @@ def _tiles(values: Mapping[str, Value], rows: int, length: int) -> float:
     only the tiles that they see: half of them.
     """
     if values.get("implementation") != FLASH:
+        return 1.0
+    if values["kv_block"] == L2:
         return 1.0
     tiles = max(1.0, length / min(int(values["kv_block"]), int(values.get("split_keys", length))))
     if values["rows"] != ALL:

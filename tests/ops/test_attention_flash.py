@@ -170,6 +170,8 @@ def test_every_form_has_other_bits() -> None:
     pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ({}, {"kv_order": "ascending"}),
         ({}, {"kv_block": 11}),
+        ({}, {"kv_block": "l2", "l2_bytes": 1 << 12}),
+        ({"kv_block": "l2", "l2_bytes": 1 << 12}, {"kv_block": "l2", "l2_bytes": 1 << 15}),
         ({}, {"exponential": "exp2"}),
         ({}, {"exponential": "exp"}),
         ({}, {"exponential": "u20"}),

@@ -147,6 +147,8 @@ REFERENCE_VALUE: dict[str, Value] = {
     **{f"{op}:split={dtype}": "bf16" for op in ATTENDS for dtype in ("fp32", "fp64")},
     # On CPU it is torch's own.
     "rms_norm:order=cascade": "reverse",
+    # A cache holds all keys of few tokens, as 64 do.
+    **{f"{op}:kv_block=l2": 4 for op in ATTENDS},
     # Nothing is lost of a sum in fp32.
     **{f"add:border={dtype}": "bf16" for dtype in ("unrounded", "fp32", "fp64")},
 }

@@ -20,9 +20,9 @@ from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import product, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attention import END, RESCALE, START
-from moeparity.ops.attention_forms import QUERY, SHARED, U20
+from moeparity.ops.attention_forms import L2, MACHINE, QUERY, SHARED, U20
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
-from moeparity.ops.kernels.key_tiles import cuts
+from moeparity.ops.kernels.key_tiles import Room, cuts
 
 LOG2E = math.log2(math.e)
 
@@ -78,13 +78,19 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
     softmax.h: a maximum of -inf is taken as 0, the sum is of exponentials before their rounding), and vLLM 0.33.0,
     csrc/cpu/cpu_attn_impl.hpp (read).
     """
+    room = _room(heads, at) if at["kv_block"] == L2 else None
     heads = operands(heads, at)
     q, k, v, outputs = heads.q, heads.k, heads.v, []
-    for cut in cuts(q.shape[2], k.shape[2], heads.window, at):
+    for cut in cuts(q.shape[2], k.shape[2], heads.window, at, room):
         visible_rows = visible[:, :, cut.queries]
         runs = [[Tile(k[:, :, tile], v[:, :, tile], visible_rows[..., tile]) for tile in run] for run in cut.runs]
         outputs.append(merged_runs(replace(heads, q=q[:, :, cut.queries]), runs, at))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def _room(heads: Heads, at: Mapping[str, Any]) -> Room:
+    l2 = at["l2_bytes"]
+    return Room(cpu.l2_bytes() if l2 == MACHINE else int(l2), heads.q.shape[-1], heads.k.element_size())
 
 
 def merged_runs(heads: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) -> torch.Tensor:

@@ -235,7 +235,9 @@ def _profiles(path: Path, variants: tuple[variant_schema.Variant, ...]) -> list[
     profiles: dict[str, Profile] = {}
     for variant in variants:
         if variant.profile not in profiles:
-            profiles[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
+            where = Where(path, variant.line)
+            profile = profiles[variant.profile] = load_profile(variant.profile, where)
+            refuse_other_machine(profile.name, profile.machine, where)
     return [profiles[variant.profile] for variant in variants]
 
 

@@ -39,8 +39,8 @@ from tests.real.served import (
 SHIPPED = "qwen3_moe, shipped"
 ALONE, SEED = (5, 70, 300, 900), 4
 MENDED = "deepseek_v3, rope mended"
-BY_SHIPPED = ("joining", "chunks")
-"""Modes of the shipped checkpoint, of which 32 requests draw 48 tokens each."""
+BY_SHIPPED = ("joining",)
+"""The mode of the shipped checkpoint, of which 32 requests draw 48 tokens each."""
 HEAD = """# Held to a real vLLM
 
 How much of what a real server recorded does this tool give again, bit for bit?
@@ -144,13 +144,13 @@ def _row(name: str, model: Model, mode: str, pairs: list[tuple[Run, dict[str, An
 
 def models(folder: Path, only: str) -> Iterator[tuple[str, Model, int, int]]:
     """Each model's name in the table, itself, and how many requests draw how many tokens."""
-    if only in SHIPPED:
-        yield SHIPPED, open_model(ROOT / "checkpoints/quickstart"), 32, 48
     for name in CHECKPOINTS:
         titles = [title for title in ((name, MENDED) if name == "deepseek_v3" else (name,)) if only in title]
         if titles:
             path = checkpoint(name, folder / name)
             yield from ((title, open_model(path), 16, 16) for title in titles)
+    if only in SHIPPED:
+        yield SHIPPED, open_model(ROOT / "checkpoints/quickstart"), 32, 48
 
 
 def main() -> None:

@@ -85,11 +85,6 @@ class Served:
     runs: list[Run]
     answers: list[dict[str, Any]]
 
-    @property
-    def decodes(self) -> bool:
-        """Whether the profile states how a drawn token attends."""
-        return self.name != ROPE_IS_WRONG
-
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
@@ -117,14 +112,12 @@ def served(
 
 
 def test_every_recorded_log_probability(served: Served, tmp_path: Path) -> None:
-    """Of prompts and of drawn tokens, alone and in a batch; of latent attention those of prompts."""
+    """Of prompts and of drawn tokens, alone and in a batch."""
     for run, answer in zip(served.runs, served.answers, strict=True):
         of_prompts, of_drawn = shares(run, answer, replayed(served.model, run, answer, tmp_path / "steps")["log_probs"])
         assert of_prompts.whole or max(map(len, run.prompts)) == 1, (len(run.prompts[0]), of_prompts)
-        if served.decodes:
-            assert of_drawn.whole, (len(run.prompts[0]), of_drawn)
-    if served.decodes:
-        record_plan(served.model, LIVE, profile=PROFILE, dtype="bf16", blind=BLIND)
+        assert of_drawn.whole, (len(run.prompts[0]), of_drawn)
+    record_plan(served.model, LIVE, profile=PROFILE, dtype="bf16", blind=BLIND)
 
 
 def test_all_logits_of_prompts(served: Served) -> None:

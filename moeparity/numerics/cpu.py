@@ -83,8 +83,8 @@ def expf(x: torch.Tensor) -> torch.Tensor:
 def logf(x: torch.Tensor) -> torch.Tensor:
     """log of fp32 x, off by 0.818 units in the last place at most: a table of 16 intervals and a cubic, in fp64.
 
-    x is positive and normal. Imitates glibc 2.36, sysdeps/ieee754/flt-32/e_logf.c (read; run against the C library at
-    hand, tests/numerics/test_cpu.py).
+    x is 0, or positive and normal. Imitates glibc 2.36, sysdeps/ieee754/flt-32/e_logf.c (read; run against the C
+    library at hand, tests/numerics/test_cpu.py).
     """
     bits = x.view(torch.int32)
     above = bits - _LOG_FROM
@@ -94,7 +94,7 @@ def logf(x: torch.Tensor) -> torch.Tensor:
     start = table[..., 1] + octaves * math.log(2)
     cubed, squared, linear = _LOG_CUBIC
     total = cubed * (rest * rest) + (squared * rest + linear)
-    return (total * (rest * rest) + (start + rest)).float()
+    return torch.where(x == 0, -math.inf, (total * (rest * rest) + (start + rest)).float())
 
 
 def l2_bytes() -> int:

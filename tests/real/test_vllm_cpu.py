@@ -16,6 +16,7 @@ import torch
 from moeparity.engine.forward import forward
 from moeparity.inputs.model import Model
 from moeparity.numerics.bits import same_bits
+from moeparity.plan.engine_profile import load_profile
 from tests.engines.live import ROOT
 from tests.opened import opened
 from tests.real.served import (
@@ -31,7 +32,7 @@ from tests.real.served import (
     serve,
     shares,
 )
-from tests.verified import record_plan
+from tests.verified import HERE, record, record_plan
 
 pytestmark = pytest.mark.live
 LIVE = "vLLM 0.32.0 on CPU"
@@ -118,6 +119,16 @@ def test_every_recorded_log_probability(served: Served, tmp_path: Path) -> None:
         assert of_prompts.whole or max(map(len, run.prompts)) == 1, (len(run.prompts[0]), of_prompts)
         assert of_drawn.whole, (len(run.prompts[0]), of_drawn)
     record_plan(served.model, LIVE, profile=PROFILE, dtype="bf16", blind=BLIND)
+    if served.name == ROPE_IS_WRONG:
+        record_latent_attention()
+
+
+def record_latent_attention() -> None:
+    """What the profile states of prompts' tokens and of drawn ones, in rules of their own."""
+    rules = [rule for layer in load_profile(PROFILE, HERE).layers for rule in layer if rule.op == "mla"]
+    assert len(rules) == 2
+    for rule in rules:
+        record("mla", dict(rule.values), LIVE)
 
 
 def test_all_logits_of_prompts(served: Served) -> None:

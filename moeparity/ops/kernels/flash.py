@@ -134,7 +134,7 @@ def attend(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> _Run:
         p, shrunk = formula.p(scores, _finite(highest)), formula.shrink(before, _finite(highest))
         summed = row_sum(p, at["row_sum"])
         total = fma(total, shrunk, summed) if at["contraction"] == "sum" else total * shrunk + summed
-        p = p / summed if at["normalize"] == FIRST else p
+        p = p / torch.where(summed == 0, 1.0, summed) if at["normalize"] == FIRST else p
         weights = _operand(rounded(p, at["probabilities"]).to(q.dtype), at)
         out = _product(weights, tile.v, at["values_order"], onto=out * shrunk)
     if heads.sinks is not None and sink == END:
@@ -304,8 +304,9 @@ def _pair_of_libm(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
     """The same by the C library's exp and log, the later one contracted; vLLM 0.32.0, csrc/cpu/mla_decode.cpp (run:
     tests/real/test_vllm_cpu_mla.py).
     """
-    highest = torch.maximum(a.lse, b.lse)
+    highest = _finite(torch.maximum(a.lse, b.lse))
     x, y = cpu.expf(a.lse - highest), cpu.expf(b.lse - highest)
     total = x + y
-    out = fma(b.out.to(total.dtype), y / total, a.out.to(total.dtype) * (x / total))
+    whole = torch.where(total == 0, 1.0, total)
+    out = fma(b.out.to(total.dtype), y / whole, a.out.to(total.dtype) * (x / whole))
     return _Run(rounded(out, stored), cpu.logf(total) + highest)

@@ -92,7 +92,9 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     **{f"{op}:splits=fixed": {"kv_block": 2, "split_keys": 4, "output": "fp32"} for op in ATTENDS},
     # A run of one tile.
     **{
-        f"{op}:normalize=first": {"splits": "fixed", "split_keys": 16, "probabilities": "fp32", "output": "fp32"}
+        f"{op}:normalize=first": dict[str, Value](
+            splits="fixed", split_keys=16, kv_block=16, probabilities="fp32", output="fp32"
+        )
         for op in ATTENDS
     },
     # A sum may start from the sink where scores are scaled; the same sum begun elsewhere shows in few bf16 elements.

@@ -142,7 +142,7 @@ def _lines(run: Run, steps: Sequence[Sequence[tuple[int, int, int]]]) -> Iterato
 def _source(run: Run, number: int, cached: int, started: Sequence[int]) -> int:
     """The first earlier request that began with the same tokens."""
     prefix = run.prompts[number][:cached]
-    return next(other for other in started if run.prompts[other][:cached] == prefix)
+    return next(earlier for earlier in started if run.prompts[earlier][:cached] == prefix)
 
 
 def replayed(model: Model, run: Run, answer: Mapping[str, Any], file: Path, **options: Any) -> dict[str, torch.Tensor]:

@@ -89,8 +89,8 @@ class Served:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    made = {name: checkpoint(name, tmp_path_factory.mktemp(name)) for name in LENGTHS if name != "quickstart"}
-    return {"quickstart": ROOT / "checkpoints/quickstart", **made}
+    random_folders = {name: checkpoint(name, tmp_path_factory.mktemp(name)) for name in LENGTHS if name != "quickstart"}
+    return {"quickstart": ROOT / "checkpoints/quickstart", **random_folders}
 
 
 def joined(vocab: int, **others: Any) -> Run:

@@ -62,7 +62,7 @@ class Records:
         runner._prepare_inputs = self._write_step
         runner.model.logits_processor.register_forward_hook(lambda _, __, logits: self.logits.append(logits.clone()))
 
-    def _write_step(self, scheduled: Any, counts: Any, *rest: Any, **named: Any) -> Any:
+    def _write_step(self, scheduled: Any, counts: Any, *rest: Any, **options: Any) -> Any:
         batch = self._runner.input_batch
         self.steps.append(
             [
@@ -70,18 +70,19 @@ class Records:
                 for row, request in enumerate(batch.req_ids)
             ]
         )
-        return self._prepare(scheduled, counts, *rest, **named)
+        return self._prepare(scheduled, counts, *rest, **options)
 
 
 def answer(engine: Any, records: Records, run: dict[str, Any]) -> dict[str, Any]:
     """What the engine says of one run."""
     records.steps, records.logits = [], []
-    asked = {"prompt_logprobs": 0} if run["prompt_logprobs"] else {}
+    wanted = {"prompt_logprobs": 0} if run["prompt_logprobs"] else {}
     sampling = SamplingParams(
-        max_tokens=run["new"], temperature=1.0, logprobs=0, detokenize=False, ignore_eos=True, **asked
+        max_tokens=run["new"], temperature=1.0, logprobs=0, detokenize=False, ignore_eos=True, **wanted
     )
     waiting = sorted(range(len(run["prompts"])), key=lambda number: (run["arrivals"][number], number))
-    finished, turn = {}, 0
+    finished: dict[int, Any] = {}
+    turn = 0
     while waiting or engine.has_unfinished_requests():
         while waiting and run["arrivals"][waiting[0]] <= turn:
             number = waiting.pop(0)

@@ -302,7 +302,7 @@ def _pair(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
 
 def _pair_of_libm(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
     """The same by the C library's exp and log, the later one contracted; vLLM 0.32.0, csrc/cpu/mla_decode.cpp (run:
-    tests/real/test_vllm_cpu_mla.py).
+    tests/real/test_vllm_cpu.py).
     """
     highest = _finite(torch.maximum(a.lse, b.lse))
     x, y = cpu.expf(a.lse - highest), cpu.expf(b.lse - highest)

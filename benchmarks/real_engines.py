@@ -70,9 +70,6 @@ CAUSES = """
   queries and keys other numbers are rotated than those that are meant, by other positions. That is a mistake, and no
   choice. `tests/real/test_vllm_cpu_rope.py` calls the kernel and finds every bit of this mistake. In the rows of
   *rope mended* the engine's process hands that kernel two axes, and nothing else is changed.
-- **qwen3_moe, alone**: of the prompt of 900 tokens token 860 gets other bits from the experts of layer 0 (167 of 256
-  elements of their sum), on equal inputs and an equal route. Later tokens of layer 1 read its keys, so that 38 of the
-  prompt's tokens and the four behind it differ. Why is not known.
 - **deepseek_v3 in chunks or with a prefix cache**: where a later part of a prompt attends to tokens in the cache, vLLM
   merges two softmaxes. The profile states one.
 """

@@ -70,8 +70,8 @@ CAUSES = """
   queries and keys other numbers are rotated than those that are meant, by other positions. That is a mistake, and no
   choice. `tests/real/test_vllm_cpu_rope.py` calls the kernel and finds every bit of this mistake. In the rows of
   *rope mended* the engine's process hands that kernel two axes, and nothing else is changed.
-- **deepseek_v3 in chunks or with a prefix cache**: where a later part of a prompt attends to tokens in the cache, vLLM
-  merges two softmaxes. The profile states one.
+- **deepseek_v3 in chunks** takes as many steps as joining: no prompt was cut. How a later part of a prompt attends to
+  what is in the cache is not shown, and not stated.
 """
 
 

@@ -17,7 +17,7 @@ import torch
 
 from moeparity.hooks.files import VARIABLE
 from tests.engines.live import ROOT, run_in
-from tests.real.test_vllm_cpu import VARIABLES
+from tests.real.served import VARIABLES
 from tests.real.test_vllm_served import ONE_PROCESS, installed
 
 REQUESTS, NEW, ROUNDS = 32, 48, 6

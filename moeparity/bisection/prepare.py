@@ -14,6 +14,7 @@ from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import refuse_impossible
 from moeparity.errors import SpecError, Where, did_you_mean, display_path, listed
 from moeparity.evidence.maps.side import RecordedSide, recorded_side, refuse_without_logits
+from moeparity.inputs.machine import refuse_other_machine
 from moeparity.inputs.model import Model, checked_tokens, open_model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.tokens.continuation import widened_grid
@@ -235,7 +236,9 @@ def _profiles(path: Path, variants: tuple[variant_schema.Variant, ...]) -> list[
     profiles: dict[str, Profile] = {}
     for variant in variants:
         if variant.profile not in profiles:
-            profiles[variant.profile] = load_profile(variant.profile, Where(path, variant.line))
+            where = Where(path, variant.line)
+            profile = profiles[variant.profile] = load_profile(variant.profile, where)
+            refuse_other_machine(profile.name, profile.machine, where)
     return [profiles[variant.profile] for variant in variants]
 
 

@@ -13,6 +13,7 @@ from moeparity.engine.passes import PassRunner
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Walker
 from moeparity.errors import SpecError, Where, did_you_mean, listed
+from moeparity.inputs.machine import refuse_other_machine
 from moeparity.inputs.model import Model, checked_mask, checked_tokens, open_model
 from moeparity.inputs.tokens.grid import grid_of
 from moeparity.numerics.dtypes import FLOAT_NAMES
@@ -61,6 +62,7 @@ def forward(
     _refuse(dtype, micro_batch, schedule)
     where = Where(Path("forward"))
     rules, own_rules, placing = _rules(profile, settings or {}, placement or {}, where)
+    refuse_other_machine(rules.name, rules.machine, where)
     # Opening reads every weight once, so whatever can be wrong without them comes before.
     model = checkpoint if isinstance(checkpoint, Model) else open_model(checkpoint, device=device, progress=progress)
     tokens = checked_tokens(input_ids, model, "forward")

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from moeparity.errors import DeviceError, did_you_mean
+from moeparity.errors import DeviceError, did_you_mean, listed
+from moeparity.plan.spec.profile_schema import Machine
 
 _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -57,6 +58,23 @@ def _installed() -> Mapping[str, str]:
         with suppress(PackageNotFoundError):
             installed[package] = version(package)
     return installed
+
+
+def refuse_other_machine(profile: str, wanted: Machine | None, where: object) -> None:
+    """Raises DeviceError if the CPU or the threads of this process are others than those that a profile holds for:
+    where orders are the kernels' own, it would then state what no kernel here computes.
+    """
+    if wanted is None:
+        return
+    able, threads = torch.cpu.get_capabilities(), torch.get_num_threads()
+    lacking = [name for name in wanted.has if not able.get(name)]
+    further = [name for name in wanted.lacks if able.get(name)]
+    reasons = [f"this CPU has no {listed(lacking)}"] if lacking else []
+    reasons += [f"this CPU has {listed(further)}, which it is stated without"] if further else []
+    if wanted.threads is not None and wanted.threads != threads:
+        reasons.append(f"it holds for {wanted.threads} of the {threads} threads here; set OMP_NUM_THREADS")
+    if reasons:
+        raise DeviceError(f"{where}: profile {profile} does not hold here: {'; '.join(reasons)}.")
 
 
 def cpu_name() -> str:

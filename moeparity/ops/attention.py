@@ -11,11 +11,13 @@ from moeparity.numerics.gemm_forms import ALL
 from moeparity.numerics.orders import NATIVE, parse
 from moeparity.ops.attention_forms import (
     EAGER,
+    FIRST,
     FIXED,
     FLASH,
     FORMS,
     INSIDE,
-    LAYOUT,
+    L2,
+    LIBM,
     SDPA,
     SHARED,
     TILES,
@@ -28,7 +30,7 @@ from moeparity.ops.attention_memory import (
 )
 from moeparity.ops.attribute import Attribute, Value, site
 from moeparity.ops.declaration import Op, Parameter, WeightPort
-from moeparity.ops.kv_cache import COMPUTED, own_keys
+from moeparity.ops.kv_cache import COMPUTED, LAYOUT, own_keys
 from moeparity.ops.memory import Memory, Shapes
 from moeparity.ops.placement import cut, refuse_pieces
 
@@ -74,11 +76,16 @@ def _refuses(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | N
 
 def refuses_orders(values: Mapping[str, Value]) -> tuple[str, str] | None:
     """Refuses orders of a fixed number of leaves: the number of keys, tiles and runs changes with the tokens."""
-    if values.get("sink") == START and values["exponential"] not in {"exp", U20}:
+    if values.get("sink") == START and values["exponential"] not in {"exp", U20, LIBM}:
         reason = "a sink is one of the scaled scores, and so is a maximum that starts from it."
         return "sink", f"{reason} Set `exponential: exp`, or another `sink`."
     if values.get("sink", START) != START and values["splits"] != 1:
         return "sink", "how a sink is shared by splits is known where sums start from it. Set `start`, or `splits: 1`."
+    one_tile = values.get("splits") == FIXED and values.get("split_keys") == values.get("kv_block")
+    if values.get("normalize") == FIRST and not one_tile:
+        return "normalize", "the sum of one tile is known first. Set `splits: fixed`, and `split_keys` as `kv_block`."
+    if values.get("kv_block") == L2 and (values["splits"] != 1 or values["rows"] != ALL):
+        return "kv_block", "tiles that fit a cache are known for one run, of all rows. Set `splits: 1`, `rows: all`."
     for name in ("denominator", "row_sum", "splits_order", "scores_order", "values_order"):
         text = str(values.get(name, NATIVE))
         if text == NATIVE:

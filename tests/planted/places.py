@@ -90,6 +90,13 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     **{f"{op}:shared_keys": {"kv_block": 2, "output": "fp32"} for op in ATTENDS},
     **{f"{op}:splits=shared": {"kv_block": 2, "shared_keys": 3, "output": "fp32"} for op in ATTENDS},
     **{f"{op}:splits=fixed": {"kv_block": 2, "split_keys": 4, "output": "fp32"} for op in ATTENDS},
+    # A run of one tile.
+    **{
+        f"{op}:normalize=first": dict[str, Value](
+            splits="fixed", split_keys=16, kv_block=16, probabilities="fp32", output="fp32"
+        )
+        for op in ATTENDS
+    },
     # A sum may start from the sink where scores are scaled; the same sum begun elsewhere shows in few bf16 elements.
     "attention:sink": {"exponential": "exp", "probabilities": "fp32", "output": "fp32"},
     # The latent is bf16, which fits; the latent output does not.
@@ -147,6 +154,8 @@ REFERENCE_VALUE: dict[str, Value] = {
     **{f"{op}:split={dtype}": "bf16" for op in ATTENDS for dtype in ("fp32", "fp64")},
     # On CPU it is torch's own.
     "rms_norm:order=cascade": "reverse",
+    # A cache holds all keys of few tokens, as 64 do.
+    **{f"{op}:kv_block=l2": 4 for op in ATTENDS},
     # Nothing is lost of a sum in fp32.
     **{f"add:border={dtype}": "bf16" for dtype in ("unrounded", "fp32", "fp64")},
 }

@@ -33,6 +33,7 @@ WHOLE_NUMBERS: dict[str, int] = {
         for op in ("attention", "mla")
         for name, value in {
             "kv_block": 4,
+            "l2_bytes": 1 << 12,
             "rescale_above": 1,
             "splits": 2,
             "q_block": 3,

@@ -39,6 +39,8 @@ MODEL_OF = {
 """Op, attribute or value -> fixture, where it is not the shipped checkpoint: what Qwen3-MoE lacks, or a shape."""
 
 SHORT = {"experts:gate_up": (8, 4, 1), "attention:kv_layout": (3, 7, 3), **planted_moe.SHORT}
+# So many tokens that a small cache holds fewer queries, or keys, than there are.
+SHORT |= dict.fromkeys(("attention:l2_bytes", "mla:l2_bytes"), (2, 72, 2))
 SHORT |= dict.fromkeys(("all_reduce:channels", "all_reduce:protocol"), CELLS)
 """Attribute -> sequences, tokens and micro-batch, where it matters for small shapes, or shows in many tokens, only."""
 

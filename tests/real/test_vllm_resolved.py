@@ -14,7 +14,7 @@ from moeparity.hooks.files import VARIABLE
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.report import Launch
 from tests.engines.live import ROOT, run_in
-from tests.real.test_vllm_cpu import VARIABLES
+from tests.real.served import VARIABLES
 from tests.real.test_vllm_served import installed
 
 pytestmark = pytest.mark.live

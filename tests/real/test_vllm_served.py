@@ -18,7 +18,7 @@ from moeparity.inputs.tokens.jsonl import read as read_tokens
 from moeparity.profiles.launch import read
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
-from tests.real.test_vllm_cpu import VARIABLES
+from tests.real.served import VARIABLES
 
 pytestmark = pytest.mark.live
 ENTRY = "[vllm.general_plugins]\nmoeparity = moeparity.hooks.vllm:register\n"

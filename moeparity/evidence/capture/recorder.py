@@ -19,6 +19,7 @@ from moeparity.evidence.capture.seen import SeenValue, Storage, Storages, covers
 from moeparity.evidence.capture.settings import Settings
 from moeparity.evidence.capture.statistics import Tally, has_order, later
 from moeparity.evidence.trace.digest import row_digests
+from moeparity.evidence.trace.records import Batch
 
 CALLS = 5000
 HELD = 64 << 20
@@ -59,6 +60,9 @@ class Recorder:
         self._stopped: BaseException | None = None
         self._returned: list[Running] = []
         self._notes: list[str] = []
+        self._batches: list[Batch] = []
+        self.is_held = False
+        """Whether nothing is written for now, since what counts may be computed in other processes."""
         self._noted: set[str] = set()
         self._failures: set[tuple[str, str]] = set()
         self._counts: dict[tuple[str, str], int] = {}
@@ -75,6 +79,20 @@ class Recorder:
     def switch_off(self) -> None:
         """Record nothing from now on, as in a forked process."""
         self._off, self.lock = True, threading.RLock()
+
+    def hold(self) -> None:
+        """Write nothing until `release`, where nothing is written by now."""
+        self.is_held = not self._sinks
+
+    def release(self) -> None:
+        """From now on what counts is computed here."""
+        self.is_held = False
+
+    def laid_out(self, batch: Batch) -> None:
+        """The rows that a server's model will be given."""
+        with self.lock:
+            if self.is_on:
+                self._batches.append(batch)
 
     def stop_with(self, error: BaseException) -> None:
         """Let the program's next call end with an error."""
@@ -248,12 +266,15 @@ class Recorder:
                 self.note(text)
             if not self._returned and not self._notes:
                 return
-            calls, notes = self._returned, self._notes
-            self._returned, self._notes, self._held_bytes = [], [], 0
+            calls, notes, batches = self._returned, self._notes, self._batches
+            self._returned, self._batches, self._held_bytes = [], [], 0
+            if self.is_held:
+                return
+            self._notes = []
             with self._writing():
                 complete(calls)
                 for sink in self._opened_sinks():
-                    write(sink, calls, notes, rows=self.settings.rows)
+                    write(sink, calls, notes, batches, rows=self.settings.rows)
             let_go(calls)
             self.storages.forget_freed()
 
@@ -263,7 +284,7 @@ class Recorder:
             self.flush()
 
     def _may_open(self) -> bool:
-        return bool(self._sinks) or self._ready()
+        return bool(self._sinks) or (self._ready() and not self.is_held)
 
     def close(self, *, whole: bool) -> None:
         """The last flush, and the end of the trace where the program got there."""

@@ -1,7 +1,7 @@
 """What vLLM does, seen from inside: a plugin that writes what the engine resolved, ran and sampled, and watchers.
 
 vLLM loads the plugin (entry point group `vllm.general_plugins`) in the process that starts the engine, in the engine's
-core and in every worker; a capture watches the process that it is in. Methods of classes are wrapped, and what they take
+core and in every worker; a capture watches its own process. Methods of classes are wrapped, and what they take
 and give is looked at; neither is changed, nothing is raised, and only what comes with Python is imported.
 Read: vLLM 0.32.0, vllm/plugins/__init__.py and the modules of `_PATCHES`.
 """

@@ -24,9 +24,11 @@ class Place:
     """Where a program shows a value: the module's path, which side of the module, and the slots in which the value may
     lie.
 
-    `columns`: if the value stands beside others in the last axis, its first column and the one behind its last;
-    `beside`: how many numbers a token has of all these values. `repeated`: how often the node has it, side by side.
-    `width`: how many numbers of the value a token has there; None: any.
+    `op`: the op inside the module, if it is that one's argument or result. `columns`: if the value stands beside others
+    in the last axis, its first column and the one behind its last; `beside`: how many numbers a token has of all these
+    values; `heads`: in how many heads each has its columns. `repeated`: how often the node has it, side by side.
+    `width`: how many numbers of the value a token has there; None: any. `of_requests`: whether a server has it of each
+    request's last token alone.
     """
 
     module: str
@@ -36,6 +38,9 @@ class Place:
     beside: int | None = None
     repeated: int = 1
     width: int | None = None
+    op: str | None = None
+    heads: int = 1
+    of_requests: bool = False
 
     def value_of(self, call: Call) -> int | None:
         """The id of the value that a call has here."""
@@ -43,7 +48,8 @@ class Place:
         return next((ids[slot] for slot in self.slots if slot in ids), None)
 
     def __str__(self) -> str:
-        return f"{self.side} {self.slots[0]} of {self.module or 'the model'}"
+        inside = "" if self.op is None else f"{self.op} in "
+        return f"{self.side} {self.slots[0]} of {inside}{self.module or 'the model'}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class ModuleMap:
         and the value.
         """
         for value in self.file.values:
-            for module in self._rules(value, model_type):
+            for module in (rule for rule in self._rules(value, model_type) if rule.op is None):
                 for layer in range(layers if LAYER in value else 1):
                     yield _path(module.module, layer), _side(module), value.replace(LAYER, f"[{layer}]")
 
@@ -123,13 +129,23 @@ class ModuleMap:
 
     def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
         layer = 0 if node.layer is None else node.layer
-        place = Place(_path(shown.module, layer), _side(shown), shown.slots, repeated=shown.repeated)
+        place = Place(
+            _path(shown.module, layer),
+            _side(shown),
+            shown.slots,
+            repeated=shown.repeated,
+            op=shown.op,
+            of_requests=shown.rows == "requests",
+        )
         return self._in_columns(place, shown, value, graph) if shown.columns else place
 
     def _in_columns(self, place: Place, shown: Shown, value: str, graph: Graph) -> Place:
         """The place with the columns that are the value's own. Values that this graph has not take none."""
         layer = value[: value.index("]") + 1] if "[" in value else ""
         widths = {node.name: _width(node) for node in graph.nodes}
+        if shown.by_head:
+            widths = {value: shape.axes[-1] for value, shape in token_shapes(graph).items() if shape.heads is not None}
+            place = replace(place, heads=token_shapes(graph)[value].heads or 1)
         columns, beside = None, 0
         for name in shown.columns:
             width_name = name.replace(f"layers{LAYER}", layer)
@@ -141,7 +157,7 @@ class ModuleMap:
             beside += width
         if columns is None:
             raise SpecError(f"{self.where}: columns of {role(value)} leaves {role(value)} itself out. Add it.")
-        return replace(place, columns=columns, beside=beside)
+        return replace(place, columns=columns, beside=beside * place.heads)
 
 
 def load_map(name: str, where: Where) -> ModuleMap:

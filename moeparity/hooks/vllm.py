@@ -23,6 +23,9 @@ _MARK = "_moeparity"
 class Watcher(Protocol):
     """What is told of an engine, or of a part of one, in this process."""
 
+    def engine_may_begin(self) -> None:
+        """What engines are made with is imported here."""
+
     def engine_begins(self) -> None:
         """An engine begins here; its model may be in other processes."""
 
@@ -89,6 +92,8 @@ def _rows_are_known(writer: vllm_steps.Rows, rows: int) -> None:
 def _of_arguments(module: ModuleType) -> None:
     """Around the making of the configuration: what was stated before it, and what it is then."""
     stated: dict[int, dict[str, Any]] = {}
+    for watcher in WATCHERS:
+        watcher.engine_may_begin()
 
     def before(arguments: Any, *_: Any, **__: Any) -> None:
         stated[id(arguments)] = vllm_arguments.stated(arguments)

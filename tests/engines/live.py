@@ -124,14 +124,16 @@ def install_environment(name: str) -> None:
     done.touch()
 
 
-def run_in(name: str, program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Run a Python file in the environment `name`, on one thread, with these environment variables.
+def run_in(
+    name: str, program: Path, arguments: Sequence[str], variables: Mapping[str, str], under: Sequence[str] = ()
+) -> None:
+    """Run a Python file in the environment `name`, on one thread, with these environment variables; `under` a command.
 
     Skips the test that asks, with what to do, where the environment is missing.
     """
     if not (FOLDER / f"{name}{INSTALLED}").exists():
         pytest.skip(f"not compared with a live engine: no {name} ({how_filled(name)})")
-    command = [str(FOLDER / name / "bin" / "python"), "-W", "ignore", str(program), *arguments]
+    command = [*under, str(FOLDER / name / "bin" / "python"), "-W", "ignore", str(program), *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     environment.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory() as folder:

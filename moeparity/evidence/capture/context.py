@@ -144,7 +144,7 @@ class Capture:
             vllm.WATCHERS.remove(self._served)
             self._background.stop()
             self._recorder.close(whole=whole)
-            if self._recorder.is_held and not self._started:
+            if self._recorder.is_elsewhere and not self._started:
                 sys.stderr.write(f"moeparity capture: {ELSEWHERE}\n")
         finally:
             _active.remove(self)

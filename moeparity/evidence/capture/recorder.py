@@ -61,8 +61,8 @@ class Recorder:
         self._returned: list[Running] = []
         self._notes: list[str] = []
         self._batches: list[Batch] = []
-        self.is_held = False
-        """Whether nothing is written for now, since what counts may be computed in other processes."""
+        self.is_elsewhere = self._waits = False
+        """Whether what counts is computed in other processes, and whether that will only be known later."""
         self._noted: set[str] = set()
         self._failures: set[tuple[str, str]] = set()
         self._counts: dict[tuple[str, str], int] = {}
@@ -80,13 +80,16 @@ class Recorder:
         """Record nothing from now on, as in a forked process."""
         self._off, self.lock = True, threading.RLock()
 
-    def hold(self) -> None:
-        """Write nothing until `release`, where nothing is written by now."""
-        self.is_held = not self._sinks
+    def wait(self, *, elsewhere: bool) -> None:
+        """Begin to write only when there is much, or by `release`; `elsewhere`: until then let go of everything. Nothing
+        where writing has begun.
+        """
+        self._waits = not self._sinks
+        self.is_elsewhere = elsewhere and self._waits
 
     def release(self) -> None:
         """From now on what counts is computed here."""
-        self.is_held = False
+        self._waits = self.is_elsewhere = False
 
     def laid_out(self, batch: Batch) -> None:
         """The rows that a server's model will be given."""
@@ -133,6 +136,10 @@ class Recorder:
             self._failures.add(kind)
             self.note(f"{label} is not recorded, or in part: the capture failed there: {reason}")
 
+    def may_have_changed(self, tensor: torch.Tensor) -> bool:
+        """Whether nobody counts writes to a tensor: torch does not under inference mode, nor are ops seen."""
+        return tensor.is_inference() and "op" not in self.settings.levels
+
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's bits can be looked at; if not, a note says so."""
         reason = problem(tensor)
@@ -159,6 +166,8 @@ class Recorder:
             # Torch has only marked it, and its bytes are those of another value.
             tensor = tensor.detach().resolve_conj().resolve_neg()
         storage, version = self.storages.of(tensor), version_of(tensor) + ahead
+        if self.may_have_changed(tensor):
+            storage.unknown()
         key = (version, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         value = storage.values.get(key)
         if value is None:
@@ -268,7 +277,7 @@ class Recorder:
                 return
             calls, notes, batches = self._returned, self._notes, self._batches
             self._returned, self._batches, self._held_bytes = [], [], 0
-            if self.is_held:
+            if self.is_elsewhere:
                 return
             self._notes = []
             with self._writing():
@@ -284,7 +293,7 @@ class Recorder:
             self.flush()
 
     def _may_open(self) -> bool:
-        return bool(self._sinks) or (self._ready() and not self.is_held)
+        return bool(self._sinks) or (self._ready() and not self._waits)
 
     def close(self, *, whole: bool) -> None:
         """The last flush, and the end of the trace where the program got there."""

@@ -18,9 +18,13 @@ class Served:
     def __init__(self, recorder: Recorder, places: Places) -> None:
         self._recorder, self._places = recorder, places
 
+    def engine_may_begin(self) -> None:
+        """Whether this process is to write is not known yet."""
+        self._recorder.wait(elsewhere=False)
+
     def engine_begins(self) -> None:
         """The model may be in other processes."""
-        self._recorder.hold()
+        self._recorder.wait(elsewhere=True)
 
     def model_begins(self) -> None:
         """It is here."""
@@ -28,6 +32,7 @@ class Served:
 
     def step_begins(self) -> None:
         """A step of the engine is one of the trace. What came before the first, as loading, is step 0."""
+        self._recorder.release()
         self._places.mark()
 
     def rows_are_known(self, rows: StepRows) -> None:

@@ -33,7 +33,7 @@ class Forward:
 
     @property
     def spans(self) -> list[tuple[str, int, int]]:
-        """In a server, each request with the position of its first token and how many there are, in the order of rows."""
+        """In a server, each request, the position of its first token and how many there are, in the order of rows."""
         batch = self.batch
         return [] if batch is None else list(zip(batch.requests, batch.starts, batch.tokens, strict=True))
 

@@ -167,15 +167,23 @@ def _source(run: Run, number: int, cached: int, started: Sequence[int]) -> int:
     return next(earlier for earlier in started if run.prompts[earlier][:cached] == prefix)
 
 
-def replayed(model: Model, run: Run, answer: Mapping[str, Any], file: Path, **options: Any) -> dict[str, torch.Tensor]:
-    """The tensors that `forward` makes of the same tokens in the engine's own steps, log-probabilities among them."""
+def grid(run: Run, answer: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sequences as ids [B, T] int64 and a mask of the same shape."""
     every = sequences(run, answer)
     ids = torch.zeros(len(every), max(map(len, every)), dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, tokens in enumerate(every):
         ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
+    return ids, mask
+
+
+def replayed(
+    model: Model, run: Run, answer: Mapping[str, Any], file: Path, save: Sequence[str] = ("log_probs",), **options: Any
+) -> dict[str, torch.Tensor]:
+    """The tensors that `forward` makes of the same tokens in the engine's own steps: log-probabilities, or `save`."""
+    ids, mask = grid(run, answer)
     schedule = {"file": str(steps_file(run, answer, file))}
-    return forward(model, ids, profile=PROFILE, schedule=schedule, attention_mask=mask, save=["log_probs"], **options)
+    return forward(model, ids, profile=PROFILE, schedule=schedule, attention_mask=mask, save=save, **options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,9 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return answered(tmp_path_factory.mktemp("plain"), CACHED)
 
 
-@pytest.fixture(scope="module", params=[(level, where) for where in ("one", "several") for level in LEVELS])
+@pytest.fixture(
+    scope="module", params=[(level, where) for where in ("one", "several") for level in LEVELS], ids="-".join
+)
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     level, where = request.param
     folder = tmp_path_factory.mktemp("recorded")

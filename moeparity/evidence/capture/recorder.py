@@ -81,8 +81,9 @@ class Recorder:
         self._off, self.lock = True, threading.RLock()
 
     def wait(self, *, elsewhere: bool) -> None:
-        """Begin to write only when there is much, or by `release`; `elsewhere`: until then let go of everything. Nothing
-        where writing has begun.
+        """Begin to write only when there is much, or by `release`; `elsewhere`: until then let go of everything.
+
+        Where writing has begun it goes on.
         """
         self._waits = not self._sinks
         self.is_elsewhere = elsewhere and self._waits

@@ -63,13 +63,13 @@ class TokenSet:
 
 
 def defect(mask: Tensor) -> str | None:
-    """Why `mask` (bool [B, T]) is not padding, naming the first such sequence; None if each is padded on at most one
-    side.
+    """Why `mask` (bool [B, T]) is not padding, naming the first such sequence; None if each is padded at its ends.
 
-    transformers defines what happens with holes inside a sequence too, but nobody trains or serves that.
+    Trainers pad prompts on the left and completions on the right. transformers defines what happens with holes inside a
+    sequence too, but nobody trains or serves that.
     """
-    steps = mask[:, 1:].int() - mask[:, :-1].int()
-    broken = (steps != 0).sum(dim=1) > 1
+    begins = mask[:, 1:] & ~mask[:, :-1]
+    broken = begins.sum(dim=1) + mask[:, 0] > 1
     empty = ~mask.any(dim=1)
     bad = broken | empty
     if not bool(bad.any()):
@@ -77,7 +77,7 @@ def defect(mask: Tensor) -> str | None:
     row = int(bad.int().argmax())
     if bool(empty[row]):
         return f"sequence {row} is padding only; leave it out"
-    return f"sequence {row} is not padded on one side only: expected zeros at its left end or at its right end"
+    return f"sequence {row} has zeros between its tokens: expected them at its ends alone"
 
 
 def scored_mask(loss_mask: Tensor, mask: Tensor) -> Tensor:

@@ -1,17 +1,19 @@
-"""Turns the sampler's side of a log into a recipe's tokens: whole sequences, loss masks, and the engine's records."""
+"""Turns one side of a log into a recipe's tokens: whole sequences, loss masks, and the engine's records."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, Where, counted
+from moeparity.inputs.tokens.pads import one_width
 from moeparity.inputs.tokens.tokenset import TokenSet, routed_layers
+from moeparity.logs.formats.format import Role
 from moeparity.logs.record import Sampling, Sequence
 
 _ROUTES = "routed_experts"
@@ -36,9 +38,10 @@ class LoggedTokens:
 
 
 def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedTokens:
-    """The first `most` sequences (None: all) of a log of `open_sampled`, with log-probabilities and routes.
+    """The first `most` sequences (None: all) of a log of `open_side`, with log-probabilities and routes.
 
-    Sequences are padded on the right with 0. Raises LogError if a log has responses without their prompts, which no
+    Sequences are padded as their trainer did if the log says how and all are of one batch, else on the right with 0.
+    Raises LogError if a log has responses without their prompts, which no
     forward pass can score, or routes of different shapes.
     """
     sequences: list[Sequence] = []
@@ -58,14 +61,17 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
     groups = [sequence.group or _UNLABELLED for sequence in sequences]
     names = tuple(dict.fromkeys(groups))
     labelled = names != (_UNLABELLED,)
-    tokens = TokenSet(
-        input_ids=_block([s.token_ids for s in sequences], 0),
-        loss_mask=_block([s.mask for s in sequences], False),
-        attention_mask=_block([torch.ones_like(s.mask) for s in sequences], False),
-        labels=_labels(sequences, groups, names) if labelled else None,
-        label_names=names if labelled else (),
-        logprobs=_block([_recorded(s) for s in sequences], torch.nan),
-        routed_experts=routes,
+    tokens = _padded(
+        sequences,
+        TokenSet(
+            input_ids=_block([s.token_ids for s in sequences], 0),
+            loss_mask=_block([s.mask for s in sequences], False),
+            attention_mask=_block([torch.ones_like(s.mask) for s in sequences], False),
+            labels=_labels(sequences, groups, names) if labelled else None,
+            label_names=names if labelled else (),
+            logprobs=_block([_recorded(s) for s in sequences], torch.nan),
+            routed_experts=routes,
+        ),
     )
     return LoggedTokens(
         tokens=tokens,
@@ -82,9 +88,42 @@ def _labels(sequences: list[Sequence], groups: list[str], names: tuple[str, ...]
 
 
 def _recorded(sequence: Sequence) -> Tensor:
-    """fp64 [n], NaN at tokens that are not scored, whatever the producer wrote there."""
-    assert sequence.rollout is not None, "a log of the sampler's side was opened"
-    return sequence.rollout.double().where(sequence.mask, torch.nan)
+    """fp64 [n], NaN at tokens that are not scored, whatever the producer wrote there. Raises LogError for -inf."""
+    values = sequence.trainer if sequence.rollout is None else sequence.rollout
+    assert values is not None, "a log of one side was opened"
+    recorded = values.double().where(sequence.mask, torch.nan)
+    if bool(recorded.isinf().any()):
+        raise LogError(
+            f"{sequence.where}: a token of sequence {sequence.id} has probability 0; leave the sequence out."
+        )
+    return recorded
+
+
+def _padded(sequences: list[Sequence], tokens: TokenSet) -> TokenSet:
+    """Tokens that are padded on the right, padded as `pads` says instead, if that fills rows of one width."""
+    if not sequences or not one_width([(len(s.token_ids), s.pads) for s in sequences]):
+        return tokens
+    rows = [(s.pads, len(s.token_ids)) for s in sequences if s.pads is not None]
+    real = torch.tensor([[0] * pads.before + [1] * length + [0] * pads.behind for pads, length in rows]).bool()
+
+    def moved(block: Tensor | None, fill: float) -> Tensor | None:
+        if block is None:
+            return None
+        values = torch.full((*real.shape, *block.shape[2:]), fill, dtype=block.dtype)
+        values[real] = block[tokens.attention_mask]
+        return values
+
+    ids = torch.tensor([pads.id for pads, _ in rows])[:, None].expand(real.shape).clone()
+    ids[real] = tokens.input_ids[tokens.attention_mask]
+    return replace(
+        tokens,
+        input_ids=ids,
+        loss_mask=moved(tokens.loss_mask, False),
+        attention_mask=real,
+        labels=moved(tokens.labels, 0),
+        logprobs=moved(tokens.logprobs, torch.nan),
+        routed_experts=moved(tokens.routed_experts, -1),
+    )
 
 
 def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
@@ -120,7 +159,7 @@ def _block(rows: list[Tensor], fill: float) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
 
 
-def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
+def about(logged: LoggedTokens, path: Path, side: Role = "rollout") -> Iterator[str]:
     """Lines on what was written to `path`, and how a recipe names it."""
     tokens = logged.tokens
     rows, width = tokens.input_ids.shape
@@ -129,6 +168,8 @@ def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
     if tokens.routed_experts is not None:
         recorded = int((tokens.routed_experts >= 0).all(-1).any(-1).sum())
         yield f"routes of {counted(recorded, 'token')} in {counted(len(logged.layers), 'MoE layer')}"
+    if not bool(tokens.attention_mask[:, 0].all()):
+        yield f"{counted(tokens.pads, 'pad')} as the trainer computed them: give its side the same `micro_batch`"
     if logged.left_out:
         yield f"left out: {counted(logged.left_out, 'sequence')} without a scored token"
     for sampling, count in logged.sampling:
@@ -140,4 +181,5 @@ def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
     if logged.versions:
         counts = [f"{'unknown' if name < 0 else name}: {counted(count, 'token')}" for name, count in logged.versions]
         yield f"weight versions that sampled: {', '.join(counts)}; a checkpoint has one"
-    yield f"next: tokens: {{file: {path.name}, sampled_from: candidate}}"
+    recorder = "" if side == "rollout" else ", recorded_by: reference"
+    yield f"next: tokens: {{file: {path.name}, sampled_from: candidate{recorder}}}"

@@ -6,8 +6,7 @@ goes wrong while completions are generated: None or one of `FAULTS`.
 ANSWER has
     `batches`: of each generation what `_generate_and_score_completions` returns, tensor by tensor;
     `sampled`: of each generation the log-probabilities [B, C] fp32 of what was drawn, after the temperature;
-    `scored`: each [B, C] fp32 that the trainer computed with gradients, micro-batch after micro-batch;
-    `losses` and `weights`, the model's own at the end.
+    `losses`, micro-batch after micro-batch; `weights`: the model's at each generation, and at the end.
 """
 
 from __future__ import annotations
@@ -32,24 +31,23 @@ class Recorded(GRPOTrainer):
     """The trainer, with what it computes written down as it goes by."""
 
     def __init__(self, **options: Any) -> None:
-        self.answer: dict[str, list[Any]] = {"batches": [], "sampled": [], "scored": [], "losses": []}
+        self.answer: dict[str, list[Any]] = {"batches": [], "sampled": [], "losses": [], "weights": []}
         super().__init__(**options)
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
+        self.keep_weights()
         outputs = super()._generate_and_score_completions(inputs)
         self.answer["batches"].append({k: v.clone() for k, v in outputs.items() if isinstance(v, torch.Tensor)})
-        return outputs
-
-    def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
-        outputs = super()._get_per_token_logps_and_entropies(*arguments, **options)
-        if torch.is_grad_enabled():
-            self.answer["scored"].append(outputs[0].detach().clone())
         return outputs
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
         loss = super()._compute_loss(model, inputs)
         self.answer["losses"].append(loss.detach().clone())
         return loss
+
+    def keep_weights(self) -> None:
+        """Write down the model's weights as they are now."""
+        self.answer["weights"].append({name: x.detach().clone() for name, x in self.model.state_dict().items()})
 
 
 def record_sampler(trainer: Recorded) -> None:
@@ -140,7 +138,8 @@ def main(case_file: str, answer_file: str) -> None:
     if case["fault"] is not None:
         FAULTS[case["fault"]](trainer)
     trainer.train()
-    torch.save({**trainer.answer, "weights": trainer.model.state_dict()}, answer_file)
+    trainer.keep_weights()
+    torch.save(trainer.answer, answer_file)
 
 
 if __name__ == "__main__":

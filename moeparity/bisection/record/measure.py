@@ -69,7 +69,7 @@ def recorded(records: Records) -> Recorded:
 
 
 def _record(plan: Plan, records: Records | None, sides: Recorded | None) -> Record:
-    side = plan.recipe.tokens.sampler
+    side = plan.recipe.tokens.recorder
     logprobs = routes = gate = None
     if records is not None and bool(records.mask.any()):
         logprobs = _logprobs(plan, records)
@@ -89,7 +89,7 @@ def _pads(plan: Plan) -> int:
     """How many pads the record's side computes besides the tokens; none in a server's steps, packs and recorded
     schedules.
     """
-    side = plan.candidate if plan.recipe.tokens.sampler == CANDIDATE else plan.reference
+    side = plan.candidate if plan.recipe.tokens.recorder == CANDIDATE else plan.reference
     dense = not side.schedule.is_flat and side.schedule.pack is None and side.schedule.recorded is None
     return plan.tokens.pads if dense else 0
 

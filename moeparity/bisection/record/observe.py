@@ -128,7 +128,7 @@ def observer(plan: Plan, trials: Trials) -> Records | None:
     """The observer of both sides and of draws of the one that sampled; None if the tokens have no records."""
     if not plan.tokens.has_records:
         return None
-    tokens, device, recorder = plan.tokens, plan.model.device, plan.recipe.tokens.sampler
+    tokens, device, recorder = plan.tokens, plan.model.device, plan.recipe.tokens.recorder
     draws = [key for key in trials if key.kind == "record" or (key.kind == "arrival" and key.of == recorder)]
     return Records(
         output=plan.model.graph.scores,

@@ -47,7 +47,7 @@ def _explained(record: Record) -> Iterator[str]:
     if rival is not None:
         yield (
             f"The {rival.side} lies {rival.mean_abs_delta:.3g} from the record. The record is taken for that of the "
-            f"side that sampled, the {side}: check `sampled_from:`."
+            f"{side}: check `sampled_from:` and `recorded_by:`."
         )
     if record.pads:
         yield (
@@ -109,7 +109,7 @@ def decided_step(record: Record) -> str:
             return f"nothing on either side: a record of {_sequences(record.gate)} decides"
         return "a wider gate on the record, or a profile that is nearer: `moeparity sweep RECIPE --over profile=A,B`"
     if record.rival is not None:
-        return f"`sampled_from: {record.rival.side}`, if that one's engine made the record"
+        return f"`recorded_by: {record.rival.side}`, if that one's engine made the record"
     if record.pads and not record.meanings:
         return f"state the engine's batches, if it had no pads: {_BATCHES}"
     if record.causes:

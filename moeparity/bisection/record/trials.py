@@ -11,7 +11,7 @@ from moeparity.plan.sides import CANDIDATE
 
 def trials(plan: Plan, trials: Trials) -> Trials:
     """That side in other micro-batches and with drawn orders, whatever `floor:` says; none if nothing was recorded."""
-    name = plan.recipe.tokens.sampler
+    name = plan.recipe.tokens.recorder
     if not plan.tokens.has_records or (plan.recorded is not None and name == CANDIDATE):
         return {}
     side = plan.candidate if name == CANDIDATE else plan.reference

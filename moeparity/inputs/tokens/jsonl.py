@@ -7,6 +7,7 @@
 | `labels` | one word for the sequence, or one per token |
 | `logprobs` | a number, null or NaN per token: log P(token i given those before it), in nats; null first |
 | `routed_experts` | per token null, or a list of MoE layers, each a list of top_k expert ids |
+| `pads` | pads that an engine computed before and behind the sequence, and their id; all rows are then of one width |
 
 Everything about token i stands at index i, prompts included. With `text` the lists must be as long as the text is in
 tokens. Engines do not run the last token of a sequence: its routes are null.
@@ -26,11 +27,12 @@ from torch import Tensor
 
 from moeparity import paths
 from moeparity.errors import TokensError, Where, shown
+from moeparity.inputs.tokens.pads import Pads, one_width, pads
 from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
 from moeparity.plan.spec.json_lines import json_object
 
-KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts")
+KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts", "pads")
 Padding = Literal["right", "left"]
 _HINTS = {
     "labels": ", or one word for all",
@@ -48,10 +50,13 @@ class _Line:
     labels: list[str] | None
     logprobs: Tensor | None
     routes: Tensor | None
+    pads: Pads | None
 
 
 def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int) -> TokenSet:
-    """Read a file of JSON lines; sequences are padded to the longest. Raises TokensError, which names the line."""
+    """Read a file of JSON lines; sequences are padded as `pads` says, or to the longest with `pad_id` at the `padding`
+    end. Raises TokensError, which names the line.
+    """
     lines = [_line(where, fields, tokenizer) for where, fields in _objects(path)]
     if not lines:
         raise TokensError(f"{Where(path)}: holds no sequence; expected one JSON object per line.")
@@ -59,7 +64,8 @@ def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int)
 
 
 def lines(tokens: TokenSet) -> Iterator[str]:
-    """JSON lines, one per sequence and without its pads, that read as these tokens."""
+    """JSON lines, one per sequence, that read as these tokens; pads are stated where some stand on the left."""
+    has_pads = not bool(tokens.attention_mask[:, 0].all())
     for row, real in enumerate(tokens.attention_mask):
         fields: dict[str, Any] = {
             "input_ids": tokens.input_ids[row][real].tolist(),
@@ -74,7 +80,15 @@ def lines(tokens: TokenSet) -> Iterator[str]:
             routes = tokens.routed_experts[row][real]
             absent = routes.eq(-1).flatten(1).all(1).tolist()
             fields["routed_experts"] = [None if no else ids for no, ids in zip(absent, routes.tolist(), strict=True)]
+        if has_pads:
+            fields["pads"] = _pads_of(tokens.input_ids[row], real).as_json()
         yield json.dumps(fields)
+
+
+def _pads_of(ids: Tensor, real: Tensor) -> Pads:
+    """The pads of a row of ids [T]: those that are not real."""
+    before, count = int(real.int().argmax()), int(real.sum())
+    return Pads(before, len(ids) - before - count, int(ids[~real][0]) if count < len(ids) else 0)
 
 
 def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:
@@ -115,7 +129,15 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
         labels=_labels(where, [words] * len(ids) if isinstance(words, str) else words),
         logprobs=_logprobs(where, fields.get("logprobs")),
         routes=_routes(where, fields.get("routed_experts")),
+        pads=_pads(where, fields.get("pads")),
     )
+
+
+def _pads(where: Where, value: Any) -> Pads | None:
+    try:
+        return None if value is None else pads(value)
+    except ValueError as error:
+        raise TokensError(f"{where}: pads is {shown(value)}; {error}.") from None
 
 
 def _ids(where: Where, ids: Any) -> Tensor:
@@ -183,8 +205,8 @@ def _routes(where: Where, entries: list[Any] | None) -> Tensor | None:
 
 
 def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
-    width = max(len(line.ids) for line in lines)
-    places = [_place(len(line.ids), width, padding) for line in lines]
+    width = max(len(line.ids) + (line.pads.before + line.pads.behind if line.pads else 0) for line in lines)
+    places = [_place(line, width, padding) for line in lines]
 
     def block(rows: list[Tensor | None], fill: float) -> Tensor | None:
         """[B, T, ...] of rows [n, ...], which all have the same trailing shape, or None; None if all rows are None."""
@@ -203,6 +225,9 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
     input_ids, loss_mask = block([line.ids for line in lines], pad_id), block([line.mask for line in lines], False)
     attention_mask = block([torch.ones_like(line.mask) for line in lines], False)
     assert input_ids is not None and loss_mask is not None and attention_mask is not None  # noqa: PT018
+    for row, line in enumerate(lines):
+        if line.pads is not None:
+            input_ids[row, ~attention_mask[row]] = line.pads.id
     return TokenSet(
         input_ids=input_ids,
         loss_mask=loss_mask,
@@ -214,12 +239,19 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
     )
 
 
-def _place(length: int, width: int, padding: Padding) -> slice:
-    return slice(0, length) if padding == "right" else slice(width - length, width)
+def _place(line: _Line, width: int, padding: Padding) -> slice:
+    length = len(line.ids)
+    start = line.pads.before if line.pads is not None else 0 if padding == "right" else width - length
+    return slice(start, start + length)
 
 
 def _check_alike(lines: list[_Line]) -> None:
-    """Check that all lines or none have labels, and that routes have one shape."""
+    """Check that all lines or none have labels, that pads fill rows of one width, and that routes have one shape."""
+    rows = [(len(line.ids), line.pads) for line in lines]
+    if any(pads is not None for _, pads in rows) and not one_width(rows):
+        raise TokensError(
+            f"{lines[0].where}: pads do not fill all rows to one width. Give every line those of one batch, or none."
+        )
     labelled, unlabelled = ([line for line in lines if (line.labels is None) == without] for without in (False, True))
     if labelled and unlabelled:
         raise TokensError(

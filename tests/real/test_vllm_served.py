@@ -18,13 +18,11 @@ from moeparity.inputs.tokens.jsonl import read as read_tokens
 from moeparity.profiles.launch import read
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
-from tests.real.served import VARIABLES
+from tests.real.served import ONE_PROCESS, VARIABLES, installed
 
 pytestmark = pytest.mark.live
-ENTRY = "[vllm.general_plugins]\nmoeparity = moeparity.hooks.vllm:register\n"
 SHARED = 130
 """Tokens that every third prompt begins with: one block of the cache, and two."""
-ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 CACHED: dict[str, Any] = {
     "max_num_seqs": 6,
     "max_num_batched_tokens": 64,
@@ -56,16 +54,6 @@ class Run:
     @property
     def answered(self) -> list[list[int]]:
         return [prompt + tokens for prompt, tokens in zip(self.prompts, self.answers["tokens"], strict=True)]
-
-
-def installed(folder: Path) -> str:
-    """A folder for Python's path that has this project as if it was installed."""
-    (folder / "moeparity").symlink_to(ROOT / "moeparity")
-    metadata = folder / "moeparity-0.1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: moeparity\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text(ENTRY)
-    return str(folder)
 
 
 def served(folder: Path, prompts: list[list[int]], engine: dict[str, Any], *, plugin: bool = True) -> Run:

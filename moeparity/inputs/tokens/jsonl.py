@@ -7,6 +7,8 @@
 | `labels` | one word for the sequence, or one per token |
 | `logprobs` | a number, null or NaN per token: log P(token i given those before it), in nats; null first |
 | `routed_experts` | per token null, or a list of MoE layers, each a list of top_k expert ids |
+| `id` | a name, of a log |
+| `versions` | per token the version of the weights that sampled it, -1 unknown: one for all that is scored |
 | `pads` | pads that an engine computed before and behind the sequence, and their id; all rows are then of one width |
 
 Everything about token i stands at index i, prompts included. With `text` the lists must be as long as the text is in
@@ -15,9 +17,10 @@ tokens. Engines do not run the last token of a sequence: its routes are null.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -32,7 +35,7 @@ from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
 from moeparity.plan.spec.json_lines import json_object
 
-KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts", "pads")
+KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts", "pads", "id", "versions")
 Padding = Literal["right", "left"]
 _HINTS = {
     "labels": ", or one word for all",
@@ -51,6 +54,7 @@ class _Line:
     logprobs: Tensor | None
     routes: Tensor | None
     pads: Pads | None
+    versions: frozenset[int]
 
 
 def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int) -> TokenSet:
@@ -113,7 +117,7 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
         raise TokensError(f"{where}: holds {keys}; expected exactly one of them.")
     ids = _ids(where, fields["input_ids"]) if "input_ids" in fields else _ids_of_text(where, fields["text"], tokenizer)
     words = fields.get("labels")
-    for key in ("mask", "labels", "logprobs", "routed_experts"):
+    for key in ("mask", "labels", "logprobs", "routed_experts", "versions"):
         one_word = key == "labels" and isinstance(words, str)
         if key in fields and not one_word and (not isinstance(fields[key], list) or len(fields[key]) != len(ids)):
             entry = fields[key]
@@ -130,7 +134,17 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
         logprobs=_logprobs(where, fields.get("logprobs")),
         routes=_routes(where, fields.get("routed_experts")),
         pads=_pads(where, fields.get("pads")),
+        versions=_versions(where, fields.get("versions", ()), fields.get("mask")),
     )
+
+
+def _versions(where: Where, versions: Sequence[Any], mask: list[int] | None) -> frozenset[int]:
+    """The known versions of what is scored."""
+    for version in versions:
+        if type(version) is not int:
+            raise TokensError(f"{where}: versions holds {shown(version)}; expected a whole number per token.")
+    kept = versions if mask is None else itertools.compress(versions, mask)
+    return frozenset(version for version in kept if version >= 0)
 
 
 def _pads(where: Where, value: Any) -> Pads | None:
@@ -246,7 +260,9 @@ def _place(line: _Line, width: int, padding: Padding) -> slice:
 
 
 def _check_alike(lines: list[_Line]) -> None:
-    """Check that all lines or none have labels, that pads fill rows of one width, and that routes have one shape."""
+    """Check that all lines or none have labels, that pads fill rows of one width, that routes have one shape, and that
+    one version of the weights sampled what is scored.
+    """
     rows = [(len(line.ids), line.pads) for line in lines]
     if any(pads is not None for _, pads in rows) and not one_width(rows):
         raise TokensError(
@@ -256,6 +272,13 @@ def _check_alike(lines: list[_Line]) -> None:
     if labelled and unlabelled:
         raise TokensError(
             f"{unlabelled[0].where}: no 'labels', which {labelled[0].where} has. Label every line, or none."
+        )
+    versions = sorted(frozenset().union(*(line.versions for line in lines)))
+    if len(versions) > 1:
+        at = next(line.where for line in lines if versions[-1] in line.versions)
+        raise TokensError(
+            f"{at}: tokens sampled by version {versions[-1]} of the weights, others by version {versions[0]}; a "
+            "checkpoint is one. Keep the sequences of one version."
         )
     shapes = {line.routes.shape[1:]: line.where for line in reversed(lines) if line.routes is not None}
     if len(shapes) > 1:

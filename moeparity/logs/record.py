@@ -52,6 +52,7 @@ class Sequence:
     trainer_version: the weight version that scored.
     group: environment or prompt group. entropy: fp64 [n] in nats. pads: those that the trainer computed beside the
         sequence; None if unknown.
+    labels: int64 [n] by name, further groups of tokens, -1 if unknown.
     extra: further columns: `ref`, fp64 [n], log P of the reference policy; `current`, fp64 [n], log P of the weights
         being updated (`trainer` has those at the batch's start); `advantages`, fp64 [n]; `routed_experts`, int64 [n,
         layers, K], the sampler's experts, -1 if there is none; `trainer_routed_experts`, the trainer's.
@@ -72,6 +73,7 @@ class Sequence:
     group: str | None = None
     entropy: Tensor | None = None
     pads: Pads | None = None
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
 

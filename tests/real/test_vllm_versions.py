@@ -16,6 +16,7 @@ from moeparity.errors import MoeparityError
 from moeparity.hooks.files import VARIABLE
 from moeparity.inputs.tokens import read_tokens
 from moeparity.logs.opening import open_side
+from tests.command import inside
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
 from tests.real.served import ONE_PROCESS, VARIABLES, installed
@@ -133,6 +134,47 @@ def test_the_tokens_are_a_log_with_the_version_that_sampled_each(served: Served)
         if sequence.versions is not None:
             drawn = sequence.versions[sequence.mask].tolist()
             assert drawn == [numbers[version] for version in served.versions(name)]
+
+
+def test_metrics_tells_what_the_steps_do(served: Served, tmp_path: Path) -> None:
+    """The first weights as trainer: k3 jumps where the version does, and stays where keys are of the version before."""
+    scored = tmp_path / "scored.jsonl"
+    scored.write_text("".join(map(with_trainer, served.tokens)), "utf-8")
+    ways = [word for way in ("phase", "cache", "weights") for word in ("--by", way)]
+    report = tmp_path / "report.json"
+    files = (served.file("tokens"), "--trainer", scored, "--schedule", served.file("schedule"), "--json", report)
+    done = inside("metrics", *files, *ways)
+    assert done.returncode == 0, done.stderr
+    groups = {
+        grouping["by"]: {group["name"]: group for group in grouping["groups"]}
+        for grouping in json.loads(report.read_text("utf-8"))["groupings"]
+    }
+    k3 = {name: group["values"]["k3"] for name, group in groups["weights"].items()}
+    assert k3["default"] < 1e-3 < min(k3["1"], k3["2"])
+    assert {name: group["sequences"] for name, group in groups["cache"].items()} == {
+        "computed": 4,
+        "prefix of other weights": 1,
+    }
+    # One token of each sequence comes of its prompt, whose last part is a chunk where the rest was found in the cache.
+    assert {name: group["tokens"] for name, group in groups["phase"].items()} == {
+        "prefill": 3,
+        "chunk": 2,
+        "decode": 5 * (NEW - 1),
+    }
+
+
+def with_trainer(line: dict[str, Any]) -> str:
+    """A sequence as the first weights score it."""
+    ids = torch.tensor([line["input_ids"]])
+    scores = forward(opened(ROOT / "checkpoints/quickstart"), ids, profile="hf-default", dtype="bf16")["logits"]
+    values = scores[0, :-1].double().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0].tolist()
+    fields = {
+        "id": line["id"],
+        "input_ids": line["input_ids"],
+        "mask": line["mask"],
+        "trainer_logprobs": [None, *values],
+    }
+    return json.dumps(fields) + "\n"
 
 
 def test_a_recipe_refuses_two_versions(served: Served) -> None:

@@ -18,7 +18,7 @@ from moeparity.inputs.tokens.jsonl import read as read_tokens
 from moeparity.profiles.launch import read
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
-from tests.real.served import VARIABLES
+from tests.real.served import PROFILE, VARIABLES
 
 pytestmark = pytest.mark.live
 ENTRY = "[vllm.general_plugins]\nmoeparity = moeparity.hooks.vllm:register\n"
@@ -153,7 +153,7 @@ def test_a_recipe_takes_both_files_as_they_are(name: str, request: pytest.Fixtur
         model,
         tokens.input_ids,
         attention_mask=tokens.attention_mask,
-        profile="vllm-cpu",
+        profile=PROFILE,
         dtype="bf16",
         schedule=schedule,
         save=["log_probs"],

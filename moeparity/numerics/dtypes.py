@@ -5,6 +5,7 @@ Importing this needs no torch, so that plans can be made and printed without it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ FLOAT_NAMES = (*CHECKPOINT_NAMES, "fp64")
 
 FP8_NAMES = ("fp8_e4m3", "fp8_e5m2")
 """8-bit dtypes, for sites that store with a scale. e4m3 is torch's float8_e4m3fn: no infinities, largest number 448."""
+
+CUT_NAMES = ("bf16_rz",)
+"""Values of a site that rounds toward zero: the leading bits are kept, the others cut off."""
 
 MODEL = "model"
 """The value of a site that stands for the dtype in which the variant runs."""
@@ -42,6 +46,18 @@ def torch_dtype(name: str) -> torch.dtype:
 
     dtype: torch.dtype = getattr(torch, _TORCH_NAMES[name])
     return dtype
+
+
+@dataclass(frozen=True, slots=True)
+class TowardZero:
+    """What a site holds in place of a dtype if it rounds toward zero to `dtype`."""
+
+    dtype: torch.dtype
+
+
+def site_dtype(name: str) -> torch.dtype | TowardZero:
+    """The value of a rounding site as kernels take it: `bf16` -> `torch.bfloat16`, `bf16_rz` -> `TowardZero` of it."""
+    return TowardZero(torch_dtype(name.removesuffix("_rz"))) if name in CUT_NAMES else torch_dtype(name)
 
 
 def name_of(dtype: torch.dtype | str) -> str | None:

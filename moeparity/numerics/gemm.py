@@ -13,7 +13,7 @@ import torch
 from moeparity.numerics.additions import of_order
 from moeparity.numerics.blocks import in_blocks
 from moeparity.numerics.dtypes import torch_dtype
-from moeparity.numerics.gemm_forms import ALL, refusal, spans
+from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, refusal, spans
 from moeparity.numerics.orders import NATIVE, parse, tree
 from moeparity.numerics.rounding import add, linear, rounded, working
 from moeparity.numerics.summation import sum_axis, sum_tree
@@ -60,6 +60,8 @@ def gemm(
     fault = refusal(weight.shape[-1], order, splits, splits_order)
     if fault is not None:
         raise ValueError(": ".join(fault))
+    if order == ONEDNN:
+        order = ONE_ROW if x.numel() == x.shape[-1] else NATIVE
     if order == NATIVE and splits == 1:
         return _native(x, weight, bias, inputs=inputs, output=output, rows=rows)
     if splits == 1:

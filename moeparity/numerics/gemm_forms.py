@@ -7,6 +7,17 @@ from moeparity.numerics.orders import NATIVE, Order, OrderError, parse
 ALL = "all"
 """The value of `rows` for torch's kernel on all rows at once."""
 
+ONEDNN = "onednn"
+"""The value of `order` for oneDNN called by itself: torch's kernel for two rows and more, of one row `ONE_ROW`."""
+
+ONE_ROW = "blocks(8, vector=2, back, fma) | sequential"
+"""How oneDNN adds up the inputs of a single row of bf16, on a CPU with AVX-512 that has no instruction for bf16. torch
+calls another kernel for one row.
+
+Run: vLLM 0.32.0's onednn_mm on an Intel Ice Lake, by cancelling pairs and on drawn numbers
+(tests/real/test_vllm_cpu_gemm.py).
+"""
+
 
 def spans(k: int, splits: int) -> list[slice]:
     """The consecutive parts into which split-K cuts `k` inputs, as `torch.chunk` does.
@@ -23,11 +34,13 @@ def refusal(k: int, order: str, splits: int, splits_order: str) -> tuple[str, st
 
     With one split, `splits_order` is ignored.
     """
-    if order == NATIVE and splits == 1:
+    if order in (NATIVE, ONEDNN) and splits == 1:
         return None
     reason = _splits_fault(k, splits)
     if reason is not None:
         return "splits", reason
+    if order == ONEDNN:
+        return "order", f"{ONEDNN} does not cut the inputs, and there are {splits} splits."
     sizes = sorted({span.stop - span.start for span in spans(k, splits)})
     sizes_words = f"{'a split' if splits > 1 else 'each output'} has {' or '.join(map(str, sizes))}"
     reason = None if order == NATIVE else _order_fault(order, "products", sizes, sizes_words)

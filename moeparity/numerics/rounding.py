@@ -12,13 +12,35 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from moeparity.numerics.dtypes import TowardZero
 
-def rounded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`x` rounded to nearest even in `dtype`; `x` itself if it has that dtype.
+
+def rounded(x: torch.Tensor, dtype: torch.dtype | TowardZero) -> torch.Tensor:
+    """`x` rounded to nearest even in `dtype`, or toward zero; `x` itself if it has that dtype.
 
     fp64 goes to 16 bits by way of fp32, with two roundings, as in torch's casts.
     """
+    if isinstance(dtype, TowardZero):
+        return _cut(x, dtype.dtype)
     return x if x.dtype == dtype else x.to(dtype)
+
+
+def stored(dtype: torch.dtype | TowardZero) -> torch.dtype:
+    """The dtype of what is rounded so."""
+    return dtype.dtype if isinstance(dtype, TowardZero) else dtype
+
+
+def _cut(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`x` in bf16 by its leading 16 bits of fp32, as a kernel does that has no instruction for the conversion; of fp64
+    by its leading bits too. A NaN whose leading bits are those of infinity becomes infinite.
+    """
+    if x.dtype == dtype:
+        return x
+    single = x.to(torch.float32)
+    if x.dtype == torch.float64:
+        above = single.double().abs() > x.abs()
+        single = torch.where(above, torch.nextafter(single, torch.zeros_like(single)), single)
+    return (single.contiguous().view(torch.int32) & -(1 << 16)).view(torch.float32).to(dtype)
 
 
 def working(*dtypes: torch.dtype) -> torch.dtype:

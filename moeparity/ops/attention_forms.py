@@ -291,7 +291,7 @@ FORMS = (
         "are); flash the exponentials, normalised only afterwards",
         when={"implementation": (EAGER, FLASH)},
     ),
-    site("output", "probabilities @ v is rounded to this dtype"),
+    site("output", "probabilities @ v is rounded to this dtype", cuts=True),
     TENSOR,
     BLOCKS,
 )

@@ -13,7 +13,7 @@ from typing import Literal
 
 from moeparity.errors import SpecError
 from moeparity.numerics.collectives.declaration import Evidence
-from moeparity.numerics.dtypes import FLOAT_NAMES, MODEL
+from moeparity.numerics.dtypes import CUT_NAMES, FLOAT_NAMES, MODEL
 from moeparity.numerics.orders import EXPLICIT, NATIVE
 from moeparity.ops.measured import Measured
 
@@ -113,14 +113,17 @@ def site(
     when: Condition | None = None,
     needs: Needs = "always",
     edge: bool = False,
+    cuts: bool = False,
     measured: tuple[Measured, ...] = (),
 ) -> Attribute:
-    """A rounding site: the dtype a value is rounded to there; `model` is the dtype the variant runs in."""
+    """A rounding site: the dtype a value is rounded to there; `model` is the dtype the variant runs in. `cuts`: some
+    engine rounds toward zero there.
+    """
     return Attribute(
         name=name,
         kind="rounding",
         default=default,
-        values=(MODEL, *FLOAT_NAMES),
+        values=(MODEL, *FLOAT_NAMES, *(CUT_NAMES if cuts else ())),
         says=says,
         when=when or {},
         needs=needs,

@@ -134,7 +134,7 @@ COMBINE = Op(
             "accumulator, before the rows or after them (TensorRT-LLM); or is a row of its own behind all others, with "
             "weight 1, or 1 / scale where the sum is scaled later (SGLang's and vLLM's fused shared experts)",
         ),
-        site("output", "the sum is rounded to this dtype", needs="no partials"),
+        site("output", "the sum is rounded to this dtype", needs="no partials", cuts=True),
         Attribute(
             name="expert",
             kind="placement",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from moeparity.numerics.dtypes import UNROUNDED, torch_dtype
+from moeparity.numerics.dtypes import UNROUNDED, site_dtype
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops.attribute import LOGISTIC, Attribute, Condition, Value
 from moeparity.ops.memory import Call, Memory, Shapes
@@ -184,10 +184,10 @@ class Op:
         return next((a for a in self.attributes if a.name == name), None)
 
     def settings(self, active: Mapping[str, object]) -> dict[str, Any]:
-        """The active values as the kernel takes them: roundings as torch dtypes."""
+        """The active values as the kernel takes them: roundings as torch dtypes, or toward zero to one."""
         sites = {attribute.name for attribute in self.attributes if attribute.kind == "rounding"}
         return {
-            name: torch_dtype(str(value)) if name in sites and value != UNROUNDED else value
+            name: site_dtype(str(value)) if name in sites and value != UNROUNDED else value
             for name, value in active.items()
         }
 

@@ -195,7 +195,7 @@ EXPERTS = Op(
             "one-rounding SwiGLU",
             measured=measured.SWIGLU,
         ),
-        site("product", "silu(gate) * up, or its product with up + 1, is rounded to this dtype"),
+        site("product", "silu(gate) * up, or its product with up + 1, is rounded to this dtype", cuts=True),
         Attribute(
             name="score_site",
             kind="form",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from moeparity.numerics.gemm_forms import ALL, refusal
+from moeparity.numerics.gemm_forms import ALL, ONE_ROW, ONEDNN, refusal
 from moeparity.numerics.orders import NATIVE
 from moeparity.ops.attribute import ABOVE_1, Attribute, Value, site, sum_order
 from moeparity.ops.declaration import Op, Parameter, WeightPort, always
@@ -69,6 +69,15 @@ FORMS = (
 INSIDE = frozenset(form.name for form in (*FORMS, BLOCKS))
 """The names of these forms and of its blocks: all of it happens inside one kernel."""
 
+_ORDER = replace(
+    FORMS[1],
+    values=(*FORMS[1].values, ONEDNN),
+    says=f"{FORMS[1].says}; `{ONEDNN}`: oneDNN called by itself, which is torch's kernel for two rows and more, and for "
+    f"a single row `{ONE_ROW}`, with AVX-512 and without BF16",
+)
+_DENSE = tuple(_ORDER if form.name == _ORDER.name else form for form in FORMS)
+"""The forms of a GEMM that a library may be called for by itself."""
+
 _WEIGHT = WeightPort(name="weight", says="[N, K]")
 _BIAS = WeightPort(name="bias", says="[N], added inside the GEMM kernel", required=False)
 
@@ -99,8 +108,9 @@ def refuses_form(k: int, values: Mapping[str, Value]) -> tuple[str, str] | None:
 
 
 def sees_rows(values: Mapping[str, Value], params: Mapping[str, Any]) -> bool:
-    """torch's own kernel depends on other rows if it is run on all rows at once."""
-    return values.get("order", NATIVE) == NATIVE and values[ROWS.name] == ALL
+    """torch's own kernel depends on other rows if it is run on all rows at once; so does oneDNN's."""
+    order = values.get("order", NATIVE)
+    return order == ONEDNN or (order == NATIVE and values[ROWS.name] == ALL)
 
 
 def _refuses_whole(shapes: Shapes, values: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -154,7 +164,7 @@ LINEAR = Op(
     attributes=(
         _SITES[0],
         replace(_SITES[1], needs="no partials"),
-        *FORMS,
+        *_DENSE,
         replace(TENSOR, parameter="parallel"),
         replace(BLOCKS, parameter="parallel"),
         Attribute(
@@ -190,7 +200,7 @@ GATE = Op(
     inputs=("x",),
     # transformers draws this bias too.
     weights=(_WEIGHT, _BIAS),
-    attributes=(*_SITES, *FORMS),
+    attributes=(*_SITES, *_DENSE),
     sees_rows=sees_rows,
     refuses=_refuses_whole,
     family="router",
@@ -208,7 +218,7 @@ LM_HEAD = Op(
     says="The projection onto the vocabulary: [B, T, hidden] -> logits [B, T, vocab].",
     inputs=("x",),
     weights=(_WEIGHT,),
-    attributes=(*_SITES, *FORMS, TENSOR, BLOCKS),
+    attributes=(*_SITES, *_DENSE, TENSOR, BLOCKS),
     sees_rows=sees_rows,
     refuses=_refuses_whole,
     pieces=cut,

@@ -12,7 +12,7 @@ from typing import Any
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes by name, as the kernel takes the weights: those of experts with the experts' axis first."""
 
-BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8}
+BYTES = {"bf16": 2, "bf16_rz": 2, "fp16": 2, "fp32": 4, "fp64": 8}
 INTEGER = 8
 EXACT = 8
 """Bytes of an fp64 number; exponentials are computed in fp64 so that they are rounded correctly."""

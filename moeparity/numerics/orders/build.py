@@ -112,9 +112,17 @@ def _halves(values: Values, level: Level) -> Values:
 def _threads(values: Values, level: Level) -> Values:
     threads, vector = level.numbers if level.name == "threads" else (level.numbers[0], 1)
     runs = _runs(values, vector)
+    return [chain(_turned(runs[i::threads], level), level) for i in range(threads)]
+
+
+def _block(values: Values, level: Level) -> AnyTree:
+    return chain(_turned(_runs(values, level.numbers[1]), level), level)
+
+
+def _turned(runs: list[Values], level: Level) -> Values:
+    """The values of the runs, one run after the other; `back`: each from its last value to its first."""
     turn = -1 if "back" in level.words else 1
-    by_thread = [[value for run in runs[i::threads] for value in run[::turn]] for i in range(threads)]
-    return [chain(values, level) for values in by_thread]
+    return [value for run in runs for value in run[::turn]]
 
 
 def _lanes(values: Values, level: Level) -> Values:
@@ -165,7 +173,7 @@ _BUILD: dict[str, Callable[[Values, Level], Values]] = {
     "halves": _halves,
     "threads": _threads,
     "lanes": _lanes,
-    "blocks": lambda values, level: [chain(run, level) for run in _runs(values, level.numbers[0])],
+    "blocks": lambda values, level: [_block(run, level) for run in _runs(values, level.numbers[0])],
     "cascade": lambda values, level: [_with_rounding(cascade(values, level), level)],
     "fused": lambda values, level: [chain(values, level, how="fused", width=level.numbers[0])],
     "rotate": lambda values, level: [chain(_rotate(values, level), level)],

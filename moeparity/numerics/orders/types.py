@@ -163,9 +163,10 @@ FORMS: dict[str, Form] = {
         partial=True,
     ),
     "blocks": Form(
-        says="runs of so many neighbours, each from left to right",
-        numbers=(Number(name="size", least=1),),
-        words=_CHAIN,
+        says="runs of so many neighbours, each from left to right; `vector`, `back`: so many at a time, each time from "
+        "right to left",
+        numbers=(Number(name="size", least=1), Number(name="vector", least=1, default=1, by_name=True)),
+        words=(*_CHAIN, "back"),
         partial=True,
     ),
     "cascade": Form(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from moeparity.numerics import orders
-from moeparity.numerics.rounding import add, product, rounded, wide
+from moeparity.numerics.rounding import add, product, rounded, stored, wide
 from moeparity.numerics.summation import sum_tree
 from moeparity.ops.combine import ADD, FIRST, LAST, SLOT
 from moeparity.ops.kernels.pieces import RANKS, each, stacked
@@ -65,7 +65,8 @@ def _combined(
     if later == "accumulator":
         total = wide(total) * p["scale"]
     total = rounded(total, at["output"])
-    return rounded(wide(total) * p["scale"], at["output"]) if later == "output" else total
+    # What the kernel stored is scaled by another one, which rounds to nearest.
+    return rounded(wide(total) * p["scale"], stored(at["output"])) if later == "output" else total
 
 
 def _sum(

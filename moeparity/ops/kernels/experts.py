@@ -15,7 +15,7 @@ import torch
 from moeparity.numerics.cuda import fast_product
 from moeparity.numerics.joined_steps import Apply, JoinedGemm, StepRows, Steps, call
 from moeparity.numerics.orders import NATIVE
-from moeparity.numerics.rounding import add, product, rounded, tf32, wide, working
+from moeparity.numerics.rounding import add, product, rounded, stored, tf32, wide, working
 from moeparity.ops.experts import ACTIVATION, CLAMPED, EPILOGUE, INPUT
 from moeparity.ops.kernels.expert_groups import all_groups, groups_of_steps
 from moeparity.ops.kernels.exponentials import CUDA_FAST, sigmoid, silu
@@ -209,7 +209,7 @@ def _mlp(
     gate_up = (
         (x, *operands, p, at, project, turns) for operands in zip(w["gate_up"], _biases(w, "gate_up"), strict=True)
     )
-    hidden, inputs = gathered(each(_hidden, gate_up, pieces), pieces), at["product"]
+    hidden, inputs = gathered(each(_hidden, gate_up, pieces), pieces), stored(at["product"])
     if scores is not None and where == ACTIVATION:
         hidden, inputs = product(hidden, scores, at["scored"]), at["scored"]
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from moeparity.numerics.blocks import filled, try_places
+from moeparity.numerics.rounding import stored
 from moeparity.ops.attention_forms import FIXED
 from moeparity.ops.kernels.flash import Heads, Tile, attend, merged_runs, operands
 from moeparity.ops.kernels.key_tiles import Cut, cuts
@@ -31,7 +32,7 @@ def flash_in_blocks(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) 
     Raises RefusedError if a query's place within its block changes bits on this machine.
     """
     heads, visible = operands(heads, at), visible.expand(heads.q.shape[0], -1, -1, -1)
-    out = heads.q.new_zeros(*heads.q.shape[:3], heads.v.shape[-1], dtype=at["output"])
+    out = heads.q.new_zeros(*heads.q.shape[:3], heads.v.shape[-1], dtype=stored(at["output"]))
     # In a pack, the mask says for each query which keys it may see.
     for b, visible_keys in enumerate(heads.mask.any(1) if heads.mask.dim() > 2 else heads.mask):
         if not bool(visible_keys.any()):
@@ -49,7 +50,7 @@ def flash_in_blocks(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) 
 def _sequence(heads: Heads, visible: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:
     """The attention of the last T queries of one sequence, [1, H, T, V]."""
     queries, keys, size = heads.q.shape[2], heads.k.shape[2], int(at["rows"])
-    out = heads.q.new_empty(*heads.q.shape[:3], heads.v.shape[-1], dtype=at["output"])
+    out = heads.q.new_empty(*heads.q.shape[:3], heads.v.shape[-1], dtype=stored(at["output"]))
     for cut in _cuts(queries, keys, heads.window, at):
         tiles: Tiles = {}
         for start in range(cut.queries.start, cut.queries.stop, size):

@@ -109,7 +109,8 @@ def decided_step(record: Record) -> str:
             return f"nothing on either side: a record of {_sequences(record.gate)} decides"
         return "a wider gate on the record, or a profile that is nearer: `moeparity sweep RECIPE --over profile=A,B`"
     if record.rival is not None:
-        return f"`recorded_by: {record.rival.side}`, if that one's engine made the record"
+        side = record.rival.side
+        return f"`sampled_from: {side}`, if that one's engine made the record, or `recorded_by:`, if not the tokens"
     if record.pads and not record.meanings:
         return f"state the engine's batches, if it had no pads: {_BATCHES}"
     if record.causes:

@@ -65,7 +65,7 @@ def responses(
     routes: Any = None,
     columns: Mapping[str, Any] | None = None,
     computes_pads: bool = False,
-    **more: Any,
+    sampling_params: dict[str, Any] | None = None,
 ) -> Iterator[str]:
     """Lines of a batch whose masks and log-probabilities are those of the responses.
 
@@ -73,7 +73,8 @@ def responses(
     count. sampler, trainer: None if not known. prompts, prompt_mask: tensors [B, P], or None if the trainer has the
     responses alone. routes: expert ids, a tensor [B, P + T, MoE layers, experts a token], or None. columns: further
     tensors [B, T] of numbers by the format's keys. computes_pads: whether the trainer computes what the masks leave
-    out, prompts and responses side by side; the lines then say how much that is.
+    out, prompts and responses side by side; the lines then say how much that is. sampling_params: what is sampled with,
+    as far as it is known.
     """
     for n in range(len(completions)):
         present = completion_mask[n].bool()
@@ -81,7 +82,7 @@ def responses(
         nothing = [0] * len(before)
         ids, counted = completions[n][present].tolist(), scored[n][present].tolist()
         first, second = (None if side is None else nothing + side[n][present].tolist() for side in (sampler, trainer))
-        further = dict(more)
+        further: dict[str, Any] = {} if sampling_params is None else {"sampling_params": sampling_params}
         for key, column in (columns or {}).items():
             further[key] = [None] * len(before) + column[n][present].tolist()
         if computes_pads:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from moeparity.hooks.batch import MARK, dump, responses
 
 
-def lines(inputs: Any, step: int, sampling: Mapping[str, Any]) -> Iterator[str]:
+def lines(inputs: Any, step: int, sampling: dict[str, Any]) -> Iterator[str]:
     """Lines of what the method returns: ids and masks of prompts and completions, and log-probabilities."""
     mask = inputs["completion_mask"]
     further = {
@@ -33,7 +33,7 @@ def lines(inputs: Any, step: int, sampling: Mapping[str, Any]) -> Iterator[str]:
         prompt_mask=inputs["prompt_mask"],
         columns={key: column for key, column in further.items() if column is not None},
         computes_pads=True,
-        **({"sampling_params": dict(sampling)} if sampling else {}),
+        sampling_params=sampling or None,
     )
 
 

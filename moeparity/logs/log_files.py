@@ -69,7 +69,7 @@ def measure_files(
         join=options.join,
         partial=options.partial,
     )
-    sequences = iter(log) if steps is None else steps.told(iter(log))
+    sequences = iter(log) if steps is None else steps.labelled(iter(log))
     for chunk in measurement.chunker.chunks(measurement.noted(sequences)):
         measurement.add(chunk)
         if progress is not None:
@@ -83,9 +83,9 @@ def measure_files(
 
 def _served_steps(path: Path | None, request: Request) -> ServedSteps | None:
     """The server's steps. Raises MoeparityError where tokens are asked for by what only these tell."""
-    asked = [way for way in request.ways() if way in WAYS]
-    if path is None and asked:
-        raise MoeparityError(f"--by {asked[0]}: no log tells it. Give the server's steps too: --schedule FILE.")
+    of_steps = [way for way in request.ways() if way in WAYS]
+    if path is None and of_steps:
+        raise MoeparityError(f"--by {of_steps[0]}: no log tells it. Give the server's steps too: --schedule FILE.")
     return None if path is None else ServedSteps(path)
 
 

@@ -57,7 +57,7 @@ class ServedSteps:
             "weights": {code: version for version, code in self._weights.items()},
         }
 
-    def told(self, sequences: Iterator[Sequence]) -> Iterator[Sequence]:
+    def labelled(self, sequences: Iterator[Sequence]) -> Iterator[Sequence]:
         """The sequences of a log with labels of their tokens. Raises LogError for one that the file does not have."""
         for sequence in sequences:
             rows = self._sequences.get(int(sequence.id)) if sequence.id.isdecimal() else None

@@ -106,9 +106,7 @@ def _padded(sequences: list[Sequence], tokens: TokenSet) -> TokenSet:
     rows = [(s.pads, len(s.token_ids)) for s in sequences if s.pads is not None]
     real = torch.tensor([[0] * pads.before + [1] * length + [0] * pads.behind for pads, length in rows]).bool()
 
-    def moved(block: Tensor | None, fill: float) -> Tensor | None:
-        if block is None:
-            return None
+    def moved(block: Tensor, fill: float) -> Tensor:
         values = torch.full((*real.shape, *block.shape[2:]), fill, dtype=block.dtype)
         values[real] = block[tokens.attention_mask]
         return values
@@ -120,9 +118,9 @@ def _padded(sequences: list[Sequence], tokens: TokenSet) -> TokenSet:
         input_ids=ids,
         loss_mask=moved(tokens.loss_mask, False),
         attention_mask=real,
-        labels=moved(tokens.labels, 0),
-        logprobs=moved(tokens.logprobs, torch.nan),
-        routed_experts=moved(tokens.routed_experts, -1),
+        labels=None if tokens.labels is None else moved(tokens.labels, 0),
+        logprobs=None if tokens.logprobs is None else moved(tokens.logprobs, torch.nan),
+        routed_experts=None if tokens.routed_experts is None else moved(tokens.routed_experts, -1),
     )
 
 

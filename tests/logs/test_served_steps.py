@@ -47,18 +47,18 @@ def file(tmp_path: Path) -> Path:
 
 def test_a_token_has_the_step_of_the_row_before_it(file: Path) -> None:
     steps = ServedSteps(file)
-    told = list(steps.told(iter([sequence(number, size) for number, size in enumerate(LENGTHS)])))
+    labelled = list(steps.labelled(iter([sequence(number, size) for number, size in enumerate(LENGTHS)])))
     assert EXPECTED.keys() == set(WAYS)
     for way, rows in EXPECTED.items():
         names = steps.names.get(way, {})
-        labels = [each.labels[way].tolist() for each in told]
+        labels = [each.labels[way].tolist() for each in labelled]
         assert [["" if label == UNKNOWN else names.get(label, label) for label in row] for row in labels] == rows, way
 
 
 @pytest.mark.parametrize(("number", "size", "problem"), [(3, 5, "has no such sequence"), (0, 3, "more tokens")])
 def test_a_log_of_another_run_is_refused(file: Path, number: int, size: int, problem: str) -> None:
     with pytest.raises(LogError, match=problem):
-        list(ServedSteps(file).told(iter([sequence(number, size)])))
+        list(ServedSteps(file).labelled(iter([sequence(number, size)])))
 
 
 def test_what_only_steps_tell_needs_them(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,12 +40,12 @@ Trained = Callable[[str], Training]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    found: dict[str, Training] = {}
+    trainings: dict[str, Training] = {}
 
     def of(name: str) -> Training:
-        if name not in found:
-            found[name] = train(tmp_path_factory.mktemp("trl"), **TRAININGS[name])
-        return found[name]
+        if name not in trainings:
+            trainings[name] = train(tmp_path_factory.mktemp("trl"), **TRAININGS[name])
+        return trainings[name]
 
     return of
 
@@ -100,8 +101,8 @@ def test_the_trainers_log_probabilities(name: str, trained: Trained) -> None:
     )
     record_plan(model, LIVE, profile=profile, dtype=dtype, settings=choices, blind=("log_probs:block",))
     if choices:
-        other = {**choices, "log_probs:division": "reciprocal"}
-        assert not scored(model, training, profile=profile, dtype=dtype, set=other)[real].equal(
+        reciprocal = {**choices, "log_probs:division": "reciprocal"}
+        assert not scored(model, training, profile=profile, dtype=dtype, set=reciprocal)[real].equal(
             batch["old_per_token_logps"][real]
         )
 
@@ -151,7 +152,7 @@ def test_a_sampler_at_another_temperature_is_named(trained: Trained) -> None:
     assert "the log says of the sampler: temperature 0.6" in done.stdout
 
 
-def test_pads_that_generate_reads(trained: Trained) -> None:
+def test_pads_that_generate_reads(trained: Trained, tmp_path: Path) -> None:
     """Sequences without pads in front are as ever, all others are not; with pads as tokens every bit comes back."""
     training = trained("pads")
     sequences = list(logs.open(training.files[:1]))
@@ -161,6 +162,12 @@ def test_pads_that_generate_reads(trained: Trained) -> None:
         assert sequence.trainer is not None
         delta = (sequence.rollout - sequence.trainer)[sequence.mask].abs()
         assert (float(delta.max()) > 1e-3) == (sequence.pads.before > 0)
+    done = inside("metrics", *training.files, "--by", "pads", "--json", report := tmp_path / "report.json")
+    assert done.returncode == 0, done.stderr
+    groups = json.loads(report.read_text("utf-8"))["groupings"][0]["groups"]
+    assert groups[0]["name"] == "0"
+    assert groups[0]["values"]["k3"] < 1e-9
+    assert all(group["values"]["k3"] > 1e-3 for group in groups[1:])
     real = training.answer["batches"][0]["completion_mask"].bool()
     read = torch.ones_like(training.mask(0))
     ours = sampled(opened(CHECKPOINT), training, profile="hf-default", dtype="fp32", generation=0, read=read)

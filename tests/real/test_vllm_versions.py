@@ -113,7 +113,7 @@ def test_each_step_has_the_version_that_it_ran_on(served: Served) -> None:
 
 def test_a_prefix_that_outlived_its_weights_is_a_copy_of_the_version_before(served: Served) -> None:
     """And the engine's numbers are others than after its cache was emptied."""
-    begun = {}
+    begun: dict[str, str] = {}
     for step in served.steps:
         for number, *_ in step["spans"]:
             begun.setdefault(served.names[number], step["weights"])

@@ -64,8 +64,8 @@ def main(case_file: str, answer_file: str) -> None:
     ).llm_engine
     turns, answers = list(case["turns"]), {}
     while turns or engine.has_unfinished_requests():
-        for what in turns.pop(0) if turns else ():
-            act(engine, *what)
+        for action in turns.pop(0) if turns else ():
+            act(engine, *action)
         for output in engine.step():
             if output.finished:
                 answers[output.request_id.split("-")[0]] = answer(output)

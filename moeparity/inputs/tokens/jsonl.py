@@ -143,8 +143,8 @@ def _versions(where: Where, versions: Sequence[Any], mask: list[int] | None) -> 
     for version in versions:
         if type(version) is not int:
             raise TokensError(f"{where}: versions holds {shown(version)}; expected a whole number per token.")
-    kept = versions if mask is None else itertools.compress(versions, mask)
-    return frozenset(version for version in kept if version >= 0)
+    scored_versions = versions if mask is None else itertools.compress(versions, mask)
+    return frozenset(version for version in scored_versions if version >= 0)
 
 
 def _pads(where: Where, value: Any) -> Pads | None:

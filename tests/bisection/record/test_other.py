@@ -91,5 +91,5 @@ def test_the_other_side_is_the_one_that_did_not_sample(rollout: Rollout, sampler
 
 
 def test_a_record_that_is_none(rollout: Rollout) -> None:
-    with pytest.raises(TokensError, match="trainer_logprobs holds 0.5; expected log-probabilities"):
+    with pytest.raises(TokensError, match=r"trainer_logprobs holds 0\.5; expected log-probabilities"):
         rollout.run({"trainer_logprobs": torch.full(IDS.shape, 0.5)})

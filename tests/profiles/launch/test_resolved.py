@@ -19,7 +19,7 @@ from tests.command import inside
 FOLDER = Path(__file__).parent / "resolved"
 QUICKSTART = Path(__file__).parents[3] / "checkpoints/quickstart"
 Change = Callable[[dict[str, Any]], object]
-OF_THIS_CPU = vllm_resolved._of_this_cpu()  # noqa: SLF001
+OF_THIS_CPU = vllm_resolved._of_this_cpu()
 
 
 def on_a_gpu(fields: dict[str, Any]) -> None:

@@ -15,7 +15,6 @@ from moeparity.errors import MoeparityError
 if TYPE_CHECKING:
     from moeparity.inputs.tokens import TokenSet
     from moeparity.inputs.tokens.tokenizer import Tokenizer
-    from moeparity.logs.formats.format import Role
     from moeparity.output.blocks import Table
 
 
@@ -34,10 +33,7 @@ Length = Annotated[int, typer.Option(min=1, help="Tokens to print of each.")]
 Sample = Annotated[
     bool, typer.Option("--sample", help="Instead, continue the prompts of a recipe that has `tokens: {sample: ...}`.")
 ]
-FromLog = Annotated[bool, typer.Option("--from-log", help="Instead, take one side of logs, the sampler's by default.")]
-OfTrainer = Annotated[
-    bool, typer.Option("--of-trainer", help="Take the trainer's log-probabilities instead.", rich_help_panel=_LOGS)
-]
+FromLog = Annotated[bool, typer.Option("--from-log", help="Instead, take the sampler's side of logs.")]
 Out = Annotated[
     Path | None,
     typer.Option(
@@ -60,7 +56,6 @@ def tokens(
     sample: Sample = False,
     from_log: FromLog = False,
     format: LogFormat = None,
-    of_trainer: OfTrainer = False,
     out: Out = None,
     allow_code: AllowCode = False,
     device: Device = "auto",
@@ -75,9 +70,8 @@ def tokens(
     if (out is None) != (wanted is None):
         lacking = "--out, the file to write" if out is None else "--sample or --from-log, which say what of"
         raise MoeparityError(f"tokens: {wanted or '--out'} needs {lacking}. Give both.")
-    if (format is not None or of_trainer) and not from_log:
-        option = "--format says what logs are" if format is not None else "--of-trainer takes a side of logs"
-        raise MoeparityError(f"tokens: {option}. Give --from-log too.")
+    if format is not None and not from_log:
+        raise MoeparityError("tokens: --format says what logs are. Give --from-log too.")
     if len(files) > 1 and not from_log:
         raise MoeparityError(f"tokens: one recipe or token file is read; {len(files)} were given. Name one.")
     if out is None:
@@ -85,25 +79,25 @@ def tokens(
     elif sample:
         _sample(files[0], out, allow_code=allow_code, device=device)
     else:
-        _write(files, out, format, sequences, "trainer" if of_trainer else "rollout")
+        _write(files, out, format, sequences)
 
 
-def _write(files: list[Path], out: Path, format: str | None, most: int | None, side: Role) -> None:
+def _write(files: list[Path], out: Path, format: str | None, most: int | None) -> None:
     """Make a token file from logs, and say what is in it."""
     from moeparity.cli.outputs import outputs
     from moeparity.inputs.tokens.jsonl import lines
     from moeparity.inputs.tokens.tensorfile import file_contents
-    from moeparity.logs.opening import open_side
+    from moeparity.logs.opening import open_sampled
     from moeparity.logs.tokens import about, tokens_of
     from moeparity.output.writing import write_tensors, write_text
 
     with outputs({"--out": out}, unprinted=("--out",)) as written:
-        logged = tokens_of(open_side(files, side, format=format), most=most)
+        logged = tokens_of(open_sampled(files, format=format), most=most)
         if out.suffix == ".jsonl":
             written.file("--out", lambda path: write_text(path, "".join(f"{line}\n" for line in lines(logged.tokens))))
         else:
             written.file("--out", lambda path: write_tensors(path, *file_contents(logged.tokens)))
-        for sentence in about(logged, out, side):
+        for sentence in about(logged, out):
             written.console().print(sentence)
 
 

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from moeparity.errors import LogError, Where
-from moeparity.logs.formats.format import Format, Role
+from moeparity.logs.formats.format import Format
 from moeparity.logs.formats.registry import Source, recognise
 from moeparity.logs.join import Tally, by_id, in_order
 from moeparity.logs.record import FEWEST, Sequence, blank, check
 from moeparity.paths import is_folder
 
 Join = Literal["id", "order"]
-SIDES: dict[Role, str] = {"rollout": "sampler", "trainer": "trainer"}
-"""What messages call a side."""
 _PATTERNS = ("train_data_step*.jsonl", "token_exports/step_*/rank_*.jsonl", "step_*/rank_*.jsonl", "rank_*.jsonl")
 """Patterns of logs in a folder: NeMo-RL's, and prime-rl's from the run's folder down to a step's."""
 
@@ -28,10 +26,10 @@ class Log:
     """The sequences of some files, in the order of the files; each iteration reads the files again."""
 
     def __init__(
-        self, rollout: list[Source], trainer: list[Source], join: Join, *, partial: bool, alone: Role | None
+        self, rollout: list[Source], trainer: list[Source], join: Join, *, partial: bool, sampled: bool
     ) -> None:
         self._rollout, self._trainer, self._join, self._partial = rollout, trainer, join, partial
-        self._alone = alone
+        self._sampled = sampled
         self._tally = Tally()
 
     @property
@@ -65,7 +63,7 @@ class Log:
         if not scored:
             raise LogError(f"{where}: no token is scored: the masks leave none of {len(ids)} sequences.")
         if not alive and scored >= FEWEST:
-            sides = "both sides'" if self._alone is None else f"the {SIDES[self._alone]}'s"
+            sides = "the sampler's" if self._sampled else "both sides'"
             raise LogError(
                 f"{where}: {sides} log-probabilities are 0 at all {scored} scored tokens: placeholders, or what a "
                 "greedy sampler reports of its own choice, and a trainer that copies it. Log them with raw "
@@ -73,9 +71,8 @@ class Log:
             )
 
     def _sequences(self) -> Iterator[Sequence]:
-        if self._alone is not None:
-            side = self._alone
-            return (_one_sided(sequence, side) for source in self._rollout for _, sequence in source.sequences())
+        if self._sampled:
+            return (_of_sampler(sequence) for source in self._rollout for _, sequence in source.sequences())
         if not self._trainer:
             return (_two_sided(sequence) for source in self._rollout for _, sequence in source.sequences())
         if self._join == "order":
@@ -108,21 +105,24 @@ def open(
         )
     sources = [recognise(path, "rollout", format) for path in _files(paths)]
     trainer_sources = [recognise(path, "trainer", trainer_format) for path in _files(trainer)]
-    return Log(sources, trainer_sources, join, partial=partial, alone=None)
+    return Log(sources, trainer_sources, join, partial=partial, sampled=False)
 
 
-def open_side(paths: Several[Path], side: Role = "rollout", *, format: str | None = None) -> Log:
-    """Open logs of one side alone, as `open` does; what they have of the other side is dropped."""
+def open_sampled(paths: Several[Path], *, format: str | None = None) -> Log:
+    """Open logs of the sampler's side, as `open` does; they may have the trainer's side or not."""
     if not paths:
         raise LogError("no log given; expected at least one file.")
-    return Log([recognise(path, side, format) for path in _files(paths)], [], "id", partial=False, alone=side)
+    return Log([recognise(path, "rollout", format) for path in _files(paths)], [], "id", partial=False, sampled=True)
 
 
-def _one_sided(sequence: Sequence, side: Role) -> Sequence:
-    """The sequence without the other side. Raises LogError if the file has no log-probabilities of this one."""
-    if (sequence.rollout if side == "rollout" else sequence.trainer) is None:
-        raise LogError(f"{sequence.where}: no log-probabilities of the {SIDES[side]}. Give the {SIDES[side]}'s log.")
-    return replace(sequence, trainer=None) if side == "rollout" else replace(sequence, rollout=None)
+def _of_sampler(sequence: Sequence) -> Sequence:
+    """The sequence, without placeholders for the trainer's side. Raises LogError if it has no log-probabilities of the
+    sampler.
+    """
+    if sequence.rollout is None:
+        raise LogError(f"{sequence.where}: no log-probabilities of the sampler. Give the sampler's log.")
+    is_placeholder = sequence.trainer is None or not bool(sequence.trainer[sequence.mask].any())
+    return replace(sequence, trainer=None) if is_placeholder else sequence
 
 
 def _two_sided(sequence: Sequence) -> Sequence:

@@ -1,4 +1,4 @@
-"""Turns one side of a log into a recipe's tokens: whole sequences, loss masks, and the engine's records."""
+"""Turns a log into a recipe's tokens: whole sequences, loss masks, and what both engines recorded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor
 from moeparity.errors import LogError, Where, counted
 from moeparity.inputs.tokens.pads import one_width
 from moeparity.inputs.tokens.tokenset import TokenSet, routed_layers
-from moeparity.logs.formats.format import Role
 from moeparity.logs.record import Sampling, Sequence
 
 _ROUTES = "routed_experts"
@@ -38,7 +37,7 @@ class LoggedTokens:
 
 
 def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedTokens:
-    """The first `most` sequences (None: all) of a log of `open_side`, with log-probabilities and routes.
+    """The first `most` sequences (None: all) of a log of `open_sampled`, with log-probabilities and routes.
 
     Sequences are padded as their trainer did if the log says how and all are of one batch, else on the right with 0.
     Raises LogError if a log has responses without their prompts, which no
@@ -61,20 +60,18 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
     groups = [sequence.group or _UNLABELLED for sequence in sequences]
     names = tuple(dict.fromkeys(groups))
     labelled = names != (_UNLABELLED,)
-    tokens = _padded(
-        sequences,
-        TokenSet(
-            input_ids=_block([s.token_ids for s in sequences], 0),
-            loss_mask=_block([s.mask for s in sequences], False),
-            attention_mask=_block([torch.ones_like(s.mask) for s in sequences], False),
-            labels=_labels(sequences, groups, names) if labelled else None,
-            label_names=names if labelled else (),
-            logprobs=_block([_recorded(s) for s in sequences], torch.nan),
-            routed_experts=routes,
-        ),
+    tokens = TokenSet(
+        input_ids=_block([s.token_ids for s in sequences], 0),
+        loss_mask=_block([s.mask for s in sequences], False),
+        attention_mask=_block([torch.ones_like(s.mask) for s in sequences], False),
+        labels=_labels(sequences, groups, names) if labelled else None,
+        label_names=names if labelled else (),
+        logprobs=_block([_recorded(s, s.rollout) for s in sequences], torch.nan),
+        trainer_logprobs=_by_trainer(sequences),
+        routed_experts=routes,
     )
     return LoggedTokens(
-        tokens=tokens,
+        tokens=_padded(sequences, tokens),
         left_out=left_out,
         layers=layers,
         sampling=tuple(Counter(s.sampling for s in sequences).most_common()),
@@ -87,16 +84,11 @@ def _labels(sequences: list[Sequence], groups: list[str], names: tuple[str, ...]
     return _block([torch.full_like(sequence.token_ids, names.index(group)) for sequence, group in codes], 0)
 
 
-def _recorded(sequence: Sequence) -> Tensor:
-    """fp64 [n], NaN at tokens that are not scored, whatever the producer wrote there. Raises LogError for -inf."""
-    values = sequence.trainer if sequence.rollout is None else sequence.rollout
-    assert values is not None, "a log of one side was opened"
-    recorded = values.double().where(sequence.mask, torch.nan)
-    if bool(recorded.isinf().any()):
-        raise LogError(
-            f"{sequence.where}: a token of sequence {sequence.id} has probability 0; leave the sequence out."
-        )
-    return recorded
+def _recorded(sequence: Sequence, logprobs: Tensor | None) -> Tensor:
+    """fp64 [n], NaN at tokens that are not scored, whatever was written there, and at those of probability 0."""
+    if logprobs is None:
+        return torch.full(sequence.mask.shape, torch.nan, dtype=torch.float64)
+    return logprobs.double().where(sequence.mask & ~logprobs.isinf(), torch.nan)
 
 
 def _padded(sequences: list[Sequence], tokens: TokenSet) -> TokenSet:
@@ -113,15 +105,22 @@ def _padded(sequences: list[Sequence], tokens: TokenSet) -> TokenSet:
 
     ids = torch.tensor([pads.id for pads, _ in rows])[:, None].expand(real.shape).clone()
     ids[real] = tokens.input_ids[tokens.attention_mask]
+    fills = {"labels": 0, "logprobs": torch.nan, "trainer_logprobs": torch.nan, "routed_experts": -1}
+    columns = {name: (getattr(tokens, name), fill) for name, fill in fills.items()}
     return replace(
         tokens,
         input_ids=ids,
         loss_mask=moved(tokens.loss_mask, False),
         attention_mask=real,
-        labels=None if tokens.labels is None else moved(tokens.labels, 0),
-        logprobs=None if tokens.logprobs is None else moved(tokens.logprobs, torch.nan),
-        routed_experts=None if tokens.routed_experts is None else moved(tokens.routed_experts, -1),
+        **{name: None if block is None else moved(block, fill) for name, (block, fill) in columns.items()},
     )
+
+
+def _by_trainer(sequences: list[Sequence]) -> Tensor | None:
+    """The trainer's log-probabilities, if the log has any."""
+    if all(sequence.trainer is None for sequence in sequences):
+        return None
+    return _block([_recorded(sequence, sequence.trainer) for sequence in sequences], torch.nan)
 
 
 def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
@@ -157,12 +156,14 @@ def _block(rows: list[Tensor], fill: float) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
 
 
-def about(logged: LoggedTokens, path: Path, side: Role = "rollout") -> Iterator[str]:
+def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
     """Lines on what was written to `path`, and how a recipe names it."""
     tokens = logged.tokens
     rows, width = tokens.input_ids.shape
     scored = counted(int(tokens.loss_mask.sum()), "token")
     yield f"{path}: {counted(rows, 'sequence')} of up to {width} tokens, {scored} scored, each with its log-probability"
+    if tokens.trainer_logprobs is not None:
+        yield f"log-probabilities of the trainer for {counted(int(tokens.recorded_by_trainer.sum()), 'token')}"
     if tokens.routed_experts is not None:
         recorded = int((tokens.routed_experts >= 0).all(-1).any(-1).sum())
         yield f"routes of {counted(recorded, 'token')} in {counted(len(logged.layers), 'MoE layer')}"
@@ -179,5 +180,4 @@ def about(logged: LoggedTokens, path: Path, side: Role = "rollout") -> Iterator[
     if logged.versions:
         counts = [f"{'unknown' if name < 0 else name}: {counted(count, 'token')}" for name, count in logged.versions]
         yield f"weight versions that sampled: {', '.join(counts)}; a checkpoint has one"
-    recorder = "" if side == "rollout" else ", recorded_by: reference"
-    yield f"next: tokens: {{file: {path.name}, sampled_from: candidate{recorder}}}"
+    yield f"next: tokens: {{file: {path.name}, sampled_from: candidate}}"

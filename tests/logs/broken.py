@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 from moeparity import logs, paths
 from moeparity.logs.formats import parquet_files
-from moeparity.logs.opening import open_side
+from moeparity.logs.opening import open_sampled
 from tests.logs import own_files
 from tests.logs.truth import TRUTHS
 
@@ -416,7 +416,7 @@ def _open(*sampled: Path, **options: Any) -> None:
 
 
 def _open_sampled(*sampled: Path) -> None:
-    list(open_side(list(sampled)))
+    list(open_sampled(list(sampled)))
 
 
 def _without_sampler(folder: Path) -> None:

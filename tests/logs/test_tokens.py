@@ -14,7 +14,7 @@ from moeparity.errors import LogError
 from moeparity.inputs.tokens import read_tokens
 from moeparity.inputs.tokens.jsonl import lines
 from moeparity.logs.formats.registry import FORMATS
-from moeparity.logs.opening import open_side
+from moeparity.logs.opening import open_sampled
 from moeparity.logs.tokens import tokens_of
 from tests.command import inside
 from tests.logs.test_fixtures import BOTH, FIXTURES, JOINED, expected_mask
@@ -28,7 +28,7 @@ def sampled(name: str) -> Path:
 
 
 def test_every_format_is_tried() -> None:
-    tried = {open_side([sampled(name)]).formats[0].name for name in NAMES}
+    tried = {open_sampled([sampled(name)]).formats[0].name for name in NAMES}
     assert tried == set(FORMATS)
 
 
@@ -94,7 +94,7 @@ def test_routes_labels_and_what_is_said_of_the_sampler_are_kept(tmp_path: Path) 
 
 def test_layers_without_a_router_are_left_out() -> None:
     """Engines record them as zeros; a token file has none."""
-    first = next(iter(open_side([sampled("moeparity")])))
+    first = next(iter(open_sampled([sampled("moeparity")])))
     routes = torch.tensor([[DENSE, FIRST, SECOND]]).expand(len(first.token_ids), -1, -1)
     logged = tokens_of([replace(first, extra={"routed_experts": routes})])
     assert logged.layers == (1, 2)
@@ -111,7 +111,7 @@ def test_so_many_sequences_are_written(tmp_path: Path) -> None:
 
 def test_lines_of_labelled_tokens_read_as_they_were(tmp_path: Path) -> None:
     """Also where a sequence has several labels, which no log gives."""
-    logged = tokens_of(open_side([own_log(tmp_path / "log.jsonl", RECORD)])).tokens
+    logged = tokens_of(open_sampled([own_log(tmp_path / "log.jsonl", RECORD)])).tokens
     several = replace(logged, labels=torch.tensor([[0, 1, 0]]), label_names=("maths", "text"))
     out = tmp_path / "tokens.jsonl"
     out.write_text("".join(f"{line}\n" for line in lines(several)), "utf-8")
@@ -141,7 +141,7 @@ def test_lines_of_labelled_tokens_read_as_they_were(tmp_path: Path) -> None:
 def test_what_no_forward_can_score_is_refused(
     records: list[Mapping[str, object]], message: str, tmp_path: Path
 ) -> None:
-    log = open_side([own_log(tmp_path / "log.jsonl", *records)])
+    log = open_sampled([own_log(tmp_path / "log.jsonl", *records)])
     with pytest.raises(LogError, match=message):
         tokens_of(log)
 

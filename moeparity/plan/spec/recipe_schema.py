@@ -37,8 +37,7 @@ class Sample(Model):
 
 
 class Tokens(Model):
-    """Where the tokens are, how text becomes ids, and which side sampled them. `recorded_by` is the side whose engine
-    made the file's records, by default the one that sampled.
+    """Where the tokens are, how text becomes ids, and which side sampled them.
 
     `tokenizer` is `bytes`, `checkpoint` (its own tokenizer.json) or a path to a tokenizer.json.
     """
@@ -47,7 +46,6 @@ class Tokens(Model):
     tokenizer: str | None = None
     padding: Literal["right", "left"] = "right"
     sampled_from: Side | None = None
-    recorded_by: Side | None = None
     sample: Sample | None = None
 
     @model_validator(mode="after")
@@ -65,11 +63,6 @@ class Tokens(Model):
         side = self.sampled_from if self.sample is None else self.sample.source
         assert side is not None
         return side
-
-    @property
-    def recorder(self) -> Side:
-        """The side whose engine recorded log-probabilities and routes of the tokens."""
-        return self.recorded_by or self.sampler
 
 
 SYNTHETIC = re.compile(r"synthetic\((\d{1,18})\)")

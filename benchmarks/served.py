@@ -17,8 +17,7 @@ import torch
 
 from moeparity.hooks.files import VARIABLE
 from tests.engines.live import ROOT, run_in
-from tests.real.served import VARIABLES
-from tests.real.test_vllm_served import ONE_PROCESS, installed
+from tests.real.served import ONE_PROCESS, VARIABLES, installed
 
 REQUESTS, NEW, ROUNDS = 32, 48, 6
 ENGINE = {"max_num_seqs": 16, "distributed_executor_backend": "uni"}

@@ -30,8 +30,13 @@ Sets = Annotated[
 By = Annotated[
     list[str] | None,
     typer.Option(
-        help="Also the tokens in groups: position, probability, group, step, flipped, version_lag; may be repeated."
+        help="Also the tokens in groups: position, probability, group, step, flipped, version_lag, pads; with "
+        "--schedule phase, rows, cache, preempted, weights; may be repeated."
     ),
+]
+ServedSchedule = Annotated[
+    Path | None,
+    typer.Option("--schedule", help="The sampler's steps, as a server writes them; its sequences by number are ids."),
 ]
 Gate = Annotated[
     str | None, typer.Option(metavar="METRIC<NUMBER", help="A bound on the mean of a metric, as in 'k3<1e-3'.")
@@ -66,6 +71,7 @@ def metrics(
     format: Format = None,
     trainer_format: TrainerFormat = None,
     plot: Plot = None,
+    schedule: ServedSchedule = None,
     repeats: AsRepeats = False,
     json: Json = None,
     html: Html = None,
@@ -80,7 +86,7 @@ def metrics(
 
     with outputs({"--json": json, "--plot": plot, "--html": html}, unprinted=("--plot",)) as written:
         if repeats:
-            _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial)
+            _refuse_beside_repeats(sets=sets, by=by, gate=gate, trainer=trainer, partial=partial, schedule=schedule)
             _print_repeats(files, format, plot, written)
             return
         request = Request(
@@ -90,7 +96,12 @@ def metrics(
             plots=html is not None,
         )
         opening = Opening(
-            trainer=tuple(trainer or ()), format=format, trainer_format=trainer_format, join=join, partial=partial
+            trainer=tuple(trainer or ()),
+            format=format,
+            trainer_format=trainer_format,
+            join=join,
+            partial=partial,
+            schedule=schedule,
         )
         code = _print_log(files, request, opening, plot, written)
     raise typer.Exit(code)

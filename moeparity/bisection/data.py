@@ -22,7 +22,7 @@ from moeparity.bisection.oracle.data import Oracle
 from moeparity.bisection.per_token.data import PerToken
 from moeparity.bisection.provenance.data import Provenance
 from moeparity.bisection.real_ranks.data import RealRanks
-from moeparity.bisection.record.data import Record, Recorded
+from moeparity.bisection.record.data import OtherRecord, Record, Recorded, of_both
 from moeparity.bisection.replay.data import Replay
 from moeparity.bisection.run.data import Cost, Run, Variant
 from moeparity.bisection.schedule.data import Schedule
@@ -60,6 +60,7 @@ class ReportData:
     warnings: tuple[str, ...] = ()
     distribution: Distribution | None = None
     recorded: Recorded | None = None
+    other_record: OtherRecord | None = None
     classes: tuple[ClassMetrics, ...] = ()
     floor: Floor | None = None
     oracle: Oracle | None = None
@@ -82,6 +83,11 @@ class ReportData:
     blame: Blame
     summary: Summary
     cost: Cost
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        """The record of the side that sampled, and that of the other one if there is any."""
+        return of_both(self.record, self.other_record)
 
     @classmethod
     def of(cls, data: Iterable[object]) -> Self:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from moeparity.bisection.divergence.growth import Step, largest, steps
+from moeparity.bisection.record.data import deciding, overall
 from moeparity.bisection.report import Report
 from moeparity.bisection.toggles.data import ToggleResult, TrialResult
 from moeparity.errors import SpecError, Where, did_you_mean, listed
@@ -35,8 +36,8 @@ class Expectation:
         meet is open.
         """
         status, text = self.judge(report)
-        if status == "ok" and self.of_engine and report.record.contradicts:
-            status, text = "inconclusive", f"{text}; of two simulations, the record is {report.record}"
+        if status == "ok" and self.of_engine and (record := deciding(report.records)).contradicts:
+            status, text = "inconclusive", f"{text}; of two simulations, the record is {record}"
         return Finding(expectation=self.says, status=status, found=text)
 
 
@@ -167,7 +168,8 @@ def _verdict(status: str, report: Report) -> Outcome:
 
 
 def _record(status: str, report: Report) -> Outcome:
-    return "ok" if report.record.status == status else "fail", str(report.record)
+    found = "; ".join(map(str, report.records))
+    return "ok" if overall(report.records) == status else "fail", found
 
 
 def _metric(name: str, report: Report) -> float:

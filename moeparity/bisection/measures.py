@@ -59,8 +59,8 @@ from moeparity.bisection.real_ranks import measure as real_ranks
 from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.bisection.record import measure as record
 from moeparity.bisection.record import trials as record_trials
-from moeparity.bisection.record.data import Recording
-from moeparity.bisection.record.observe import RECORDED
+from moeparity.bisection.record.data import OtherRecord, Recording
+from moeparity.bisection.record.observe import RECORDED, RECORDED_BY_OTHER
 from moeparity.bisection.replay import measure as replay
 from moeparity.bisection.replay import trials as replay_trials
 from moeparity.bisection.replay.data import Replay
@@ -93,8 +93,14 @@ from moeparity.search.blame import Blame
 MEASURES: Final = (
     Measure(gives=RunFacts, measure=run.measure),
     Measure(gives=Recording, measure=record.measure, watch=RECORDED, trials=record_trials.trials),
+    Measure(
+        gives=OtherRecord,
+        measure=record.measure_other,
+        watch=RECORDED_BY_OTHER,
+        trials=record_trials.other_trials,
+    ),
     Measure(gives=Degeneracy, measure=degeneracy.measure, watch=FLAT),
-    Measure(gives=Verdicts, measure=verdict.measure, needs=(Degeneracy, Recording)),
+    Measure(gives=Verdicts, measure=verdict.measure, needs=(Degeneracy, Recording, OtherRecord)),
     Measure(gives=Divergence, measure=divergence.measure, watch=RECORDS),
     Measure(gives=RoutingFlips, measure=flips.measure, watch=CENSUS),
     Measure(gives=Toggled, measure=toggles.measure, search=OFFSETTING),
@@ -116,11 +122,15 @@ MEASURES: Final = (
     Measure(gives=OpGraph, measure=graph.measure),
     Measure(gives=Provenance, measure=provenance.measure),
     Measure(gives=PerToken, measure=per_token.measure, watch=TOKEN_VALUES),
-    Measure(gives=Blame, measure=blame.measure, needs=(Verdicts, Recording, Toggled, Attribution, Nonfinite, Traced)),
+    Measure(
+        gives=Blame,
+        measure=blame.measure,
+        needs=(Verdicts, Recording, OtherRecord, Toggled, Attribution, Nonfinite, Traced),
+    ),
     Measure(
         gives=Summary,
         measure=summary.measure,
-        needs=(Blame, Verdicts, Recording, Divergence, Toggled, Floor, Degeneracy, Nonfinite, Traced),
+        needs=(Blame, Verdicts, Recording, OtherRecord, Divergence, Toggled, Floor, Degeneracy, Nonfinite, Traced),
     ),
 )
 """All measures. The order of the list decides nothing: `needs` does."""

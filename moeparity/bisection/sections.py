@@ -36,7 +36,7 @@ from moeparity.bisection.provenance.data import Provenance
 from moeparity.bisection.real_ranks import show as real_ranks
 from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.bisection.record import show as record
-from moeparity.bisection.record.data import Recording
+from moeparity.bisection.record.data import OtherRecord, Recording
 from moeparity.bisection.replay import show as replay
 from moeparity.bisection.replay.data import Replay
 from moeparity.bisection.run import show as run
@@ -107,6 +107,7 @@ SECTIONS: Final = (
     Section(Summary, summary.show, ANSWER),
     Section(RunFacts, run.show, MADE_WITH),
     Section(Recording, record.show, RECORD, "record", "what was recorded, beside what each side computes"),
+    Section(OtherRecord, record.show_other, RECORD, "record", "what the engine that did not sample recorded"),
     Section(OfTokens, tokens.show_warnings, ANSWER),
     Section(Degeneracy, degeneracy.show, ANSWER),
     Section(Determinism, determinism.show, ANSWER),

@@ -19,7 +19,7 @@ from moeparity.plan.toggles import Toggle, mixed
 SHADOW: Final = "one side's numerics on the other's inputs"
 """The name of the walker that shows each node's local error."""
 
-Kind = Literal["alone", "restored", "candidate", "floor", "record", "arrival"]
+Kind = Literal["alone", "restored", "candidate", "floor", "record", "other record", "arrival"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class TrialKey:
     alone: the reference with the candidate's value of the toggle `of`. restored: the candidate with the reference's
     value.
     candidate: the candidate itself, with forced routes. floor: the reference under the choice that `of` names. record:
-    the side that stands for the engine, under such a choice. arrival: the side `of`, with its sums in order of arrival
+    the side that stands for the engine, under such a choice. other record: the other side, if its engine left a record
+    too. arrival: the side `of`, with its sums in order of arrival
     in another `draw`. forced: how much of the reference's routes its routers take over.
     """
 

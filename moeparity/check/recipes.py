@@ -226,7 +226,7 @@ def _of_run(report: Report) -> dict[str, str]:
     return {
         "reference": report.reference.in_full,
         "candidate": report.candidate.in_full,
-        "record": str(report.record),
+        "record": "; ".join(map(str, report.records)),
         **({"but": "; ".join(report.summary.but)} if report.summary.but else {}),
         "scored tokens": str(run.scored_tokens),
         "device": run.device,

@@ -54,7 +54,7 @@ def forward(
     `micro_batch` sequences go through an op together (all of them by default: batching is part of the numerics), or the
     steps of a `schedule`: a recipe's own, as in `{"decode": {"from": 8}}`, or one that was made.
     `settings` are a recipe's own `set:`, addresses and values on top of the profile; `placement` is its own, as in
-    `{"tensor": 4}`. `attention_mask` [B, T] bool or int64 is 0 on padding, at the left or right end of a sequence;
+    `{"tensor": 4}`. `attention_mask` [B, T] bool or int64 is 0 on padding, at the ends of a sequence;
     padded tokens are computed and returned as well, as transformers does. `memory_limit` is the bytes the pass may take
     (None: what is available, infinity: any number). `progress` hears how far it is.
     Raises MoeparityError.

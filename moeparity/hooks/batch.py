@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,13 +63,18 @@ def responses(
     prompts: Any = None,
     prompt_mask: Any = None,
     routes: Any = None,
-    **more: Any,
+    columns: Mapping[str, Any] | None = None,
+    computes_pads: bool = False,
+    sampling_params: dict[str, Any] | None = None,
 ) -> Iterator[str]:
     """Lines of a batch whose masks and log-probabilities are those of the responses.
 
     completions, completion_mask, scored, sampler, trainer: tensors [B, T]; the masks say which tokens exist and which
     count. sampler, trainer: None if not known. prompts, prompt_mask: tensors [B, P], or None if the trainer has the
-    responses alone. routes: expert ids, a tensor [B, P + T, MoE layers, experts a token], or None.
+    responses alone. routes: expert ids, a tensor [B, P + T, MoE layers, experts a token], or None. columns: further
+    tensors [B, T] of numbers by the format's keys. computes_pads: whether the trainer computes what the masks leave
+    out, prompts and responses side by side; the lines then say how much that is. sampling_params: what is sampled with,
+    as far as it is known.
     """
     for n in range(len(completions)):
         present = completion_mask[n].bool()
@@ -77,11 +82,21 @@ def responses(
         nothing = [0] * len(before)
         ids, counted = completions[n][present].tolist(), scored[n][present].tolist()
         first, second = (None if side is None else nothing + side[n][present].tolist() for side in (sampler, trainer))
-        further = dict(more)
+        further: dict[str, Any] = {} if sampling_params is None else {"sampling_params": sampling_params}
+        for key, column in (columns or {}).items():
+            further[key] = [None] * len(before) + column[n][present].tolist()
+        if computes_pads:
+            further["pads"] = _pads(prompts[n], prompt_mask[n].bool(), completions[n], present)
         if routes is not None:
             attended = present if prompts is None else _joined(prompt_mask[n].bool(), present)
             further["routed_experts"] = routes[n][-len(attended) :][attended].tolist()
         yield line(f"{step}/{n}", before + ids, nothing + counted, first, second, len(before), step=step, **further)
+
+
+def _pads(prompt: Any, prompt_present: Any, response: Any, present: Any) -> dict[str, int]:
+    absent = prompt[~prompt_present].tolist() + response[~present].tolist()
+    before = int((~prompt_present).sum())
+    return {"before": before, "behind": len(absent) - before, "id": absent[0] if absent else 0}
 
 
 def _joined(first: Any, second: Any) -> Any:

@@ -39,7 +39,7 @@ def lines(data: Any, step: int) -> Iterator[str]:
         prompts=None if attended is None else batch["prompts"],
         prompt_mask=None if attended is None else attended[:, :-width],
         routes=batch["routed_experts"] if "routed_experts" in batch else None,
-        **({} if temperature is None else {"sampling_params": {"temperature": temperature}}),
+        sampling_params=None if temperature is None else {"temperature": temperature},
     )
 
 

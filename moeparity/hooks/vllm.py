@@ -85,8 +85,9 @@ def _step_begins(_: Any, scheduled: Any, *__: Any, **___: Any) -> None:
 
 def _rows_are_known(writer: vllm_steps.Rows, rows: int) -> None:
     step = writer.end(rows)
-    for watcher in WATCHERS if step is not None else ():
-        watcher.rows_are_known(step)
+    if step is not None:
+        for watcher in WATCHERS:
+            watcher.rows_are_known(step)
 
 
 def _of_arguments(module: ModuleType) -> None:

@@ -12,7 +12,8 @@ class Sequence:
     """One request from its start to its end, or to where it is preempted; `computed` of its tokens have keys by now.
 
     prompt: how many tokens it began with. scores_prompt: whether the request asks for log-probabilities of its prompt.
-    hashes: of each whole block of its computed tokens, with all before it.
+    hashes: of each whole block of its computed tokens, with all before it. versions: of each sampled token that of the
+    weights, -1 where it is no number.
     """
 
     number: int
@@ -22,26 +23,35 @@ class Sequence:
     scores_prompt: bool
     log_probs: dict[int, float] = field(default_factory=dict)
     hashes: list[int] = field(default_factory=list)
+    versions: dict[int, int] = field(default_factory=dict)
 
     def line(self, *, is_whole: bool) -> dict[str, Any]:
-        """The sequence as a line of a token file; of one that was stopped early what was computed, and one more."""
+        """The sequence as a line of a token file and of a log; of one that was stopped early what was computed, and one
+        more.
+        """
         end = len(self.tokens) if is_whole else min(len(self.tokens), self.computed + 1)
         first_scored = 1 if self.scores_prompt else self.prompt
         fields: dict[str, Any] = {
+            "id": self.number,
             "input_ids": self.tokens[:end].tolist(),
             "mask": [int(place >= first_scored) for place in range(end)],
         }
         if any(place < end for place in self.log_probs):
             fields["logprobs"] = [self.log_probs.get(place) for place in range(end)]
+        if any(version >= 0 for version in self.versions.values()):
+            fields["versions"] = [self.versions.get(place, -1) for place in range(end)]
         return fields
 
-    def take(self, output: Any) -> None:
-        """Append what a step gave: sampled tokens, and log-probabilities where the request asks for them."""
+    def take(self, output: Any, weights: str) -> None:
+        """Append what a step gave: tokens sampled by this version of the weights, and log-probabilities where the
+        request asks for them.
+        """
         if output.new_prompt_logprobs_tensors is not None:
             values = output.new_prompt_logprobs_tensors.logprobs[:, 0].tolist()
             self.log_probs |= {place: value for place, value in enumerate(values, 1) if place < self.prompt}
         start = len(self.tokens)
         self.tokens.extend(output.new_token_ids)
+        self.versions |= dict.fromkeys(range(start, len(self.tokens)), int(weights) if weights.isdecimal() else -1)
         if output.new_logprobs is not None:
             values = output.new_logprobs.logprobs[:, 0].tolist()
             self.log_probs |= dict(enumerate(values[: len(output.new_token_ids)], start))

@@ -111,7 +111,7 @@ class Steps:
             return
         copies = list(self._begin_sequences(scheduled))
         for request, output in outputs.items():
-            self.running[request].take(output)
+            self.running[request].take(output, self.weights)
             self.size += len(output.new_token_ids)
         row_order = self._row_order(scheduled, ran)
         step = self._spans(scheduled, row_order, outputs)

@@ -74,7 +74,8 @@ def refuse_other_machine(profile: str, wanted: Machine | None, where: object) ->
     if wanted.threads is not None and wanted.threads != threads:
         reasons.append(f"it holds for {wanted.threads} of the {threads} threads here; set OMP_NUM_THREADS")
     if reasons:
-        raise DeviceError(f"{where}: profile {profile} does not hold here: {'; '.join(reasons)}.")
+        otherwise = f" {wanted.otherwise}." if wanted.otherwise and (lacking or further) else ""
+        raise DeviceError(f"{where}: profile {profile} does not hold here: {'; '.join(reasons)}.{otherwise}")
 
 
 def cpu_name() -> str:

@@ -117,8 +117,8 @@ def checked_tokens(input_ids: torch.Tensor, model: Model, origin: str) -> torch.
 
 
 def checked_mask(mask: torch.Tensor, input_ids: torch.Tensor, origin: str) -> torch.Tensor:
-    """The attention mask as bool. Raises TokensError unless it has values 0 and 1, the ids' shape, and padding on
-    one side.
+    """The attention mask as bool. Raises TokensError unless it has values 0 and 1, the ids' shape, and padding at the
+    ends of sequences alone.
     """
     if mask.shape != input_ids.shape or mask.dtype not in {torch.bool, torch.int64}:
         shape, dtype = list(mask.shape), str(mask.dtype).removeprefix("torch.")

@@ -71,6 +71,7 @@ class Chunker:
         """
         whole = {
             "step": [sequence.step for sequence in sequences],
+            "pads": [None if sequence.pads is None else sequence.pads.before for sequence in sequences],
             "group": [
                 None if s.group is None else self.groups.setdefault(s.group, len(self.groups)) for s in sequences
             ],
@@ -83,12 +84,16 @@ class Chunker:
         tokens = {
             "version_lag": [_lag(sequence) for sequence in sequences],
             "flipped": [_flipped(s) for s in sequences],
+            **{
+                name: [s.labels.get(name) for s in sequences]
+                for name in sorted({n for s in sequences for n in s.labels})
+            },
         }
-        blank = {"version_lag": UNKNOWN, "flipped": -1}
+        blank = {"flipped": -1}
         for name, columns in tokens.items():
             if any(column is not None for column in columns):
                 labels[name] = torch.cat([
-                    torch.full((int(mask.sum()),), blank[name]) if column is None else column[mask]
+                    torch.full((int(mask.sum()),), blank.get(name, UNKNOWN)) if column is None else column[mask]
                     for column, mask in zip(columns, masks, strict=True)
                 ])  # fmt: skip
         return labels

@@ -17,6 +17,7 @@ from moeparity.logs.report import LogFile, LogReport
 from moeparity.logs.request import Request
 from moeparity.logs.series.data import Summary
 from moeparity.logs.series.pictures import refuse_unplottable, save_series
+from moeparity.logs.served_steps import WAYS, ServedSteps
 from moeparity.metrics.accumulate import Accumulator
 from moeparity.metrics.verdict import Gate
 from moeparity.paths import present
@@ -34,13 +35,14 @@ class NotDrawnError(MoeparityError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opening:
-    """How files are opened; fields as in `moeparity.logs.open`."""
+    """How files are opened; fields as in `moeparity.logs.open`. schedule: a file of the server's steps."""
 
     trainer: Sequence[Path] = ()
     format: str | None = None
     trainer_format: str | None = None
     join: Join = "id"
     partial: bool = False
+    schedule: Path | None = None
 
 
 def measure_files(
@@ -57,7 +59,8 @@ def measure_files(
     options = opening or Opening()
     if plot is not None:
         refuse_unplottable(plot)
-    measurement = Measurement(request)
+    steps = _served_steps(options.schedule, request)
+    measurement = Measurement(request, {} if steps is None else steps.names)
     log = logs.open(
         paths,
         trainer=options.trainer,
@@ -66,7 +69,8 @@ def measure_files(
         join=options.join,
         partial=options.partial,
     )
-    for chunk in measurement.chunker.chunks(measurement.noted(log)):
+    sequences = iter(log) if steps is None else steps.labelled(iter(log))
+    for chunk in measurement.chunker.chunks(measurement.noted(sequences)):
         measurement.add(chunk)
         if progress is not None:
             progress(_so_far(measurement.totals))
@@ -75,6 +79,14 @@ def measure_files(
     if plot is not None:
         _plot(measurement.series(), plot, report)
     return report
+
+
+def _served_steps(path: Path | None, request: Request) -> ServedSteps | None:
+    """The server's steps. Raises MoeparityError where tokens are asked for by what only these tell."""
+    of_steps = [way for way in request.ways() if way in WAYS]
+    if path is None and of_steps:
+        raise MoeparityError(f"--by {of_steps[0]}: no log tells it. Give the server's steps too: --schedule FILE.")
+    return None if path is None else ServedSteps(path)
 
 
 def _plot(series: tuple[Summary, ...], path: Path, report: LogReport) -> None:

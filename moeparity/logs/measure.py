@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -44,9 +44,10 @@ _OUTLIERS = 5
 
 @dataclass(slots=True)
 class Measurement:
-    """Everything that is accumulated while a log is read once."""
+    """Everything that is accumulated while a log is read once. names: what labels of tokens stand for, by way."""
 
     request: Request
+    names: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
     metrics: tuple[Metric, ...] = field(init=False)
     totals: Accumulator = field(init=False)
     groups: tuple[Groups, ...] = field(init=False)
@@ -89,7 +90,7 @@ class Measurement:
     def report(self, files: tuple[LogFile, ...], left_out: Iterable[str] = ()) -> LogReport:
         """The report on everything taken in."""
         judgement, series = self.observer.diagnosis(), self.series()
-        codes = {code: group for group, code in self.chunker.groups.items()}
+        names = {"group": {code: group for group, code in self.chunker.groups.items()}, **self.names}
         sentences = list(left_out)
         if self.chunker.unscored:
             sentences.append(f"{counted(self.chunker.unscored, 'sequence')} without a scored token")
@@ -103,7 +104,7 @@ class Measurement:
             verdict=self._verdict(),
             primary=PRIMARY,
             metrics=tuple(self._metric(metric) for metric in self.metrics),
-            groupings=tuple(_grouping(groups, codes) for groups in self.groups),
+            groupings=tuple(_grouping(groups, names.get(groups.by, {})) for groups in self.groups),
             outliers=tuple(self.worst),
             series=series,
             series_text=tuple(line for summary in series for line in (*chart_of(summary), *summary.lines())),
@@ -181,13 +182,13 @@ def measure(sequences: Iterable[Record], request: Request, files: tuple[LogFile,
     return measurement.report(files)
 
 
-def _grouping(groups: Groups, codes: dict[int, str]) -> LogGrouping:
+def _grouping(groups: Groups, names: Mapping[int, str]) -> LogGrouping:
     parts = []
     for key, part in groups:
         k3 = METRICS["k3"]
         parts.append(
             LogGroup(
-                name=codes[key] if groups.by == "group" else name(groups.by, key),
+                name=names.get(key) or name(groups.by, key),
                 sequences=len(part.ids),
                 tokens=part.tokens,
                 k3=part.interval(k3),

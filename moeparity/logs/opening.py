@@ -109,17 +109,20 @@ def open(
 
 
 def open_sampled(paths: Several[Path], *, format: str | None = None) -> Log:
-    """Open logs of the sampler's side alone, as `open` does; what they have of the trainer's side is dropped."""
+    """Open logs of the sampler's side, as `open` does; they may have the trainer's side or not."""
     if not paths:
         raise LogError("no log given; expected at least one file.")
     return Log([recognise(path, "rollout", format) for path in _files(paths)], [], "id", partial=False, sampled=True)
 
 
 def _of_sampler(sequence: Sequence) -> Sequence:
-    """The sequence without the trainer's side. Raises LogError if the file has no log-probabilities of the sampler."""
+    """The sequence, without placeholders for the trainer's side. Raises LogError if it has no log-probabilities of the
+    sampler.
+    """
     if sequence.rollout is None:
         raise LogError(f"{sequence.where}: no log-probabilities of the sampler. Give the sampler's log.")
-    return replace(sequence, trainer=None)
+    is_placeholder = sequence.trainer is None or not bool(sequence.trainer[sequence.mask].any())
+    return replace(sequence, trainer=None) if is_placeholder else sequence
 
 
 def _two_sided(sequence: Sequence) -> Sequence:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, Where
+from moeparity.inputs.tokens.pads import Pads
 from moeparity.inputs.tokens.tokenset import LARGEST_LOGPROB
 
 LogprobsMode = Literal["raw", "processed"]
@@ -49,7 +50,9 @@ class Sequence:
     step: the trainer's step. versions: int64 [n], the weight version that sampled each token, -1 if unknown.
     several: whether the tokens are known to be of several versions, even if the log does not say which is whose.
     trainer_version: the weight version that scored.
-    group: environment or prompt group. entropy: fp64 [n] in nats.
+    group: environment or prompt group. entropy: fp64 [n] in nats. pads: those that the trainer computed beside the
+        sequence; None if unknown.
+    labels: int64 [n] by name, further groups of tokens, -1 if unknown.
     extra: further columns: `ref`, fp64 [n], log P of the reference policy; `current`, fp64 [n], log P of the weights
         being updated (`trainer` has those at the batch's start); `advantages`, fp64 [n]; `routed_experts`, int64 [n,
         layers, K], the sampler's experts, -1 if there is none; `trainer_routed_experts`, the trainer's.
@@ -69,6 +72,8 @@ class Sequence:
     sampling: Sampling = Sampling()
     group: str | None = None
     entropy: Tensor | None = None
+    pads: Pads | None = None
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
     extra: Mapping[str, Tensor] = field(default_factory=dict)
 
 

@@ -1,16 +1,17 @@
-"""Turns the sampler's side of a log into a recipe's tokens: whole sequences, loss masks, and the engine's records."""
+"""Turns a log into a recipe's tokens: whole sequences, loss masks, and what both engines recorded."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from moeparity.errors import LogError, Where, counted
+from moeparity.inputs.tokens.pads import one_width
 from moeparity.inputs.tokens.tokenset import TokenSet, routed_layers
 from moeparity.logs.record import Sampling, Sequence
 
@@ -38,7 +39,8 @@ class LoggedTokens:
 def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedTokens:
     """The first `most` sequences (None: all) of a log of `open_sampled`, with log-probabilities and routes.
 
-    Sequences are padded on the right with 0. Raises LogError if a log has responses without their prompts, which no
+    Sequences are padded as their trainer did if the log says how and all are of one batch, else on the right with 0.
+    Raises LogError if a log has responses without their prompts, which no
     forward pass can score, or routes of different shapes.
     """
     sequences: list[Sequence] = []
@@ -64,11 +66,12 @@ def tokens_of(log: Iterable[Sequence], *, most: int | None = None) -> LoggedToke
         attention_mask=_block([torch.ones_like(s.mask) for s in sequences], False),
         labels=_labels(sequences, groups, names) if labelled else None,
         label_names=names if labelled else (),
-        logprobs=_block([_recorded(s) for s in sequences], torch.nan),
+        logprobs=_block([_recorded(s, s.rollout) for s in sequences], torch.nan),
+        trainer_logprobs=_by_trainer(sequences),
         routed_experts=routes,
     )
     return LoggedTokens(
-        tokens=tokens,
+        tokens=_padded(sequences, tokens),
         left_out=left_out,
         layers=layers,
         sampling=tuple(Counter(s.sampling for s in sequences).most_common()),
@@ -81,10 +84,43 @@ def _labels(sequences: list[Sequence], groups: list[str], names: tuple[str, ...]
     return _block([torch.full_like(sequence.token_ids, names.index(group)) for sequence, group in codes], 0)
 
 
-def _recorded(sequence: Sequence) -> Tensor:
-    """fp64 [n], NaN at tokens that are not scored, whatever the producer wrote there."""
-    assert sequence.rollout is not None, "a log of the sampler's side was opened"
-    return sequence.rollout.double().where(sequence.mask, torch.nan)
+def _recorded(sequence: Sequence, logprobs: Tensor | None) -> Tensor:
+    """fp64 [n], NaN at tokens that are not scored, whatever was written there, and at those of probability 0."""
+    if logprobs is None:
+        return torch.full(sequence.mask.shape, torch.nan, dtype=torch.float64)
+    return logprobs.double().where(sequence.mask & ~logprobs.isinf(), torch.nan)
+
+
+def _padded(sequences: list[Sequence], tokens: TokenSet) -> TokenSet:
+    """Tokens that are padded on the right, padded as `pads` says instead, if that fills rows of one width."""
+    if not sequences or not one_width([(len(s.token_ids), s.pads) for s in sequences]):
+        return tokens
+    rows = [(s.pads, len(s.token_ids)) for s in sequences if s.pads is not None]
+    real = torch.tensor([[0] * pads.before + [1] * length + [0] * pads.behind for pads, length in rows]).bool()
+
+    def moved(block: Tensor, fill: float) -> Tensor:
+        values = torch.full((*real.shape, *block.shape[2:]), fill, dtype=block.dtype)
+        values[real] = block[tokens.attention_mask]
+        return values
+
+    ids = torch.tensor([pads.id for pads, _ in rows])[:, None].expand(real.shape).clone()
+    ids[real] = tokens.input_ids[tokens.attention_mask]
+    fills = {"labels": 0, "logprobs": torch.nan, "trainer_logprobs": torch.nan, "routed_experts": -1}
+    columns = {name: (getattr(tokens, name), fill) for name, fill in fills.items()}
+    return replace(
+        tokens,
+        input_ids=ids,
+        loss_mask=moved(tokens.loss_mask, False),
+        attention_mask=real,
+        **{name: None if block is None else moved(block, fill) for name, (block, fill) in columns.items()},
+    )
+
+
+def _by_trainer(sequences: list[Sequence]) -> Tensor | None:
+    """The trainer's log-probabilities, if the log has any."""
+    if all(sequence.trainer is None for sequence in sequences):
+        return None
+    return _block([_recorded(sequence, sequence.trainer) for sequence in sequences], torch.nan)
 
 
 def _routes(sequences: list[Sequence]) -> tuple[Tensor | None, tuple[int, ...]]:
@@ -126,9 +162,13 @@ def about(logged: LoggedTokens, path: Path) -> Iterator[str]:
     rows, width = tokens.input_ids.shape
     scored = counted(int(tokens.loss_mask.sum()), "token")
     yield f"{path}: {counted(rows, 'sequence')} of up to {width} tokens, {scored} scored, each with its log-probability"
+    if tokens.trainer_logprobs is not None:
+        yield f"log-probabilities of the trainer for {counted(int(tokens.recorded_by_trainer.sum()), 'token')}"
     if tokens.routed_experts is not None:
         recorded = int((tokens.routed_experts >= 0).all(-1).any(-1).sum())
         yield f"routes of {counted(recorded, 'token')} in {counted(len(logged.layers), 'MoE layer')}"
+    if not bool(tokens.attention_mask[:, 0].all()):
+        yield f"{counted(tokens.pads, 'pad')} as the trainer computed them: give its side the same `micro_batch`"
     if logged.left_out:
         yield f"left out: {counted(logged.left_out, 'sequence')} without a scored token"
     for sampling, count in logged.sampling:

@@ -25,8 +25,9 @@ class Chunk:
     position: int64 [N], index in the response, or in the sequence if the prompt's length is unknown.
     tokens: int64 [N], token ids.
     ids, where: [B], the id by which files are joined, and the line from which the sequence was read.
-    labels: further int64 [N] columns by name: "step", "version_lag" and "group" (`UNKNOWN` if the log does not say),
-        and "flipped" (0 or 1, -1 if a side's routes are unknown).
+    labels: further int64 [N] columns by name: "step", "version_lag", "group" (`UNKNOWN` if the log does not say),
+        "flipped" (0 or 1, -1 if a side's routes are unknown), "pads" (how many the trainer computed before the
+        sequence), and what a server's steps tell.
     values: further fp64 [N] columns by name: "entropy" (of the trainer's whole distribution, nats) and "current" (log P
         by the policy that is being updated); NaN if unknown.
     """

@@ -15,7 +15,20 @@ Kind = Literal[
 """How a metric is reduced. `sequence mean`: the mean over sequences of each sequence's mean over its tokens. `mean over
 sequences`: the mean of a value that each sequence has as a whole. `of totals`: a formula in sums over all tokens."""
 
-By = Literal["position", "probability", "group", "step", "flipped", "version_lag"]
+By = Literal[
+    "position",
+    "probability",
+    "group",
+    "step",
+    "flipped",
+    "version_lag",
+    "pads",
+    "phase",
+    "rows",
+    "cache",
+    "preempted",
+    "weights",
+]
 """Ways of grouping scored tokens."""
 
 Level = Literal["read", "secondary", "inferred"]

@@ -15,7 +15,10 @@ from moeparity.metrics.declaration import By
 from moeparity.metrics.registry import METRICS
 
 POSITIONS = (0, 1, 16, 64, 256, 1024, 4096, 16384)
+ROWS = (1, 2, 8, 32, 128, 512, 2048)
 PROBABILITIES = (0.0, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99)
+BOUNDS: dict[By, tuple[int, ...]] = {"position": POSITIONS, "pads": POSITIONS, "rows": ROWS}
+"""Where groups of whole numbers begin."""
 GROUP_METRICS = tuple(METRICS[name] for name in ("k3", "mean_abs_delta", "max_abs_delta", "mean_ratio", "f2"))
 """The metrics of each group."""
 
@@ -25,21 +28,28 @@ def keys(chunk: Chunk, by: By) -> Tensor | None:
     none.
     """
     if by == "position":
-        return torch.bucketize(chunk.position, torch.tensor(POSITIONS), right=True) - 1
+        return _bucket(chunk.position, POSITIONS)
     if by == "probability":
         bounds = torch.tensor([math.log(p) if p else -math.inf for p in PROBABILITIES], dtype=torch.float64)
         return torch.bucketize(chunk.rollout, bounds, right=True) - 1
-    return chunk.labels.get(by)
+    labels = chunk.labels.get(by)
+    if labels is None or by not in BOUNDS:
+        return labels
+    return torch.where(labels == UNKNOWN, UNKNOWN, _bucket(labels, BOUNDS[by]))
+
+
+def _bucket(numbers: Tensor, bounds: tuple[int, ...]) -> Tensor:
+    return torch.bucketize(numbers, torch.tensor(bounds), right=True) - 1
 
 
 def name(by: By, key: int) -> str:
-    """A group in words. Groups of `group` are numbers here, whose names only the reader of the log knows."""
-    if by in {"position", "probability"}:
-        bounds = POSITIONS if by == "position" else PROBABILITIES
-        last = key + 1 == len(bounds)
-        if by == "position":
-            return f"{bounds[key]} on" if last else f"{bounds[key]} to {int(bounds[key + 1]) - 1}"
-        return f"P {bounds[key]:g} to {1 if last else format(bounds[key + 1], 'g')}"
+    """A group in words. Some groups are numbers here, whose names only the reader of the log knows."""
+    if by == "probability":
+        last = key + 1 == len(PROBABILITIES)
+        return f"P {PROBABILITIES[key]:g} to {1 if last else format(PROBABILITIES[key + 1], 'g')}"
+    if by in BOUNDS:
+        low, *above = BOUNDS[by][key:]
+        return f"{low} on" if not above else str(low) if above[0] == low + 1 else f"{low} to {above[0] - 1}"
     if by == "flipped":
         return {0: "not flipped", 1: "flipped"}.get(key, "routes unknown")
     return str(key)

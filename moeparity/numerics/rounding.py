@@ -43,7 +43,7 @@ def _cut(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return (single.contiguous().view(torch.int32) & -(1 << 16)).view(torch.float32).to(dtype)
 
 
-def working(*dtypes: torch.dtype) -> torch.dtype:
+def working(*dtypes: torch.dtype | TowardZero) -> torch.dtype:
     """The dtype in which a step between these dtypes is computed: fp32, or fp64 if one of them is."""
     return torch.float64 if torch.float64 in dtypes else torch.float32
 
@@ -66,7 +66,7 @@ def tf32(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x.isfinite(), bits.view(torch.float32), x)
 
 
-def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype | TowardZero) -> torch.Tensor:
     """Elementwise `a * b` in `working` dtype, rounded to `dtype`."""
     if a.dtype == b.dtype == dtype:
         return a * b
@@ -74,7 +74,7 @@ def product(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
     return rounded(a.to(step) * b.to(step), dtype)
 
 
-def add(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def add(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype | TowardZero) -> torch.Tensor:
     """Elementwise `a + b` in `working` dtype, rounded to `dtype`."""
     if a.dtype == b.dtype == dtype:
         return a + b

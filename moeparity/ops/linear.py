@@ -72,7 +72,7 @@ INSIDE = frozenset(form.name for form in (*FORMS, BLOCKS))
 _ORDER = replace(
     FORMS[1],
     values=(*FORMS[1].values, ONEDNN),
-    says=f"{FORMS[1].says}; `{ONEDNN}`: oneDNN called by itself, which is torch's kernel for two rows and more, and for "
+    says=f"{FORMS[1].says}; `{ONEDNN}`: oneDNN called by itself, torch's kernel for two rows and more, and for "
     f"a single row `{ONE_ROW}`, with AVX-512 and without BF16",
 )
 _DENSE = tuple(_ORDER if form.name == _ORDER.name else form for form in FORMS)

@@ -16,7 +16,7 @@ from moeparity.ops.placement import NONE, TENSOR, cut, one_tree
 
 UNROUNDED, LOG_SOFTMAX, LOG_OF_SOFTMAX = "unrounded", "log_softmax", "log_of_softmax"
 MINUS_LOGSUMEXP, SHIFTED = "minus_logsumexp", "shifted"
-DIVIDE, RECIPROCAL = "divide", "reciprocal"
+DIVIDE, RECIPROCAL, INVERSE = "divide", "reciprocal", "inverse"
 VOCABULARY, GATHERED = "vocabulary", "gathered"
 
 _ROUNDED = (LOG_SOFTMAX, LOG_OF_SOFTMAX, MINUS_LOGSUMEXP, SHIFTED)
@@ -125,10 +125,11 @@ LOG_PROBS = Op(
             name="division",
             kind="form",
             default=DIVIDE,
-            values=(DIVIDE, RECIPROCAL),
+            values=(DIVIDE, RECIPROCAL, INVERSE),
             when=_TEMPERED,
             says="the logits are divided by the temperature, or multiplied by its reciprocal in fp32, as torch does "
-            "on CUDA where the temperature is a Python number (aten/native/cuda/BinaryDivTrueKernel.cu, read)",
+            "on CUDA where the temperature is a Python number (aten/native/cuda/BinaryDivTrueKernel.cu, read); or by "
+            "the fp64 quotient of 1 and it, which is rounded to fp32 only then (TRL's head in chunks)",
         ),
         site("scaled", "logits over temperature are rounded to this dtype", default="fp32", when=_TEMPERED),
         sum_order(

@@ -43,6 +43,8 @@ prometheus_client==0.26.0 py-cpuinfo==9.0.0 sniffio==1.3.1 uvloop==0.23.0 xgramm
 _OF_MSPROBE = """
 absl-py==2.5.1 einops==0.8.2 pandas==3.1.1 protobuf==7.36.2 python-dateutil==4.0.0 pytz==2026.6 tensorboard==2.21.0
 """
+_OF_TRL = "accelerate==1.15.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 psutil==7.2.2 xxhash==4.1.0"
+"""What TRL's trainers import beside torch, transformers, pandas and pyarrow, which tests have anyway."""
 PACKAGES: dict[str, tuple[str, ...]] = {
     "triton": ("triton==3.7.1",),
     "triton-3.8": ("triton==3.8.0",),
@@ -57,6 +59,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "megatron-core": ("megatron-core==0.16.1",),
     "verl": ("verl==0.9.1",),
     "trl": ("trl==1.16.0",),
+    "trl-needs": tuple(_OF_TRL.split()),
     "openrlhf": ("openrlhf==0.11.2",),
     "flashinfer": ("flashinfer-python==0.7.2.post1",),
     "flashinfer-0.6.18": ("flashinfer-python==0.6.18",),
@@ -133,9 +136,20 @@ def run_in(
     """
     if not (FOLDER / f"{name}{INSTALLED}").exists():
         pytest.skip(f"not compared with a live engine: no {name} ({how_filled(name)})")
-    command = [*under, str(FOLDER / name / "bin" / "python"), "-W", "ignore", str(program), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    environment.pop("PYTHONPATH", None)
+    _run([*under, str(FOLDER / name / "bin" / "python")], program, arguments, variables)
+
+
+def run_beside(folders: tuple[str, ...], program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    """Run a Python file in this environment with those folders in front of its packages, otherwise as `run_in`."""
+    need(folders)
+    path = os.pathsep.join(str(FOLDER / name) for name in folders)
+    _run([sys.executable], program, arguments, {**variables, "PYTHONPATH": path})
+
+
+def _run(python: Sequence[str], program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    command = [*python, "-W", "ignore", str(program), *arguments]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"OMP_NUM_THREADS": "1", **variables}
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False

@@ -1,4 +1,4 @@
-"""Models in fp32 under torch.autocast on CPU: `hf-autocast-bf16` gives the same logits and routes, bit for bit."""
+"""Models in fp32 under torch.autocast on CPU: profiles give the same logits and routes, bit for bit."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.small_models import Shallow
 from tests.verified import record_plan
 
 PROFILE = "hf-autocast-bf16"
+UNDER_AUTOCAST = {"hf-eager": PROFILE, "hf-default": "hf-default-autocast-bf16"}
+"""What the profile without autocast becomes."""
 MODELS = (
     "qwen3_moe",
     "qwen3_moe_mha",
@@ -39,22 +41,35 @@ SCALED = ("deepseek_v3", "glm4_moe")
 SHAPES = [(1, 1), (3, 7), (2, 65)]
 
 
-def assert_equal(folder: Path, shape: tuple[int, int]) -> None:
-    model = opened(folder)
+def assert_equal(folder: Path, shape: tuple[int, int], plain: str = "hf-eager") -> None:
+    model, profile = opened(folder), UNDER_AUTOCAST[plain]
     ids = tokens(model.vocab_size, shape)
     with torch.autocast("cpu", torch.bfloat16):
-        truth = reference(folder, "hf-eager", torch.float32, ids)
+        truth = reference(folder, plain, torch.float32, ids)
     assert truth[0].dtype == torch.bfloat16
-    assert_is(model, forward(model, ids, profile=PROFILE, dtype="fp32"), truth)
-    record_plan(model, f"{LIVE} under torch.autocast", profile=PROFILE, dtype="fp32")
-    without = forward(model, ids, profile="hf-eager", dtype="fp32")["logits"]
+    assert_is(model, forward(model, ids, profile=profile, dtype="fp32"), truth)
+    record_plan(model, f"{LIVE} under torch.autocast", profile=profile, dtype="fp32")
+    without = forward(model, ids, profile=plain, dtype="fp32")["logits"]
     assert not same_bits(without.to(torch.bfloat16), truth[0])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("plain", UNDER_AUTOCAST)
 @pytest.mark.parametrize("name", MODELS)
-def test_equals_transformers_under_autocast(shallow: Shallow, name: str, shape: tuple[int, int]) -> None:
-    assert_equal(shallow(name), shape)
+def test_equals_transformers_under_autocast(shallow: Shallow, name: str, plain: str, shape: tuple[int, int]) -> None:
+    assert_equal(shallow(name), shape, plain)
+
+
+def test_experts_run_in_fp32_where_their_gemms_are_grouped(shallow: Shallow) -> None:
+    """In bf16, as eager experts do, the logits are others: autocast knows no grouped GEMM."""
+    model = opened(shallow("qwen3_moe"))
+    ids = tokens(model.vocab_size, (3, 7))
+    in_bf16 = {f"layers[*].moe.experts:{site}": "bf16" for site in ("projections", "activation", "product", "output")}
+    first, second = (
+        forward(model, ids, profile=UNDER_AUTOCAST["hf-default"], dtype="fp32", settings=settings)["logits"]
+        for settings in ({}, in_bf16)
+    )
+    assert not same_bits(first, second)
 
 
 @pytest.mark.parametrize("scale", [1.0, 2.5, 2.827])

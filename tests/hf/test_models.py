@@ -40,8 +40,8 @@ def test_logits_and_routes(shallow: Shallow, name: str, profile: str, dtype: str
     ids = tokens(model.vocab_size, (len(LENGTHS), WIDTH))
     plain = forward(model, ids, profile=profile, dtype=dtype)
     assert_is(model, plain, reference(model.folder, profile, DTYPES[dtype], ids))
-    for side in SIDES:
-        mask = padded(LENGTHS, WIDTH, side)
+    both_ends = padded(LENGTHS, WIDTH, "left").roll(-4, 1) * (torch.arange(WIDTH) < WIDTH - 4)
+    for mask in (*(padded(LENGTHS, WIDTH, side) for side in SIDES), both_ends):
         ours = forward(model, ids, profile=profile, dtype=dtype, attention_mask=mask)
         assert_is(model, ours, reference(model.folder, profile, DTYPES[dtype], ids, mask=mask))
         assert not same_bits(plain["logits"][2], ours["logits"][2])

@@ -115,6 +115,7 @@ def test_chunks_a_cache_hit_and_the_workers_order(engine: Engine, tmp_path: Path
         },
     ]
     assert lines(tmp_path, "tokens")[1] == {
+        "id": 1,
         "input_ids": [1, 2, 9, 7, 9],
         "mask": [0, 0, 0, 1, 1],
         "logprobs": [None, None, None, -0.5, -0.5],

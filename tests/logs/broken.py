@@ -264,6 +264,9 @@ LINES: dict[str, Case] = {
     "one side": Case("moeparity/log.jsonl", _drop("trainer_logprobs"), "no log-probabilities of the trainer"),
     "the other side": Case("moeparity/log.jsonl", _drop("logprobs"), "no log-probabilities of the sampler"),
     "labels per token": Case("moeparity/log.jsonl", _set("labels", to=["a"]), "labels is a list; expected one word"),
+    "pads of two numbers": Case(
+        "moeparity/log.jsonl", _set("pads", to={"before": 1, "behind": 0}), 'expected {"before": NUMBER'
+    ),
     "a prompt past the end": Case("moeparity/log.jsonl", _set("prompt_tokens", to=50), "prompt_tokens is 50"),
     "routes of some tokens": Case("moeparity/log.jsonl", _set("routed_experts", to=[None]), "routed_experts is 1 rows"),
     "routes in a word": Case("moeparity/log.jsonl", _set("routed_experts", to="x"), "routed_experts is 'x'"),

@@ -18,7 +18,7 @@ def test_bounds_of_positions_belong_to_the_part_above() -> None:
     groups = Groups("position")
     groups.add(chunk_in)
     assert {name("position", key): part.tokens for key, part in groups} == {
-        "0 to 0": 1,
+        "0": 1,
         "1 to 15": 2,
         "16 to 63": 2,
         "64 to 255": 1,

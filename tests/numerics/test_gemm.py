@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -89,6 +90,32 @@ def test_native_is_the_linear_of_rounding(inputs: torch.dtype, output: torch.dty
 
 
 PARTIALS = [(BF16, BF16), (BF16, FP32), (FP16, FP16), (FP16, FP32), (FP32, FP32), (FP32, BF16)]
+
+
+def in_eights(products: list[float]) -> float:
+    """Runs of eight, each pair's second product first, added to what came before when the run is whole."""
+    total = 0.0
+    for start in range(0, len(products), 8):
+        run = products[start : start + 8]
+        turned = [value for pair in range(0, len(run), 2) for value in reversed(run[pair : pair + 2])]
+        total = scalar.add(total, reduce(lambda a, b: scalar.add(a, b, FP32), turned), FP32)
+    return total
+
+
+@pytest.mark.parametrize("k", [1, 7, 16, 23])
+def test_onednn_is_native_but_for_a_single_row(k: int) -> None:
+    x, weight = operands(3, 5, k, BF16)
+    form: dict[str, Any] = {"inputs": BF16, "output": BF16}
+    assert same_bits(gemm(x, weight, None, **form, order="onednn"), gemm(x, weight, None, **form))
+    products = [[float(a) * float(b) for a, b in zip(x[0], row, strict=True)] for row in weight]
+    by_hand = torch.tensor([[in_eights(row) for row in products]], dtype=FP32).to(BF16)
+    assert same_bits(gemm(x[:1], weight, None, **form, order="onednn"), by_hand)
+
+
+def test_onednn_cuts_no_inputs() -> None:
+    x, weight = operands(2, 2, 8, BF16)
+    with pytest.raises(ValueError, match="onednn does not cut the inputs"):
+        gemm(x, weight, None, inputs=BF16, output=BF16, order="onednn", splits=2)
 
 
 @pytest.mark.parametrize(("inputs", "partials"), PARTIALS)

@@ -39,6 +39,8 @@ GOLDEN: dict[tuple[str, int], AnyTree] = {
     ("lanes(3) | reverse", 7): ((2, 5), (1, 4), (0, 3, 6)),
     ("lanes(8) | sequential", 3): (0, 1, 2),
     ("blocks(3) | sequential", 7): ((0, 1, 2), (3, 4, 5), 6),
+    ("blocks(4, vector=2, back) | sequential", 7): ((1, 0, 3, 2), (5, 4, 6)),
+    ("blocks(3, vector=2, back) | sequential", 5): ((1, 0, 2), (4, 3)),
     ("lanes(4) | blocks(2) | sequential", 8): (((0, 4), (1, 5)), ((2, 6), (3, 7))),
     ("rotate(1, 1)", 4): (1, 2, 3, 0),
     ("rotate(-1, -1)", 4): (3, 2, 1, 0),

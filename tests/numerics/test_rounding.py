@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import math
+import struct
 from fractions import Fraction
 
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moeparity.numerics.bits import same_bits
-from moeparity.numerics.rounding import add, linear, product, rounded, wide
+from moeparity.numerics.dtypes import TowardZero, site_dtype
+from moeparity.numerics.rounding import add, linear, product, rounded, stored, wide
 from tests.numerics import scalar
 from tests.numerics.scalar import BF16, DTYPES, FP16, FP32, FP64, number, tensor
 
@@ -86,6 +89,31 @@ def test_rounded_and_wide_leave_alone_what_fits() -> None:
     assert rounded(half, FP16) is half
     assert wide(double) is double
     assert same_bits(wide(half), torch.ones(3))
+
+
+def leading_bits(value: float) -> float:
+    """The bf16 number of the first 16 bits of `value` in fp32, the bytes of which are written down."""
+    return float(struct.unpack(">f", struct.pack(">f", value)[:2] + bytes(2))[0])
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_toward_zero_keeps_the_leading_bits(data: st.DataObject) -> None:
+    values = data.draw(st.lists(st.one_of(number(FP32, exponents=120), st.floats(width=32)), min_size=1))
+    finite = [value for value in values if not math.isnan(value)]
+    x, expected = torch.tensor(finite, dtype=FP32), torch.tensor([leading_bits(value) for value in finite])
+    assert same_bits(rounded(x, site_dtype("bf16_rz")), expected.to(BF16))
+    assert same_bits(product(x, torch.ones(1), TowardZero(BF16)), expected.to(BF16))
+    assert stored(site_dtype("bf16_rz")) == stored(BF16) == BF16
+
+
+def test_toward_zero_of_what_is_no_fp32() -> None:
+    """bf16 is left alone; of fp64 no rounding to fp32 comes between, which would carry into the leading bits."""
+    half = torch.tensor([1.0, -0.0])
+    assert rounded(half.to(BF16), TowardZero(BF16)).dtype == BF16
+    below = torch.tensor([2.0 - 2.0**-40, -(1 + 2.0**-7 - 2.0**-50), 2.0**-140, -0.0], dtype=FP64)
+    expected = torch.tensor([2 - 2.0**-7, -1.0, 0.0, -0.0], dtype=FP64).to(BF16)
+    assert same_bits(rounded(below, TowardZero(BF16)), expected)
 
 
 @pytest.mark.parametrize(("inputs", "output", "bias"), list(itertools.product(DTYPES, DTYPES, [False, True])))

@@ -80,16 +80,18 @@ def divided(x: float, temperature: float, division: str, inputs: torch.dtype, sc
     if temperature == 1:
         return x
     step = FP64 if FP64 in (inputs, scaled) else FP32
-    divisor, reciprocal = rounded_temperature(temperature, step)
-    exact = Fraction(x) * reciprocal if division == "reciprocal" else Fraction(x) / divisor
+    divisor, reciprocal, inverse = rounded_temperature(temperature, step)
+    exact = (
+        Fraction(x) / divisor if division == "divide" else Fraction(x) * {"inverse": inverse}.get(division, reciprocal)
+    )
     return into(nearest(exact, step), scaled)
 
 
 @lru_cache
-def rounded_temperature(temperature: float, step: torch.dtype) -> tuple[Fraction, Fraction]:
-    """The temperature and its reciprocal, each in `step`."""
+def rounded_temperature(temperature: float, step: torch.dtype) -> tuple[Fraction, Fraction, Fraction]:
+    """The temperature and its reciprocal, each in `step`; and its quotient in fp64, in `step`."""
     divisor = Fraction(nearest(temperature, step))
-    return divisor, Fraction(nearest(1 / divisor, step))
+    return divisor, Fraction(nearest(1 / divisor, step)), Fraction(nearest(Fraction(1 / temperature), step))
 
 
 def in_turn(terms: Row, step: torch.dtype) -> float:

@@ -103,7 +103,7 @@ def test_collectives(collective: str) -> None:
 def test_sites(form: str, inputs: torch.dtype, output: torch.dtype) -> None:
     """The `scaled` of the second is what the sum is taken of, whatever came in."""
     assert_expected(logits(37, FP32), form=form, inputs=inputs, output=output)
-    for scaled, division in itertools.product([BF16, FP16, FP32, FP64], ["divide", "reciprocal"]):
+    for scaled, division in itertools.product([BF16, FP16, FP32, FP64], ["divide", "reciprocal", "inverse"]):
         at = {"inputs": inputs, "output": output, "scaled": scaled, "division": division}
         assert_expected(logits(37, FP32), form=form, temperature=0.7, **at)
 
@@ -113,6 +113,14 @@ def test_the_reciprocal_is_another_number(temperature: float) -> None:
     x = logits(1003, FP32)
     computed = [assert_expected(x, temperature=temperature, division=name) for name in ("divide", "reciprocal")]
     assert not torch.equal(*computed)
+
+
+def test_the_inverse_is_rounded_once() -> None:
+    """1.1 in fp32 has another reciprocal than 1.1; the reciprocals of 0.7 are the same."""
+    x, names = logits(1003, FP32), ("reciprocal", "inverse")
+    first, second = ([assert_expected(x, temperature=t, division=name) for name in names] for t in (1.1, 0.7))
+    assert not torch.equal(*first)
+    assert torch.equal(*second)
 
 
 def test_the_choices_differ() -> None:

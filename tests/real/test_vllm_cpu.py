@@ -1,4 +1,4 @@
-"""Profile `vllm-cpu` against a real vLLM 0.32.0 on this CPU: recorded log-probabilities, bit for bit.
+"""Profiles `vllm-cpu` and `vllm-cpu-avx512`, whichever is of this CPU, against a real vLLM 0.32.0, bit for bit.
 
 Prompts alone, requests that join a batch at any step, prompts in chunks, and tokens from a prefix cache.
 """
@@ -35,7 +35,7 @@ from tests.real.served import (
 from tests.verified import HERE, record, record_plan
 
 pytestmark = pytest.mark.live
-LIVE = "vLLM 0.32.0 on CPU"
+LIVE = "vLLM 0.32.0 on CPU" if PROFILE == "vllm-cpu" else "vLLM 0.32.0 on CPU without BF16"
 LONG = 1400
 """Of heads of 128 more than two whole blocks of queries, with 2 MiB of L2: the second attends to two tiles of keys."""
 LENGTHS = {
@@ -71,10 +71,10 @@ ROPE_IS_WRONG = "deepseek_v3"
 
 
 def refuse_other_cpus() -> None:
-    """Skip where the profile does not speak of this CPU."""
+    """Skip where no profile speaks of this CPU."""
     able = torch.cpu.get_capabilities()
     if not able.get("avx512_f") or able.get("amx_tile"):
-        pytest.skip("not compared with a live engine: vllm-cpu holds for AVX-512 without AMX")
+        pytest.skip("not compared with a live engine: the profiles hold for AVX-512 without AMX")
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from moeparity.hooks.files import VARIABLE
 from moeparity.profiles.launch import read
 from moeparity.profiles.launch.report import Launch
 from tests.engines.live import ROOT, run_in
-from tests.real.served import VARIABLES
-from tests.real.test_vllm_served import installed
+from tests.real.served import VARIABLES, installed
 
 pytestmark = pytest.mark.live
 MODEL = str(ROOT / "checkpoints/quickstart")

@@ -18,13 +18,11 @@ from moeparity.inputs.tokens.jsonl import read as read_tokens
 from moeparity.profiles.launch import read
 from tests.engines.live import ROOT, run_in
 from tests.opened import opened
-from tests.real.served import VARIABLES
+from tests.real.served import ONE_PROCESS, PROFILE, VARIABLES, installed
 
 pytestmark = pytest.mark.live
-ENTRY = "[vllm.general_plugins]\nmoeparity = moeparity.hooks.vllm:register\n"
 SHARED = 130
 """Tokens that every third prompt begins with: one block of the cache, and two."""
-ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 CACHED: dict[str, Any] = {
     "max_num_seqs": 6,
     "max_num_batched_tokens": 64,
@@ -56,16 +54,6 @@ class Run:
     @property
     def answered(self) -> list[list[int]]:
         return [prompt + tokens for prompt, tokens in zip(self.prompts, self.answers["tokens"], strict=True)]
-
-
-def installed(folder: Path) -> str:
-    """A folder for Python's path that has this project as if it was installed."""
-    (folder / "moeparity").symlink_to(ROOT / "moeparity")
-    metadata = folder / "moeparity-0.1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: moeparity\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text(ENTRY)
-    return str(folder)
 
 
 def served(folder: Path, prompts: list[list[int]], engine: dict[str, Any], *, plugin: bool = True) -> Run:
@@ -153,7 +141,7 @@ def test_a_recipe_takes_both_files_as_they_are(name: str, request: pytest.Fixtur
         model,
         tokens.input_ids,
         attention_mask=tokens.attention_mask,
-        profile="vllm-cpu",
+        profile=PROFILE,
         dtype="bf16",
         schedule=schedule,
         save=["log_probs"],
@@ -185,7 +173,7 @@ def test_its_arguments_are_read_in_place_of_a_launch_file(name: str, request: py
     run = request.getfixturevalue(name)
     launch = read(run.folder / f"{run.label}.json", ROOT / "checkpoints/quickstart")
     assert (launch.engine, launch.resolved_by) == ("vLLM", "vLLM 0.32.0")
-    assert [side.variant for side in launch.sides] == ["{profile: vllm-cpu, dtype: bf16}"]
+    assert [side.variant for side in launch.sides] == [f"{{profile: {PROFILE}, dtype: bf16}}"]
     stated = {setting.name: setting.value for setting in launch.settings if setting.given}
     assert stated["enforce_eager"] == "true"
     assert any("CPU_ATTN" in note.says for note in launch.notes)

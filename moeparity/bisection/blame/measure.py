@@ -5,7 +5,7 @@ from __future__ import annotations
 from moeparity.bisection.context import Context
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.nonfinite.data import Nonfinite
-from moeparity.bisection.record.data import Record, Recording
+from moeparity.bisection.record.data import OtherRecord, Record, Recording, deciding, of_both
 from moeparity.bisection.shares.data import Attribution, ShareRow
 from moeparity.bisection.toggles.data import Toggled, ToggleResult, TrialResult
 from moeparity.bisection.trace.data import Traced
@@ -19,7 +19,7 @@ def measure(of: Context) -> Blame:
     `kind` is then `record` or `trace`.
     """
     if of[Verdicts].verdict.of_record:
-        return _of_record(of[Recording].record)
+        return _of_record(deciding(of_both(of[Recording].record, of.get(OtherRecord))))
     if of.get(Traced) is not None:
         return Blame(kind="trace")
     return blame_of(of[Toggled], of[Verdicts].metrics.kl, of.get(Attribution), of.get(Nonfinite))
@@ -28,7 +28,7 @@ def measure(of: Context) -> Blame:
 def blame_of_report(report: ReportData) -> Blame:
     """The blame made anew from a report, for kept reports that were written without one; as `measure` makes it."""
     if report.verdict.of_record:
-        return _of_record(report.record)
+        return _of_record(deciding(report.records))
     if report.trace is not None:
         return Blame(kind="trace")
     return blame_of(report, report.metrics.kl, report.attribution, report.nonfinite)

@@ -14,19 +14,26 @@ from moeparity.metrics.chunk import Chunk
 _POWERS = {"temperature": 1.0, "raw log-probs (temperature)": -1.0}
 """By name of a finding: the exponent p. Setting the side's temperature to (the finding's T) ** p gives the record."""
 _FOR_THE_CAUSE_NAMED = "E[rho]"
+_OF_SAMPLED = frozenset({"truncation", "raw log-probs (truncation)", _FOR_THE_CAUSE_NAMED})
+"""Findings that rest on the tokens having been sampled by the record's engine."""
 
 
-def causes(records: Records, path: Path) -> tuple[LikelyCause, ...]:
+def causes(records: Records, path: Path, *, sampled: bool) -> tuple[LikelyCause, ...]:
     """The causes that the diagnosis of logs names if the record is taken as a log's rollout and the side as its
     trainer.
 
-    `path` is the token file. () if the side's log-probabilities are not finite.
+    `path` is the token file. sampled: the record's engine sampled the tokens. () if log-probabilities of the side are not
+    finite.
     """
     if not bool(records.delta(records.recorder).isfinite().all()):
         return ()
     observer = Observer()
     observer.add(_chunk(records, path))
-    certain = [finding for finding in observer.diagnosis().findings if finding.verdict == "named"]
+    certain = [
+        finding
+        for finding in observer.diagnosis().findings
+        if finding.verdict == "named" and (sampled or finding.name not in _OF_SAMPLED)
+    ]
     others = [finding for finding in certain if finding.name != _FOR_THE_CAUSE_NAMED]
     return tuple(
         LikelyCause(

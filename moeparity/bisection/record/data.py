@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -172,6 +173,36 @@ class Record:
         if self.routes is not None:
             figures.append(f"{percent(self.routes.other_sets)} of routes to other experts")
         return ": ".join(filter(None, (self.status, ", ".join(figures))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherRecord:
+    """What the engine that did not sample recorded when it scored the tokens.
+
+    record: whether its side reproduces it. tokens: how many have both records. mean_abs_delta, k3: of this record minus
+    the sampler's, in nats: how far the engines themselves lie apart; k3 estimates KL(sampler || this one).
+    """
+
+    record: Record
+    tokens: int
+    mean_abs_delta: float
+    k3: float
+
+
+def of_both(record: Record, other: OtherRecord | None) -> tuple[Record, ...]:
+    """The record of the side that sampled, and that of the other one if there is any."""
+    return (record,) if other is None else (record, other.record)
+
+
+def deciding(records: Sequence[Record]) -> Record:
+    """The record on which a verdict rests: the first that its side contradicts, else that of the side that sampled."""
+    return next((record for record in records if record.contradicts), records[0])
+
+
+def overall(records: Sequence[Record]) -> Status:
+    """Whether all records that there are are reproduced."""
+    statuses = {record.status for record in records} - {"no record"}
+    return "no record" if not statuses else "not reproduced" if "not reproduced" in statuses else "reproduced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from moeparity.bisection.record.compare import Compared, excess
 from moeparity.bisection.record.data import (
     LayerRecord,
     LogprobRecord,
+    OtherRecord,
     Record,
     Recorded,
     RecordedLogprobs,
@@ -27,9 +28,10 @@ from moeparity.bisection.record.data import (
     Status,
 )
 from moeparity.bisection.record.last_digit import half_units
-from moeparity.bisection.record.observe import RECORDED, Records
+from moeparity.bisection.record.observe import RECORDED, RECORDED_BY_OTHER, Records
 from moeparity.bisection.record.show import record_reading
-from moeparity.bisection.trials import TrialKey
+from moeparity.bisection.record.trials import recorder
+from moeparity.bisection.trials import Kind, TrialKey
 from moeparity.engine.walker import Name
 from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.quantities import k3
@@ -41,7 +43,26 @@ def measure(of: Context) -> Recording:
     """The verdict on the record, and how both sides compare with it."""
     records = of.observed.of_watch(RECORDED)
     sides = None if records is None else recorded(records)
-    return Recording(record=_record(of.plan, records, sides), recorded=sides)
+    return Recording(record=_record(of.plan, "record", records, sides), recorded=sides)
+
+
+def measure_other(of: Context) -> OtherRecord | None:
+    """The verdict on the record of the engine that did not sample, and how far both records lie apart."""
+    records = of.observed.of_watch(RECORDED_BY_OTHER)
+    if records is None:
+        return None
+    tokens = of.plan.tokens
+    assert tokens.trainer_logprobs is not None
+    both = tokens.recorded & tokens.recorded_by_trainer
+    delta = torch.empty(0, dtype=torch.float64)
+    if tokens.logprobs is not None:
+        delta = tokens.trainer_logprobs[both] - tokens.logprobs[both]
+    return OtherRecord(
+        record=_record(of.plan, "other record", records, recorded(records)),
+        tokens=len(delta),
+        mean_abs_delta=float(delta.abs().mean()),
+        k3=float(k3(delta).mean()),
+    )
 
 
 def recorded(records: Records) -> Recorded:
@@ -68,28 +89,28 @@ def recorded(records: Records) -> Recorded:
     )
 
 
-def _record(plan: Plan, records: Records | None, sides: Recorded | None) -> Record:
-    side = plan.recipe.tokens.sampler
+def _record(plan: Plan, kind: Kind, records: Records | None, sides: Recorded | None) -> Record:
+    side = recorder(plan, kind)
     logprobs = routes = gate = None
     if records is not None and bool(records.mask.any()):
         logprobs = _logprobs(plan, records)
-        gate = _gate(plan.record_gate, records)
+        gate = _gate(plan.record_gate if kind == "record" else None, records)
     if records is not None and any(bool(records.routed[layer].any()) for layer in _layers(records, side)):
         routes = _routes(records)
     verdicts = [part.reproduced for part in (logprobs, routes) if part is not None]
     status: Status = "no record" if not verdicts else "reproduced" if all(verdicts) else "not reproduced"
     record = Record(status=status, side=side, logprobs=logprobs, routes=routes, gate=gate)
     if records is not None and sides is not None and logprobs is not None and not logprobs.reproduced:
-        likely = causes(records, Path(plan.recipe.tokens.file))
-        record = replace(record, causes=likely, rival=_rival(side, logprobs, sides), pads=_pads(plan))
+        likely = causes(records, Path(plan.recipe.tokens.file), sampled=kind == "record")
+        record = replace(record, causes=likely, rival=_rival(side, logprobs, sides), pads=_pads(plan, side))
     return replace(record, reading=tuple(record_reading(record)))
 
 
-def _pads(plan: Plan) -> int:
+def _pads(plan: Plan, name: str) -> int:
     """How many pads the record's side computes besides the tokens; none in a server's steps, packs and recorded
     schedules.
     """
-    side = plan.candidate if plan.recipe.tokens.sampler == CANDIDATE else plan.reference
+    side = plan.candidate if name == CANDIDATE else plan.reference
     dense = not side.schedule.is_flat and side.schedule.pack is None and side.schedule.recorded is None
     return plan.tokens.pads if dense else 0
 
@@ -155,7 +176,7 @@ def _compared(plan: Plan, records: Records) -> tuple[Compared, str]:
 def _name(key: Name) -> str:
     """The name of a draw in a report."""
     assert isinstance(key, TrialKey)
-    return key.of if key.kind == "record" else f"order of arrival, draw {key.draw}"
+    return key.of if key.kind in {"record", "other record"} else f"order of arrival, draw {key.draw}"
 
 
 def _gate(gate: Gate | None, records: Records) -> Verdict | None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from moeparity.bisection.observers import reports
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.trials import Trials
+from moeparity.bisection.record.trials import recorder
+from moeparity.bisection.trials import Kind, Trials
 from moeparity.bisection.watch import Watch
 from moeparity.engine.view import Ids, NodeView
 from moeparity.engine.walker import Name
@@ -125,20 +126,35 @@ def same_sets(x: Tensor, y: Tensor) -> Tensor:
 
 
 def observer(plan: Plan, trials: Trials) -> Records | None:
-    """The observer of both sides and of draws of the one that sampled; None if the tokens have no records."""
-    if not plan.tokens.has_records:
+    """The observer of both sides and of draws of the one that sampled; None if its engine recorded nothing."""
+    tokens = plan.tokens
+    if tokens.logprobs is None and tokens.routed_experts is None:
         return None
-    tokens, device, recorder = plan.tokens, plan.model.device, plan.recipe.tokens.sampler
-    draws = [key for key in trials if key.kind == "record" or (key.kind == "arrival" and key.of == recorder)]
+    return _observer(plan, trials, "record", tokens.logprobs, tokens.recorded, tokens.routed_experts)
+
+
+def other_observer(plan: Plan, trials: Trials) -> Records | None:
+    """The same for the engine that did not sample."""
+    tokens = plan.tokens
+    if tokens.trainer_logprobs is None:
+        return None
+    return _observer(plan, trials, "other record", tokens.trainer_logprobs, tokens.recorded_by_trainer, None)
+
+
+def _observer(
+    plan: Plan, trials: Trials, kind: Kind, logprobs: Tensor | None, mask: Tensor, routed_experts: Tensor | None
+) -> Records:
+    device, side = plan.model.device, recorder(plan, kind)
     return Records(
         output=plan.model.graph.scores,
-        recorder=recorder,
-        draws=tuple(draws),
-        input_ids=tokens.input_ids.to(device),
-        mask=tokens.recorded.to(device),
-        logprobs=None if tokens.logprobs is None else tokens.logprobs.to(device),
-        routed_experts=None if tokens.routed_experts is None else tokens.routed_experts.to(device),
+        recorder=side,
+        draws=tuple(key for key in trials if key.kind == kind or (key.kind == "arrival" and key.of == side)),
+        input_ids=plan.tokens.input_ids.to(device),
+        mask=mask.to(device),
+        logprobs=None if logprobs is None else logprobs.to(device),
+        routed_experts=None if routed_experts is None else routed_experts.to(device),
     )
 
 
 RECORDED: Final[Watch[Records]] = Watch("record", observer, (Records,))
+RECORDED_BY_OTHER: Final[Watch[Records]] = Watch("other record", other_observer, (Records,))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from moeparity.bisection.data import ReportData
 from moeparity.bisection.floor.show import NOT_TRIED
-from moeparity.bisection.record.data import FAR, LogprobRecord, Record, Recorded, RouteRecord
+from moeparity.bisection.record.data import FAR, LogprobRecord, OtherRecord, Record, Recorded, RouteRecord
 from moeparity.metrics.verdict import Verdict
 from moeparity.output.blocks import Block, Group, Styled, bullets, columns, group, lines, table
 from moeparity.output.words import after_estimate, enumerated, few, percent, quantity
@@ -207,6 +207,24 @@ def show(report: ReportData) -> Iterator[Group]:
     if record.status != "no record":
         opening = (Styled(record.status.upper(), _STYLE.get(record.status, "bold")), f"  {record.reading[0]}")
         yield group("Record", lines(opening), bullets(record.reading[1:]))
+
+
+def show_other(report: ReportData) -> Iterator[Group]:
+    """The group about the record of the engine that did not sample, and about how far both engines lie apart."""
+    other = report.other_record
+    if other is None:
+        return
+    record = other.record
+    opening = (Styled(record.status.upper(), _STYLE.get(record.status, "bold")), f"  {record.reading[0]}")
+    yield group(f"Record of the {record.side}'s engine", lines(opening), bullets((*record.reading[1:], *_apart(other))))
+
+
+def _apart(other: OtherRecord) -> Iterator[str]:
+    if other.tokens:
+        yield (
+            f"The engines themselves, this record minus the other one: mean |delta| {other.mean_abs_delta:.3g} nats, "
+            f"k3 {other.k3:.3g}, over {quantity(other.tokens, 'token')}."
+        )
 
 
 def show_recorded(report: ReportData) -> Iterator[Group]:

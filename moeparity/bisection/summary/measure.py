@@ -10,7 +10,7 @@ from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.divergence.data import Divergence
 from moeparity.bisection.floor.data import Floor
 from moeparity.bisection.nonfinite.data import Nonfinite
-from moeparity.bisection.record.data import Recording
+from moeparity.bisection.record.data import OtherRecord, Record, Recording, deciding, of_both
 from moeparity.bisection.record.show import decided_blame, decided_start, decided_step
 from moeparity.bisection.summary.data import Summary
 from moeparity.bisection.summary.show import decided_verdict, floor, nonfinite_start, recorded, starts, sure
@@ -37,7 +37,7 @@ def _of_sides(of: Context) -> Summary:
     return Summary(
         verdict=judged(verdict),
         but=other_functions(toggles) if passes else (),
-        record=recorded(of[Recording].record),
+        record=recorded(_records(of)),
         starts=starts(of[Divergence].roots, of.get(Nonfinite), metrics),
         blame="" if blame.kind == "record" else who(blame),
         to_set=to_set(blame, toggles, passes=passes),
@@ -48,7 +48,7 @@ def _of_sides(of: Context) -> Summary:
 
 def _of_record(summary: Summary, of: Context) -> Summary:
     """The summary if the record decides the verdict, so that the sides' choices are no answer to it."""
-    record = of[Recording].record
+    record = deciding(_records(of))
     return replace(
         summary,
         verdict=decided_verdict(record, of[Verdicts].verdict),
@@ -66,13 +66,17 @@ def _of_trace(of: Context, traced: Traced) -> Summary:
     first = next((it.node for it in places if it.side == CANDIDATE and not it.padding), None)
     return Summary(
         verdict=judged(verdict),
-        record=of_trace.recorded(of[Recording].record),
+        record=of_trace.recorded(_records(of)),
         starts=nonfinite_start(nonfinite, metrics) or of_trace.starts(traced, roots),
         blame=of_trace.blame(traced, roots, metrics),
         to_set=of_trace.to_set(traced, roots, first, passes=verdict.status == "pass"),
         floor=floor(of.get(Floor), verdict),
         sure=of_trace.sure(traced, of[Degeneracy].distinct, _tokens(of)),
     )
+
+
+def _records(of: Context) -> tuple[Record, ...]:
+    return of_both(of[Recording].record, of.get(OtherRecord))
 
 
 def _tokens(of: Context) -> int:

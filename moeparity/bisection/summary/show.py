@@ -25,10 +25,17 @@ _NAMED = 4
 """So many choices of the first root are shown besides its first; `--section starts` has all."""
 
 
-def recorded(record: Record) -> str:
-    """The line `record`."""
-    if record.status == "no record":
+def recorded(records: Sequence[Record]) -> str:
+    """The line `record`: of each engine that left one, if both did with the name of its side."""
+    given = [record for record in records if record.status != "no record"]
+    if not given:
         return "none given: this compares two simulations"
+    if len(records) == 1:
+        return _recorded(given[0])
+    return "; ".join(f"{record.side} {_recorded(record)}" for record in given)
+
+
+def _recorded(record: Record) -> str:
     logprobs = record.logprobs
     if logprobs is None or record.status == "reproduced":
         return str(record)

@@ -50,10 +50,9 @@ def _blocks(sweep: Sweep) -> Iterator[Block]:
     if warnings:
         yield lines(*(Styled(f"warning: {sentence}", "yellow") for sentence in warnings))
     yield group("", lines(""), _table(sweep), lines("") if reports else None)
-    contradictions = sum(report.record.contradicts for report in reports)
-    if contradictions:
-        side, points = reports[0].record.side, quantity(len(reports), "point")
-        yield lines(f"In {contradictions} of {points} the {side} does not reproduce the record.")
+    sides = Counter(record.side for report in reports for record in report.records if record.contradicts)
+    for side, count in sides.items():
+        yield lines(f"In {count} of {quantity(len(reports), 'point')} the {side} does not reproduce the record.")
     if reports:
         verdict = reports[0].verdict
         yield notes(

@@ -133,9 +133,14 @@ def _unseen(traced: Traced) -> Iterator[str]:
         yield "The trace was cut: its program did not get to the end of its recording."
 
 
-def recorded(record: Record) -> str:
+def recorded(records: Sequence[Record]) -> str:
     """The summary's line `record`: whether log-probabilities or routes in the token file are reproduced."""
-    return "none beside the trace" if record.status == "no record" else str(record)
+    given = [
+        f"{record.side} {record}" if len(records) > 1 else str(record)
+        for record in records
+        if record.status != "no record"
+    ]
+    return "; ".join(given) or "none beside the trace"
 
 
 def starts(traced: Traced, roots: Sequence[Root]) -> str:

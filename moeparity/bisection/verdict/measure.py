@@ -10,7 +10,7 @@ from moeparity.bisection.degeneracy.data import Degeneracy
 from moeparity.bisection.degeneracy.show import sound
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
-from moeparity.bisection.record.data import Record, Recording
+from moeparity.bisection.record.data import OtherRecord, Record, Recording
 from moeparity.bisection.verdict.data import Metrics, Verdicts
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import Status, Verdict
@@ -22,7 +22,9 @@ _SEVERITY: tuple[Status, ...] = ("pass", "inconclusive", "fail")
 def measure(of: Context) -> Verdicts:
     """The verdict and the metrics."""
     own_verdict = _of_whole_trace(sound(_verdict(of.plan, of.observed), of[Degeneracy]), of.plan)
+    other = of.get(OtherRecord)
     verdict = beside_record(own_verdict, of[Recording].record)
+    verdict = verdict if other is None else beside_record(verdict, other.record)
     return Verdicts(verdict=verdict, metrics=_metrics(of.observed.logits.sums(CANDIDATE)))
 
 

@@ -28,7 +28,7 @@ def together(ways: Sequence[Forward], shown: Sequence[ShownValues]) -> list[tupl
     begun = set[int]()
     steps = []
     for number, (way, values, parts) in enumerate(zip(ways, shown, parts_of(ways), strict=True)):
-        spans = tuple(Span(part.run, part.first, part.first + part.count) for part in parts)
+        spans = tuple(Span(part.run, part.first, part.first + part.tokens) for part in parts)
         rows = way.ids.numel()
         real = torch.arange(rows)[None] < sum(span.tokens for span in spans)
         positions = torch.zeros_like(way.ids)
@@ -63,14 +63,14 @@ def by_request(
             before = runs.get(part.run, None if part.first else [])
             values = _rows(step.values, part, axes)
             if before is not None:
-                values[MASK] = torch.ones(1, part.count, dtype=torch.bool)
+                values[MASK] = torch.ones(1, part.tokens, dtype=torch.bool)
             unknown = CACHED if before is None else ""
             alone = replace(
                 step, values=values, real=None, ends=None, earlier=tuple(before or ()), unknown=unknown, row=part.row
             )
             if before is not None:
                 runs[part.run] = [*before, alone]
-            every.append((alone, sizes._replace(keys=part.first + part.count, queries=part.count)))
+            every.append((alone, sizes._replace(keys=part.first + part.tokens, queries=part.tokens)))
     return every
 
 
@@ -78,7 +78,7 @@ def _rows(values: Mapping[str, Tensor], part: Part, axes: Mapping[str, int]) -> 
     """The rows of one request of every value that has all rows of its step."""
     rows = values["tokens"].shape[1]
     return {
-        name: value.narrow(axes.get(name, 1), part.row, part.count).contiguous()
+        name: value.narrow(axes.get(name, 1), part.row, part.tokens).contiguous()
         for name, value in values.items()
         if value.dim() > axes.get(name, 1) and value.shape[axes.get(name, 1)] == rows
     }

@@ -26,7 +26,7 @@ class Place:
 
     `op`: the op inside the module, if it is that one's argument or result. `columns`: if the value stands beside others
     in the last axis, its first column and the one behind its last; `beside`: how many numbers a token has of all these
-    values; `heads`: in how many heads each has its columns. `repeated`: how often the node has it, side by side.
+    values. `repeated`: how often the node has it, side by side.
     `width`: how many numbers of the value a token has there; None: any. `of_requests`: whether a server has it of each
     request's last token alone.
     """
@@ -39,7 +39,6 @@ class Place:
     repeated: int = 1
     width: int | None = None
     op: str | None = None
-    heads: int = 1
     of_requests: bool = False
 
     def value_of(self, call: Call) -> int | None:
@@ -143,9 +142,6 @@ class ModuleMap:
         """The place with the columns that are the value's own. Values that this graph has not take none."""
         layer = value[: value.index("]") + 1] if "[" in value else ""
         widths = {node.name: _width(node) for node in graph.nodes}
-        if shown.by_head:
-            widths = {value: shape.axes[-1] for value, shape in token_shapes(graph).items() if shape.heads is not None}
-            place = replace(place, heads=token_shapes(graph)[value].heads or 1)
         columns, beside = None, 0
         for name in shown.columns:
             width_name = name.replace(f"layers{LAYER}", layer)
@@ -157,7 +153,7 @@ class ModuleMap:
             beside += width
         if columns is None:
             raise SpecError(f"{self.where}: columns of {role(value)} leaves {role(value)} itself out. Add it.")
-        return replace(place, columns=columns, beside=beside * place.heads)
+        return replace(place, columns=columns, beside=beside)
 
 
 def load_map(name: str, where: Where) -> ModuleMap:

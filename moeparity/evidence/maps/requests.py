@@ -14,7 +14,7 @@ from moeparity.plan.schedule.steps import Copy, Schedule, Span, Step
 
 
 class Part(NamedTuple):
-    """Tokens of one run in a forward: `count` from position `first` on, in rows from `row` on.
+    """Tokens of one run in a forward: so many `tokens` from position `first` on, in rows from `row` on.
 
     A run is a request from its start on. One that was preempted, and is computed anew, is another run.
     """
@@ -22,7 +22,7 @@ class Part(NamedTuple):
     run: int
     first: int
     row: int
-    count: int
+    tokens: int
 
 
 def parts_of(ways: Sequence[Forward]) -> list[tuple[Part, ...]]:
@@ -50,7 +50,7 @@ class Requests:
     def __init__(self, ways: Sequence[Forward], ids: torch.Tensor, mask: torch.Tensor) -> None:
         self._ways, self._length = ways, ids.shape[1]
         self._parts = parts_of(ways)
-        self._columns = [row.nonzero().flatten() for row in mask]
+        self._columns: list[torch.Tensor] = [row.nonzero().flatten() for row in mask]
         self._real = [row[real] for row, real in zip(ids, mask, strict=True)]
         self._sequences: dict[int, int] = {}
         for run, (first, tokens) in sorted(self._tokens().items()):
@@ -109,14 +109,15 @@ class Requests:
         for way, parts in zip(self._ways, self._parts, strict=True):
             for part in parts:
                 first_of.setdefault(part.run, part.first)
-                pieces.setdefault(part.run, []).append(way.ids[0, part.row : part.row + part.count])
+                pieces.setdefault(part.run, []).append(way.ids[0, part.row : part.row + part.tokens])
         return {run: (first, torch.cat(pieces[run])) for run, first in first_of.items()}
 
     def _shown(self, part: Part) -> torch.Tensor:
         """The columns of those of its tokens that the grid has."""
         if part.run not in self._sequences:
             return torch.zeros(0, dtype=torch.int64)
-        return self._columns[self._sequences[part.run]][part.first : part.first + part.count]
+        columns = self._columns[self._sequences[part.run]]
+        return columns[part.first : part.first + part.tokens]
 
     def _source(self, sequence: int, cached: int, done: Sequence[int]) -> int | None:
         """The first sequence that has computed the same first tokens by now."""

@@ -68,8 +68,7 @@ def token_rows(tensor: torch.Tensor, lies: Lying, sequences: int, place: Place) 
     """A tensor at a place, which lies so on that many sequences, as rows [b, k, N] of tokens."""
     rows = tensor.reshape(1 if lies.shared else sequences, lies.tokens, -1).expand(sequences, -1, -1)
     if place.columns is not None:
-        by_head = rows.unflatten(-1, (place.heads, -1))
-        rows = by_head[..., slice(*place.columns)].flatten(-2)
+        rows = rows[..., slice(*place.columns)]
     return rows.repeat(1, 1, place.repeated) if place.repeated > 1 else rows
 
 

@@ -6,7 +6,11 @@
 | `mask` | 0 or 1 per token: 1 where the token is scored (all by default) |
 | `labels` | one word for the sequence, or one per token |
 | `logprobs` | a number, null or NaN per token: log P(token i given those before it), in nats; null first |
+| `trainer_logprobs` | the same, of the engine that did not sample the tokens |
 | `routed_experts` | per token null, or a list of MoE layers, each a list of top_k expert ids |
+| `id` | a name, of a log |
+| `versions` | per token the version of the weights that sampled it, -1 unknown: one for all that is scored |
+| `pads` | pads that an engine computed before and behind the sequence, and their id; all rows are then of one width |
 
 Everything about token i stands at index i, prompts included. With `text` the lists must be as long as the text is in
 tokens. Engines do not run the last token of a sequence: its routes are null.
@@ -14,9 +18,10 @@ tokens. Engines do not run the last token of a sequence: its routes are null.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -26,11 +31,13 @@ from torch import Tensor
 
 from moeparity import paths
 from moeparity.errors import TokensError, Where, shown
+from moeparity.inputs.tokens.pads import Pads, one_width, pads
 from moeparity.inputs.tokens.tokenizer import Tokenizer
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes, nested_routes
 from moeparity.plan.spec.json_lines import json_object
 
-KEYS = ("text", "input_ids", "mask", "labels", "logprobs", "routed_experts")
+BY_TOKEN = ("mask", "labels", "logprobs", "trainer_logprobs", "routed_experts", "versions")
+KEYS = ("text", "input_ids", *BY_TOKEN, "pads", "id")
 Padding = Literal["right", "left"]
 _HINTS = {
     "labels": ", or one word for all",
@@ -47,11 +54,16 @@ class _Line:
     mask: Tensor
     labels: list[str] | None
     logprobs: Tensor | None
+    trainer_logprobs: Tensor | None
     routes: Tensor | None
+    pads: Pads | None
+    versions: frozenset[int]
 
 
 def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int) -> TokenSet:
-    """Read a file of JSON lines; sequences are padded to the longest. Raises TokensError, which names the line."""
+    """Read a file of JSON lines; sequences are padded as `pads` says, or to the longest with `pad_id` at the `padding`
+    end. Raises TokensError, which names the line.
+    """
     lines = [_line(where, fields, tokenizer) for where, fields in _objects(path)]
     if not lines:
         raise TokensError(f"{Where(path)}: holds no sequence; expected one JSON object per line.")
@@ -59,7 +71,8 @@ def read(path: Path, tokenizer: Tokenizer | None, padding: Padding, pad_id: int)
 
 
 def lines(tokens: TokenSet) -> Iterator[str]:
-    """JSON lines, one per sequence and without its pads, that read as these tokens."""
+    """JSON lines, one per sequence, that read as these tokens; pads are stated where some stand on the left."""
+    has_pads = not bool(tokens.attention_mask[:, 0].all())
     for row, real in enumerate(tokens.attention_mask):
         fields: dict[str, Any] = {
             "input_ids": tokens.input_ids[row][real].tolist(),
@@ -67,14 +80,22 @@ def lines(tokens: TokenSet) -> Iterator[str]:
         }
         if tokens.labels is not None:
             fields["labels"] = [tokens.label_names[label] for label in tokens.labels[row][real].tolist()]
-        if tokens.logprobs is not None:
-            values = tokens.logprobs[row][real].tolist()
-            fields["logprobs"] = [None if math.isnan(value) else value for value in values]
+        for key, logprobs in (("logprobs", tokens.logprobs), ("trainer_logprobs", tokens.trainer_logprobs)):
+            if logprobs is not None:
+                fields[key] = [None if math.isnan(value) else value for value in logprobs[row][real].tolist()]
         if tokens.routed_experts is not None:
             routes = tokens.routed_experts[row][real]
             absent = routes.eq(-1).flatten(1).all(1).tolist()
             fields["routed_experts"] = [None if no else ids for no, ids in zip(absent, routes.tolist(), strict=True)]
+        if has_pads:
+            fields["pads"] = _pads_of(tokens.input_ids[row], real).as_json()
         yield json.dumps(fields)
+
+
+def _pads_of(ids: Tensor, real: Tensor) -> Pads:
+    """The pads of a row of ids [T]: those that are not real."""
+    before, count = int(real.int().argmax()), int(real.sum())
+    return Pads(before, len(ids) - before - count, int(ids[~real][0]) if count < len(ids) else 0)
 
 
 def _objects(path: Path) -> list[tuple[Where, dict[str, Any]]]:
@@ -99,7 +120,7 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
         raise TokensError(f"{where}: holds {keys}; expected exactly one of them.")
     ids = _ids(where, fields["input_ids"]) if "input_ids" in fields else _ids_of_text(where, fields["text"], tokenizer)
     words = fields.get("labels")
-    for key in ("mask", "labels", "logprobs", "routed_experts"):
+    for key in BY_TOKEN:
         one_word = key == "labels" and isinstance(words, str)
         if key in fields and not one_word and (not isinstance(fields[key], list) or len(fields[key]) != len(ids)):
             entry = fields[key]
@@ -113,9 +134,28 @@ def _line(where: Where, fields: dict[str, Any], tokenizer: Tokenizer | None) -> 
         ids=ids,
         mask=_mask(where, fields.get("mask", [1] * len(ids))),
         labels=_labels(where, [words] * len(ids) if isinstance(words, str) else words),
-        logprobs=_logprobs(where, fields.get("logprobs")),
+        logprobs=_logprobs(where, "logprobs", fields.get("logprobs")),
+        trainer_logprobs=_logprobs(where, "trainer_logprobs", fields.get("trainer_logprobs")),
         routes=_routes(where, fields.get("routed_experts")),
+        pads=_pads(where, fields.get("pads")),
+        versions=_versions(where, fields.get("versions", ()), fields.get("mask")),
     )
+
+
+def _versions(where: Where, versions: Sequence[Any], mask: list[int] | None) -> frozenset[int]:
+    """The known versions of what is scored."""
+    for version in versions:
+        if type(version) is not int:
+            raise TokensError(f"{where}: versions holds {shown(version)}; expected a whole number per token.")
+    scored_versions = versions if mask is None else itertools.compress(versions, mask)
+    return frozenset(version for version in scored_versions if version >= 0)
+
+
+def _pads(where: Where, value: Any) -> Pads | None:
+    try:
+        return None if value is None else pads(value)
+    except ValueError as error:
+        raise TokensError(f"{where}: pads is {shown(value)}; {error}.") from None
 
 
 def _ids(where: Where, ids: Any) -> Tensor:
@@ -158,17 +198,17 @@ def _labels(where: Where, labels: list[Any] | None) -> list[str] | None:
     return labels
 
 
-def _logprobs(where: Where, logprobs: list[Any] | None) -> Tensor | None:
+def _logprobs(where: Where, key: str, logprobs: list[Any] | None) -> Tensor | None:
     if logprobs is None:
         return None
     for entry in logprobs:
         if entry is not None and type(entry) not in {int, float}:
             raise TokensError(
-                f"{where}: logprobs holds {shown(entry)}; expected a number or null per token. Of entries like "
+                f"{where}: {key} holds {shown(entry)}; expected a number or null per token. Of entries like "
                 "[logprob, id, text] keep the first part."
             )
     values = torch.tensor([float("nan") if entry is None else entry for entry in logprobs], dtype=torch.float64)
-    check_logprobs(where, values)
+    check_logprobs(where, key, values)
     return values
 
 
@@ -183,8 +223,8 @@ def _routes(where: Where, entries: list[Any] | None) -> Tensor | None:
 
 
 def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
-    width = max(len(line.ids) for line in lines)
-    places = [_place(len(line.ids), width, padding) for line in lines]
+    width = max(len(line.ids) + (line.pads.before + line.pads.behind if line.pads else 0) for line in lines)
+    places = [_place(line, width, padding) for line in lines]
 
     def block(rows: list[Tensor | None], fill: float) -> Tensor | None:
         """[B, T, ...] of rows [n, ...], which all have the same trailing shape, or None; None if all rows are None."""
@@ -203,6 +243,9 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
     input_ids, loss_mask = block([line.ids for line in lines], pad_id), block([line.mask for line in lines], False)
     attention_mask = block([torch.ones_like(line.mask) for line in lines], False)
     assert input_ids is not None and loss_mask is not None and attention_mask is not None  # noqa: PT018
+    for row, line in enumerate(lines):
+        if line.pads is not None:
+            input_ids[row, ~attention_mask[row]] = line.pads.id
     return TokenSet(
         input_ids=input_ids,
         loss_mask=loss_mask,
@@ -210,20 +253,37 @@ def _block(lines: list[_Line], padding: Padding, pad_id: int) -> TokenSet:
         labels=block(numbered, 0),
         label_names=names,
         logprobs=block([line.logprobs for line in lines], torch.nan),
+        trainer_logprobs=block([line.trainer_logprobs for line in lines], torch.nan),
         routed_experts=block([line.routes for line in lines], -1),
     )
 
 
-def _place(length: int, width: int, padding: Padding) -> slice:
-    return slice(0, length) if padding == "right" else slice(width - length, width)
+def _place(line: _Line, width: int, padding: Padding) -> slice:
+    length = len(line.ids)
+    start = line.pads.before if line.pads is not None else 0 if padding == "right" else width - length
+    return slice(start, start + length)
 
 
 def _check_alike(lines: list[_Line]) -> None:
-    """Check that all lines or none have labels, and that routes have one shape."""
+    """Check that all lines or none have labels, that pads fill rows of one width, that routes have one shape, and that
+    one version of the weights sampled what is scored.
+    """
+    rows = [(len(line.ids), line.pads) for line in lines]
+    if any(pads is not None for _, pads in rows) and not one_width(rows):
+        raise TokensError(
+            f"{lines[0].where}: pads do not fill all rows to one width. Give every line those of one batch, or none."
+        )
     labelled, unlabelled = ([line for line in lines if (line.labels is None) == without] for without in (False, True))
     if labelled and unlabelled:
         raise TokensError(
             f"{unlabelled[0].where}: no 'labels', which {labelled[0].where} has. Label every line, or none."
+        )
+    versions = sorted(frozenset().union(*(line.versions for line in lines)))
+    if len(versions) > 1:
+        at = next(line.where for line in lines if versions[-1] in line.versions)
+        raise TokensError(
+            f"{at}: tokens sampled by version {versions[-1]} of the weights, others by version {versions[0]}; a "
+            "checkpoint is one. Keep the sequences of one version."
         )
     shapes = {line.routes.shape[1:]: line.where for line in reversed(lines) if line.routes is not None}
     if len(shapes) > 1:

@@ -13,7 +13,7 @@ from moeparity import paths
 from moeparity.errors import TokensError, Where, did_you_mean, listed
 from moeparity.inputs.tokens.tokenset import TokenSet, check_logprobs, check_routes
 
-KEYS = ("input_ids", "loss_mask", "attention_mask", "labels", "logprobs", "routed_experts")
+KEYS = ("input_ids", "loss_mask", "attention_mask", "labels", "logprobs", "trainer_logprobs", "routed_experts")
 LABEL_NAMES = "label_names"
 """Key of the file's metadata: a JSON list of words, the names of the classes in `labels`."""
 
@@ -45,7 +45,8 @@ def read(path: Path) -> TokenSet:
         attention_mask=_mask(where, tensors, "attention_mask", ids),
         labels=labels,
         label_names=names,
-        logprobs=_logprobs(where, tensors.get("logprobs"), ids),
+        logprobs=_logprobs(where, "logprobs", tensors, ids),
+        trainer_logprobs=_logprobs(where, "trainer_logprobs", tensors, ids),
         routed_experts=_routes(where, tensors.get("routed_experts"), ids),
     )
 
@@ -117,16 +118,17 @@ def _words(text: str | None) -> tuple[str, ...]:
     return tuple(words) if isinstance(words, list) and all(isinstance(word, str) for word in words) else ()
 
 
-def _logprobs(where: Where, logprobs: Tensor | None, ids: Tensor) -> Tensor | None:
+def _logprobs(where: Where, key: str, tensors: dict[str, Tensor], ids: Tensor) -> Tensor | None:
+    logprobs = tensors.get(key)
     if logprobs is None:
         return None
     if logprobs.shape != ids.shape or not logprobs.is_floating_point():
         raise TokensError(
-            f"{where}: logprobs is {_name(logprobs)} {list(logprobs.shape)}; expected floats {list(ids.shape)}, as "
+            f"{where}: {key} is {_name(logprobs)} {list(logprobs.shape)}; expected floats {list(ids.shape)}, as "
             "input_ids, NaN where there is none."
         )
     values = logprobs.double()
-    check_logprobs(where, values)
+    check_logprobs(where, key, values)
     return values
 
 

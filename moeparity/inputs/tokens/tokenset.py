@@ -28,6 +28,7 @@ class TokenSet:
     attention_mask: bool [B, T], False at pads.
     labels: int64 [B, T], the class of each token as an index into `label_names`; None if the file has no classes.
     logprobs: fp64 [B, T], in nats: log P(token i | tokens before i) as an engine recorded it, NaN if it did not.
+    trainer_logprobs: as `logprobs`, as the engine that did not sample recorded them when it scored the tokens.
     routed_experts: int64 [B, T, MoE layers, top_k], the experts to which the engine sent token i, -1 if not recorded.
     """
 
@@ -37,6 +38,7 @@ class TokenSet:
     labels: Tensor | None = None
     label_names: tuple[str, ...] = ()
     logprobs: Tensor | None = None
+    trainer_logprobs: Tensor | None = None
     routed_experts: Tensor | None = None
 
     @property
@@ -53,23 +55,31 @@ class TokenSet:
 
     @property
     def recorded(self) -> Tensor:
-        """The scored tokens that have a recorded log-probability: bool [B, T]."""
-        return torch.zeros_like(self.loss_mask) if self.logprobs is None else self.loss_mask & ~self.logprobs.isnan()
+        """The scored tokens that have a log-probability recorded by the engine that sampled: bool [B, T]."""
+        return self._scored(self.logprobs)
+
+    @property
+    def recorded_by_trainer(self) -> Tensor:
+        """The scored tokens that have a log-probability recorded by the other engine: bool [B, T]."""
+        return self._scored(self.trainer_logprobs)
+
+    def _scored(self, logprobs: Tensor | None) -> Tensor:
+        return torch.zeros_like(self.loss_mask) if logprobs is None else self.loss_mask & ~logprobs.isnan()
 
     @property
     def has_records(self) -> bool:
         """Whether an engine's log-probabilities or routes were recorded."""
-        return self.logprobs is not None or self.routed_experts is not None
+        return any(record is not None for record in (self.logprobs, self.trainer_logprobs, self.routed_experts))
 
 
 def defect(mask: Tensor) -> str | None:
-    """Why `mask` (bool [B, T]) is not padding, naming the first such sequence; None if each is padded on at most one
-    side.
+    """Why `mask` (bool [B, T]) is not padding, naming the first such sequence; None if each is padded at its ends.
 
-    transformers defines what happens with holes inside a sequence too, but nobody trains or serves that.
+    Trainers pad prompts on the left and completions on the right. transformers defines what happens with holes inside a
+    sequence too, but nobody trains or serves that.
     """
-    steps = mask[:, 1:].int() - mask[:, :-1].int()
-    broken = (steps != 0).sum(dim=1) > 1
+    begins = mask[:, 1:] & ~mask[:, :-1]
+    broken = begins.sum(dim=1) + mask[:, 0] > 1
     empty = ~mask.any(dim=1)
     bad = broken | empty
     if not bool(bad.any()):
@@ -77,7 +87,7 @@ def defect(mask: Tensor) -> str | None:
     row = int(bad.int().argmax())
     if bool(empty[row]):
         return f"sequence {row} is padding only; leave it out"
-    return f"sequence {row} is not padded on one side only: expected zeros at its left end or at its right end"
+    return f"sequence {row} has zeros between its tokens: expected them at its ends alone"
 
 
 def scored_mask(loss_mask: Tensor, mask: Tensor) -> Tensor:
@@ -97,12 +107,12 @@ def predicted_mask(attention_mask: Tensor) -> Tensor:
     return mask
 
 
-def check_logprobs(where: Where, logprobs: Tensor) -> None:
-    """Raises TokensError for a number that can't be a log-probability; NaN stands for none."""
+def check_logprobs(where: Where, key: str, logprobs: Tensor) -> None:
+    """Raises TokensError for a number under `key` that can't be a log-probability; NaN stands for none."""
     bad = logprobs[(logprobs > LARGEST_LOGPROB) | logprobs.isinf()]
     if bad.numel():
         raise TokensError(
-            f"{where}: logprobs holds {float(bad[0]):g}; expected log-probabilities in nats, which are at most 0."
+            f"{where}: {key} holds {float(bad[0]):g}; expected log-probabilities in nats, which are at most 0."
         )
 
 

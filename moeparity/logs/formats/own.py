@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from moeparity.errors import LogError, TokensError, Where, did_you_mean, listed, shown
+from moeparity.inputs.tokens.pads import Pads, pads
 from moeparity.inputs.tokens.tokenset import check_routes, nested_routes
 from moeparity.logs.formats import served
 from moeparity.logs.formats.fields import Address, Fields
@@ -35,7 +36,7 @@ PER_TOKEN = {
 }
 """Keys of lists of floats -> the field that they fill."""
 ROUTES = ("routed_experts", "trainer_routed_experts")
-WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params")
+WHOLE = ("id", "prompt_tokens", "step", "trainer_version", "labels", "sampling_params", "pads")
 KEYS = (*WHOLE, "input_ids", "mask", "versions", *PER_TOKEN, *ROUTES)
 
 
@@ -101,8 +102,16 @@ def sequence(
         trainer_version=fields.optional_whole("trainer_version"),
         sampling=served.sampling(fields),
         group=group,
+        pads=_pads(fields),
         extra={**columns, **routes},
     )
+
+
+def _pads(fields: Fields) -> Pads | None:
+    try:
+        return pads(fields.need("pads")) if fields.has("pads") else None
+    except ValueError as error:
+        raise LogError(f"{fields.where}: pads is {shown(fields.need('pads'))}; {error}.") from None
 
 
 def _routes(fields: Fields, key: str, size: int) -> Tensor:

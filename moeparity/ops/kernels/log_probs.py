@@ -18,6 +18,7 @@ from moeparity.ops.attribute import RefusedError
 from moeparity.ops.kernels.pieces import current, gathered
 from moeparity.ops.kernels.placement import parts
 from moeparity.ops.log_probs import (
+    DIVIDE,
     GATHERED,
     LOG_OF_SOFTMAX,
     LOG_SOFTMAX,
@@ -56,11 +57,11 @@ def _tempered(x: torch.Tensor, temperature: float, at: Mapping[str, Any]) -> tor
     scaled = at["scaled"]
     wide = x.to(working(x.dtype, scaled))
     divisor = torch.tensor(temperature, dtype=wide.dtype, device=x.device)
-    if at["division"] == RECIPROCAL:
-        # The reciprocal is computed in fp64 from the temperature in the dtype of the computation, then rounded to that
-        # dtype.
-        return rounded(wide * divisor.double().reciprocal().to(wide.dtype), scaled)
-    return rounded(wide / divisor, scaled)
+    if at["division"] == DIVIDE:
+        return rounded(wide / divisor, scaled)
+    # Computed in fp64 of the temperature in the computation's dtype, or as it is given, then rounded to that dtype.
+    exact = divisor.double() if at["division"] == RECIPROCAL else divisor.new_tensor(temperature, dtype=torch.float64)
+    return rounded(wide * exact.reciprocal().to(wide.dtype), scaled)
 
 
 def _formula(x: torch.Tensor, at: Mapping[str, Any]) -> torch.Tensor:

@@ -17,8 +17,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from moeparity import paths
@@ -45,6 +46,19 @@ class Recorded:
 def read_batches(name: str, positions: Positions, where: Where) -> Recorded:
     """The batches of a file, whose path starts at the folder of `where`. Raises SpecError with the line at fault."""
     path = reader.find_file(name, where, "schedule.file")
+    started: set[int] = set()
+    steps: list[Step] = []
+    versions: dict[str, Where] = {}
+    for at, fields in step_lines(path):
+        _refuse_other_weights(at, fields, versions)
+        steps.append(_step(fields, started))
+        started.update(part.sequence for part in steps[-1].parts)
+    schedule = Schedule(steps=tuple(steps), positions=positions, name=f"recorded in {name}")
+    return Recorded(schedule=schedule, where=Where(path))
+
+
+def step_lines(path: Path) -> Iterator[tuple[Where, dict[str, Any]]]:
+    """The lines of a file of batches, each with what it holds, of any version of the weights. Raises SpecError."""
     try:
         text = paths.contents(path, "recorded batches").decode("utf-8")
     except OSError as error:
@@ -53,18 +67,11 @@ def read_batches(name: str, positions: Positions, where: Where) -> Recorded:
         raise SpecError(f"{Where(path)}: not JSON lines: byte {error.start} is not UTF-8.") from None
     lines = text.removesuffix("\n").split("\n")
     refuse_more(len(lines), paths.limit(MOST_STEPS), Where(path))
-    started: set[int] = set()
-    steps: list[Step] = []
-    versions: dict[str, Where] = {}
     for number, line in enumerate(lines, start=1):
-        steps.append(_step(Where(path, number), line, started, versions))
-        started.update(part.sequence for part in steps[-1].parts)
-    schedule = Schedule(steps=tuple(steps), positions=positions, name=f"recorded in {name}")
-    return Recorded(schedule=schedule, where=Where(path))
+        yield Where(path, number), _checked(Where(path, number), line)
 
 
-def _step(where: Where, line: str, started: set[int], versions: dict[str, Where]) -> Step:
-    """One step; `versions` are those of the weights so far, each with the line that first has it."""
+def _checked(where: Where, line: str) -> dict[str, Any]:
     example = '{"spans": [[0, 0, 5]]}'
     fields = json_object(where, line, keys=_KEYS, thing="step", example=example, error=SpecError)
     for key, (is_right, expected) in _KEYS.items():
@@ -75,9 +82,12 @@ def _step(where: Where, line: str, started: set[int], versions: dict[str, Where]
             f"{where}: what ran from here on is not known: {fields['error']}. Expected a schedule without an error: "
             "leave out this line, all behind it, and the sequences that these steps belong to."
         )
-    _refuse_other_weights(where, fields, versions)
     if "spans" not in fields:
         raise SpecError(f"{where}: key 'spans' is missing. Add it: the tokens of this step.")
+    return fields
+
+
+def _step(fields: dict[str, Any], started: set[int]) -> Step:
     spans = tuple(Span(*span) for span in fields["spans"])
     return Step(
         spans=spans,

@@ -19,7 +19,7 @@ class Shown(Model):
 
     In `module`, `{i}` stands for the layer's index and `{next}` for the next one. `op`: the op that the module calls,
     by its full name, if the value is an input or output of that. `columns`: for a fused projection, the values that lie
-    side by side in the last axis, in this order, this value among them; `by_head`: within each head. `repeated`: how
+    side by side in the last axis, in this order, this value among them. `repeated`: how
     many copies of the program's value, side by side, make the node's. `rows`: whether a server has it of every token or
     of each request's last one only. `model_type`: the models this holds for (None: all). `layers`: whether it holds for
     all layers or for the last only.
@@ -30,7 +30,6 @@ class Shown(Model):
     output: Slot | Annotated[list[Slot], Field(min_length=1)] | None = None
     op: str | None = None
     columns: list[str] = []
-    by_head: bool = False
     repeated: Annotated[int, Field(ge=1)] = 1
     rows: Literal["tokens", "requests"] = "tokens"
     model_type: list[str] | None = None

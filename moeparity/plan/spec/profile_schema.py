@@ -210,12 +210,13 @@ class Engine(Model):
 
 class Machine(Model):
     """The CPU that a profile's values hold for: the threads of a process, and what torch says that the CPU `has` and
-    `lacks` (names of `torch.cpu.get_capabilities()`).
+    `lacks` (names of `torch.cpu.get_capabilities()`). `otherwise`: which profile holds for which other CPUs, in words.
     """
 
     threads: int | None = Field(default=None, ge=1)
     has: list[str] = []
     lacks: list[str] = []
+    otherwise: str = ""
 
 
 class ProfileFile(Model):

@@ -133,10 +133,8 @@ def _over_temperature(settings: Settings) -> Iterator[Decision]:
 def _autocast(settings: Settings) -> Iterator[Decision]:
     """What TRL's trainers run in: weights in fp32 under autocast, where neither is set."""
     if settings["bf16"] is True and settings["dtype"] in ("float32", "float"):
-        warns = (
-            "torch.autocast chooses each op's dtype, and hf-autocast-bf16 has its lists for CPU, with eager attention"
-        )
-        implied = Implied(says="fp32 weights under autocast to bf16", profile="hf-autocast-bf16", warns=warns)
+        warns = "torch.autocast chooses each op's dtype, and trl-autocast-bf16 has its lists for CPU"
+        implied = Implied(says="fp32 weights under autocast to bf16", profile="trl-autocast-bf16", warns=warns)
         yield Decision(
             role="trainer", implied=implied, source="TRL 1.16.0, trl/trainer/base_config.py:108, utils.py:1332"
         )
@@ -162,13 +160,14 @@ def _of_trl(settings: Settings) -> Mapping[str, str]:
     return idle_environment(servers.VLLM.options, reason)
 
 
+_EAGER = {"attention:implementation": "eager", "mla:implementation": "eager"}
 _SAMPLED_BY_VLLM = Implied(says="completions by vLLM", profile="vllm")
 TRL = Program(
     name="trl",
     engine="TRL",
     version="1.16.0",
     source="trl/trainer/grpo_config.py, model_config.py, base_config.py",
-    start={"trainer": "hf-default", "rollout": "hf-default"},
+    start={"trainer": "trl", "rollout": "hf-default"},
     options=(
         switch(
             "bf16",
@@ -187,7 +186,7 @@ TRL = Program(
         word(
             *("attn_implementation", f"{_LOADED}.attn_implementation"),
             default="unset",
-            implies=words({"eager": Implied(says="eager attention", profile="hf-eager")}, _NOT_STATED),
+            implies=words({"eager": Implied(says="eager attention", sets=_EAGER)}, _NOT_STATED),
             role="trainer",
         ),
         switch(

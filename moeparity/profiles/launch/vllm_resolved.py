@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Final
 
 from moeparity.profiles.launch.options import Decision, Implied, Program, Settings
@@ -133,6 +134,15 @@ def _notes(file: Served) -> Iterator[Note]:
         yield Note(says=says, where=worker.where("attention"))
 
 
+_CPU = Path("/proc/cpuinfo")
+
+
+def _of_this_cpu() -> str:
+    """The profile of the library that vLLM loads on a CPU like the one at hand, whose own kernels a side calls too."""
+    flags = _CPU.read_text("utf-8", errors="replace").split() if _CPU.exists() else []
+    return "vllm-cpu-avx512" if "avx512f" in flags and "avx512_bf16" not in flags else "vllm-cpu"
+
+
 _UNLIKE = "the profile vllm-cpu was read off an eager run of {}, and this one {}"
 
 
@@ -150,7 +160,7 @@ def vllm_cpu(settings: Settings) -> Iterator[Decision]:
         role="server",
         implied=Implied(
             says="kernels of a CPU",
-            profile="vllm-cpu",
+            profile=_of_this_cpu(),
             warns="; ".join(warns),
             drops=("vllm-allreduce-norm", "vllm-allreduce-norm-trtllm"),
         ),

@@ -45,7 +45,7 @@ def test_the_temperature_to_set_is_estimated(temperature: float, sampled: str) -
     generator = torch.Generator().manual_seed(4)
     ids = torch.multinomial(drawn_from.exp().flatten(0, 1), 1, generator=generator).view(*SHAPE, 1)
     logprobs, computed = (values.gather(-1, ids).squeeze(-1) for values in (of_record, of_side))
-    (cause,) = causes(records(logprobs, computed, ids.squeeze(-1)), Path("recipe.yaml"))
+    (cause,) = causes(records(logprobs, computed, ids.squeeze(-1)), Path("recipe.yaml"), sampled=True)
     (value,) = re.findall(r'^`set: {"log_probs:temperature": (.+)}` on the candidate', cause.advice)
     assert float(value) == pytest.approx(temperature, rel=0.05)
 
@@ -53,6 +53,6 @@ def test_the_temperature_to_set_is_estimated(temperature: float, sampled: str) -
 def test_what_is_equal_or_no_number_has_no_cause() -> None:
     ids = torch.zeros(SHAPE, dtype=torch.int64)
     values = distributions(1.0)[..., 0]
-    assert not causes(records(values, values, ids), Path("recipe.yaml"))
+    assert not causes(records(values, values, ids), Path("recipe.yaml"), sampled=True)
     broken = values.index_fill(1, torch.tensor([5]), torch.nan)
-    assert not causes(records(values, broken, ids), Path("recipe.yaml"))
+    assert not causes(records(values, broken, ids), Path("recipe.yaml"), sampled=True)

@@ -82,7 +82,7 @@ def summary(
         summary=Summary(
             verdict=judged(verdict),
             but=other_functions(toggles) if passes else (),
-            record=recorded(record),
+            record=recorded((record,)),
             starts=starts(roots, nonfinite, metrics),
             blame=who(blame),
             to_set=to_set(blame, toggles, passes=passes),
@@ -116,7 +116,7 @@ def by_trace(traced: Traced, roots: Sequence[Root], metrics: Metrics = METRICS, 
         verdict=judgement,
         summary=Summary(
             verdict=judged(judgement),
-            record=of_trace.recorded(REPORT.record),
+            record=of_trace.recorded((REPORT.record,)),
             starts=of_trace.starts(traced, roots),
             blame=of_trace.blame(traced, roots, metrics),
             to_set=of_trace.to_set(traced, roots, None, passes=judgement.status == "pass"),

@@ -233,19 +233,22 @@ _TRAINERS = {
     ),
     "trl/grpo.sh": Expected(
         engine="TRL",
-        sides=_two("hf-autocast-bf16, dtype: fp32", "vllm-allreduce-norm, placement: {tensor: 2}"),
+        sides=_two("trl-autocast-bf16, dtype: fp32", "vllm-allreduce-norm, placement: {tensor: 2}"),
         stated={"vllm_mode": "colocate", "temperature": "0.7", "bf16": "true"},
     ),
     "trl/server-and-trainer.sh": Expected(
         engine="vLLM, by trl vllm-serve and TRL",
-        sides={**_vllm("vllm-allreduce-norm, placement: {tensor: 4}"), **_two("hf-autocast-bf16, dtype: fp32", "vllm")},
+        sides={
+            **_vllm("vllm-allreduce-norm, placement: {tensor: 4}"),
+            **_two("trl-autocast-bf16, dtype: fp32", "vllm"),
+        },
         stated={"tensor_parallel_size": "4", "vllm_mode": "server", "attn_implementation": "eager"},
     ),
     "trl/grpo.yaml": Expected(
-        engine="TRL", sides=_two("hf-autocast-bf16, dtype: fp32", "vllm"), stated={"use_vllm": "true"}
+        engine="TRL", sides=_two("trl-autocast-bf16, dtype: fp32", "vllm"), stated={"use_vllm": "true"}
     ),
     "trl/grpo.py": Expected(
-        engine="TRL", sides=_two("hf-autocast-bf16, dtype: fp32", "vllm"), stated={"cast_lm_head_to_fp32": "true"}
+        engine="TRL", sides=_two("trl-autocast-bf16, dtype: fp32", "vllm"), stated={"cast_lm_head_to_fp32": "true"}
     ),
     "megatron/pretrain.sh": Expected(
         engine="Megatron-LM",
@@ -299,7 +302,7 @@ _CONSTRUCTS = {
     "trl/vllm-serve.sh": Expected(engine="vLLM, by trl vllm-serve", sides=_vllm(f"{_FUSED % 2}, dtype: bf16")),
     "trl/lora.py": Expected(
         engine="TRL",
-        sides=_two("hf-default, dtype: bf16", "vllm"),
+        sides=_two("trl, dtype: bf16", "vllm"),
         values={"log_probs:temperature": 0.9},
         stated={"dtype": "bfloat16", "attn_implementation": "flash_attention_2"},
         warned=("use_peft true: an adapter is added",),

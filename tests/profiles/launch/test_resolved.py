@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from moeparity.errors import SpecError
-from moeparity.profiles.launch import read
+from moeparity.profiles.launch import read, vllm_resolved
 from moeparity.profiles.launch.report import Launch
 from tests.command import inside
 
 FOLDER = Path(__file__).parent / "resolved"
 QUICKSTART = Path(__file__).parents[3] / "checkpoints/quickstart"
 Change = Callable[[dict[str, Any]], object]
+OF_THIS_CPU = vllm_resolved._of_this_cpu()
 
 
 def on_a_gpu(fields: dict[str, Any]) -> None:
@@ -49,11 +50,30 @@ def test_a_cpu_has_its_own_profile_and_says_what_was_not_read() -> None:
     assert launch.resolved_by == "vLLM 0.32.0"
     assert re.fullmatch(r"as vLLM 0.32.0 resolved its arguments itself, by \S*vllm-1.json", launch.basis)
     assert [side.variant for side in launch.sides] == [
-        "{profile: vllm-cpu, placement: {tensor: 2, expert: 2}, dtype: bf16}"
+        f"{{profile: {OF_THIS_CPU}, placement: {{tensor: 2, expert: 2}}, dtype: bf16}}"
     ]
     says = [warning.says for warning in launch.warnings]
     assert any("is compiled" in text and "adds 2 ranks by a kernel that was not read" in text for text in says)
     assert any("read from vllm 0.33.0" in text for text in says)
+
+
+@pytest.mark.parametrize(
+    ("flags", "profile"),
+    [
+        ("fma avx512f avx512_bf16", "vllm-cpu"),
+        ("fma avx512f avx512_vnni", "vllm-cpu-avx512"),
+        ("fma avx2", "vllm-cpu"),
+        (None, "vllm-cpu"),
+    ],
+)
+def test_the_profile_is_that_of_the_library_that_this_cpu_has(
+    flags: str | None, profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpu.write_text(f"model name : one\nflags : {flags}\n")
+    monkeypatch.setattr(vllm_resolved, "_CPU", cpu)
+    assert [side.variant.partition(",")[0] for side in read(FOLDER / "vllm-1.json").sides] == [f"{{profile: {profile}"]
 
 
 def test_a_gpu_goes_by_the_rules_of_launch_files(tmp_path: Path) -> None:
@@ -133,7 +153,7 @@ def test_init_says_which_of_both_it_went_by(tmp_path: Path) -> None:
     assert f"The server: vLLM 0.33.0, as {script} starts it." in words
     recipe = (tmp_path / "b.yaml").read_text()
     assert f"The server: vLLM, {resolved}." in " ".join(recipe.replace("#", "").split())
-    assert "  profile: vllm-cpu\n" in recipe
+    assert f"  profile: {OF_THIS_CPU}\n" in recipe
     assert f"take `schedule: {{file: {tmp_path / 'vllm-2.schedule.jsonl'}}}`" in " ".join(
         recipe.replace("#", "").split()
     )

@@ -47,7 +47,7 @@ def generate(plan: Plan, *, progress: Callback | None = None) -> Plan:
     sample = plan.recipe.tokens.sample
     if sample is None:
         return plan
-    side = plan.candidate if sample.source == "candidate" else plan.reference
+    side = plan.sides[sample.source]
     _refuse_no_logits(plan, side, sample)
     forward = _forward(plan, side)
 

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from moeparity.bisection.digests.observe import DIGITS
+from moeparity.bisection.digests.data import DIGITS
 from moeparity.inputs.model import Model
 from moeparity.inputs.tokens import TokenSet
 from moeparity.inputs.weights.source import Source

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from moeparity.bisection.context import Context
+from moeparity.bisection.floor.measure import floor_sides
 from moeparity.bisection.floor.show import AT_THE_FLOOR
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.record.causes import causes
@@ -29,12 +30,22 @@ from moeparity.bisection.record.data import (
 from moeparity.bisection.record.last_digit import half_units
 from moeparity.bisection.record.observe import RECORDED, Records
 from moeparity.bisection.record.show import record_reading
-from moeparity.bisection.trials import TrialKey
+from moeparity.bisection.trials import Trial, TrialKey, Trials
 from moeparity.engine.walker import Name
+from moeparity.errors import Where
 from moeparity.metrics.interval import sequence_mean, token_mean
 from moeparity.metrics.quantities import k3
 from moeparity.metrics.verdict import Gate, Verdict, judge
 from moeparity.plan.sides import CANDIDATE, REFERENCE
+
+
+def trials(plan: Plan, trials: Trials) -> Trials:
+    """That side in other micro-batches and with drawn orders, whatever `floor:` says; none if nothing was recorded."""
+    name = plan.recipe.tokens.sampler
+    if not plan.tokens.has_records or (plan.recorded is not None and name == CANDIDATE):
+        return {}
+    sides = floor_sides(plan.sides[name], plan.grid, Where(plan.path))
+    return {TrialKey("record", of): Trial(side=draw, base=name) for of, draw in sides.items()}
 
 
 def measure(of: Context) -> Recording:
@@ -89,7 +100,7 @@ def _pads(plan: Plan) -> int:
     """How many pads the record's side computes besides the tokens; none in a server's steps, packs and recorded
     schedules.
     """
-    side = plan.candidate if plan.recipe.tokens.sampler == CANDIDATE else plan.reference
+    side = plan.sides[plan.recipe.tokens.sampler]
     dense = not side.schedule.is_flat and side.schedule.pack is None and side.schedule.recorded is None
     return plan.tokens.pads if dense else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from moeparity.bisection.plan import Plan
@@ -30,7 +31,7 @@ class Mixtures:
 
 def expected_mixtures(plan: Plan) -> Mixtures:
     """The mixtures of a plan with `attribute:`, beyond those of its first pass."""
-    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
+    whole = plan.whole_toggles
     if not whole:
         return Mixtures(fewest=0, most=0)
     budget, count = plan.recipe.mixtures, len(whole)
@@ -44,6 +45,6 @@ def expected_mixtures(plan: Plan) -> Mixtures:
     return Mixtures(fewest=max(shares - in_first_pass, 0), most=2 * shares - in_first_pass + inside + fixes + pairs)
 
 
-def _tree(whole: list[Toggle], *, opened: bool) -> Cell:
+def _tree(whole: Sequence[Toggle], *, opened: bool) -> Cell:
     cells: tuple[Cell, ...] = tuple(cell_of(toggle) if opened else toggle.name for toggle in whole)
     return Group("all", cells) if len(cells) > 1 else cells[0]

@@ -37,8 +37,7 @@ def measure(of: Context) -> Attribution | None:
 def _evidence(plan: Plan) -> Evidence:
     """By name of each toggle and of each part of one, the lowest level of the values that it switches."""
     sides = plan.reference.plan, plan.candidate.plan
-    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
-    every = [member for toggle in whole for member in (toggle, *parts_of(toggle))]
+    every = [member for toggle in plan.whole_toggles for member in (toggle, *parts_of(toggle))]
     return {toggle.name: levels.in_words(levels.evidence(toggle.members, *sides)) for toggle in every}
 
 

@@ -82,7 +82,7 @@ def shared_out(
 
     Mixtures that the bisection's own passes have run are not run again.
     """
-    whole = [toggle for toggle in plan.trial_toggles if toggle.parent is None]
+    whole = plan.whole_toggles
     if not whole:
         return None
     cells = {toggle.name: cell_of(toggle) for toggle in whole}
@@ -203,14 +203,12 @@ def _rebound(plan: Plan, variant: variant_schema.Variant) -> Side:
 
 def _in_fp32(plan: Plan, progress: Callback | None) -> float | None:
     """KL(candidate || reference) with both sides in fp32; None if a side is not in 16 bits, or if an op refuses it."""
-    sides = (plan.reference, plan.candidate)
-    if plan.functions or any(side.plan.dtype not in ("bf16", "fp16") for side in sides):
+    if plan.functions or any(side.plan.dtype not in ("bf16", "fp16") for side in plan.sides.values()):
         return None
     with suppress(SpecError):
         variants = (plan.recipe.reference, plan.recipe.candidate)
         reference, candidate = (_rebound(plan, variant) for variant in variants)
-        ids, _, scored = plan.tokens_on_device
-        logits = Logits(plan.model.graph.scores, REFERENCE, [CANDIDATE], ids, scored, plan.recipe.tokens.sampler)
+        logits = Logits.of(plan, [CANDIDATE])
         walkers = [walker(plan, REFERENCE, reference), walker(plan, CANDIDATE, candidate)]
         plan.passes(progress).run(walkers, [logits])
         return logits.sums(CANDIDATE).mean("kl_candidate_reference")

@@ -87,7 +87,7 @@ def _swap(selector: str, plan: Plan, observed: Observed) -> Swap:
 
 def _share_sentences(plan: Plan, blame: Searched, labels: Mapping[str, str]) -> list[str]:
     """Sentences on who is to blame and what to restore; toggles go by their labels."""
-    dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in (plan.reference, plan.candidate)))
+    dtype = " and ".join(dict.fromkeys(side.plan.dtype for side in plan.sides.values()))
     label = labels.__getitem__
     shares = share_reading(
         blame.shares.renamed(label),

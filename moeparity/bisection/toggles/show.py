@@ -18,26 +18,23 @@ from moeparity.search.roles import LEAST_SATURATION, SATURATION, Role
 
 
 def reading(
-    toggles: Sequence[ToggleResult],
-    total_kl: float,
-    shares: Sequence[str] | None = None,
-    offsets: Sequence[Offset] = (),
+    toggles: Sequence[ToggleResult], total: float, shares: Sequence[str] | None = None, offsets: Sequence[Offset] = ()
 ) -> list[str]:
-    """What the trials say in sentences; `total_kl` is the candidate's KL, in nats per token.
+    """What the trials say in sentences; `total` is the candidate's KL, in nats per token.
 
     shares: sentences on who makes the KL, if there are shares; None: they are made from the two trials of each toggle.
     offsets: pairs that offset each other. Of the parts of a toggle that was taken apart, only the largest is named.
     """
     parts = [e for e in toggles if e.parent is not None]
     toggles = [e for e in toggles if e.parent is None]
-    sentences = _makers(toggles, total_kl, offsets) if shares is None else shares
+    sentences = _makers(toggles, total, offsets) if shares is None else shares
     return [
         *_unsure(toggles),
         *_other_functions(toggles),
-        *_acting(toggles, total_kl),
+        *_acting(toggles, total),
         *map(_offset, offsets),
         *sentences,
-        *_largest_parts(toggles, parts, total_kl),
+        *_largest_parts(toggles, parts, total),
         *_what_sets(toggles),
     ]
 
@@ -63,7 +60,7 @@ def _other_functions(toggles: Sequence[ToggleResult]) -> Iterator[str]:
         )
 
 
-def _acting(toggles: Sequence[ToggleResult], total_kl: float) -> list[str]:
+def _acting(toggles: Sequence[ToggleResult], total: float) -> list[str]:
     """Which toggles have an effect at all, and whether it shows."""
     idle = [e for e in toggles if e.had_no_effect]
     sentences = [f"{_labels(idle)} had no effect: no bit changed at any node."] if idle else []
@@ -76,9 +73,9 @@ def _acting(toggles: Sequence[ToggleResult], total_kl: float) -> list[str]:
         sentences.append(
             f"{_labels(refusals)} could not be tried both ways, since an op refuses a mixture: see what is left out."
         )
-    if active and total_kl == 0:
+    if active and total == 0:
         sentences.append("Bits change, but none of the changes reaches a scored token.")
-    if len(active) == 1 and total_kl > 0:
+    if len(active) == 1 and total > 0:
         sentences.append(f"{active[0].label} alone makes the whole difference.")
     return sentences
 
@@ -99,16 +96,16 @@ def _offset(pair: Offset) -> str:
     )
 
 
-def _makers(toggles: Sequence[ToggleResult], total_kl: float, offsets: Sequence[Offset]) -> list[str]:
+def _makers(toggles: Sequence[ToggleResult], total: float, offsets: Sequence[Offset]) -> list[str]:
     """Which toggles make the divergence, as far as their two trials tell."""
     # Pairs that offset each other have had their sentence.
     in_pairs = {name for pair in offsets for name in (pair.first, pair.second)}
     active = [e for e in toggles if not e.had_no_effect and e.name not in in_pairs]
-    if len(active) < 2 or not total_kl > 0:
+    if len(active) < 2 or not total > 0:
         return []
     sentences = []
-    seem_large = [e for e in active if not e.masked and seems_large(e.parts(total_kl))]
-    saturated = [e for e in seem_large if e.role(total_kl) is Role.SATURATED]
+    seem_large = [e for e in active if not e.masked and seems_large(e.parts(total))]
+    saturated = [e for e in seem_large if e.role(total) is Role.SATURATED]
     if len(saturated) > 1:
         sentences.append(
             f"Saturated: {_labels(saturated)} are interchangeable. Each alone costs at least "
@@ -116,8 +113,8 @@ def _makers(toggles: Sequence[ToggleResult], total_kl: float, offsets: Sequence[
             "any one of them leaves as much. Rounding noise, once seeded, grows to the same size: only restoring all "
             "toggles gives the reference's bits."
         )
-        sentences += [_apart(e, total_kl) for e in seem_large if e.large and not e.legal]
-    open = [e for e in seem_large if e.legal and e.role(total_kl) is Role.UNDECIDED]
+        sentences += [_apart(e, total) for e in seem_large if e.large and not e.legal]
+    open = [e for e in seem_large if e.legal and e.role(total) is Role.UNDECIDED]
     if open and len(saturated) + len(open) > 1:
         sentences.append(
             f"Not decided with these sequences: whether other choices can replace {_labels(open)}. Alone "
@@ -125,7 +122,7 @@ def _makers(toggles: Sequence[ToggleResult], total_kl: float, offsets: Sequence[
             f"restoring it alone leaves at least {SATURATION:.0%}, but the 95% intervals do not settle it."
         )
     sentences += [
-        f"Restoring {e.label} alone removes {1 - e.restored.kl / total_kl:.0%} of the divergence."
+        f"Restoring {e.label} alone removes {1 - e.restored.kl / total:.0%} of the divergence."
         for e in active
         if e.restored is not None and surely_below(e.change)
     ]
@@ -135,18 +132,18 @@ def _makers(toggles: Sequence[ToggleResult], total_kl: float, offsets: Sequence[
     return sentences
 
 
-def _apart(toggle: ToggleResult, total_kl: float) -> str:
+def _apart(toggle: ToggleResult, total: float) -> str:
     """A toggle that is as large as the saturated ones, but not a legal choice."""
     assert toggle.alone is not None
     assert toggle.restored is not None
     return (
         f"{toggle.label} is as large and not one of them, being no rounding but another function: alone it costs "
-        f"{toggle.alone.kl / total_kl:.0%} of the whole divergence, and restoring it leaves "
-        f"{toggle.restored.kl / total_kl:.0%} of it."
+        f"{toggle.alone.kl / total:.0%} of the whole divergence, and restoring it leaves "
+        f"{toggle.restored.kl / total:.0%} of it."
     )
 
 
-def _largest_parts(toggles: Sequence[ToggleResult], parts: Sequence[ToggleResult], total_kl: float) -> Iterator[str]:
+def _largest_parts(toggles: Sequence[ToggleResult], parts: Sequence[ToggleResult], total: float) -> Iterator[str]:
     """For each toggle that was taken apart, the smallest part that alone still makes most of what the toggle makes."""
     for toggle in toggles:
         part: ToggleResult | None = toggle
@@ -156,10 +153,10 @@ def _largest_parts(toggles: Sequence[ToggleResult], parts: Sequence[ToggleResult
             if largest is None or largest.alone is None or largest.alone.kl < SATURATION * part.alone.kl:
                 break
             part = largest
-        if part is not None and part is not toggle and part.alone is not None and total_kl > 0:
+        if part is not None and part is not toggle and part.alone is not None and total > 0:
             yield (
                 f"In {toggle.label} the largest part is {part.label}: alone it costs "
-                f"{part.alone.kl / total_kl:.0%} of the whole divergence."
+                f"{part.alone.kl / total:.0%} of the whole divergence."
             )
 
 

@@ -146,8 +146,7 @@ def _run(
     recipe: Path, wanted: Mapping[str, Path | None], sections: Sequence[str], *, with_text: bool, **settings: Any
 ) -> int:
     """Run, write and print; returns the exit code. In a job of several ranks only the first one writes and prints."""
-    from moeparity.bisection.per_token.token_file import write_per_token
-    from moeparity.bisection.per_token.token_text import spelt
+    from moeparity.bisection.per_token.token_file import spelt, write_per_token
     from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.pipeline import take_part
     from moeparity.bisection.sections import print_report
@@ -170,7 +169,7 @@ def _run(
 
 def _tokenizer(recipe: Path, file: Path | None) -> Tokenizer:
     """The tokenizer for the text of a recipe's tokens; opened before the run, so that a mistake shows early."""
-    from moeparity.bisection.per_token.token_text import recipe_tokenizer
+    from moeparity.bisection.per_token.token_file import recipe_tokenizer
 
     if file is None:
         raise MoeparityError("bisect: --with-text is for --html and --per-token. Give one of them too.")

@@ -44,7 +44,6 @@ from moeparity.bisection.per_token.data import PerToken
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.provenance import measure as provenance
 from moeparity.bisection.provenance.data import Provenance
-from moeparity.bisection.real_ranks import measure as real_ranks
 from moeparity.bisection.real_ranks.data import RealRanks
 from moeparity.bisection.record import measure as record
 from moeparity.bisection.record.data import Recording
@@ -97,7 +96,7 @@ MEASURES: Final = (
     Measure(gives=Nonfinite, measure=nonfinite.measure, needs=(Verdicts,), watch=nonfinite.OCCURRENCES),
     Measure(gives=Schedule, measure=schedule.measure),
     Measure(gives=Traced, measure=trace.measure, needs=(Divergence, Verdicts), search=GRAFTED),
-    Measure(gives=RealRanks, measure=real_ranks.measure),
+    Measure(gives=RealRanks, measure=lambda of: of.plan.real_ranks),
     Measure(gives=Digests, measure=digests.measure, watch=digests.NODE_DIGESTS),
     Measure(gives=OpGraph, measure=graph.measure),
     Measure(gives=Provenance, measure=provenance.measure),

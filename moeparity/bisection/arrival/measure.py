@@ -84,7 +84,7 @@ def arrival(plan: Plan, observed: Observed) -> Arrival | None:
     if candidate:
         # The recipe's own draw comes first.
         candidate = {0: observed.logits.sums(CANDIDATE).verdict(plan.gate), **candidate}
-    values = ([verdict.value.estimate for verdict in draws.values()] for draws in (candidate, reference))
+    ours, theirs = ([verdict.value.estimate for verdict in draws.values()] for draws in (reference, candidate))
     return Arrival(
         draws=tuple(
             ArrivalDraw(side=side, draw=draw, value=verdict.value)
@@ -92,5 +92,5 @@ def arrival(plan: Plan, observed: Observed) -> Arrival | None:
             for draw, verdict in draws.items()
         ),
         disputed=len({verdict.status for verdict in candidate.values()}) > 1,
-        reading=tuple(arrival_reading(*values, gated_name(plan.gate.metric))),
+        reading=tuple(arrival_reading(theirs, ours, gated_name(plan.gate.metric))),
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, filled
 from moeparity.bisection.determinism.data import Determinism, NotDeterministic
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.trials import Trials
@@ -83,7 +83,7 @@ def measure(of: Context) -> Determinism:
     repeats = of.observed.of_watch(REPEATED) or {}
     return Determinism(
         not_deterministic=tuple(
-            NotDeterministic(side=side, call=again.call, node=node, values=again.values, of=again.of, calls=again.calls)
+            filled(NotDeterministic, again, side=side, node=node)
             for (side, node), again in repeats.items()
             if again.values
         )

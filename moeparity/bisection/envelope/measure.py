@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, filled
 from moeparity.bisection.divergence.observe import RECORDS, NodeRecord
 from moeparity.bisection.envelope.data import Envelope, EnvelopedNode, OrderBand, Verdict
 from moeparity.bisection.envelope.show import envelope_reading, envelope_verdict
@@ -199,13 +199,4 @@ def _verdict(bands: NodeBands) -> Verdict:
 
 
 def _band(band: Band | None) -> OrderBand | None:
-    if band is None:
-        return None
-    return OrderBand(
-        elements=band.elements,
-        differing=band.differing,
-        outside=band.outside,
-        furthest=band.furthest,
-        draws_outside=max(band.own_outside, default=0),
-        varying=band.varying,
-    )
+    return None if band is None else filled(OrderBand, band, draws_outside=max(band.own_outside, default=0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from moeparity.bisection.context import filled
 from moeparity.bisection.envelope.legal import is_legal
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
@@ -12,7 +13,6 @@ from moeparity.bisection.toggles.data import ToggleResult, TrialResult
 from moeparity.bisection.trials import TrialKey, alone, restored
 from moeparity.metrics.interval import tail_mean
 from moeparity.metrics.tokens import SequenceSums
-from moeparity.plan.difference import two_sided
 from moeparity.plan.evidence import evidence
 from moeparity.plan.sides import CANDIDATE, REFERENCE
 from moeparity.plan.toggles import Toggle
@@ -29,15 +29,11 @@ def measured(toggle: Toggle, plan: Plan, observed: Observed) -> ToggleResult:
     had_no_effect, masked = shown_by(*trials)
     levels = evidence(toggle.members, plan.reference.plan, plan.candidate.plan)
     low, high = _less(costs[1], whole)
-    return ToggleResult(
-        name=toggle.name,
-        kind=toggle.kind,
-        **two_sided(toggle),
-        reference_changed_by=toggle.reference_changed_by,
-        candidate_changed_by=toggle.candidate_changed_by,
+    return filled(
+        ToggleResult,
+        toggle,
         reference_evidence=levels[0],
         candidate_evidence=levels[1],
-        parent=toggle.parent,
         nodes=len(toggle.nodes),
         reference_resting=toggle.resting(REFERENCE),
         candidate_resting=toggle.resting(CANDIDATE),

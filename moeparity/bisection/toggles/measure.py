@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from moeparity.bisection.context import Context
+from moeparity.bisection.context import Context, filled
 from moeparity.bisection.observed import Observed
 from moeparity.bisection.plan import Plan
 from moeparity.bisection.shares.reading import fix_reading, share_reading
@@ -68,15 +68,7 @@ def worth_taking_apart(plan: Plan, observed: Observed) -> list[Toggle]:
 
 def _offset(pair: OffsettingPair, plan: Plan) -> Offset:
     nodes = {toggle.name: pattern(toggle.nodes) for toggle in plan.toggles}
-    return Offset(
-        first=pair.first,
-        second=pair.second,
-        first_nodes=nodes[pair.first],
-        second_nodes=nodes[pair.second],
-        first_alone=pair.first_alone,
-        second_alone=pair.second_alone,
-        together=pair.together,
-    )
+    return filled(Offset, pair, first_nodes=nodes[pair.first], second_nodes=nodes[pair.second])
 
 
 def _swap(selector: str, plan: Plan, observed: Observed) -> Swap:

@@ -19,8 +19,7 @@ from moeparity.bisection.sample import generate
 from moeparity.bisection.schedule.measure import seeing
 from moeparity.bisection.trials import walker
 from moeparity.bisection.variance.compositions import Group, groups
-from moeparity.bisection.variance.measure import group_variance
-from moeparity.bisection.variance.observe import Variance
+from moeparity.bisection.variance.measure import Variance, group_variance
 from moeparity.bisection.variance.report import SideVariance, VarianceReport
 from moeparity.bisection.variance.show import reading
 from moeparity.engine.passes import Pass

@@ -127,7 +127,7 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
             "not tested": "The sides are equal.",
             "named": f"The {side}'s log-probabilities are normalised over fewer tokens than the {other_side}'s.",
         },
-        (*evidence, *(_kept(state, side, single) if verdict == "named" else ())),
+        (*evidence, *(_kept_masses(state, side, single) if verdict == "named" else ())),
         advice=(
             "Record processed log-probabilities (vLLM: --logprobs-mode processed_logprobs), or score the trainer's "
             "without the kept set."
@@ -141,7 +141,7 @@ def truncation(state: State, form: Shape, *, reverse: bool) -> Finding:
     )
 
 
-def _kept(state: State, side: str, single: float) -> tuple[Evidence, ...]:
+def _kept_masses(state: State, side: str, single: float) -> tuple[Evidence, ...]:
     """The mass that a truncation of `side` keeps, and how many tokens it kept alone (`single`)."""
     masses = (state.above if side == "trainer" else state.below).quantile
     return (

@@ -150,7 +150,6 @@ def _run(
     from moeparity.bisection.pipeline import bisect as run_recipe
     from moeparity.bisection.pipeline import take_part
     from moeparity.bisection.sections import print_report
-    from moeparity.cli.progress import progress_line
     from moeparity.probe.live_all_reduce import first_rank
 
     if settings["options"].ranks == REAL and not first_rank():
@@ -158,7 +157,7 @@ def _run(
         return 0
     tokenizer = _tokenizer(recipe, wanted["--html"] or wanted["--per-token"]) if with_text else None
     with outputs(wanted, unprinted=("--per-token",)) as files:
-        with progress_line() as progress:
+        with files.progress() as progress:
             report = run_recipe(recipe, progress=progress, **settings)
         report = report if tokenizer is None else spelt(report, tokenizer)
         write_report(files, report)

@@ -56,8 +56,7 @@ def show_run(
         elif markdown is not None:
             raise MoeparityError(f"runs show: --markdown is for a bisection; {run} is none. Leave it out.")
         else:
-            files.text("--json", result.to_json)
-            files.document(_document(result, run))
+            files.report(result, _document(result, run))
     raise typer.Exit(result.exit_code)
 
 

@@ -20,7 +20,7 @@ from moeparity.bisection.verdict.data import Verdicts
 from moeparity.bisection.watch import SectionObserver, Watch
 from moeparity.engine.view import NodeView
 from moeparity.engine.walker import Name
-from moeparity.metrics.exact import Exact
+from moeparity.metrics.exact import Exact, summed
 from moeparity.metrics.interval import token_mean
 from moeparity.metrics.tokens import SequenceSums
 from moeparity.metrics.verdict import MINIMUM_SEQUENCES, Interval
@@ -50,11 +50,7 @@ class DistanceSum:
     def __add__(self, addend: DistanceSum) -> DistanceSum:
         """Both together. `largest` is not taken by max() alone, which may drop a NaN."""
         larger = addend.largest if math.isnan(addend.largest) or addend.largest > self.largest else self.largest
-        return DistanceSum(
-            squared=self.squared + addend.squared,
-            largest=larger,
-            squared_oracle=self.squared_oracle + addend.squared_oracle,
-        )
+        return summed(self, addend, largest=larger)
 
 
 def distance(value: torch.Tensor, oracle: torch.Tensor) -> DistanceSum:

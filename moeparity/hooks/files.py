@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,7 +40,7 @@ def appended(name: str) -> TextIO:
     return (path / name).open("a", encoding="utf-8")
 
 
-def line(file: TextIO, fields: dict[str, Any]) -> None:
+def line(file: TextIO, fields: Mapping[str, Any]) -> None:
     """Add one JSON object to a file of JSON lines, so that it is there at once."""
     file.write(json.dumps(fields, separators=(",", ":")) + "\n")
     file.flush()

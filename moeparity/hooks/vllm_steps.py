@@ -12,7 +12,7 @@ import contextlib
 import json
 from array import array
 from collections.abc import Iterator, Mapping
-from typing import Any, TextIO
+from typing import Any, TextIO, TypedDict
 
 from moeparity.hooks import files
 from moeparity.hooks.vllm_arguments import label
@@ -25,26 +25,39 @@ _HELD = "_moeparity_steps"
 _ENDS = {"steps": "schedule.jsonl", "tokens": "tokens.jsonl", "rows": "rows.jsonl"}
 
 
+class StepRows(TypedDict):
+    """A step's requests in the order of their rows: so many tokens of each, from a position on; then rows that pad."""
+
+    requests: list[str]
+    starts: list[int]
+    tokens: list[int]
+    padding: int
+
+
 class Rows:
-    """What the first worker writes: each step's requests in the order of their rows, and how many rows pad them."""
+    """The rows of one worker's steps, as its runner lays them out. The first worker writes them where there is a folder
+    for them.
+    """
 
     def __init__(self, runner: Any) -> None:
         config = runner.vllm_config
         self.file: TextIO | None = None
-        if config.parallel_config.rank == 0:
+        if config.parallel_config.rank == 0 and files.folder() is not None:
             self.file = files.appended(f"{label(config)}.{_ENDS['rows']}")
-        self.step: dict[str, Any] | None = None
+        self.step: StepRows | None = None
 
     def begin(self, requests: list[str], starts: list[int], tokens: list[int]) -> None:
         """The rows of a step: so many tokens of each request, from a position on."""
-        self.step = {"requests": list(requests), "starts": starts, "tokens": tokens}
+        self.step = {"requests": list(requests), "starts": starts, "tokens": tokens, "padding": 0}
 
-    def end(self, rows: int) -> None:
-        """How many rows there are, those that pad included; nothing where no step began."""
-        if self.step is not None and self.file is not None:
-            self.step["padding"] = max(int(rows) - sum(self.step["tokens"]), 0)
-            files.line(self.file, self.step)
-        self.step = None
+    def end(self, rows: int) -> StepRows | None:
+        """The whole step, which has so many rows, those that pad included; None where no step began."""
+        step, self.step = self.step, None
+        if step is not None:
+            step["padding"] = max(int(rows) - sum(step["tokens"]), 0)
+            if self.file is not None:
+                files.line(self.file, step)
+        return step
 
 
 class Steps:

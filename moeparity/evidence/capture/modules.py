@@ -17,6 +17,10 @@ from moeparity.evidence.capture.place import Inside, Places
 from moeparity.evidence.capture.recorder import Recorder
 from moeparity.evidence.capture.stacks import frames
 
+UNCOUNTED = (
+    "torch counts no writes under inference mode, so tensors that a module was given by name, which it may have "
+    "overwritten, are not shown: record ops too"
+)
 _WRAPPERS = {
     "DistributedDataParallel": "module",
     "DataParallel": "module",
@@ -147,9 +151,13 @@ class Modules:
             recorder.returned(call)
 
     def _unwritten(self, arguments: Any, clock: int) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors among a module's arguments that were not written since it was entered."""
+        """The tensors among a module's arguments that were surely not written since it was entered."""
         for slot, tensor in tensors(arguments, ""):
-            if self._recorder.takes(tensor) and self._recorder.storages.of(tensor).clock <= clock:
+            if not self._recorder.takes(tensor):
+                continue
+            if self._recorder.may_have_changed(tensor):
+                self._recorder.note(UNCOUNTED)
+            elif self._recorder.storages.of(tensor).clock <= clock:
                 yield slot, tensor
 
     def _see(

@@ -19,6 +19,7 @@ from moeparity.evidence.capture.seen import SeenValue, Storage, Storages, covers
 from moeparity.evidence.capture.settings import Settings
 from moeparity.evidence.capture.statistics import Tally, has_order, later
 from moeparity.evidence.trace.digest import row_digests
+from moeparity.evidence.trace.records import Batch
 
 CALLS = 5000
 HELD = 64 << 20
@@ -59,6 +60,9 @@ class Recorder:
         self._stopped: BaseException | None = None
         self._returned: list[Running] = []
         self._notes: list[str] = []
+        self._batches: list[Batch] = []
+        self.is_elsewhere = self._waits = False
+        """Whether what counts is computed in other processes, and whether that will only be known later."""
         self._noted: set[str] = set()
         self._failures: set[tuple[str, str]] = set()
         self._counts: dict[tuple[str, str], int] = {}
@@ -75,6 +79,24 @@ class Recorder:
     def switch_off(self) -> None:
         """Record nothing from now on, as in a forked process."""
         self._off, self.lock = True, threading.RLock()
+
+    def wait(self, *, elsewhere: bool) -> None:
+        """Begin to write only when there is much, or by `release`; `elsewhere`: until then let go of everything.
+
+        Where writing has begun it goes on.
+        """
+        self._waits = not self._sinks
+        self.is_elsewhere = elsewhere and self._waits
+
+    def release(self) -> None:
+        """From now on what counts is computed here."""
+        self._waits = self.is_elsewhere = False
+
+    def laid_out(self, batch: Batch) -> None:
+        """The rows that a server's model will be given."""
+        with self.lock:
+            if self.is_on:
+                self._batches.append(batch)
 
     def stop_with(self, error: BaseException) -> None:
         """Let the program's next call end with an error."""
@@ -115,6 +137,10 @@ class Recorder:
             self._failures.add(kind)
             self.note(f"{label} is not recorded, or in part: the capture failed there: {reason}")
 
+    def may_have_changed(self, tensor: torch.Tensor) -> bool:
+        """Whether nobody counts writes to a tensor: torch does not under inference mode, nor are ops seen."""
+        return tensor.is_inference() and "op" not in self.settings.levels
+
     def takes(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's bits can be looked at; if not, a note says so."""
         reason = problem(tensor)
@@ -141,6 +167,8 @@ class Recorder:
             # Torch has only marked it, and its bytes are those of another value.
             tensor = tensor.detach().resolve_conj().resolve_neg()
         storage, version = self.storages.of(tensor), version_of(tensor) + ahead
+        if self.may_have_changed(tensor):
+            storage.unknown()
         key = (version, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
         value = storage.values.get(key)
         if value is None:
@@ -248,12 +276,15 @@ class Recorder:
                 self.note(text)
             if not self._returned and not self._notes:
                 return
-            calls, notes = self._returned, self._notes
-            self._returned, self._notes, self._held_bytes = [], [], 0
+            calls, notes, batches = self._returned, self._notes, self._batches
+            self._returned, self._batches, self._held_bytes = [], [], 0
+            if self.is_elsewhere:
+                return
+            self._notes = []
             with self._writing():
                 complete(calls)
                 for sink in self._opened_sinks():
-                    write(sink, calls, notes, rows=self.settings.rows)
+                    write(sink, calls, notes, batches, rows=self.settings.rows)
             let_go(calls)
             self.storages.forget_freed()
 
@@ -263,7 +294,7 @@ class Recorder:
             self.flush()
 
     def _may_open(self) -> bool:
-        return bool(self._sinks) or self._ready()
+        return bool(self._sinks) or (self._ready() and not self._waits)
 
     def close(self, *, whole: bool) -> None:
         """The last flush, and the end of the trace where the program got there."""

@@ -3,6 +3,7 @@
 A storage is told from a later one at the same address by a weak reference, which keeps the address from being used
 again. Its version is that of torch, together with the writes that the capture itself saw: those through `.data` or
 under `out=` count too. What writes by no op (numpy, a kernel launched by hand) is seen only where torch's version says.
+Under inference mode torch counts no writes: where the capture sees no ops either, a value is known only as it is seen.
 """
 
 from __future__ import annotations
@@ -72,8 +73,12 @@ class Storage:
         """Which of its bytes were written, where it was seen to be allocated without being written."""
 
     def wrote(self, clock: int) -> None:
-        """Its bytes have changed: nothing that was seen of it holds any more."""
+        """Its bytes have changed."""
         self.clock = clock
+        self.unknown()
+
+    def unknown(self) -> None:
+        """Nothing that was seen of it need hold any more."""
         self.values.clear()
         self.primary = None
 

@@ -10,7 +10,7 @@ import torch
 
 from moeparity.evidence.explain.inquiry import Inquiry, Memory
 from moeparity.evidence.explain.left import left_by
-from moeparity.evidence.explain.observation import Observation, region_of
+from moeparity.evidence.explain.observation import Observation, numbers, region_of
 from moeparity.evidence.explain.replaced import Choices, Replaced
 from moeparity.evidence.explain.report import Explanation, is_near
 from moeparity.evidence.explain.sample import Sample, Values, with_earlier
@@ -155,7 +155,7 @@ class Answer:
             node=region[-1].name,
             op=region[-1].op.name,
             nodes=tuple(member.name for member in region),
-            forwards=tuple(step.number for step in self.observations),
+            forwards=numbers(self.observations),
             phases=tuple(dict.fromkeys(step.phase for step in self.observations)),
             elements=inquiry.base.elements,
             as_it_is=inquiry.base.equal,

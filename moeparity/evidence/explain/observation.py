@@ -4,7 +4,7 @@ were seen.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -22,18 +22,22 @@ class Observation:
     """The values of one micro-batch, or of one step of a `phase`, by their names in a graph. Each is whole and has the
     shape that the graph gives it: [B, T, ...].
 
-    real: which tokens are no padding, bool [B, T]; None if all are taken to be real. earlier: the steps before this one
-    whose keys it reads, row i on row i, the first step first. number: which of the trace's forwards it is. unknown: why
-    its mask or its positions are not known. other_shapes: in words, values of which a token has another shape than the
-    checkpoint says; such a value is among `values` only if what reads it takes any number.
+    real: which tokens are no padding, bool [B, T]; None if all are taken to be real. ends: in a server's step [1, T],
+    the rows that its head is given, int64 [k]; None if a head that is not given all is given each sequence's last.
+    earlier: the steps before this one whose keys it reads, row i on row i, the first step first. number: which of the trace's
+    forwards it is; row: the row of its first token there. unknown: why its mask or its positions are not known.
+    other_shapes: in words, values of which a token has another shape than the checkpoint says; such a value is among
+    `values` only if what reads it takes any number.
     """
 
     values: Mapping[str, Tensor]
     other_shapes: Mapping[str, str] = field(default_factory=dict)
     phase: Case = FORWARD
     real: Tensor | None = None
+    ends: Tensor | None = None
     earlier: tuple[Observation, ...] = ()
     number: int = 0
+    row: int = 0
     unknown: str = ""
 
     def sample(self, region: tuple[Node, ...], earlier: tuple[Sample, ...] = ()) -> Sample:
@@ -52,10 +56,24 @@ class Observation:
                 raise TraceError(
                     f"{closing.name}: the trace has the last {shown_tokens} tokens of each sequence alone."
                 )
-            entering = {value: tensor[:, -shown_tokens:] for value, tensor in entering.items()}
-            real = None if real is None else real[:, -shown_tokens:]
+            rows = slice(-shown_tokens, None) if self.ends is None else self.ends
+            entering = {value: tensor[:, rows] for value, tensor in entering.items()}
+            real = None if real is None else real[:, rows]
         at = None if real is None else (real, closing.op.token_axis)
-        return Sample(values=entering, results=outputs, phase=self.phase, real=at, earlier=earlier, number=self.number)
+        return Sample(
+            values=entering,
+            results=outputs,
+            phase=self.phase,
+            real=at,
+            earlier=earlier,
+            number=self.number,
+            row=self.row,
+        )
+
+
+def numbers(steps: Iterable[Observation]) -> tuple[int, ...]:
+    """Of which forwards these steps are; several requests of a server's step are of one."""
+    return tuple(dict.fromkeys(step.number for step in steps))
 
 
 def entering_values(region: Sequence[Node]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from moeparity.evidence.explain.observation import Observation
+from moeparity.evidence.explain.served import MASK, POSITIONS, by_request, together
 from moeparity.evidence.maps.continued import Context, contexts
 from moeparity.evidence.maps.forwards import Forward, forwards, refuse_other_model
 from moeparity.evidence.maps.module_map import ModuleMap
@@ -17,29 +18,37 @@ from moeparity.plan.graph import Graph
 from moeparity.plan.schedule.cases import Case, Sizes, case_of
 from moeparity.plan.schedule.steps import Phase
 
-MASK, POSITIONS = "mask", "positions"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """The forwards of a trace, as steps; `suppositions` is what is supposed of the program, in words."""
+    """The forwards of a trace, as steps with their sizes; `suppositions` is what is supposed of the program, in words.
+    by_request: in a server, the same for attention.
+    """
 
-    observations: tuple[Observation, ...]
-    sizes: tuple[Sizes, ...]
+    steps: tuple[tuple[Observation, Sizes], ...]
     suppositions: tuple[str, ...]
+    by_request: tuple[tuple[Observation, Sizes], ...] = ()
 
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The phases there are, in the order of their first steps."""
-        return tuple(dict.fromkeys(sizes.phase for sizes in self.sizes))
+        return tuple(dict.fromkeys(sizes.phase for _, sizes in self.steps))
 
     def in_cases(self, cases: Sequence[Case]) -> tuple[Observation, ...]:
         """The steps in the cases that a plan was bound for."""
-        steps: list[Observation] = []
-        for step, sizes in zip(self.observations, self.sizes, strict=True):
-            earlier = tuple(steps[before.number] for before in step.earlier)
-            steps.append(replace(step, phase=case_of(cases, sizes) or sizes.phase, earlier=earlier))
-        return tuple(steps)
+        return _in_cases(self.steps, cases)
+
+    def for_attention(self, cases: Sequence[Case]) -> tuple[Observation, ...]:
+        """The steps that attention is looked at in, in the cases that a plan was bound for."""
+        return _in_cases(self.by_request or self.steps, cases)
+
+
+def _in_cases(steps: Sequence[tuple[Observation, Sizes]], cases: Sequence[Case]) -> tuple[Observation, ...]:
+    bound: dict[Observation, Observation] = {}
+    for step, sizes in steps:
+        earlier = tuple(bound[before] for before in step.earlier)
+        bound[step] = replace(step, phase=case_of(cases, sizes) or sizes.phase, earlier=earlier)
+    return tuple(bound.values())
 
 
 def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
@@ -49,6 +58,13 @@ def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
     """
     ways = forwards(trace, module_map)
     refuse_other_model(trace, module_map, graph, ways[0])
+    if trace.contents.batches:
+        together_steps = together(ways, [shown_values(trace, graph, module_map, way) for way in ways])
+        return Recorded(
+            steps=tuple(together_steps),
+            suppositions=("the rows of requests as the server laid them out",),
+            by_request=tuple(by_request(ways, together_steps, graph)),
+        )
     at = contexts(trace, module_map, ways)
     steps: list[Observation] = []
     for number, (way, context) in enumerate(zip(ways, at, strict=True)):
@@ -66,7 +82,7 @@ def observed(trace: RankTrace, graph: Graph, module_map: ModuleMap) -> Recorded:
             )
         )
     sizes = tuple(_sizes(way, context, at) for way, context in zip(ways, at, strict=True))
-    return Recorded(observations=tuple(steps), sizes=sizes, suppositions=_suppositions(at))
+    return Recorded(steps=tuple(zip(steps, sizes, strict=True)), suppositions=_suppositions(at))
 
 
 def _sizes(way: Forward, context: Context, every: Sequence[Context]) -> Sizes:

@@ -11,7 +11,7 @@ from moeparity.errors import TraceError, listed
 from moeparity.evidence.explain.explain import WORK, Answer, KeptBy, Question
 from moeparity.evidence.explain.inquiry import Memory
 from moeparity.evidence.explain.kernels import Kernels
-from moeparity.evidence.explain.observation import Observation, entering_values, region_of
+from moeparity.evidence.explain.observation import Observation, entering_values, numbers, region_of
 from moeparity.evidence.explain.replaced import Choices, read_earlier
 from moeparity.evidence.explain.report import Explanation, Unseen
 from moeparity.evidence.explain.sample import Sample, Values
@@ -53,10 +53,7 @@ def explained_in_parts(
         answers += _answers(question, steps)
     return Parts(
         explanations=tuple(answer.explanation for answer in answers),
-        unseen=tuple(
-            Unseen(node=node, reason=reason, forwards=tuple(step.number for step in steps))
-            for reason, steps in reasons.items()
-        ),
+        unseen=tuple(Unseen(node=node, reason=reason, forwards=numbers(steps)) for reason, steps in reasons.items()),
     )
 
 

@@ -23,7 +23,7 @@ class Sample:
     real: which tokens are no padding, bool [b, t], with the axis of tokens that the result has (None: all are); what
     the function gave at other tokens is compared with nothing. earlier: the steps before this one whose keys it reads,
     the first step first; an earlier step has its region's value by name, if that is known. number: which of the
-    program's forwards it is.
+    program's forwards it is; row: the row of its first token there.
     """
 
     values: Values
@@ -32,6 +32,7 @@ class Sample:
     real: tuple[Tensor, int] | None = None
     earlier: tuple[Sample, ...] = ()
     number: int = 0
+    row: int = 0
 
     @property
     def elements(self) -> int:
@@ -53,9 +54,9 @@ class Sample:
         return tuple(port[real].unsqueeze(0) if port.shape[:2] == real.shape else port for port in by_token)
 
     def place(self, sequence: int, position: int) -> tuple[int, int]:
-        """Where a token of what is compared stands in the step: its sequence and its position there."""
+        """Where a token of what is compared stands in the forward: its sequence and its position there."""
         if self.real is None:
-            return sequence, position
+            return sequence, self.row + position
         row, column = self.real[0].nonzero()[position].tolist()
         return row, column
 

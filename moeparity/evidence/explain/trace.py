@@ -11,7 +11,7 @@ import torch
 from moeparity.errors import SpecError, TraceError, Where, did_you_mean, listed
 from moeparity.evidence.explain.explain import WORK
 from moeparity.evidence.explain.inquiry import Memory
-from moeparity.evidence.explain.observation import Observation
+from moeparity.evidence.explain.observation import Observation, numbers
 from moeparity.evidence.explain.observed import observed
 from moeparity.evidence.explain.parts import explained_in_parts
 from moeparity.evidence.explain.report import UNSHOWN, Explained, Explanation, Unseen
@@ -63,12 +63,19 @@ def explain_trace(request: Request, progress: Callback | None = None) -> Explain
     module_map = _map(request, trace, where)
     model = open_model(request.checkpoint, device="cpu", progress=progress)
     recorded = observed(trace, model.graph, module_map)
-    dtype = request.dtype or _dtype(recorded.observations, model.dtype)
+    dtype = request.dtype or _dtype([step for step, _ in recorded.steps], model.dtype)
     plan = bind(model.graph, profile, dtype, phases=recorded.phases)
     observations = recorded.in_cases(plan.phases)
     names = [node.name for node in model.graph.nodes]
     selected = names if request.nodes is None else select(request.nodes, names, model.graph.layers, where)
-    walk = _Walk(plan=plan, model=model, observations=observations, progress=progress, total=len(selected))
+    walk = _Walk(
+        plan=plan,
+        model=model,
+        observations=observations,
+        for_attention=recorded.for_attention(plan.phases),
+        progress=progress,
+        total=len(selected),
+    )
     for segment, loaded in model.weights.segments(plan.dtypes):
         walk.explain(segment, loaded.beside(), set(selected))
     if not walk.nodes and request.nodes is None:
@@ -98,6 +105,7 @@ class _Walk:
     plan: BoundGraph
     model: Model
     observations: Sequence[Observation]
+    for_attention: Sequence[Observation]
     progress: Callback | None
     total: int
     nodes: list[Explanation] = field(default_factory=list)
@@ -112,8 +120,9 @@ class _Walk:
             if self.progress is not None:
                 done = len({*(node.node for node in self.nodes), *(unseen.node for unseen in self.unseen)})
                 self.progress(Progress(step="explaining", at=name, done=done, total=self.total, work=done, unit="node"))
-            shaped = {step: words for step in self.observations if (words := _other_shape(step, node))}
-            known_values = [step for step in self.observations if all(value in step.values for value in node.values)]
+            steps = self.for_attention if node.op.mixes_tokens else self.observations
+            shaped = {step: words for step in steps if (words := _other_shape(step, node))}
+            known_values = [step for step in steps if all(value in step.values for value in node.values)]
             # Of a table that is made of positions alone there are faults that give it another width.
             shown = [step for step in known_values if step not in shaped or width_of(node) is not None]
             with torch.inference_mode():
@@ -121,11 +130,11 @@ class _Walk:
             self.nodes += (_shaped(answer, shaped) for answer in parts.explanations)
             self.nodes += _of_other_shapes(node, [step for step in shaped if step not in shown], shaped)
             self.unseen += parts.unseen
-            hidden = tuple(step.number for step in self.observations if step not in shown and step not in shaped)
-            if len(hidden) == len(self.observations):
+            hidden = [step for step in steps if step not in shown and step not in shaped]
+            if len(hidden) == len(steps):
                 self.unseen.append(Unseen(node=name, reason=UNSHOWN))
             elif hidden:
-                self.unseen.append(Unseen(node=name, reason=UNSHOWN, forwards=hidden))
+                self.unseen.append(Unseen(node=name, reason=UNSHOWN, forwards=numbers(hidden)))
             self._learn(parts.explanations)
 
     def _learn(self, answers: Sequence[Explanation]) -> None:
@@ -169,7 +178,7 @@ def _of_other_shapes(
             node=node.name,
             op=node.op.name,
             nodes=(node.name,),
-            forwards=tuple(step.number for step in alike),
+            forwards=numbers(alike),
             phases=tuple(dict.fromkeys(step.phase for step in alike)),
             elements=0,
             as_it_is=0.0,

@@ -24,9 +24,11 @@ class Place:
     """Where a program shows a value: the module's path, which side of the module, and the slots in which the value may
     lie.
 
-    `columns`: if the value stands beside others in the last axis, its first column and the one behind its last;
-    `beside`: how many numbers a token has of all these values. `repeated`: how often the node has it, side by side.
-    `width`: how many numbers of the value a token has there; None: any.
+    `op`: the op inside the module, if it is that one's argument or result. `columns`: if the value stands beside others
+    in the last axis, its first column and the one behind its last; `beside`: how many numbers a token has of all these
+    values. `repeated`: how often the node has it, side by side.
+    `width`: how many numbers of the value a token has there; None: any. `of_requests`: whether a server has it of each
+    request's last token alone.
     """
 
     module: str
@@ -36,6 +38,8 @@ class Place:
     beside: int | None = None
     repeated: int = 1
     width: int | None = None
+    op: str | None = None
+    of_requests: bool = False
 
     def value_of(self, call: Call) -> int | None:
         """The id of the value that a call has here."""
@@ -43,7 +47,8 @@ class Place:
         return next((ids[slot] for slot in self.slots if slot in ids), None)
 
     def __str__(self) -> str:
-        return f"{self.side} {self.slots[0]} of {self.module or 'the model'}"
+        inside = "" if self.op is None else f"{self.op} in "
+        return f"{self.side} {self.slots[0]} of {inside}{self.module or 'the model'}"
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class ModuleMap:
         and the value.
         """
         for value in self.file.values:
-            for module in self._rules(value, model_type):
+            for module in (rule for rule in self._rules(value, model_type) if rule.op is None):
                 for layer in range(layers if LAYER in value else 1):
                     yield _path(module.module, layer), _side(module), value.replace(LAYER, f"[{layer}]")
 
@@ -123,7 +128,14 @@ class ModuleMap:
 
     def _place(self, shown: Shown, value: str, node: Node, graph: Graph) -> Place:
         layer = 0 if node.layer is None else node.layer
-        place = Place(_path(shown.module, layer), _side(shown), shown.slots, repeated=shown.repeated)
+        place = Place(
+            _path(shown.module, layer),
+            _side(shown),
+            shown.slots,
+            repeated=shown.repeated,
+            op=shown.op,
+            of_requests=shown.rows == "requests",
+        )
         return self._in_columns(place, shown, value, graph) if shown.columns else place
 
     def _in_columns(self, place: Place, shown: Shown, value: str, graph: Graph) -> Place:

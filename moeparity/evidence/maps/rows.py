@@ -16,17 +16,18 @@ from moeparity.plan.token_shapes import TokenShape
 @dataclass(frozen=True, slots=True)
 class Lying:
     """How a shape lies on a forward's tokens: it has the last `tokens` of each sequence, and behind them the `axes` of
-    a single token. `shared`: one row stands for all sequences.
+    a single token. `shared`: one row stands for all sequences. `of_requests`: it has each request's last token.
     """
 
     tokens: int
     axes: tuple[int, ...]
     shared: bool = False
+    of_requests: bool = False
 
 
-def lying(shape: Sequence[int], size: tuple[int, int], place: Place) -> Lying | None:
-    """How the shape of a value at a place lies on `size`, b sequences with t tokens each; None if it is of no such
-    tokens.
+def lying(shape: Sequence[int], size: tuple[int, int], place: Place, requests: int = 0) -> Lying | None:
+    """How the shape of a value at a place lies on `size`, b sequences with t tokens each, in a server the tokens of so
+    many requests; None if it is of no such tokens.
 
     The axes of the tokens come first, as [b, t, ...] or as [b * t, ...]. One row for all sequences is [1, t, ...]. A
     head that sees only the last k tokens of each sequence gives [b, k, V], with k less than t. If a value has another
@@ -34,6 +35,8 @@ def lying(shape: Sequence[int], size: tuple[int, int], place: Place) -> Lying | 
     """
     shape, (sequences, length) = tuple(shape), size
     whole = place.width if place.beside is None else place.beside
+    if place.of_requests and requests:
+        return Lying(requests, shape[1:], of_requests=True) if shape[0] == requests else None
     for axes in range(len(shape)):
         # Several axes behind may be those of other tokens, as of what a step of decoding makes of all keys.
         fits = axes + 1 == len(shape) or whole in (None, math.prod(shape[axes:]))
@@ -61,13 +64,11 @@ def other_shape(axes: Sequence[int], place: Place, shape: TokenShape) -> str:
     return "" if shape.is_of(axes) else shape.beside(axes)
 
 
-def token_rows(tensor: torch.Tensor, size: tuple[int, int], place: Place) -> torch.Tensor | None:
-    """A tensor at a place as rows [b, k, N] of tokens (`lying`); None where it is of no such tokens."""
-    lies = lying(tensor.shape, size, place)
-    if lies is None:
-        return None
-    rows = tensor.reshape(1 if lies.shared else size[0], lies.tokens, -1).expand(size[0], -1, -1)
-    rows = rows if place.columns is None else rows[..., slice(*place.columns)]
+def token_rows(tensor: torch.Tensor, lies: Lying, sequences: int, place: Place) -> torch.Tensor:
+    """A tensor at a place, which lies so on that many sequences, as rows [b, k, N] of tokens."""
+    rows = tensor.reshape(1 if lies.shared else sequences, lies.tokens, -1).expand(sequences, -1, -1)
+    if place.columns is not None:
+        rows = rows[..., slice(*place.columns)]
     return rows.repeat(1, 1, place.repeated) if place.repeated > 1 else rows
 
 

@@ -15,6 +15,7 @@ from moeparity.evidence.maps.computed_together import own_schedule
 from moeparity.evidence.maps.forwards import Forward, forwards, module_calls, refuse_other_model
 from moeparity.evidence.maps.module_map import ModuleMap, Place, load_map, map_of
 from moeparity.evidence.maps.placing import NOWHERE, Placing
+from moeparity.evidence.maps.requests import Requests
 from moeparity.evidence.maps.values import shape_shown, shown_rows, tokens_shown
 from moeparity.evidence.maps.weights import Tensors, Weights, compared
 from moeparity.evidence.trace.reader import RankTrace, Trace, open_trace
@@ -77,7 +78,8 @@ def recorded_side(
     module_map.refuse_unknown(graph)
     ways = forwards(rank, module_map)
     refuse_other_model(rank, module_map, graph, ways[0])
-    indices = _indices(rank, ways, ids, mask)
+    served = Requests(ways, ids, mask) if rank.contents.batches else None
+    indices = _indices(rank, ways, ids, mask, served)
     placed = [(way, index) for way, index in zip(ways, indices, strict=True) if bool((index != NOWHERE).any())]
     grafts = _grafts(rank, graph, module_map, placed, mask)
     _refuse_zeros(rank, graph, grafts)
@@ -95,7 +97,9 @@ def recorded_side(
         tokens=int((shown & mask.flatten()).sum()),
         whole=rank.contents.whole,
         weights=compared(rank, graph, tensor),
-        schedule=_schedule(rank, module_map.on(graph).get(graph.output, ()), placed, mask),
+        schedule=_schedule(rank, module_map.on(graph).get(graph.output, ()), placed, mask)
+        if served is None
+        else served.schedule(),
         notes=(*rank.head.unseen, *rank.contents.notes),
     )
 
@@ -129,9 +133,11 @@ def _one_rank(trace: Trace) -> RankTrace:
     return first
 
 
-def _indices(trace: RankTrace, ways: Sequence[Forward], ids: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
+def _indices(
+    trace: RankTrace, ways: Sequence[Forward], ids: torch.Tensor, mask: torch.Tensor, served: Requests | None
+) -> list[torch.Tensor]:
     placing = Placing(ids, mask)
-    indices = [placing.place(way) for way in ways]
+    indices = [placing.place(way) for way in ways] if served is None else served.indices()
     if all(bool((index == NOWHERE).all()) for index in indices):
         raise TraceError(
             f"{Where(trace.folder)}: {counted(len(ways), 'forward')}, none with the tokens of this recipe; the first "
@@ -148,7 +154,7 @@ def _schedule(
     mask: torch.Tensor,
 ) -> Schedule | None:
     shapes = [(len(way.ids), way.ids.shape[1]) for way, _ in placed]
-    last_only = [tokens_shown(trace, way, logits) == 1 for way, _ in placed]
+    last_only = [tokens_shown(trace, way, logits).shape[1] == 1 for way, _ in placed]
     return own_schedule(shapes, [index for _, index in placed], mask, last_only)
 
 
@@ -166,10 +172,8 @@ def _grafts(
     for value, at in places.items():
         is_known = torch.zeros(tokens, dtype=torch.bool)
         for way, index in placed:
-            last = tokens_shown(trace, way, at)
-            if last:
-                flat_places = index.view(way.ids.shape)[:, -last:].flatten()
-                is_known[flat_places[flat_places != NOWHERE]] = True
+            flat_places = index[tokens_shown(trace, way, at).flatten()]
+            is_known[flat_places[flat_places != NOWHERE]] = True
         if bool(is_known.any()):
             grafts[value] = Graft(
                 read=_reader(read, value),
@@ -206,7 +210,7 @@ def _rows(
         shown = shown_rows(trace, way, places)
         if shown is None:
             continue
-        flat_places = index.view(way.ids.shape)[:, -shown.shape[1] :].flatten()
+        flat_places = index[tokens_shown(trace, way, places).flatten()]
         real, flat = flat_places != NOWHERE, shown.flatten(0, 1)
         rows = (
             flat.new_zeros(tokens, flat.shape[1])

@@ -9,7 +9,7 @@ import torch
 
 from moeparity.evidence.maps.forwards import Forward
 from moeparity.evidence.maps.module_map import ModuleMap, Place
-from moeparity.evidence.maps.rows import laid_out, lying, other_shape, token_rows
+from moeparity.evidence.maps.rows import Lying, laid_out, lying, other_shape, token_rows
 from moeparity.evidence.trace.reader import RankTrace
 from moeparity.plan.faults.plant import width_of
 from moeparity.plan.graph import Graph, Node
@@ -58,7 +58,8 @@ def shown_rows(trace: RankTrace, way: Forward, places: Sequence[Place]) -> torch
         value = way.value(place, trace.contents.values)
         tensor = None if value is None else trace.tensor(value)
         if tensor is not None:
-            rows = token_rows(tensor, _size(way), place)
+            lies = _lying(way, tensor.shape, place)
+            rows = None if lies is None else token_rows(tensor, lies, len(way.ids), place)
             return rows if rows is None or rows.is_floating_point() else rows.long()
     return None
 
@@ -70,20 +71,25 @@ def shape_shown(trace: RankTrace, way: Forward, places: Sequence[Place], shape: 
     for place in places:
         value = way.value(place, trace.contents.values)
         if value is not None and trace.has_tensor(value):
-            lies = lying(value.shape, _size(way), place)
+            lies = _lying(way, value.shape, place)
             return "" if lies is None else other_shape(lies.axes, place, shape)
     return ""
 
 
-def tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> int:
-    """Of how many tokens, each sequence's last ones, a forward has the value; 0 where it has none."""
+def tokens_shown(trace: RankTrace, way: Forward, places: Sequence[Place]) -> torch.Tensor:
+    """Which tokens of a forward it has the value of, as places in its flattened ids, int64 [b, k]: the last k of each
+    sequence, or the last one of each request; k is 0 where it has none.
+    """
+    rows = torch.arange(way.ids.numel()).view(way.ids.shape)
     for place in places:
         value = way.value(place, trace.contents.values)
         if value is not None and trace.has_tensor(value):
-            lies = lying(value.shape, _size(way), place)
-            return 0 if lies is None else lies.tokens
-    return 0
+            lies = _lying(way, value.shape, place)
+            if lies is None:
+                break
+            return torch.tensor([way.ends]) if lies.of_requests else rows[:, rows.shape[1] - lies.tokens :]
+    return rows[:, :0]
 
 
-def _size(way: Forward) -> tuple[int, int]:
-    return len(way.ids), way.ids.shape[1]
+def _lying(way: Forward, shape: Sequence[int], place: Place) -> Lying | None:
+    return lying(shape, (len(way.ids), way.ids.shape[1]), place, len(way.spans))

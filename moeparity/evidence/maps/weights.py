@@ -58,11 +58,13 @@ def _names(graph: Graph) -> Iterator[str]:
 
 
 def _first_calls(trace: RankTrace) -> Mapping[str, list[Call]]:
-    """The ops of each module, by path, of the first step: later an optimizer may have changed what they read."""
+    """The ops of each module, by path, of its first step: later an optimizer may have changed what they read."""
     calls: dict[str, list[Call]] = {}
     for call in trace.contents.calls:
-        if call.level == "op" and call.phase == "forward" and call.step == trace.contents.calls[0].step:
-            calls.setdefault(call.path, []).append(call)
+        if call.level == "op" and call.phase == "forward":
+            inside = calls.setdefault(call.path, [])
+            if not inside or inside[0].step == call.step:
+                inside.append(call)
     return calls
 
 

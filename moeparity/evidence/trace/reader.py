@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from moeparity import paths
 from moeparity.errors import TraceError, Where
-from moeparity.evidence.trace.records import KINDS, SCHEMA, Call, End, Head, Note, Record, Stack, Value
+from moeparity.evidence.trace.records import KINDS, SCHEMA, Batch, Call, End, Head, Note, Record, Stack, Value
 from moeparity.evidence.trace.writer import EVENTS, HEAD, ROWS, TENSORS
 
 RecordKind = TypeVar("RecordKind")
@@ -26,6 +26,7 @@ class Contents:
     """All records of a rank's trace in memory.
 
     `calls` are in the order in which they returned. `whole`: whether the program got to the end of its recording.
+    `batches`: of a server, the rows of each step, by step.
     """
 
     calls: tuple[Call, ...]
@@ -33,6 +34,7 @@ class Contents:
     stacks: Mapping[int, Stack]
     notes: tuple[str, ...]
     whole: bool
+    batches: Mapping[int, Batch] = field(default_factory=dict)
 
 
 class RankTrace:
@@ -68,7 +70,14 @@ class RankTrace:
         gathered = _Gathered()
         for record in self.records():
             gathered.add(record)
-        return Contents(tuple(gathered.calls), gathered.values, gathered.stacks, tuple(gathered.notes), gathered.whole)
+        return Contents(
+            calls=tuple(gathered.calls),
+            values=gathered.values,
+            stacks=gathered.stacks,
+            notes=tuple(gathered.notes),
+            whole=gathered.whole,
+            batches=gathered.batches,
+        )
 
     def rows(self, value: Value) -> torch.Tensor | None:
         """The digests of a value's rows, int64 [rows]; None where none were kept. Raises TraceError.
@@ -162,6 +171,7 @@ class _Gathered:
     values: dict[int, Value] = field(default_factory=dict)
     stacks: dict[int, Stack] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    batches: dict[int, Batch] = field(default_factory=dict)
     end: End | None = None
 
     @property
@@ -178,6 +188,8 @@ class _Gathered:
             self.stacks[record.id] = record
         elif isinstance(record, Note):
             self.notes.append(record.text)
+        elif isinstance(record, Batch):
+            self.batches[record.step] = record
         else:
             self.end = record
 

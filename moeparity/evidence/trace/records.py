@@ -115,6 +115,20 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """The rows that a server's model was given in one `step`: of each of `requests`, in this order, so many `tokens`
+    from position `starts` on. `padding`: how many further rows are of no token.
+    """
+
+    kind: ClassVar[str] = "batch"
+    step: int
+    requests: tuple[str, ...]
+    starts: tuple[int, ...]
+    tokens: tuple[int, ...]
+    padding: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """Python frames, innermost last, each `file:line function`; calls name it by its id."""
 
@@ -140,9 +154,9 @@ class End:
     values: int
 
 
-Record = Value | Call | Stack | Note | End
+Record = Value | Call | Batch | Stack | Note | End
 
-KINDS: Mapping[str, type[Record]] = {record.kind: record for record in (Value, Call, Stack, Note, End)}
+KINDS: Mapping[str, type[Record]] = {record.kind: record for record in (Value, Call, Batch, Stack, Note, End)}
 
 
 def document(record: Record | Head) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from moeparity.errors import TraceError, Where
-from moeparity.evidence.trace.records import Call, End, Head, Note, Record, Stack, Value, document
+from moeparity.evidence.trace.records import Batch, Call, End, Head, Note, Record, Stack, Value, document
 from moeparity.evidence.trace.tensors import TensorFile, storable
 
 HEAD, EVENTS, TENSORS = "head.json", "events.jsonl", "tensors"
@@ -105,6 +105,10 @@ class TraceWriter:
         """A call that has returned, whose values are written."""
         self._calls += 1
         self._append(call)
+
+    def batch(self, batch: Batch) -> None:
+        """The rows of a server's step."""
+        self._append(batch)
 
     def stack(self, frames: Iterable[str]) -> int:
         """The number of a stack; one that was met before is not written again."""

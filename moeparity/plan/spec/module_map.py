@@ -17,17 +17,21 @@ Slot = int | str
 class Shown(Model):
     """Where a value appears: as an `input` or `output` of a module; of several slots the first that exists counts.
 
-    In `module`, `{i}` stands for the layer's index and `{next}` for the next one. `columns`: for a fused projection,
-    the values that lie side by side in the last axis, in this order, this value among them. `repeated`: how many copies
-    of the program's value, side by side, make the node's. `model_type`: the models this holds for (None: all).
-    `layers`: whether it holds for all layers or for the last only.
+    In `module`, `{i}` stands for the layer's index and `{next}` for the next one. `op`: the op that the module calls,
+    by its full name, if the value is an input or output of that. `columns`: for a fused projection, the values that lie
+    side by side in the last axis, in this order, this value among them. `repeated`: how
+    many copies of the program's value, side by side, make the node's. `rows`: whether a server has it of every token or
+    of each request's last one only. `model_type`: the models this holds for (None: all). `layers`: whether it holds for
+    all layers or for the last only.
     """
 
     module: str
     input: Slot | Annotated[list[Slot], Field(min_length=1)] | None = None
     output: Slot | Annotated[list[Slot], Field(min_length=1)] | None = None
+    op: str | None = None
     columns: list[str] = []
     repeated: Annotated[int, Field(ge=1)] = 1
+    rows: Literal["tokens", "requests"] = "tokens"
     model_type: list[str] | None = None
     layers: Literal["all", "last"] = "all"
 

@@ -233,3 +233,26 @@ def test_a_nan_and_an_infinity_are_flagged_where_they_are_born_and_nowhere_else(
     ]
     last = trace.contents.values[trace.contents.calls[-1].outputs["0"]]
     assert last.stats == {"nan": 4.0, "inf": 0.0}
+
+
+class Doubling(torch.nn.Module):
+    """Overwrites what it is given by place and by name."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y.add_(1)
+        return x.mul_(2)
+
+
+@pytest.mark.parametrize("level", ["module", "op,module"])
+def test_a_write_under_inference_mode_makes_another_value(tmp_path: Path, level: str) -> None:
+    """Torch counts none there. Where no ops are seen either, what may have been overwritten is not shown."""
+    with torch.inference_mode():
+        trace = captured(tmp_path / "t", lambda: Doubling()(torch.ones(3), y=torch.ones(3)), level=level, save="*")
+        (call,) = calls(trace, "Doubling")
+        values = trace.contents.values
+        given, made = trace.tensor(values[call.inputs["0"]]), trace.tensor(values[call.outputs["0"]])
+    assert given is not None
+    assert made is not None
+    assert (given.tolist(), made.tolist()) == ([1.0] * 3, [2.0] * 3)
+    assert "y" not in call.inputs
+    assert any("inference mode" in note for note in trace.contents.notes) == (level == "module")

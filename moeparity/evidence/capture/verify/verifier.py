@@ -13,7 +13,7 @@ from moeparity.evidence.capture.verify.comparison import Tolerance, near, same
 from moeparity.evidence.capture.verify.recorded import Recorded, Values, base_of
 from moeparity.evidence.capture.verify.report import Difference, RankReport, Side, text, write
 from moeparity.evidence.trace.reader import open_trace
-from moeparity.evidence.trace.records import Call, Value
+from moeparity.evidence.trace.records import Batch, Call, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ class Verifier:
         """A stack of the program; those of this flush are remembered."""
         self._stacks[len(self._stacks)] = tuple(frames)
         return len(self._stacks) - 1
+
+    def batch(self, batch: Batch) -> None:
+        """Nothing: values are compared, and requests have other names in every run."""
 
     def note(self, text: str) -> None:
         """A sentence for the reader."""

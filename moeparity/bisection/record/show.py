@@ -222,10 +222,9 @@ def show_other(report: ReportData) -> Iterator[Group]:
 
 def _apart(other_record: OtherRecord) -> Iterator[str]:
     if other_record.tokens:
-        yield (
-            "The engines themselves, this record minus the other one: mean |delta| "
-            f"{other_record.mean_abs_delta:.3g} nats, k3 {other_record.k3:.3g}, over {quantity(other_record.tokens, 'token')}."
-        )
+        distance = f"mean |delta| {other_record.mean_abs_delta:.3g} nats, k3 {other_record.k3:.3g}"
+        tokens = quantity(other_record.tokens, "token")
+        yield f"The engines themselves, this record minus the other one: {distance}, over {tokens}."
 
 
 def show_recorded(report: ReportData) -> Iterator[Group]:
